@@ -11,6 +11,7 @@ from kinetoscope.analyses.loop import Place
 if TYPE_CHECKING:
     from kinetoscope.analyses.loop import Rows
     from kinetoscope.display.sentence import Sentence
+    from kinetoscope.tables.intervals import Intervals
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Finding:
         rank: The rank that it is about; -1 for none. What one rank does is no cause of what another one does.
         is_predicted: Whether the gain is a prediction rather than a ceiling: the time of all steps above what is needed.
         not_needed: The operators that the change leaves out, where it does; None where it changes other time.
+        time: When its rows run, in which all lies that is to gain; None where it may be any time of the steps.
     """
 
     code: str
@@ -57,6 +59,7 @@ class Finding:
     rank: int = -1
     is_predicted: bool = False
     not_needed: NotNeeded | None = field(default=None, compare=False, repr=False)
+    time: Intervals | None = field(default=None, compare=False, repr=False)
 
 
 class Signal(Enum):

@@ -23,6 +23,7 @@ from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +94,8 @@ class Report:
 
 # Less than this share of step time is a note.
 _WARNING_PERCENT = 5.0
+# Sums of parts of nanoseconds are exact to so much.
+_ROUNDING_NS = 1e-3
 # JSON for programs stays short: that many rows of spans of each finding.
 _MOST_SPANS = 5
 
@@ -111,7 +114,7 @@ def examine(trace: TraceData) -> Report:
     loop, found = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
         found = ranked([*found, *(tried(hot_lines, loop, found) or ())])
-    found = _within(found, loop.whole_ns, _above_floor_ns(loop) if loop.whole_ns > 0 else 0)
+        found = within_steps(found, loop)
     if len(loop.requests):
         found = tuple(
             replace(one, finding=_of_requests(one.finding), advice=about_requests(one.advice))
@@ -126,27 +129,38 @@ def examine(trace: TraceData) -> Report:
     return Report(found, by_rules.unknown, whole_ns=loop.whole_ns, process=process, account=account, **counts)
 
 
-def _within(found: Sequence[Finding], whole_ns: int, above_ns: int) -> tuple[Finding, ...]:
-    """Findings whose predicted gains add up to what there is to gain: later ones gain what earlier ones leave. Ceilings are each by itself.
+def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
+    """Findings whose gains add up to no more than there is: each gains what earlier ones leave of the time of its rows.
 
-    What comes from the account gains time above the floor, and no more. Other changes also remove operators that are at their floor, such as a loop of
-    small ones, or a backward pass that is done again: together, predictions leave nothing of the step at worst.
-
-    Args:
-        found: The findings.
-        whole_ns: The step time.
-        above_ns: What of it is above the floor.
+    What comes from the account gains time above the floor, and no more. One that does not say when its rows run takes first the time that no other speaks of.
     """
-    left_ns, left_above_ns, made = whole_ns, above_ns, []
-    for one in found:
-        if one.is_predicted and one.gain_ns is not None:
-            gain_ns = min(one.gain_ns, left_ns, left_above_ns if one.code == ABOVE_FLOOR else left_ns)
-            made.append(replace(one, gain_ns=gain_ns))
-            left_ns -= gain_ns
-            left_above_ns -= gain_ns if one.code == ABOVE_FLOOR else 0
-        else:
-            made.append(one)
-    return tuple(made)
+    steps = Intervals.of(loop.start_ns, loop.end_ns)
+    # Requests overlap: of their time, only the sum counts.
+    times = [None if one.time is None or len(loop.requests) else one.time & steps for one in found]
+    sets = [steps, *(one for one in times if one is not None)]
+    edges = np.unique(np.concatenate([edge for one in sets for edge in (one.start_ns, one.end_ns)]))
+    left = steps.within(edges[:-1], edges[1:]).astype(np.float64)
+    if len(loop.requests):
+        left = np.array([loop.whole_ns], dtype=np.float64)
+    everywhere = np.ones(len(left), dtype=bool)
+    inside = [everywhere if one is None else one.within(edges[:-1], edges[1:]) > 0 for one in times]
+    of_none = ~np.any(
+        [mask for mask, time in zip(inside, times, strict=True) if time is not None] or [~everywhere], axis=0
+    )
+    left_above_ns, bounded = _above_floor_ns(loop), []
+    for one, mask in zip(found, inside, strict=True):
+        if one.gain_ns is None:
+            bounded.append(one)
+            continue
+        most_ns = left_above_ns if one.code == ABOVE_FLOOR else one.gain_ns
+        gain_ns = rest_ns = min(one.gain_ns, int(left[mask].sum() + _ROUNDING_NS), most_ns)
+        for pieces in (mask & of_none, mask):
+            taken_ns = min(float(rest_ns), left[pieces].sum())
+            left[pieces] *= 1.0 - taken_ns / max(left[pieces].sum(), 1.0)
+            rest_ns -= taken_ns
+        left_above_ns -= gain_ns if one.code == ABOVE_FLOOR else 0
+        bounded.append(replace(one, gain_ns=gain_ns))
+    return tuple(sorted(bounded, key=lambda one: -(one.gain_ns or 0)))
 
 
 def _above_floor_ns(loop: Loop) -> int:

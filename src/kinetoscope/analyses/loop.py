@@ -33,12 +33,12 @@ from kinetoscope.tables.host.requests import (
     requests_of,
 )
 from kinetoscope.tables.host.steps import closures
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, united
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_of_steps
-from kinetoscope.tables.windows import recorded_extent
+from kinetoscope.tables.windows import activities, recorded_extent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -300,6 +300,16 @@ class Loop:
         return np.asarray(counted & (spans["kind"] != SpanKind.USER_ANNOTATION))
 
     @cached_property
+    def loading(self) -> Intervals:
+        """When the program waited for the next batch or made it; with a device, while that did nothing."""
+        mine = [one for one in activities(self.trace) if one.owner.process == self.process]
+        found = united([one.host.loading for one in mine])
+        if self.device is None:
+            return found
+        activity = self.device.activity
+        return found - activity.compute - activity.communication - activity.copies
+
+    @cached_property
     def in_loading(self) -> NDArray[np.bool_]:
         """Which spans are a wait for the next batch, or make batches."""
         loading = loading_spans(self.trace)
@@ -445,6 +455,24 @@ class Loop:
         start = spans["start_ns"][rows]
         cost = self.device.idle.within(start, start + spans["duration_ns"][rows])
         return self.typical_sum(rows, cost + spans["device_ns"][rows] if with_device else cost)
+
+    def when(self, rows: Rows) -> Intervals:
+        """When some spans cost time: while they run or, with a device, while it is idle meanwhile and while it works for them."""
+        spans = self.trace.columns("spans")
+
+        def moments(of: Rows) -> Intervals:
+            start_ns = spans["start_ns"][of]
+            return Intervals.of(start_ns, start_ns + spans["duration_ns"][of])
+
+        if self.device is None:
+            return moments(rows)
+        of_host = spans["stream"][rows] < 0
+        work, operator = self.device.rows, self.device.operators(self.device.rows)
+        work, operator = work[operator >= 0], operator[operator >= 0]
+        launched = work[lies_in(self.trace, rows[of_host], operator)]
+        return moments(np.concatenate((rows[~of_host], launched))) | (
+            moments(rows[of_host]) & self.device.idle
+        )
 
     def backward_of(self, rows: Rows) -> Rows:
         """What backward runs in the steps for some operators of forward, inner ones left out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetoscope.analyses.finding import CannotTell, Finding
@@ -38,9 +38,17 @@ class RuleFindings:
 def rule_findings(trace: TraceData) -> RuleFindings:
     """Apply all rules to a trace, once."""
     loop = Loop(trace)
-    results = [tried(rule, loop) for rule in (RULES if loop.whole_ns > 0 else ())]
-    found = ranked([one for one in results if isinstance(one, Finding)])
+    answers = [tried(rule, loop) for rule in (RULES if loop.whole_ns > 0 else ())]
+    results = [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
+    found = ranked([_with_time(loop, one) for one in results if isinstance(one, Finding)])
     return RuleFindings(loop, found, tuple(one for one in results if isinstance(one, CannotTell)))
+
+
+def _with_time(loop: Loop, one: Finding) -> Finding:
+    """A finding with the time of what it leaves out, and of the Python around that, where the rule does not say when its rows run."""
+    if one.time is not None or one.not_needed is None or len(loop.requests):
+        return one
+    return replace(one, time=loop.when(one.not_needed.rows) | loop.python)
 
 
 def tried(rule: Callable[..., Said], *of: Any) -> Said | None:
@@ -63,7 +71,7 @@ def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _causes_only(found: list[Finding]) -> list[Finding]:
-    """Leave out findings of which others name the cause, so that nothing is said twice."""
+    """Leave out findings of which others name the cause, so that nothing is said twice: those gain half of it in the time of its own rows."""
 
     def is_explained(one: Finding) -> bool:
         gains: dict[str, int] = {}
@@ -71,7 +79,13 @@ def _causes_only(found: list[Finding]) -> list[Finding]:
             if other.code in CAUSES.get(one.code, ()) and (
                 one.rank == other.rank or -1 in (one.rank, other.rank)
             ):
-                gains[other.code] = max(gains.get(other.code, 0), other.gain_ns or 0)
+                gain_ns = other.gain_ns or 0
+                if one.time is not None and other.time is not None:
+                    shared = one.time & other.time
+                    if len(shared) == 0:
+                        continue
+                    gain_ns = min(gain_ns, shared.total_ns)
+                gains[other.code] = max(gains.get(other.code, 0), gain_ns)
         return bool(gains) and 2 * sum(gains.values()) >= (one.gain_ns or 0)
 
     return [one for one in found if not is_explained(one)]

@@ -10,6 +10,7 @@ __all__ = [
     "processor_waits",
     "shares",
     "stacks",
+    "step_extents",
     "step_kinds",
     "stored",
     "temporary_allocations",

@@ -7,6 +7,7 @@ TensorBoard plugin (10 %). A collective is small below 1 MiB, where NCCL's bandw
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +75,7 @@ def small_collectives(loop: Loop) -> Finding | CannotTell | None:
         time_ns,
         place,
         spans=tuple(rows[:MOST_ROWS].tolist()),
+        time=loop.device.activity.communication - loop.device.activity.compute,
     )
 
 
@@ -120,6 +122,7 @@ def slow_collectives(loop: Loop) -> Finding | None:
         gain_ns,
         loop.place_of(int(longest["span"])),
         spans=tuple(rows[:MOST_ROWS].tolist()),
+        time=loop.device.activity.communication - loop.device.activity.compute,
     )
 
 
@@ -155,9 +158,12 @@ def _exposed(loop: Loop, *, could_overlap: bool) -> Finding | None:
     most = f", mostly {name}" if name and name != UNKNOWN_CALL else ""
     calls = device.operators(rows)
     place, spans = loop.place_of(int(calls[0]) if len(calls) else -1), tuple(rows[:MOST_ROWS].tolist())
+    time = device.activity.communication - device.activity.compute
     if not could_overlap:
         name = "" if name == UNKNOWN_CALL else name
-        return exposed_finding(share, name, (), loop.share(computed), time_ns, place, spans)
+        return replace(
+            exposed_finding(share, name, (), loop.share(computed), time_ns, place, spans), time=time
+        )
     return Finding(
         "poor-overlap",
         sentence(
@@ -170,6 +176,7 @@ def _exposed(loop: Loop, *, could_overlap: bool) -> Finding | None:
         time_ns,
         place,
         spans=spans,
+        time=time,
     )
 
 

@@ -15,6 +15,7 @@ from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.tables.device.launches import most_copy_ns, starters
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,6 +67,7 @@ def host_device_copies(loop: Loop) -> Finding | None:
         place,
         loop.module_of(int(rows[0])),
         tuple(np.unique(mine)[:MOST_ROWS].tolist()),
+        time=_when(loop, mine),
     )
 
 
@@ -92,7 +94,26 @@ def pageable_copy(loop: Loop) -> Finding | None:
         time_ns,
         place,
         spans=tuple(longest[:MOST_ROWS].tolist()),
+        time=_when(loop, copies),
     )
+
+
+def _when(loop: Loop, copies: NDArray[np.int64]) -> Intervals:
+    """When some copies run, and when the device is idle after the host had waited for them."""
+    if loop.device is None:
+        return Intervals.none()
+    idle, opened = loop.device.idle, _opened(loop, copies)
+    return loop.when(copies) | Intervals.of(idle.start_ns[opened], idle.end_ns[opened])
+
+
+def _opened(loop: Loop, copies: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The gaps of the loop's device that began when the host waited for some copies: a wait for a copy lies in the operator that copies."""
+    if loop.device is None:
+        return np.zeros(0, dtype=np.int64)
+    waits = loop.device.gaps.wait
+    calls = np.unique(loop.called_by(starters(loop.trace).call[copies].astype(np.int64)))
+    opened = np.flatnonzero(np.isin(waits, copying_calls(loop)))
+    return opened[np.isin(loop.called_by(waits[opened]), calls[calls >= 0])]
 
 
 def copying_calls(loop: Loop) -> NDArray[np.int64]:
@@ -139,9 +160,6 @@ def _cost_ns(loop: Loop, copies: NDArray[np.int64]) -> int:
     start = spans["start_ns"][copies]
     end = start + spans["duration_ns"][copies]
     only = (activity.copies - activity.compute - activity.communication).within(start, end)
-    # A wait for a copy lies in the operator that copies.
-    calls = np.unique(loop.called_by(starters(loop.trace).call[copies].astype(np.int64)))
-    opened = np.flatnonzero(np.isin(gaps.wait, copying_calls(loop)))
-    opened = opened[np.isin(loop.called_by(gaps.wait[opened]), calls[calls >= 0])]
+    opened = _opened(loop, copies)
     rows = np.concatenate((copies, gaps.wait[opened]))
     return loop.typical_sum(rows, np.concatenate((only, gaps.length_ns[opened])))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.tables.device.launches import starters, waiting_calls
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,6 +99,7 @@ def device_idle(loop: Loop) -> Finding | None:
         idle_ns,
         place if here else Place(),
         spans=_next_work(loop, device, np.argsort(-value, kind="stable")[:MOST_ROWS]),
+        time=device.idle,
     )
 
 
@@ -221,6 +223,11 @@ def device_start_up(loop: Loop) -> Finding | None:
     )
 
 
+def _moments(device: LoopDevice, chosen: NDArray[Any]) -> Intervals:
+    """Some of the gaps of a device, by a mask or by their places."""
+    return Intervals.of(device.idle.start_ns[chosen], device.idle.end_ns[chosen])
+
+
 def launch_bound(loop: Loop) -> Finding | None:
     """Find a device that again and again waits a moment for its next kernel, because kernels are short and many."""
     device = loop.device
@@ -246,6 +253,8 @@ def launch_bound(loop: Loop) -> Finding | None:
         share,
         short_ns,
         spans=_next_work(loop, device, np.argsort(-short, kind="stable")[:MOST_ROWS]),
+        # What small kernels and this say is of the same launches.
+        time=_moments(device, short > 0) | loop.when(kernels),
     )
 
 
@@ -281,6 +290,7 @@ def synchronizing_call(loop: Loop) -> Finding | None:
             place,
             loop.module_of(int(rows[0])),
             tuple(waits[:MOST_ROWS].tolist()),
+            time=_moments(device, mine),
         )
     return None
 

@@ -56,6 +56,7 @@ def input_wait(loop: Loop) -> Finding | None:
     share = loop.share(wait_ns)
     if min(share, loop.share(usual_ns)) < LEAST_PERCENT:
         return None
+    time = None if starts else loop.loading
     each_ns = float(spans["duration_ns"][waits].mean())
     made_here = bool(np.isin(waits[0], waits_that_make(loop.trace)))
     if not (made_here or starts) and loop.machine_is_busy and share < LEAST_BUSY_PERCENT:
@@ -82,6 +83,7 @@ def input_wait(loop: Loop) -> Finding | None:
             wait_ns,
             line,
             spans=tuple(longest.tolist()),
+            time=time,
         )
     if made_here:
         return Finding(
@@ -97,6 +99,7 @@ def input_wait(loop: Loop) -> Finding | None:
             wait_ns,
             place,
             spans=tuple(longest.tolist()),
+            time=time,
         )
     if starts:
         return Finding(
@@ -126,6 +129,7 @@ def input_wait(loop: Loop) -> Finding | None:
         wait_ns,
         place,
         spans=tuple(longest.tolist()),
+        time=time,
     )
 
 

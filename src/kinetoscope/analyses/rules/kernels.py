@@ -20,7 +20,7 @@ from kinetoscope.model.names import short_kernel_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DOMINANT_PERCENT = 25.0
+DOMINANT_PERCENT = 20.0
 SHORT_NS = 10_000
 LEAST_SHORT = 50
 LEAST_SHORT_PERCENT = 10.0
@@ -34,28 +34,29 @@ LEAST_ELEMENTWISE_PERCENT = 10.0
 ELEMENTWISE = frozenset({"pointwise", "copying"})
 
 
-def dominant_kernel(loop: Loop) -> Finding | None:
-    """Find a kernel that takes much of the step; matrix products are meant to, and `below_roofline` looks at them."""
+def dominant_kernel(loop: Loop) -> list[Finding]:
+    """Find each kernel that takes much of the step; matrix products are meant to, and `below_roofline` looks at them."""
     rows, spans = _kernels(loop), loop.trace.columns("spans")
     if loop.device is not None:
         rows = rows[~loop.device.is_product]
     group, first = _core.group([spans["name"][rows]])
     totals = _core.group_sums(group, len(first), spans["duration_ns"][rows])
-    if len(first) == 0:
-        return None
-    most = int(np.argmax(totals))
-    mine = rows[group == most]
+    most = np.flatnonzero(totals >= 0.01 * DOMINANT_PERCENT * loop.whole_ns)
+    found = [_dominant(loop, rows[group == one]) for one in most.tolist()]
+    return [one for one in found if one.share_percent >= DOMINANT_PERCENT]
+
+
+def _dominant(loop: Loop, mine: NDArray[np.int64]) -> Finding:
+    """What a kernel takes that ran at some rows."""
     time_ns = loop.typical_ns(mine)
     share = loop.share(time_ns)
-    if share < DOMINANT_PERCENT:
-        return None
     name, started, place, module = _started(loop, mine)
     return Finding(
         "dominant-kernel",
         sentence(
             f"One kernel takes {{}} of step time: {name}{started}, {loop.counted(len(mine), 'time')}, {{}} each on average",
             (share, "%"),
-            (float(spans["duration_ns"][mine].mean()), "ns"),
+            (float(loop.trace.column("spans", "duration_ns")[mine].mean()), "ns"),
         ),
         "Look at this kernel first: its inputs, its type, and whether a fused or a library version of it exists.",
         share,
@@ -63,6 +64,7 @@ def dominant_kernel(loop: Loop) -> Finding | None:
         place,
         module,
         _longest(loop, mine),
+        time=loop.when(mine),
     )
 
 
@@ -92,6 +94,7 @@ def small_kernels(loop: Loop) -> Finding | None:
         share,
         time_ns,
         spans=_longest(loop, short),
+        time=loop.when(short),
     )
 
 
@@ -122,6 +125,7 @@ def low_occupancy(loop: Loop) -> Finding | None:
         place,
         module,
         _longest(loop, most),
+        time=loop.when(rows[few]),
     )
 
 
@@ -164,6 +168,7 @@ def kernel_variance(loop: Loop) -> Finding | None:
         place,
         module,
         _longest(loop, mine),
+        time=loop.when(mine),
     )
 
 
@@ -208,6 +213,7 @@ def memory_bound_elementwise(loop: Loop) -> Finding | None:
         place,
         module,
         _longest(loop, mine),
+        time=loop.when(mine),
     )
 
 

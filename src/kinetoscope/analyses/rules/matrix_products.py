@@ -93,6 +93,7 @@ def matmul_alignment(loop: Loop) -> Finding | CannotTell | None:
         place,
         module,
         tuple(mine[np.argsort(-spans["device_ns"][mine], kind="stable")][:MOST_ROWS].tolist()),
+        time=loop.when(mine),
     )
 
 
@@ -129,6 +130,7 @@ def double_precision(loop: Loop) -> Finding | None:
         loop.module_of(int(mine[0])),
         tuple(mine[:MOST_ROWS].tolist()),
         not_needed=NotNeeded(rows, 0.5, calls=False),
+        time=loop.when(rows),
     )
 
 
@@ -166,6 +168,7 @@ def half_precision(loop: Loop) -> Finding | None:
         loop.module_of(int(mine[0])),
         tuple(mine[:MOST_ROWS].tolist()),
         is_predicted=True,
+        time=loop.when(rows),
     )
 
 
@@ -221,6 +224,7 @@ def below_roofline(loop: Loop) -> Finding | CannotTell | None:
         place,
         loop.module_of(row),
         tuple(worst[:MOST_ROWS].tolist()),
+        time=loop.when(low),
     )
 
 
@@ -258,9 +262,12 @@ def _beside_tensor_cores(loop: Loop, *, with_tf32: bool) -> Finding | None:
     if with_tf32:
         text = "Matrix products and convolutions in float32 without TF32 take {} of step time"
         advice = 'Call torch.set_float32_matmul_precision("high"), or use torch.autocast with bfloat16.'
-        return Finding("tf32-off", sentence(text, (share, "%")), advice, share, gain_ns, place, spans=longest)
-    text = "Matrix products and convolutions take {} of step time, and none uses the tensor cores"
-    advice = "Train in mixed precision: torch.autocast with float16 and a GradScaler."
+        code = "tf32-off"
+    else:
+        text = "Matrix products and convolutions take {} of step time, and none uses the tensor cores"
+        advice = "Train in mixed precision: torch.autocast with float16 and a GradScaler."
+        code = "tensor-cores-unused"
+    time = loop.when(rows)
     return Finding(
-        "tensor-cores-unused", sentence(text, (share, "%")), advice, share, gain_ns, place, spans=longest
+        code, sentence(text, (share, "%")), advice, share, gain_ns, place, spans=longest, time=time
     )

@@ -76,6 +76,7 @@ def output_in_step(loop: Loop) -> Finding | None:
         place,
         spans=tuple(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")][:MOST_ROWS].tolist()),
         not_needed=NotNeeded(rows),
+        time=seen | loop.python,
     )
 
 

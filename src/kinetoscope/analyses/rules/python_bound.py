@@ -144,4 +144,5 @@ def python_bound(loop: Loop) -> Finding | None:
         gap.time_ns,
         gap.place,
         spans=gap.rows,
+        time=loop.python,
     )

@@ -86,6 +86,7 @@ def single_tensor_optimizer(loop: Loop) -> Finding | None:
         loop.place_of(int(ranges[0])),
         spans=tuple(ranges[:MOST_ROWS].tolist()),
         is_predicted=True,
+        time=loop.when(ranges),
     )
 
 

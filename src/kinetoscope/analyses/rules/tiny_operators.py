@@ -118,6 +118,7 @@ def tiny_operators(loop: Loop) -> Finding | None:
             loop.module_of(int(mine[0])),
             tuple(mine[:MOST_ROWS].tolist()),
             is_predicted=True,
+            time=loop.when(np.concatenate((every, backward))) | loop.python,
         )
     return best
 

@@ -119,7 +119,8 @@ def _by_hand(
     np.add.at(within, np.searchsorted(outer, [first for first, _, _ in found]), 1)
     np.add.at(within, np.searchsorted(outer, [last for _, _, last in found]) + 1, -1)
     forward = outer[np.cumsum(within)[:-1] > 0]
-    time_ns = loop.cost_ns(forward) + loop.cost_ns(loop.backward_of(forward))
+    backward = loop.backward_of(forward)
+    time_ns = loop.cost_ns(forward) + loop.cost_ns(backward)
     share = loop.share(time_ns)
     if share < LEAST_PERCENT:
         return None
@@ -139,4 +140,5 @@ def _by_hand(
         place,
         module,
         tuple(middle for _, middle, _ in found[:MOST_ROWS]),
+        time=loop.when(np.concatenate((forward, backward))),
     )

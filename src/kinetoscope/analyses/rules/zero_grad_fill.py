@@ -12,6 +12,7 @@ from kinetoscope.analyses.finding import Finding, NotNeeded
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.tables.intervals import Intervals
 
 LEAST_PERCENT = 1.0
 MOST_MISSING = 0.5
@@ -51,4 +52,6 @@ def zero_grad_fill(loop: Loop) -> Finding | None:
         place,
         spans=tuple(np.sort(fills)[:MOST_ROWS].tolist()),
         not_needed=NotNeeded(fills),
+        # Adding to what was filled goes, too.
+        time=Intervals.of(loop.start_ns, loop.end_ns),
     )
