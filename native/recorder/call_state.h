@@ -12,6 +12,12 @@
 
 namespace kinetoscope {
 
+// Whose a function is; as Code in collect/process/own_code.py.
+enum class CodeOwner : char { Own = 'o', PassingOn = 'p', Python = 'l', Torch = 't', Program = 'u' };
+
+// Which calls in a call are not recorded, because Kinetoscope makes them for itself.
+enum class Hides : uint8_t { None, OfPython, OfTorchToo };
+
 // What a recording knows of a code object. Addresses of freed code objects are reused, so in a later epoch
 // than `epoch` its fingerprint must be compared.
 struct CodeEntry {
@@ -19,7 +25,7 @@ struct CodeEntry {
   uint32_t epoch = 0;
   uint32_t name = 0;   // qualified name
   uint32_t frame = 0;  // the function at its first line
-  bool own = false;    // part of Kinetoscope, whose calls are not recorded
+  CodeOwner owner = CodeOwner::Program;
 };
 inline bool is_empty(const CodeEntry& entry) { return entry.name == 0; }
 
@@ -50,7 +56,7 @@ struct OpenCall {
   uint32_t callers = kUnknownCallers;  // the stack that `frame` was called from, which lasts as long as it
   uint32_t module = 0;                 // innermost nn.Module around and including it
   uint32_t depth = 0;                  // of its frame, from the outermost one, which has 1
-  bool own = false;
+  Hides hides = Hides::None;           // not None: it is not recorded either
 };
 
 // Which kinds of calls can be recorded.

@@ -49,6 +49,9 @@ const struct kinetoscope_frame_layout kinetoscope_layout = {
 #endif
     .previous = offsetof(_PyInterpreterFrame, previous),
     .owner = offsetof(_PyInterpreterFrame, owner),
+#if PY_VERSION_HEX < 0x030C0000
+    .is_entry = offsetof(_PyInterpreterFrame, is_entry),
+#endif
     .first_local = offsetof(_PyInterpreterFrame, localsplus),
     .code_first_instruction = offsetof(PyCodeObject, co_code_adaptive),
     .code_function = offsetof(PyCodeObject, co_qualname),
@@ -124,18 +127,6 @@ static int jumps_back(uint8_t opcode) {
   }
 }
 
-/* One such instruction may run several operators one after the other: each part of an index is one. */
-static int runs_several(uint8_t opcode, uint32_t argument) {
-#ifdef BINARY_SUBSCR
-  if (opcode == BINARY_SUBSCR) return 1;
-#endif
-#if defined(BINARY_OP) && defined(NB_SUBSCR)
-  if (opcode == BINARY_OP && argument == NB_SUBSCR) return 1;
-#endif
-  (void)argument;
-  return opcode == STORE_SUBSCR;
-}
-
 static int never_goes_on(uint8_t opcode) {
   switch (opcode) {
     case JUMP_FORWARD:
@@ -190,6 +181,9 @@ struct kinetoscope_reach kinetoscope_reach_of(const void* code, const void* inst
   Py_ssize_t targets[KINETOSCOPE_TARGETS]; /* of the jumps ahead from `here` on */
   int jumps = 0;
   int again = 0;
+  /* A generator is called again at each of its yields. */
+  int avoidable =
+      (((const PyCodeObject*)code)->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0;
   uint32_t extended = 0;
   for (Py_ssize_t at = 0; at < units;) {
     const uint8_t raw = first[2 * at];
@@ -202,7 +196,7 @@ struct kinetoscope_reach kinetoscope_reach_of(const void* code, const void* inst
 #ifdef ENTER_EXECUTOR
     unknown |= raw == ENTER_EXECUTOR;
 #endif
-    if (unknown) return (struct kinetoscope_reach){first, first, first};
+    if (unknown) return (struct kinetoscope_reach){first, first, first, 1};
     const uint8_t opcode = _PyOpcode_Deopt[raw];
     if (opcode == EXTENDED_ARG) {
       extended = argument << 8;
@@ -217,9 +211,8 @@ struct kinetoscope_reach kinetoscope_reach_of(const void* code, const void* inst
         again = 1;
         if (target < head) head = target;
       }
-    } else if (at <= here && here < next && runs_several(opcode, argument)) {
-      again = 1;
     }
+    if (at < here && jumps_ahead(opcode) && next + (Py_ssize_t)argument > here) avoidable = 1;
     if (next > here && gap_begin < 0) {
       if (jumps_ahead(opcode)) {
         if (jumps < KINETOSCOPE_TARGETS) targets[jumps] = next + (Py_ssize_t)argument;
@@ -236,5 +229,5 @@ struct kinetoscope_reach kinetoscope_reach_of(const void* code, const void* inst
   }
   if (handles || gap_begin < 0 || jumps > KINETOSCOPE_TARGETS) gap_begin = gap_end = 0;
   return (struct kinetoscope_reach){again ? first + 2 * head : NULL, first + 2 * gap_begin,
-                                    first + 2 * gap_end};
+                                    first + 2 * gap_end, avoidable};
 }

@@ -20,6 +20,7 @@ struct kinetoscope_frame_layout {
   uint32_t code;
   uint32_t instruction;
   uint32_t owner;
+  uint32_t is_entry; /* before 3.12: whether C code called it */
   uint32_t first_local;
   uint32_t code_first_instruction; /* in PyCodeObject, as all that follow */
   uint32_t code_function;
@@ -82,6 +83,7 @@ struct kinetoscope_reach {
   const void*
       gap_begin; /* instructions after it, up to gap_end, that it cannot lead to but by that loop: those of */
   const void* gap_end; /* the other branch. An empty gap where this was not found out. */
+  int avoidable; /* whether a call can get to a later instruction without this one, but for exceptions */
 };
 
 /* Needs no GIL. */

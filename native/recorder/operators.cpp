@@ -125,21 +125,9 @@ uint32_t parameter_of(ThreadState& thread, Session& session) {
   return id;
 }
 
-// Whether it is the span that autograd's engine puts around a backward function: the first to see that
-// function run.
-bool wraps_backward(const at::RecordFunction& function, const char* overload) {
-  constexpr char kEngine[] = "autograd::engine::";
-  const char* none = no_overload.load(std::memory_order_relaxed);
-  if (none != nullptr && overload != none) return false;
-  return std::strncmp(function.name(), kEngine, sizeof kEngine - 1) == 0;
-}
-
 // Fills where Python stands into `span`, the innermost open one: from the span around it when nothing can
-// have moved, else by a walk. `goes_on` says whether the instruction may have run the thread's previous
-// operator too. Returns what there is to say of its calls, see SpanRecord::forward_thread.
-template <typename GoesOn>
-uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, GoesOn goes_on, OpenSpan& span,
-               bool modules) {
+// have moved, else by a walk. Returns what there is to say of its calls, see SpanRecord::forward_thread.
+uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, OpenSpan& span, bool modules) {
   const bool backward = scope == at::RecordScope::BACKWARD_FUNCTION;
   uint16_t kept = 0;
   const PythonPosition position = python_position(thread);
@@ -150,7 +138,7 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
     span.module = around->module;
   } else {
     thread.walk.prefetch_path();
-    const Place here = locate(thread, session, thread.walk, position, modules, backward || goes_on());
+    const Place here = locate(thread, session, thread.walk, position, modules);
     span.stack = here.stack;
     span.module = here.module;
     kept = here.kept;
@@ -160,13 +148,12 @@ uint16_t place(ThreadState& thread, Session& session, at::RecordScope scope, Goe
   span.instruction = position.instruction;
   if (kept == 0) return 0;
   // The record of a backward function has no field for it: it is stored in the next one.
-  if (backward) {
-    thread.pending_kept = std::min<uint32_t>(thread.pending_kept, kept & kKeptMask);
-    return 0;
-  }
-  if (thread.pending_kept < (kept & kKeptMask)) kept = static_cast<uint16_t>(thread.pending_kept);
-  thread.pending_kept = kMaxDepth;
-  return kept;
+  thread.pending_kept = std::min<uint32_t>(thread.pending_kept, kept & kKeptMask);
+  thread.pending_sure = std::min<uint32_t>(thread.pending_sure, (kept & kKeptMask) - (kept >> kUnsureShift));
+  if (backward) return 0;
+  const uint32_t calls = std::exchange(thread.pending_kept, kMaxDepth + 1);
+  const uint32_t sure = std::exchange(thread.pending_sure, kMaxDepth + 1);
+  return static_cast<uint16_t>(calls | std::min(calls - std::min(calls, sure), kMaxUnsure) << kUnsureShift);
 }
 
 // Writes the notes of a span; returns their number. Not inlined into the hot path.
@@ -219,9 +206,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     if (__builtin_expect(record == nullptr, 0)) return nullptr;
     uint16_t kept = 0;
     if ((what & (kRecordStacks | kRecordModules)) != 0) {
-      kept = place(
-          *thread, *session, scope, [&] { return wraps_backward(function, overload); }, span,
-          (what & kRecordModules) != 0);
+      kept = place(*thread, *session, scope, span, (what & kRecordModules) != 0);
     }
     int64_t sequence = function.seqNr();
     uint32_t owner = 0;
@@ -360,7 +345,7 @@ bool begin_by_hand(const void* open, at::RecordScope scope, uint32_t excluded, D
     if (record == nullptr) return true;
     uint16_t kept = 0;
     if ((what & (kRecordStacks | kRecordModules)) != 0) {
-      kept = place(*thread, *session, scope, [] { return false; }, span, (what & kRecordModules) != 0);
+      kept = place(*thread, *session, scope, span, (what & kRecordModules) != 0);
     }
     site.stack = (what & kRecordStacks) != 0 ? span.stack : 0;
     site.module = span.module;

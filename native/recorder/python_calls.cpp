@@ -20,7 +20,7 @@
 namespace kinetoscope {
 namespace {
 
-std::string own_folder;
+std::vector<std::pair<std::string, CodeOwner>> code_prefixes;
 uint64_t short_call_ticks = 0;
 
 // When a kind of calls was switched on. Threads with a higher number than `last_thread` started later.
@@ -54,7 +54,12 @@ const CodeEntry& entry_of(CallState& state, Session& session, const PyCodeObject
   append_text(code->co_qualname, function);
   append_text(code->co_filename, filename);
   CodeEntry entry{code_fingerprint(code), epoch};
-  entry.own = !own_folder.empty() && filename.starts_with(own_folder);
+  size_t longest = 0;
+  for (const auto& [prefix, owner] : code_prefixes) {
+    if (prefix.size() <= longest || !filename.starts_with(prefix)) continue;
+    longest = prefix.size();
+    entry.owner = owner;
+  }
   {
     Dictionary& dictionary = session.dictionary();
     std::lock_guard lock(dictionary.mutex());
@@ -83,7 +88,7 @@ uint32_t callers_of(ThreadState& thread, Session& session, const void* frame, bo
     return stack_at(thread, session, thread.call_state->walk, around, open.back().callers);
   }
   Walk& walk = thread.call_state->walk;
-  return locate(thread, session, walk, {around, frames::instruction(around)}, modules, true).stack;
+  return locate(thread, session, walk, {around, frames::instruction(around)}, modules).stack;
 }
 
 // The stack of a call: the function at its first line, called from there.
@@ -177,7 +182,7 @@ void enter_module(ThreadState& thread, Session& session, OpenCall& call, SpanRec
   if (self == nullptr) return;
   Walk& walk = thread.call_state->walk;
   const PythonPosition position{call.frame, frames::instruction(call.frame)};
-  call.module = locate(thread, session, walk, position, true, true).module;
+  call.module = locate(thread, session, walk, position, true).module;
   // Also if no other calls are recorded from which the depth could be counted.
   call.depth = std::max(call.depth, walk.path_depth);
   if (!spans) return;
@@ -197,6 +202,22 @@ uint32_t call_stack(ThreadState& thread, Session& session, OpenCall& call, uint3
   return stack_of(thread, session, call.callers, entry.frame);
 }
 
+// What a call of this owner's code hides, made by a call that hides `around`.
+Hides hides(CodeOwner owner, Hides around) {
+  switch (owner) {
+    case CodeOwner::Own:
+      return Hides::OfTorchToo;
+    case CodeOwner::PassingOn:
+      return std::max(around, Hides::OfPython);
+    case CodeOwner::Python:
+      return around;
+    case CodeOwner::Torch:
+      return around == Hides::OfTorchToo ? around : Hides::None;
+    default:
+      return Hides::None;
+  }
+}
+
 // Begins the records of a call: those of these kinds. The calls around it are open.
 void begin_records(ThreadState& thread, Session& session, OpenCall& call, uint32_t kinds, uint8_t flags,
                    uint64_t calls_tick, uint64_t module_spans_tick) {
@@ -209,8 +230,8 @@ void begin_records(ThreadState& thread, Session& session, OpenCall& call, uint32
   }
   if ((kinds & kRecordCalls) == 0) return;
   const CodeEntry& entry = entry_of(state, session, code);
-  call.own = entry.own;
-  if (entry.own) return;
+  call.hides = hides(entry.owner, state.open.empty() ? Hides::None : state.open.back().hides);
+  if (call.hides != Hides::None) return;
   SpanRecord record = call_record(kScopePython, flags, calls_tick);
   record.name = entry.name;
   if ((what & kRecordStacks) != 0) record.stack = call_stack(thread, session, call, what, entry);
@@ -390,7 +411,11 @@ void open_here(Session& session) {
 
 }  // namespace
 
-void know_own_code(const char* folder) { own_folder = folder; }
+void know_own_code(const char* prefixes) {
+  code_prefixes.clear();
+  for (; *prefixes != '\0'; prefixes += std::strlen(prefixes) + 1)
+    code_prefixes.emplace_back(prefixes + 1, static_cast<CodeOwner>(*prefixes));
+}
 
 void know_microsecond(uint64_t ticks) { short_call_ticks = ticks; }
 
@@ -494,7 +519,7 @@ void c_began(PyObject* function) {
   in_session([frame, function](ThreadState& thread, Session& session, bool) {
     CallState& state = *thread.call_state;
     const OpenCall* around = state.open.empty() ? nullptr : &state.open.back();
-    if (around != nullptr && around->own) return;
+    if (around != nullptr && around->hides != Hides::None) return;
     OpenCall call;
     call.frame = frame;
     call.function = function;

@@ -20,8 +20,9 @@ namespace kinetoscope {
 
 class Session;
 
-// [GIL, once] Sets the folder of Kinetoscope's own Python files.
-void know_own_code(const char* folder);
+// [GIL, once] Sets whose code is, by the longest of these that its file's name begins with: texts that end
+// with a zero, each behind the letter of a CodeOwner, and an empty one.
+void know_own_code(const char* prefixes);
 
 // [GIL, once] Calls of C functions that take less than a microsecond are left out.
 void know_microsecond(uint64_t ticks);

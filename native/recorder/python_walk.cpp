@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "live.h"
 #include "session.h"
@@ -139,40 +140,56 @@ struct Kept {
 
 // How many of the `depth` open calls of a thread, innermost first in `chain`, are the same as the `before`
 // calls in `path` and `calls`, of which `same` are at the same instruction. Addresses of frames are reused at
-// once, so they do not tell; but a call does not run an instruction twice, nor an earlier one, except in a
-// loop.
+// once, so they do not tell. What tells is where a call can get to: from an instruction to a later one, or to
+// any in a loop; a call begins again only where its caller's instruction runs again, in a loop or because C
+// code calls; and a new call runs an operator at its anchor before it gets further. One instruction may run
+// several operators: where that and a new call look alike, the calls that may be new are unsure.
 Kept kept_calls(const CallPosition* path, const PathCall* calls, uint32_t before, const void* const* chain,
-                uint32_t depth, uint32_t same, bool goes_on) {
-  // The last call of the shorter path is in the middle of one instruction, and so is one that runs many
-  // operators by itself, as backward() does.
-  if ((same == depth) != (same == before) || (same == depth && goes_on)) return {same};
-  const bool repeated = same == depth;
-  const uint32_t last = repeated ? same - 1 : same;
-  const CallPosition& then = path[last];
-  const void* frame = chain[depth - 1 - last];
-  const void* now = frames::instruction(frame);
-  // At the same instruction, a call of another module is another call.
-  const bool same_code =
-      repeated || (then.frame == frame && calls[last].code == frames::code(frame) && then.instruction != now);
-  const kinetoscope_reach& reach = calls[last].reach;
-  const bool ahead = now > then.instruction && (now < reach.gap_begin || now >= reach.gap_end);
-  if (same_code && ahead) return {same + 1};
-  uint32_t looping = last;
-  if (!same_code || reach.loop_head == nullptr || now < reach.loop_head) {
-    // A new call, in an iteration of the loop around it.
-    while (looping > 0 && calls[looping - 1].reach.loop_head == nullptr) --looping;
-    if (looping == 0) return {same};
-    --looping;
+                uint32_t depth, uint32_t same, bool outermost_stays) {
+  uint32_t most = same;
+  const void* now = nullptr;
+  // The last call of the shorter path is in the middle of one instruction.
+  bool possible = same == depth || same == before;
+  if (!possible) {
+    const void* frame = chain[depth - 1 - same];
+    now = frames::instruction(frame);
+    const void* then = path[same].instruction;
+    // At the same instruction, a call of another module is another call.
+    if (path[same].frame == frame && calls[same].code == frames::code(frame) && then != now) {
+      const kinetoscope_reach& reach = calls[same].reach;
+      const bool ahead = now > then && (now < reach.gap_begin || now >= reach.gap_end);
+      possible = ahead || (reach.loop_head != nullptr && now >= reach.loop_head);
+      if (possible) ++most;
+    }
   }
-  // A loop further out may have come to the same place by new calls, if each of these is where it was first
-  // seen.
-  const void* at = looping == last ? now : path[looping].instruction;
-  for (uint32_t call = looping; at == calls[call].first_instruction && call > 0;) {
-    --call;
-    if (calls[call].reach.loop_head != nullptr) return {looping + 1, looping - call};
-    at = path[call].instruction;
+  const auto runs_again = [&](uint32_t call) {
+    return calls[call].reach.loop_head != nullptr || (call + 1 < before && calls[call + 1].called_by_c);
+  };
+  if (!possible) possible = most > 0 ? runs_again(most - 1) : !outermost_stays;
+  Kept kept{same};
+  bool is_first = true;
+  for (uint32_t count = most;; --count) {
+    if (possible) {
+      if (std::exchange(is_first, false)) kept.calls = count;
+      kept.unsure = kept.calls - count;
+    }
+    if (count == 0) return kept;
+    const PathCall& call = calls[count - 1];
+    if (call.anchor != nullptr && call.anchor < (count > same ? now : path[count - 1].instruction))
+      return kept;
+    possible = count > 1 ? runs_again(count - 2) : !outermost_stays;
   }
-  return {looping + 1};
+}
+
+// Notes where the calls of a walk have run an operator, innermost first: where one did so at an instruction
+// that no call of it can avoid, so did its caller at the instruction that called it.
+void set_anchors(const CallPosition* path, PathCall* calls, uint32_t depth) {
+  for (uint32_t call = depth; call-- > 0;) {
+    const void* instruction = path[call].instruction;
+    if (calls[call].reach.avoidable || (calls[call].anchor != nullptr && calls[call].anchor <= instruction))
+      return;
+    calls[call].anchor = instruction;
+  }
 }
 
 }  // namespace
@@ -213,8 +230,8 @@ const void* module_call_code() { return module_call; }
 
 PythonPosition position_elsewhere() { return position_in(PyGILState_GetThisThreadState()); }
 
-Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position, bool modules,
-             bool goes_on) {
+Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position,
+             bool modules) {
   if (position.frame == nullptr) return {};
   // Most operators begin in the same frame as the previous one, at a later instruction.
   if (const uint32_t last = walk.path_depth; last > 1 && walk.path[last - 1].frame == position.frame) {
@@ -252,7 +269,9 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
   }
   // If a path is truncated at its outer end, its calls cannot be matched.
   const bool comparable = before != 0 && before != kMaxDepth && depth != kMaxDepth;
-  const Kept kept = comparable ? kept_calls(path, calls, before, chain, depth, same, goes_on) : Kept{};
+  const Kept kept = comparable
+                        ? kept_calls(path, calls, before, chain, depth, same, thread.main_python != nullptr)
+                        : Kept{};
   for (; at < depth; ++at) {
     const void* frame = chain[depth - 1 - at];
     const uint32_t parent = at == 0 ? 0 : calls[at - 1].stack;
@@ -265,17 +284,17 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
     if (self != nullptr) {
       module = module_id(thread, session, const_cast<PyObject*>(static_cast<const PyObject*>(self)), caller);
     }
-    const void* first =
-        comparable && at < kept.calls && at < before ? calls[at].first_instruction : instruction;
+    const bool is_kept = comparable && at < kept.calls && at < before;
+    const void* anchor = is_kept ? calls[at].anchor : nullptr;
+    const bool by_c = is_kept ? calls[at].called_by_c : frames::called_by_c(frame);
     // Complete before the next step, which may throw if memory is out.
     path[at] = {frame, instruction, self};
-    calls[at] = {code, first, call.stack, module, call.reach};
+    calls[at] = {code, anchor, call.stack, module, call.reach, by_c};
     walk.path_depth = at + 1;
   }
-  for (uint32_t again = kept.calls; again < same; ++again) {
-    calls[again].first_instruction = path[again].instruction;
-  }
+  for (uint32_t again = kept.calls; again < same; ++again) calls[again].anchor = nullptr;
   walk.path_depth = depth;
+  set_anchors(path, calls, depth);
   Place place{calls[depth - 1].stack, calls[depth - 1].module};
   if (comparable) {
     place.kept = static_cast<uint16_t>((kept.calls + 1) | std::min(kept.unsure, kMaxUnsure) << kUnsureShift);

@@ -27,10 +27,8 @@ struct PythonPosition {
 
 // [owner thread, hot] The calling thread's position in Python. Its frames do not change while it is inside
 // our callback. `walk` is its previous position: operators and calls have one each, because an operator
-// stores what has changed since the previous one. `goes_on`: the instruction may have run the thread's
-// previous operator, too.
-Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position, bool modules,
-             bool goes_on);
+// stores what has changed since the previous one.
+Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosition& position, bool modules);
 
 // [owner thread, hot] The stack of `frame` at its instruction, called from the stack `callers`: one step of
 // `locate`, which has to have been called with this walk since the last code object went.
@@ -92,6 +90,15 @@ inline bool is_python(const void* frame) {
   // Calls of C code have no frames yet.
   static_cast<void>(frame);
   return true;
+#endif
+}
+// Whether C code called it, which may call again and again.
+inline bool called_by_c(const void* frame) {
+#if PY_VERSION_HEX >= 0x030C0000
+  const void* around = previous(frame);
+  return around == nullptr || !is_python(around);
+#else
+  return static_cast<const char*>(frame)[kinetoscope_layout.is_entry] != 0;
 #endif
 }
 inline const void* previous_python(const void* frame) {

@@ -530,8 +530,8 @@ int kinetoscope_recorder_close() {
 
 void kinetoscope_recorder_settle() { maintenance_thread::settle(kPatienceNs); }
 
-PyObject* kinetoscope_recorder_prepare_calls(const char* own_folder) {
-  know_own_code(own_folder);
+PyObject* kinetoscope_recorder_prepare_calls(const char* prefixes) {
+  know_own_code(prefixes);
   PyObject* hook = call_hooks::for_new_threads();
   Py_INCREF(hook);
   return hook;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KINETOSCOPE_RECORDER_VERSION 15u
+#define KINETOSCOPE_RECORDER_VERSION 16u
 
 struct _object;
 
@@ -126,9 +126,9 @@ KINETOSCOPE_EXPORT void kinetoscope_recorder_settle();
 // Marks the file as complete, and closes it.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_close();
 
-// `own_folder` is the folder of Kinetoscope's Python files, whose calls are not recorded. Returns the
+// `prefixes` says whose code is, see know_own_code(); Kinetoscope's calls are not recorded. Returns the
 // argument for threading.setprofile() while calls are recorded, or None.
-KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_prepare_calls(const char* own_folder);
+KINETOSCOPE_EXPORT struct _object* kinetoscope_recorder_prepare_calls(const char* prefixes);
 
 // In a forked child: removes the inherited hooks for calls.
 KINETOSCOPE_EXPORT void kinetoscope_recorder_forget_calls();

@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "json_text.h"
 #include "session.h"
 #include "thread_state.h"
+#include "utf8.h"
 
 namespace kinetoscope {
 namespace {
@@ -195,13 +197,18 @@ void add_input(const c10::IValue& value, InputKey& key) {
 
 void append_json(std::string& out, std::string_view text) {
   out.push_back('"');
-  for (const char c : text.substr(0, kMaxConcreteText)) {
+  for (size_t at = 0, bytes = 0; at < text.size() && at < kMaxConcreteText;
+       at += std::max<size_t>(bytes, 1)) {
+    const char c = text[at];
     const auto byte = static_cast<unsigned char>(c);
+    bytes = utf8_bytes(text.substr(at));
     if (c == '"' || c == '\\') {
       out.push_back('\\');
       out.push_back(c);
+    } else if (bytes > 1) {
+      out += text.substr(at, bytes);
     } else if (byte < 0x20 || byte >= 0x7F) {
-      // Operator arguments may be any bytes; what is not ASCII is shown byte by byte.
+      // Operator arguments may be any bytes; what is no UTF-8 is shown byte by byte.
       char escaped[8];
       std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
       out += escaped;

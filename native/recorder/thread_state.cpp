@@ -166,7 +166,7 @@ void ThreadState::keep_up_with_calls(Session& session) {
 
 void ThreadState::forget_ids() {
   walk.path_depth = 0;
-  pending_kept = kMaxDepth;
+  pending_kept = pending_sure = kMaxDepth + 1;
   schema_names.clear();
   text_names.clear();
   calls.clear();
@@ -200,7 +200,7 @@ void ThreadState::join(Session& session) {
   held.reset(generation);
   orphans_seen = live.orphans_posted.load(std::memory_order_relaxed);
   walk.path_depth = 0;
-  pending_kept = kMaxDepth;
+  pending_kept = pending_sure = kMaxDepth + 1;
   schema_names.clear();
   text_names.clear();
   calls.clear();

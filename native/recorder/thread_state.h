@@ -67,10 +67,11 @@ struct CallPosition {
 // Other data of that call.
 struct PathCall {
   const void* code;
-  const void* first_instruction;  // where this call was first seen
-  uint32_t stack;                 // of this frame and all that called it
-  uint32_t module;                // innermost module at this frame
-  kinetoscope_reach reach;        // from its position's instruction
+  const void* anchor;       // the first instruction seen that every call runs an operator at; null for none
+  uint32_t stack;           // of this frame and all that called it
+  uint32_t module;          // innermost module at this frame
+  kinetoscope_reach reach;  // from its position's instruction
+  bool called_by_c;
 };
 
 // A thread's last position in Python: every call on its stack, outermost first.
@@ -232,7 +233,8 @@ struct alignas(64) ThreadState {
   ProbingTable<AddressKey> schema_names{kMostCached};  // by the address of a schema's overload name
   // Smallest number of calls that continued between walks whose result no record could store; kMaxDepth for
   // all.
-  uint32_t pending_kept = kMaxDepth;
+  uint32_t pending_kept = kMaxDepth + 1;
+  uint32_t pending_sure = kMaxDepth + 1;  // the same of those that certainly continued
   // Of Live, when it last opened the calls that it was in the middle of.
   uint32_t calls_epoch = 0;
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from statistics import median
@@ -477,9 +476,8 @@ def _devices(shown: Overview, width: int) -> list[Text]:
 
 def _memory(run: Run, width: int) -> list[Text]:
     """The memory peak of each device, and of the process."""
-    here, peaks = run.finished is not None, run.overview.peaks
-    process = _process_peak_bytes() if here else 0
-    of_process = f"process {units.size(process)} (peak RSS)" if process else ""
+    peaks, process_bytes = run.overview.peaks, run.finished.process_peak_bytes if run.finished else 0
+    of_process = f"process {units.size(process_bytes)} (peak RSS)" if process_bytes else ""
     if peaks:
         parts = [f"peak {text}" for text in peak_lines(run.overview, with_time=True)[:_MOST_DEVICES]]
         if more := len(peaks) - len(parts):
@@ -487,7 +485,7 @@ def _memory(run: Run, width: int) -> list[Text]:
         return fold("memory", "; ".join([*parts, *filter(None, [of_process])]), width)
     if run.memory:
         return fold("memory", "no allocations were recorded", width)
-    hint = "tensors were not recorded" + (" (use --memory)" if here else "")
+    hint = "tensors were not recorded" + (" (use --memory)" if run.finished else "")
     return fold("memory", "; ".join(filter(None, (of_process, hint))), width)
 
 
@@ -599,13 +597,3 @@ def _short_path(path: str, run: Run) -> str:
     """A path relative to the working directory if that is short, else its file name."""
     inside = Path(run.shown(Path(path)))
     return str(inside) if not inside.is_absolute() and len(str(inside)) <= 24 else inside.name
-
-
-def _process_peak_bytes() -> int:
-    """The peak of the physical memory of this process."""
-    try:
-        import resource
-    except ImportError:  # not on every platform
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -86,6 +86,7 @@ class Finished:
         helpers: What the recorder's own threads used of processors meanwhile, or None where that is not known.
         engine: The engine that recorded.
         messages: What the user should know beyond that.
+        process_peak_bytes: The most physical memory that the process held until the program ended; 0 if unknown.
     """
 
     trace: Trace
@@ -97,6 +98,7 @@ class Finished:
     overhead: Overhead | None = None
     helpers: HelperTime | None = None
     messages: tuple[str, ...] = field(default_factory=tuple)
+    process_peak_bytes: int = 0
 
 
 class ProgramRecording:

@@ -7,6 +7,7 @@ import ctypes
 import importlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -212,6 +213,7 @@ class Run:
         self._overhead: Overhead | None = None
         self._failure: Exception | None = None
         self._is_closed = self._is_finished = False
+        self._process_peak_bytes = 0
 
     def execute(self) -> None:
         """Run the program, and exit as it does."""
@@ -300,6 +302,8 @@ class Run:
         if os.getpid() != self._process or self._is_closed:
             return
         self._is_closed = True
+        # Before the trace is read and analyzed here.
+        self._process_peak_bytes = _peak_bytes()
         self._observer.stopped()
         if self._unrecorded is not None:
             # Before the overhead is measured, in this process and in others.
@@ -357,7 +361,9 @@ class Run:
             if self._children is not None:
                 self._children.clear()
             if finished is not None:
-                self._observer.finished(replace(finished, overhead=self._overhead))
+                self._observer.finished(
+                    replace(finished, overhead=self._overhead, process_peak_bytes=self._process_peak_bytes)
+                )
             else:
                 why = "; ".join([self._recording.why_nothing(), *self._recording.messages]).rstrip(".")
                 echo(f"kinetoscope: nothing was recorded: {why}.", err=True)
@@ -385,6 +391,15 @@ class Run:
         return (
             f" (the recording is in {self._options.shown(live)}, which also opens)" if live.exists() else ""
         )
+
+
+def _peak_bytes() -> int:
+    """The peak of the physical memory of this process since it began to run its present program."""
+    # Unlike `ru_maxrss`, this leaves out what the process that started it held.
+    with suppress(OSError, StopIteration), open("/proc/self/status", "rb") as lines:
+        return int(next(line for line in lines if line.startswith(b"VmHWM:")).split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _leave_outer_run() -> None:

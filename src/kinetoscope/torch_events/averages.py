@@ -165,11 +165,11 @@ def averages(trace: TraceData, grouping: Grouping, places: NDArray[np.int64] | N
     Returns:
         The sums.
     """
-    if isinstance(trace, EventTrace) and not grouping.with_calls and places is not None:
-        places = places[(places < 0) | ~trace.is_call[places]]
+    if isinstance(trace, EventTrace) and places is not None:
+        places = places[(places < 0) | ~_left_out(trace, grouping)[places]]
     rows = None if places is None else places[places >= 0]
     loose = loose_allocations(trace) if places is None else -1 - places[places < 0]
-    where = _chosen(trace, rows, with_calls=grouping.with_calls)
+    where = _chosen(trace, rows, grouping)
     group_of, first = _core.group(_keys(trace, grouping), where)
     groups = len(first)
     sums: dict[str, NDArray[np.int64]] = {}
@@ -223,13 +223,17 @@ def total(sums: Mapping[str, int], use_device: str | None) -> FunctionEventAvg:
     return made
 
 
-def _chosen(
-    trace: TraceData, rows: NDArray[np.int64] | None, *, with_calls: bool
-) -> NDArray[np.bool_] | None:
+def _left_out(trace: EventTrace, grouping: Grouping) -> NDArray[np.bool_]:
+    """The calls that are not added up: rebuilt ones never, as how many there were is not known."""
+    return trace.is_rebuilt if grouping.with_calls else trace.is_call
+
+
+def _chosen(trace: TraceData, rows: NDArray[np.int64] | None, grouping: Grouping) -> NDArray[np.bool_] | None:
     """Which spans are added up, or None for all."""
     absorbed = visible_spans(trace).absorbed
-    if isinstance(trace, EventTrace) and not with_calls:
-        absorbed = trace.is_call if absorbed is None else absorbed | trace.is_call
+    if isinstance(trace, EventTrace):
+        left_out = _left_out(trace, grouping)
+        absorbed = left_out if absorbed is None else absorbed | left_out
     if rows is None:
         return None if absorbed is None else ~absorbed
     where = np.zeros(len(trace.columns("spans")), dtype=bool)

@@ -176,10 +176,16 @@ def _columns(
             )
         )
     columns += [
-        _Column("Self CPU %", lambda event: share_text(event.self_cpu_time_total, host_us)),
+        _Column(
+            "Self CPU %",
+            lambda event: _noted(event, "self_cpu_percent", share_text(event.self_cpu_time_total, host_us)),
+        ),
         _Column("Self CPU", lambda event: time_text(event.self_cpu_time_total, unit)),
         _Column(
-            "CPU total %", lambda event: "0" if event.is_async else share_text(event.cpu_time_total, host_us)
+            "CPU total %",
+            lambda event: _noted(
+                event, "total_cpu_percent", 0 if event.is_async else share_text(event.cpu_time_total, host_us)
+            ),
         ),
         _Column("CPU total", lambda event: time_text(event.cpu_time_total, unit)),
         _Column("CPU time avg", lambda event: time_text(event.cpu_time, unit)),
@@ -188,7 +194,12 @@ def _columns(
     if device_us is not None:
         columns += [
             _Column(f"Self {device}", lambda event: time_text(event.self_device_time_total, unit)),
-            _Column(f"Self {device} %", lambda event: share_text(event.self_device_time_total, device_us)),
+            _Column(
+                f"Self {device} %",
+                lambda event: _noted(
+                    event, "total_device_percent", share_text(event.self_device_time_total, device_us)
+                ),
+            ),
             _Column(f"{device} total", lambda event: time_text(event.device_time_total, unit)),
             _Column(f"{device} time avg", lambda event: time_text(event.device_time, unit)),
         ]
@@ -221,6 +232,12 @@ def _columns(
             )
         )
     return columns
+
+
+def _noted(event: Event, share: str, value: str | int) -> str:
+    """The text of a share, which the event has from now on, as in torch."""
+    setattr(event, share, value)
+    return str(value)
 
 
 SOURCE = "Source Location"

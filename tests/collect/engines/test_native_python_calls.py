@@ -6,6 +6,7 @@ import asyncio
 import cProfile
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import kinetoscope
 from tests.support.calls import Calls, file_of, name, recorded, rows_of, tree, within
 
 HERE = __file__
@@ -304,6 +306,21 @@ def test_calls_still_running_at_the_end_are_cut_there() -> None:
 def test_our_own_calls_are_left_out() -> None:
     trace = recorded(branch)
     assert not [row for row in rows_of(trace) if "/kinetoscope/collect/" in file_of(trace, row)]
+
+
+def test_what_our_own_code_calls_is_left_out() -> None:
+    """Its start, stop and step call functions of Python and torch, which are no work of the program."""
+    schedule = kinetoscope.schedule(wait=0, warmup=1, active=2, repeat=1)
+    with kinetoscope.profile(python_calls=True, with_stack=True, schedule=schedule) as session:
+        for _ in range(3):
+            branch()
+            session.step()
+    names = {event.key.rpartition("): ")[2] for event in session.events() if event.is_python_function}
+    assert {"branch", "leaf"} <= names
+    # The context managers of the session end in it.
+    called = names - {"branch", "leaf", "<module>", "range", "test_what_our_own_code_calls_is_left_out"}
+    around = {frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._getframe())}
+    assert called <= around
 
 
 def test_threads_that_run_already_and_threads_that_begin_later() -> None:

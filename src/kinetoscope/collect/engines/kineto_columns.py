@@ -7,7 +7,6 @@ import functools
 import json
 import re
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 import torch.profiler
 
+from kinetoscope.collect.process.own_code import PACKAGE, Code, whose_code
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.schema import (
     COLLECTED_DEVICES,
@@ -70,16 +70,18 @@ def leave_out_unselected(
 
 
 def leave_out_own_calls(native: dict[str, Any]) -> None:
-    """Remove spans of Python calls of Kinetoscope's own functions, and of standard library functions that these call.
+    """Remove spans of Python calls that Kinetoscope makes for itself.
 
     torch's collector also records the calls that start and stop it, and those that a session makes between steps. Calls of the
-    program's and torch's functions that are nested in them remain.
+    program's functions that are nested in them remain.
 
     Args:
         native: The result of `_core.ChromeReader.finish`; changed in place.
     """
     strings, spans = native["strings"], native["spans"]
-    own_names = [place for place, text in enumerate(strings) if _PACKAGE in text and _is_own(text)]
+    own_names = [
+        place for place, text in enumerate(strings) if "kinetoscope/" in text and _code(text) in _OWN
+    ]
     calls = [row for row, category in enumerate(native["categories"]) if category == "python_function"]
     is_call = np.isin(spans["category"], calls)
     own = is_call & np.isin(spans["name"], own_names)
@@ -93,48 +95,40 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
         # Only calls that may be nested in one of our own are visited one by one.
         latest_ns = np.maximum.accumulate(np.where(own[rows], ends_ns[rows], -1))
         rows = rows[starts_ns[rows] < latest_ns]
-        open_calls: list[tuple[int, bool]] = []
+        # When each ends, and the calls of whose code in it are unwanted.
+        open_calls: list[tuple[int, frozenset[Code]]] = []
         for row in rows.tolist():
             while open_calls and open_calls[-1][0] <= starts_ns[row]:
                 open_calls.pop()
-            if not unwanted[row] and open_calls and open_calls[-1][1]:
-                unwanted[row] = _is_of_python(strings[spans["name"][row]])
-            open_calls.append((int(ends_ns[row]), bool(unwanted[row])))
+            hides, code = (
+                open_calls[-1][1] if open_calls else frozenset[Code](),
+                _code(strings[spans["name"][row]]),
+            )
+            unwanted[row] = code in _OWN or code in hides
+            open_calls.append(
+                (int(ends_ns[row]), hides | _OWN.get(code, hides) if unwanted[row] else frozenset())
+            )
     _remove(native, unwanted)
 
 
-# Our package and the folder that contains it; the folders of the standard library, and their subfolders of installed packages.
-_PACKAGE = "kinetoscope/"
-_ROOT = Path(__file__).parents[3]
-_LIBRARIES = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
-_INSTALLED = ("site-packages/", "dist-packages/")
+# Kinetoscope's code, with that of whose functions the calls in it are its own.
+_OWN = {
+    Code.OWN: frozenset({Code.PYTHON, Code.TORCH}),
+    Code.PASSING_ON: frozenset({Code.PYTHON}),
+}
 # torch's name of a Python call, `re/__init__.py(163): match`; the file is relative to an entry of sys.path if it is inside one.
 _CALL = re.compile(r"(?P<file>.+)\(\d+\): .*")
 
 
 @functools.cache
-def _is_own(call: str) -> bool:
-    """Whether a Python call, by its name, is of a function of Kinetoscope."""
+def _code(call: str) -> Code:
+    """Whose the function of a Python call is, by its name; built-in functions are Python's."""
     found = _CALL.fullmatch(call)
-    if found is None:
-        return False
-    path = _ROOT / _PACKAGE / found["file"].rpartition(_PACKAGE)[2]
-    return f"/{path}".endswith(f"/{found['file']}") and path.is_file()
-
-
-@functools.cache
-def _is_of_python(call: str) -> bool:
-    """Whether a Python call, by its name, is of a built-in or standard library function."""
-    if call.startswith("<"):
-        return True
-    found = _CALL.fullmatch(call)
-    if found is None:
-        return False
+    if found is None or call.startswith("<"):
+        return Code.PYTHON if call.startswith("<") else Code.PROGRAM
     # Python imports a module from the first entry of sys.path that contains its file.
-    candidates = (Path(str(entry), found["file"]) for entry in sys.path)
-    path = next((one for one in candidates if one.is_file()), Path(found["file"]))
-    within = [path.relative_to(folder).as_posix() for folder in _LIBRARIES if path.is_relative_to(folder)]
-    return any(not part.startswith(_INSTALLED) for part in within)
+    candidates = (Path(str(entry), found["file"]) for entry in (*sys.path, PACKAGE.parent))
+    return whose_code(str(next((one for one in candidates if one.is_file()), found["file"])))
 
 
 def _remove(native: dict[str, Any], unwanted: Any) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
+from kinetoscope.collect.process.own_code import code_prefixes
 from kinetoscope.collect.recorder import build
 from kinetoscope.storage.cache import cache_directory
 
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
-_INTERFACE_VERSION = 15
+_INTERFACE_VERSION = 16
 # Longer than any path that Linux allows.
 _LONGEST_PATH = 1 << 13
-# Ends with a separator, because the name of another package may start with ours.
-_OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
 
 class Recorded(IntFlag):
@@ -189,7 +188,10 @@ class Recorder:
         # Whether the current recording contains calls, also while it is paused.
         self._has_calls = False
         # The profile function for threads that start while calls are recorded; None from Python 3.12 on, which needs none.
-        self._thread_hook: Any = library.kinetoscope_recorder_prepare_calls(os.fsencode(_OWN_FOLDER))
+        self._thread_hook: Any = library.kinetoscope_recorder_prepare_calls(
+            b"".join(os.fsencode(f"{code.value}{prefix}\0") for prefix, code in code_prefixes().items())
+            + b"\0"
+        )
         os.register_at_fork(after_in_child=self._reset_calls_in_child)
 
     @property

@@ -178,7 +178,9 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
         )
     seen = set()
-    for item in [activities] if isinstance(activities, Mapping) else activities:
+    # In place of a collection, torch takes the keys of a mapping; of its values only those are choices that can be.
+    is_mapping = isinstance(activities, Mapping)
+    for item in [activities] if is_mapping else activities:
         chosen: Iterable[tuple[object, object]] = (
             item.items() if isinstance(item, Mapping) else [(item, None)]
         )
@@ -194,8 +196,16 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
             seen.add(activity)
             yield (
                 activity,
-                ActivityChoice() if kinds is None and activity is item else _choice(activity, kinds),
+                ActivityChoice()
+                if (kinds is None and activity is item) or (is_mapping and not _may_choose(kinds))
+                else _choice(activity, kinds),
             )
+
+
+def _may_choose(choice: object) -> bool:
+    """Whether a value is of a type that says what to record of an activity."""
+    config_type = getattr(torch.profiler, "ProfilerActivityConfig", ActivityChoice)
+    return isinstance(choice, (ActivityChoice, Iterable, config_type))
 
 
 def _choice(activity: ProfilerActivity, choice: object) -> ActivityChoice:

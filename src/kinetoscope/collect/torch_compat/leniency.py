@@ -21,6 +21,7 @@ from kinetoscope.collect.session.state import SessionState
 from kinetoscope.tables.memory.timeline import DeviceWithoutMemoryError
 
 _memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._KinetoProfile._memory_profile
+_timeline_of_torch = torch.profiler.profiler._KinetoProfile.export_memory_timeline
 
 
 class SessionAsTorch:
@@ -68,6 +69,8 @@ class SessionAsTorch:
     def export_memory_timeline(self, path: Any, device: str | None = None) -> None:
         """Write the memory timeline: an empty one for a device without allocations, and none if the suffix is unknown."""
         import_aside()
+        if deprecated := getattr(_timeline_of_torch, "__deprecated__", None):
+            warn_user(deprecated, FutureWarning)
         suffix = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         try:
             super().export_memory_timeline(path, device)  # type: ignore[misc]
@@ -139,11 +142,12 @@ class SessionAsTorch:
         try:
             return read(*more, **options)
         except StateError as error:
-            if self._state is not SessionState.RECORDING:
+            if self._state not in (SessionState.PREPARED, SessionState.RECORDING):
                 raise
             from kinetoscope.trace import Trace
 
-            warn_user(f"{name}() has nothing to show: {error}")
+            if self._state is SessionState.RECORDING:
+                warn_user(f"{name}() has nothing to show: {error}")
             nothing = Trace.from_columns({}, strings=[""], info={})
             return getattr(nothing, name)()
 

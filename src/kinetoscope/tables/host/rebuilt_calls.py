@@ -2,7 +2,7 @@
 
 A call is seen as long as operators run in it: its slice lasts from the first of them to the last. A function that runs
 no operator has none. Two calls are two slices: the recorder says of each operator how many of the calls around it went
-on since the one before (`spans.kept`). Where a loop inside a call and one around it look alike, the slice says so.
+on since the one before (`spans.kept`). Where several operators of one call and several calls look alike, the slice says so.
 """
 
 from __future__ import annotations
