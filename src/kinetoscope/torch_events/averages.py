@@ -198,7 +198,10 @@ def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
     """Add up events one by one, which is right for any list."""
     sums: dict[Any, FunctionEventAvg] = {}
     for event in events:
-        if isinstance(event, FunctionEvent) and event.is_python_function and not grouping.with_calls:
+        if isinstance(event, FunctionEvent) and isinstance(trace := event._trace, EventTrace):
+            if _left_out(trace, grouping)[event.row]:
+                continue
+        elif isinstance(event, FunctionEvent) and event.is_python_function and not grouping.with_calls:
             continue
         stack = (event.stack or [])[: grouping.stack_frames]
         shapes = event.input_shapes if grouping.by_shape else ""
