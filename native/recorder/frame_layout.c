@@ -49,9 +49,6 @@ const struct kinetoscope_frame_layout kinetoscope_layout = {
 #endif
     .previous = offsetof(_PyInterpreterFrame, previous),
     .owner = offsetof(_PyInterpreterFrame, owner),
-#if PY_VERSION_HEX < 0x030C0000
-    .is_entry = offsetof(_PyInterpreterFrame, is_entry),
-#endif
     .first_local = offsetof(_PyInterpreterFrame, localsplus),
     .code_first_instruction = offsetof(PyCodeObject, co_code_adaptive),
     .code_function = offsetof(PyCodeObject, co_qualname),
@@ -76,6 +73,10 @@ const struct kinetoscope_frame_layout kinetoscope_layout = {
     .pointer_mask = ~(uintptr_t)0,
 #endif
 };
+
+#if PY_VERSION_HEX < 0x030C0000
+const uint32_t kinetoscope_is_entry = offsetof(_PyInterpreterFrame, is_entry);
+#endif
 
 struct kinetoscope_interpreter kinetoscope_interpreter_here(void) {
   PyInterpreterState* interpreter = PyInterpreterState_Get();

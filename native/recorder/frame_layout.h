@@ -20,7 +20,6 @@ struct kinetoscope_frame_layout {
   uint32_t code;
   uint32_t instruction;
   uint32_t owner;
-  uint32_t is_entry; /* before 3.12: whether C code called it */
   uint32_t first_local;
   uint32_t code_first_instruction; /* in PyCodeObject, as all that follow */
   uint32_t code_function;
@@ -46,6 +45,8 @@ struct kinetoscope_frame_layout {
 #define KINETOSCOPE_FIRST_C_OWNER 3
 
 __attribute__((visibility("hidden"))) extern const struct kinetoscope_frame_layout kinetoscope_layout;
+/* In _PyInterpreterFrame, before 3.12: whether C code called it. Only for frames of this process. */
+__attribute__((visibility("hidden"))) extern const uint32_t kinetoscope_is_entry;
 
 /* The interpreter that the calling thread is in: where the sampler begins to read. */
 struct kinetoscope_interpreter {

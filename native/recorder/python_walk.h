@@ -98,7 +98,7 @@ inline bool called_by_c(const void* frame) {
   const void* around = previous(frame);
   return around == nullptr || !is_python(around);
 #else
-  return static_cast<const char*>(frame)[kinetoscope_layout.is_entry] != 0;
+  return static_cast<const char*>(frame)[kinetoscope_is_entry] != 0;
 #endif
 }
 inline const void* previous_python(const void* frame) {
