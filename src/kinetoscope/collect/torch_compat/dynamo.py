@@ -16,14 +16,14 @@ from __future__ import annotations
 import inspect
 import os
 from contextlib import suppress
+from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
-import kinetoscope
 from kinetoscope._after_import import AfterImport
 
-_PACKAGE = kinetoscope.__name__
-_FOLDER = os.path.dirname(kinetoscope.__file__) + os.sep
+_PACKAGE = __name__.partition(".")[0]
+_FOLDER = str(Path(__file__).parents[2]) + os.sep
 
 FILES_THAT_CALL_THE_PROGRAM = (
     "collect/session/decorated.py",
