@@ -13,6 +13,7 @@ namespace kinetoscope {
 inline constexpr uint64_t kStepLogMagic = 0x315350455453534bull;  // "KSSTEPS1"
 inline constexpr uint32_t kLoggedSteps = 1024;
 inline constexpr uint32_t kLoggedMemory = 512;
+inline constexpr uint32_t kEndBytes = 4096;
 
 // A file beside a recording, with the last steps of the program, whether they were recorded or not. Python
 // writes it (kinetoscope/flight/step_log.py has the same layout), except for what is marked. All times are of
@@ -20,7 +21,7 @@ inline constexpr uint32_t kLoggedMemory = 512;
 struct StepLog {
   uint64_t magic;
   int64_t process;
-  int64_t stopped;     // 1: the program ended well
+  int64_t stopped;     // 1: the recorder has stopped; 2: and its ring is to be kept
   int64_t number;      // of the step under way
   int64_t began_ns;    // of that step; 0: none has begun
   int64_t recorded;    // 1: it is recorded
@@ -46,8 +47,10 @@ struct StepLog {
   // (kinetoscope/flight/live_stacks.py).
   kinetoscope_frame_layout layout;
   kinetoscope_interpreter interpreter;
+  // JSON of the incident that has no whole copy of the ring, ended by a 0: here it needs no room on the disk.
+  char end[kEndBytes];
 };
-static_assert(sizeof(StepLog) == 128 + 32 * kLoggedSteps + 16 * kLoggedMemory + 184);
+static_assert(sizeof(StepLog) == 128 + 32 * kLoggedSteps + 16 * kLoggedMemory + 184 + kEndBytes);
 
 namespace step_watch {
 

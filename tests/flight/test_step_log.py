@@ -49,3 +49,25 @@ def test_the_last_steps_are_read(tmp_path_factory, count, first):
 def test_other_files_are_no_logs(tmp_path, data):
     (tmp_path / "rank0.steps").write_bytes(data)
     assert read_step_log(tmp_path / "rank0.steps") is None
+
+
+def test_the_end_is_said_in_the_log_however_long_it_is(tmp_path):
+    data = bytearray(SIZE_BYTES)
+    log = StepLogWriter(memoryview(data))
+    path = tmp_path / "rank0.steps"
+    for text in ("the end", "\x00\u00e9\U0001f600" * 3000):
+        log.note_end({"reason": "crash", "what": text, "ring": text, "stacks": {"thread": ["a"]}, "step": 7})
+        log.stop(leaves_ring=True)
+        path.write_bytes(data)
+        read = read_step_log(path)
+        assert (read.end["reason"], read.end["step"], read.left_ring, read.stopped) == (
+            "crash",
+            7,
+            True,
+            True,
+        )
+        assert text.startswith(read.end["what"])
+        assert "stacks" not in read.end
+    log.note_end({})
+    path.write_bytes(data)
+    assert read_step_log(path).end == {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetoscope.flight.incidents import Incidents
-from kinetoscope.flight.jobs import GONE, Attempt, RankFiles, attempts_in, incident_ranks
+from kinetoscope.flight.jobs import GONE, Attempt, RankFiles, attempts_in, facts_of_end, incident_ranks
 from kinetoscope.flight.step_log import SUFFIX, StepLog
 from kinetoscope.model import units
 
@@ -39,10 +39,13 @@ def keep_deaths(folder: Path) -> list[Path]:
     Returns:
         The recordings of the new incidents.
     """
-    made = []
-    for attempt in attempts_in(folder):
-        if not any(_is_dead(ring) for ring in attempt.rings()):
-            continue
+    return [path for attempt in attempts_in(folder, listed=False) for path in keep_rings(attempt)]
+
+
+def keep_rings(attempt: Attempt) -> list[Path]:
+    """Do as `keep_deaths` does, for one start of a job."""
+    made: list[Path] = []
+    if any(_is_dead(ring) for ring in attempt.rings()):
         with suppress(OSError), _locked(attempt.folder):
             # Again, because another process may have done it meanwhile.
             for ring in attempt.rings():
@@ -52,10 +55,11 @@ def keep_deaths(folder: Path) -> list[Path]:
 
 
 def told_of_end(attempt: Attempt, ring: RankFiles) -> bool:
-    """Whether a process that is gone wrote an incident in its last step that says why, or that it hung before it was killed."""
+    """Whether a process that is gone wrote an incident in its last step that says why, or that it hung before it was killed, and that has the ring."""
     log = ring.log
     return log is not None and any(
         rank.rank == ring.rank
+        and "copy_failed" not in rank.facts
         and rank.facts.get("reason") in _ENDS
         # Another rank's crash, as whose consequence its ring was copied, does not say why it died.
         and (rank.facts.get("answered", True) or rank.facts["reason"] == "hang")
@@ -79,6 +83,8 @@ def end_text(step: int | None, log: StepLog | None) -> str:
     where = "before its first step" if step is None else f"in step {step}"
     if log is not None and log.steps and not log.began_ns:
         where = f"after step {log.steps[-1].number}"
+    if log is not None and log.end:
+        return f"ended {where}: {facts_of_end(log)['what']}"
     text = f"ended without a word {where}: killed, or crashed outside of Python"
     if log is not None and log.memory and log.most_bytes > 0:
         had_bytes = log.memory[-1][1]
@@ -96,16 +102,24 @@ def _keep(attempt: Attempt, ring: RankFiles) -> list[Path]:
     log, seen_s = ring.log, last_seen_s(ring)
     step = log.number if log is not None and log.number >= 0 else None
     facts = {"step": step, "process": ring.process, "what": f"the process {end_text(step, log)}"}
+    facts |= {} if log is None else facts_of_end(log)
+    # Where the process wrote why, but could not copy the ring.
+    places = [
+        place.name
+        for place in attempt.incidents()
+        for rank in incident_ranks(place)
+        if "copy_failed" in rank.facts and (rank.rank, rank.process) == (ring.rank, ring.process)
+    ]
 
     def move(path: Path) -> None:
         with suppress(OSError):
             ring.recording.with_suffix(SUFFIX).rename(path.with_suffix(SUFFIX))
         ring.recording.rename(path)
 
-    with suppress(OSError):
-        path = Incidents(attempt.folder, ring.rank, 1, lambda: seen_s).write(GONE, facts, move, asked=True)
-        return [] if path is None else [path]
-    return []
+    path = Incidents(attempt.folder, ring.rank, 1, lambda: seen_s).write(
+        str(facts.get("reason", GONE)), facts, move, asked=True, place=places[-1] if places else ""
+    )
+    return [] if path is None or not path.exists() else [path]
 
 
 @contextmanager

@@ -30,11 +30,11 @@ from kinetoscope.collect import (
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, level_for
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
-from kinetoscope.flight.deaths import keep_deaths
+from kinetoscope.flight.deaths import keep_deaths, keep_rings
 from kinetoscope.flight.debug_server import DebugServerHandlers
 from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
-from kinetoscope.flight.jobs import sweep
+from kinetoscope.flight.jobs import Attempt, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception
 from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.flight.own_threads import OwnThreads
@@ -47,6 +47,7 @@ from kinetoscope.flight.settings import (
     SWITCH,
     FlightSettings,
     attempt_name,
+    default_folder,
     job_name,
     plan_name,
     settings,
@@ -75,6 +76,8 @@ _CPU = frozenset({ProfilerActivity.CPU})
 _LEAST_RING_BYTES = 1 << 20
 # So long after this rank has followed an incident of another one, what it notices of the same kind is the same incident.
 _SAME_INCIDENT_S = 90.0
+# A loss that is no number within so many steps of another one belongs to the same episode, which is one incident.
+_SAME_EPISODE_STEPS = 100
 # Of the free space of the disk, or of /dev/shm, which is small in containers.
 _MOST_OF_DISK = 2
 # A copy of the ring has at least so many recorded steps, however long ago they were.
@@ -156,8 +159,8 @@ class FlightRecorder:
         )
         self._calls = IncidentCalls()
         self._others = OtherRanks(self._attempt, self._rank, self._follow)
-        # The incident of another rank or of a device: its reason, and when. Another one of that reason soon after it is the same.
-        self._followed = ("", float("-inf"))
+        # The incident of another rank or of a device: its reason, when, and the step. Another one of that reason soon after it is the same.
+        self._followed = ("", float("-inf"), -1)
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._session: profile | None = None
@@ -173,6 +176,10 @@ class FlightRecorder:
         self._listener: threading.Thread | None = None
         self._watches_hangs = "hang" in wanted.on
         self._watches_losses = "nan" in wanted.on
+        # Of a `sys.exit` that is no success: the step, the reason, and the facts.
+        self._exit: tuple[int, str, dict[str, Any]] | None = None
+        # The last step whose loss was no number.
+        self._nan_step: int | None = None
         self._optimizer: int | None = None
         self._problem = ""
         # Whether another session has to end before recording starts.
@@ -340,6 +347,7 @@ class FlightRecorder:
 
     def stop(self) -> None:
         """Stop recording and remove the ring; incidents stay. A second call does nothing."""
+        self._keep_exit()
         with self._lock:
             session, self._session = self._session, None
             self.__dict__.pop("step", None)
@@ -360,11 +368,15 @@ class FlightRecorder:
                 if self._control is not None:
                     self._control.stop()
                 ring = STREAM.path()
-                self._stop_watching()
+                leaves_ring = self._incidents.uncopied is not None
+                self._stop_watching(leaves_ring=leaves_ring)
                 self._count.end_mark()
                 self._count.set_switch(0)
                 session.stop()
-                if ring is not None and ring.parent == self._attempt:
+                if leaves_ring:
+                    # It has what led to an incident. To move it needs no room on the disk.
+                    keep_rings(Attempt(self._attempt))
+                elif ring is not None and ring.parent == self._attempt:
                     ring.unlink(missing_ok=True)
                 self._remove_empty_folders()
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -382,6 +394,8 @@ class FlightRecorder:
     ) -> None:
         if isinstance(exc_val, Exception):
             self._crashed(exc_val)
+        elif isinstance(exc_val, SystemExit) and exc_val.code not in (None, 0):
+            self._exits(exc_val.code, exc_val.__context__)
         self.stop()
 
     # ------------------------------------------------------------------------------------------------------ start
@@ -437,7 +451,9 @@ class FlightRecorder:
         on = self._settings.on
         self._endings = Endings(
             self._crashed if on & {"crash", "oom"} else None,
-            (lambda: self._incident("exit", {"what": "SIGTERM"})) if "exit" in on else None,
+            (lambda: self._incident("exit", {"what": "SIGTERM"}, ends=True)) if "exit" in on else None,
+            self._exits if on & {"crash", "oom", "exit"} else None,
+            self._becomes_another,
         )
         self._endings.watch()
         if "oom" in on:
@@ -446,6 +462,13 @@ class FlightRecorder:
         self._watch_steps()
         self._others.start()
         self._accept_requests()
+        try:
+            make_private_folder(default_folder())
+            list_folder(self._settings.folder)
+        except OSError as error:
+            self._failed(
+                f"`kinetoscope ps` finds the job only with KINETOSCOPE_DIR={self._settings.folder}", error
+            )
 
     def _accept_requests(self) -> None:
         """Let the job be controlled from outside, if that is wanted."""
@@ -479,15 +502,15 @@ class FlightRecorder:
         self._listener = threading.Thread(target=self._listen, name="kinetoscope-flight", daemon=True)
         self._listener.start()
 
-    def _stop_watching(self) -> None:
-        """End the two threads, and remove the log of steps."""
+    def _stop_watching(self, *, leaves_ring: bool) -> None:
+        """End the two threads, and remove the log of steps, unless the ring is to be kept."""
         log, self._log = self._log, None
         if log is not None:
-            log.stop()
+            log.stop(leaves_ring=leaves_ring)
             self._count.close()
             log.close()
             STREAM.unwatch_steps()
-        if self._log_path is not None:
+        if self._log_path is not None and not leaves_ring:
             self._log_path.unlink(missing_ok=True)
         if self._listener is not None:
             os.eventfd_write(self._signal, 1)
@@ -521,7 +544,7 @@ class FlightRecorder:
             "stacks": thread_stacks(),
         }
         try:
-            path = self._incidents.write("hang", told, self._copy)
+            path = self._write("hang", told)
             self._others.tell(path)
             self._calls.tell(path, "hang")
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -690,7 +713,12 @@ class FlightRecorder:
 
     def _look_at_loss(self, loss: Any) -> None:
         """Keep an incident if the loss of the step that has ended is no number."""
-        if self._watches_losses and is_no_number(loss):
+        if not self._watches_losses or not is_no_number(loss):
+            return
+        step = self._count.number
+        is_new = self._nan_step is None or not 0 <= step - self._nan_step <= _SAME_EPISODE_STEPS
+        self._nan_step = step
+        if is_new:
             self._incident("nan", {"what": f"the loss of step {self._count.number} is {loss_value(loss)}"})
 
     def _read_threads(self, now_ns: int) -> None:
@@ -799,27 +827,47 @@ class FlightRecorder:
     def _crashed(self, error: BaseException) -> None:
         """Keep what led to an exception that ends the program."""
         reason = "oom" if is_out_of_memory(error) else "crash"
-        if reason not in self._settings.on:
-            return
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-        what = f"{type(error).__name__}: {error}"[:2000] + where
-        self._incident(reason, {"what": what, "sight": asdict(sight_of_exception(error))})
+        if reason in self._settings.on:
+            facts = {"what": _exception_text(error), "sight": asdict(sight_of_exception(error))}
+            self._incident(reason, facts, ends=True)
+
+    def _exits(self, code: object, error: BaseException | None) -> None:
+        """Remember a `sys.exit` that is no success: it is an incident if the recorder stops in the same step."""
+        reason = "exit" if error is None else "oom" if is_out_of_memory(error) else "crash"
+        facts: dict[str, Any] = {"what": f"sys.exit({str(code)[:200]})"}
+        if error is not None:
+            facts["what"] += f", after {_exception_text(error)}"
+            facts["sight"] = asdict(sight_of_exception(error))
+        self._exit = (self._count.number, reason, facts)
+
+    def _keep_exit(self) -> None:
+        """Keep what led to the end of the program by `sys.exit`."""
+        noted, self._exit = self._exit, None
+        if noted is not None and noted[0] == self._count.number and noted[1] in self._settings.on:
+            self._incident(noted[1], noted[2], ends=True)
+
+    def _becomes_another(self, becomes: bool) -> None:
+        """Note that the program ends well because another one takes its place, or that this failed."""
+        if self._log is not None:
+            self._log.stop(stopped=becomes)
 
     def _device_memory_ran_out(self, what: str) -> None:
         """Keep what led to it. The program may catch the exception that follows; if not, that ends it by the same incident."""
         try:
             self._incident("oom", {"what": what})
-            self._followed = ("oom", time.monotonic())
+            self._followed = ("oom", time.monotonic(), self._count.number)
         except Exception as error:  # noqa: BLE001  (torch would raise it in place of its own)
             self._failed("the incident 'oom' could not be kept", error)
 
-    def _incident(self, reason: str, facts: dict[str, Any], *, asked: bool = False) -> Path | None:
-        """Keep an incident and pass it on; None if that failed, or there were too many."""
-        followed, at_s = self._followed
-        if reason == followed and not asked and time.monotonic() - at_s < _SAME_INCIDENT_S:
+    def _incident(
+        self, reason: str, facts: dict[str, Any], *, asked: bool = False, ends: bool = False
+    ) -> Path | None:
+        """Keep an incident and pass it on; None if that failed, or there were too many. One that ends the program is never one too many."""
+        followed, at_s, step = self._followed
+        is_same = time.monotonic() - at_s < _SAME_INCIDENT_S and (not ends or step == self._count.number)
+        if reason == followed and not asked and is_same:
             return None
-        path = self._keep(reason, facts, asked=asked)
+        path = self._keep(reason, facts, asked=asked, ends=ends)
         if not asked:
             self._others.tell(path)
         self._calls.tell(path, reason)
@@ -836,14 +884,14 @@ class FlightRecorder:
         }
         if reason == "hang":
             told["stacks"] = thread_stacks()
-        self._followed = (reason, time.monotonic())
+        self._followed = (reason, time.monotonic(), self._count.number)
         try:
-            return self._incidents.write(reason, told, self._copy, place=name)
+            return self._write(reason, told, place=name)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed(f"the incident {reason!r} of rank {rank} could not be followed", error)
             return None
 
-    def _keep(self, reason: str, facts: dict[str, Any], *, asked: bool) -> Path | None:
+    def _keep(self, reason: str, facts: dict[str, Any], *, asked: bool, ends: bool) -> Path | None:
         """Copy the ring with a reason; None if that failed, or there were too many incidents."""
         with self._lock:
             if self._session is None or os.getpid() != self._process:
@@ -855,10 +903,22 @@ class FlightRecorder:
                     "ring": str(status.ring),
                     **facts,
                 }
-                return self._incidents.write(reason, told, self._copy, asked=asked)
+                return self._write(reason, told, asked=asked or ends)
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed(f"the incident {reason!r} could not be kept", error)
                 return None
+
+    def _write(
+        self, reason: str, facts: dict[str, Any], *, asked: bool = False, place: str = ""
+    ) -> Path | None:
+        """Write an incident; what has no whole copy of the ring is also in the log of steps, which needs no room on the disk."""
+        log = self._log
+        if log is not None and asked:
+            log.note_end({"reason": reason, "rank": self._rank, "time_s": time.time(), **facts})
+        path = self._incidents.write(reason, facts, self._copy, asked=asked, place=place)
+        if log is not None:
+            log.note_end(self._incidents.uncopied or {})
+        return path
 
     def _facts_of_now(self) -> dict[str, Any]:
         """What every incident says; read without our lock, which the program's thread may hold."""
@@ -929,6 +989,13 @@ class FlightRecorder:
                 return
 
 
+def _exception_text(error: BaseException) -> str:
+    """An exception, with where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}"[:2000] + where
+
+
 def _switch_of(session: profile) -> int | None:
     """By what recording is switched on and off for single steps without Python; None if the session's engine has nothing."""
     switch_steps = getattr(session._engine, "switch_steps", None)
@@ -968,9 +1035,9 @@ def leave_on(
         keep: `("60s", "256MiB")`: how far back incidents and snapshots reach, but at least 64 recorded steps; and the size of the ring,
             which may hold less.
         folder: The folder for all jobs, on a local disk; by default `kinetoscope-UID` in the folder of temporary files.
-        on: What is kept: `"hang"`, `"crash"` (an exception that nothing catches), `"oom"` (out of memory), `"slow"` (three steps in
-            a row far slower than the ones before), `"nan"` (a loss given to `step`), `"exit"` (SIGTERM).
-        limits: How many incidents are kept within an hour.
+        on: What is kept: `"hang"`, `"crash"` (an exception that nothing catches, or before `sys.exit(1)`), `"oom"` (out of memory), `"slow"` (three steps in
+            a row far slower than the ones before), `"nan"` (a loss given to `step`), `"exit"` (SIGTERM, or `sys.exit` with a code other than 0).
+        limits: How many incidents of each reason are kept within an hour; the end of the program is always kept.
         control: Where requests are accepted: `"off"` or `"socket"`, a Unix socket of this user. KINETOSCOPE_CONTROL takes its place.
 
     Returns:

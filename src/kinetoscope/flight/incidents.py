@@ -10,7 +10,7 @@ import calendar
 import json
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ class Incidents:
     Attributes:
         kept: The files of the incidents that this process wrote, the oldest first.
         refused: How many were not written because there were too many within an hour.
+        uncopied: What the last incident said whose copy failed; None without one.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Incidents:
         Args:
             attempt: The folder.
             rank: This rank.
-            most_in_an_hour: How many incidents are written within an hour.
+            most_in_an_hour: How many incidents of a reason are written within an hour.
             now_s: The system's clock.
             most_bytes: What incidents and captures may take for each rank of the attempt, together.
         """
@@ -68,9 +69,10 @@ class Incidents:
         self._most = most_in_an_hour
         self._now_s = now_s
         self._most_bytes = most_bytes
-        self._written_s: deque[float] = deque()
+        self._written_s: defaultdict[str, deque[float]] = defaultdict(deque)
         self.kept: list[Path] = []
         self.refused = 0
+        self.uncopied: dict[str, Any] | None = None
 
     def write(
         self,
@@ -87,38 +89,40 @@ class Incidents:
             reason: What happened, one of `settings.REASONS`, or the user's words.
             facts: What else is known, as JSON values.
             copy: Called with the path to copy the ring to.
-            asked: Whether a person asked for it; then the limit for each hour does not apply.
+            asked: Whether a person asked for it, or it is the end of the program; then the limit for each hour does not apply.
             place: The name of the folder, that of another rank's incident; empty for one of its own.
 
         Returns:
-            The recording, or None if there were too many incidents within an hour.
-
-        Raises:
-            OSError: It cannot be written.
+            The recording, or None if there were too many incidents of this reason within an hour. If it could not be copied, the file is missing, and
+            `uncopied` says why.
         """
         now_s = self._now_s()
-        while self._written_s and now_s - self._written_s[0] >= _HOUR_S:
-            self._written_s.popleft()
-        if not asked and len(self._written_s) >= self._most:
+        written_s = self._written_s[reason]
+        while written_s and now_s - written_s[0] >= _HOUR_S:
+            written_s.popleft()
+        if not asked and len(written_s) >= self._most:
             self.refused += 1
             return None
         if not asked:
-            self._written_s.append(now_s)
+            written_s.append(now_s)
+        told = {"reason": reason, "rank": self._rank, "time_s": now_s, **facts}
         folder = self._folder / place if place else self._place(reason, now_s)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{rank_name(self._rank)}.recording"
-        problem = ""
         try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             copy(path)
         except Exception as error:  # noqa: BLE001  (the reason is worth keeping without the ring)
-            problem = f"{type(error).__name__}: {error}"
-        told = {"reason": reason, "rank": self._rank, "time_s": now_s, **facts}
-        if problem:
-            told["copy_failed"] = problem
-        with open_atomically(path.with_suffix(".json")) as file:
-            file.write(json.dumps(told, indent=1, default=str).encode())
+            told["copy_failed"] = _why(error)
+        try:
+            with open_atomically(path.with_suffix(".json")) as file:
+                file.write(json.dumps(told, indent=1, default=str).encode())
+        except OSError as error:
+            told.setdefault("copy_failed", _why(error))
+        if "copy_failed" in told:
+            self.uncopied = told
         self.kept.append(path)
-        self.sweep()
+        with suppress(OSError):
+            self.sweep()
         return path
 
     def new_capture(self, step: int) -> Path:
@@ -167,6 +171,11 @@ class Incidents:
                 for path in paths:
                     with suppress(OSError):
                         path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _why(error: Exception) -> str:
+    """What failed, such as `No space left on device`; the file is the one that is missing."""
+    return (isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}"
 
 
 def incident_folders(attempt: Path) -> list[Path]:

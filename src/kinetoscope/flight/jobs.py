@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import shutil
 import time
@@ -13,12 +15,15 @@ from typing import Any
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, time_of
+from kinetoscope.flight.settings import default_folder
 from kinetoscope.flight.step_log import SUFFIX, StepLog, read_step_log
 from kinetoscope.storage.live_recording import is_alive
 
 HANGS, RUNS, ENDED, GONE = "hangs", "runs", "ended", "gone"
 """States of a rank: gone means that its process has ended without stopping, because it was killed or crashed."""
 
+# In the folder of all jobs of a user, links to other folders with such.
+_ELSEWHERE = "elsewhere"
 _MOST_ENDED = 16
 _KEPT_S = 14 * 86400.0
 _RANK = re.compile(r"rank(\d+)\.")
@@ -76,25 +81,51 @@ def incident_ranks(folder: Path) -> list[RankFiles]:
     return _ranks(folder, None)
 
 
-def attempts_in(folder: Path) -> list[Attempt]:
-    """The attempts in a folder: itself, those of a job, or those of all jobs. The one that wrote last is the last."""
-    found = [
+def attempts_in(folder: Path, *, listed: bool = True) -> list[Attempt]:
+    """The attempts in a folder: itself, those of a job, or those of all jobs. The one that wrote last is the last.
+
+    Args:
+        folder: The folder.
+        listed: Whether the folder of all jobs of this user stands also for other folders with jobs of this user, see `list_folder`.
+    """
+    folders = [folder]
+    if listed and folder == default_folder():
+        folders += [link.resolve() for link in sorted((folder / _ELSEWHERE).glob("*"))]
+    found = {
         place
+        for base in folders
         for pattern in ("", "*", "*/*")
-        for place in (sorted(folder.glob(pattern)) if pattern else [folder])
+        for place in (base.glob(pattern) if pattern else [base])
         if (place / INCIDENTS).is_dir() or any(place.glob(f"rank*{SUFFIX}"))
-    ]
-    found = [place for place in found if INCIDENTS not in (place.parent.name, place.name)]
-    return [Attempt(place) for place in sorted(found, key=_changed_s)]
+    }
+    found = {place for place in found if INCIDENTS not in (place.parent.name, place.name)}
+    return [Attempt(place) for place in sorted(sorted(found), key=_changed_s)]
+
+
+def list_folder(folder: Path) -> None:
+    """Have the jobs in a folder found in the one of all jobs of this user, too, by a link in it.
+
+    Raises:
+        OSError: That folder cannot be written to.
+    """
+    links = default_folder() / _ELSEWHERE
+    if folder == default_folder():
+        return
+    links.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for link in links.iterdir():
+        if not link.exists():
+            link.unlink(missing_ok=True)
+    with suppress(FileExistsError):
+        (links / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]).symlink_to(folder)
 
 
 def attempt_of_process(folder: Path, process: int) -> Attempt:
-    """The attempt that a process belongs to.
+    """The attempt that a process belongs to, in a folder of jobs or in any that is listed.
 
     Raises:
-        ArgumentError: No attempt in the folder has such a process.
+        ArgumentError: There is no such process.
     """
-    for attempt in reversed(attempts_in(folder)):
+    for attempt in reversed([*attempts_in(default_folder()), *attempts_in(folder)]):
         ranks = [*attempt.rings(), *(rank for place in attempt.incidents() for rank in incident_ranks(place))]
         if process in (rank.process for rank in ranks):
             return attempt
@@ -113,7 +144,7 @@ def sweep(folder: Path, now_s: float | None = None) -> None:
     """
     ended = [
         attempt
-        for attempt in attempts_in(folder)
+        for attempt in attempts_in(folder, listed=False)
         if all(ring.state in (ENDED, GONE) for ring in attempt.rings())
     ]
     oldest_s = (time.time() if now_s is None else now_s) - _KEPT_S
@@ -137,6 +168,9 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
         facts: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             facts = json.loads(recording.with_suffix(".json").read_text())
+        if now_ns is None and not facts and log is not None:
+            # There was no room for its file.
+            facts = facts_of_end(log)
         state = ENDED if now_ns is None else state_of(log, now_ns)
         made.append(RankFiles(number, recording, log, facts, state, _changed_s(recording)))
     return made
@@ -144,6 +178,8 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
 
 def state_of(log: StepLog | None, now_ns: int) -> str:
     """What a rank does now, by its log; `now_ns` is the monotonic clock."""
+    if log is not None and log.left_ring:
+        return GONE
     if log is None or log.stopped:
         return ENDED
     wrote_ns = log.steps[-1].began_ns if log.steps else log.began_ns or None
@@ -151,6 +187,14 @@ def state_of(log: StepLog | None, now_ns: int) -> str:
         return GONE
     late = log.hang_ns > 0 and log.began_ns > 0 and now_ns - log.began_ns > log.hang_ns
     return HANGS if log.hung or late else RUNS
+
+
+def facts_of_end(log: StepLog) -> dict[str, Any]:
+    """What a process said of an incident that has no whole copy of its ring; empty without one."""
+    what, problem = log.end.get("what", log.end.get("reason", "")), log.end.get("copy_failed")
+    if problem:
+        what += f"; the ring could not be copied ({problem}), so it was moved when the program ended"
+    return {**log.end, "what": what} if log.end else {}
 
 
 def _changed_s(path: Path) -> float:

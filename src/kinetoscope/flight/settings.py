@@ -14,7 +14,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 REASONS = ("hang", "crash", "oom", "slow", "nan", "exit")
 """What can be an incident."""
@@ -99,10 +99,25 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str:
         name = environment.get(variable, "")
         if name and name != "none":
             return _as_file_name(name)
-    program = Path(sys.argv[0] if sys.argv else "").stem or "python"
+    program = program_name(sys.argv, sys.orig_argv)
     # The ranks of one machine are children of one launcher.
     process = os.getppid() if environment.get("LOCAL_RANK") else os.getpid()
     return _as_file_name(f"{program}-{process}")
+
+
+def program_name(arguments: Sequence[str], python_arguments: Sequence[str]) -> str:
+    """A name for a program: that of its file, or of its module for `python -m`.
+
+    Args:
+        arguments: `sys.argv`, whose first one is `-m` while the packages around the module are imported.
+        python_arguments: `sys.orig_argv`.
+    """
+    path = Path(arguments[0] if arguments else "")
+    if path.name == "-m":
+        return next((word for word in python_arguments[python_arguments.index("-m") + 1 :]), "python")
+    if path.name == "__main__.py":
+        return path.parent.name or "python"
+    return "python" if path.name in ("", "-c") else path.stem
 
 
 def plan_name(environment: Mapping[str, str] = os.environ) -> str:

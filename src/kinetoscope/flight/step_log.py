@@ -1,22 +1,23 @@
 """The log of a job's last steps, recorded or not: a file beside the ring, which a native thread watches and anybody can read.
 
 The layout is that of native/recorder/step_watch.h: 16 numbers, then the steps, then readings of memory, all of 8 bytes; then where the
-interpreter keeps its stacks, as in native/recorder/frame_layout.h.
+interpreter keeps its stacks, as in native/recorder/frame_layout.h; then text.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kinetoscope._core import StepCount
 
@@ -24,6 +25,8 @@ SUFFIX = ".steps"
 """What the name of a log ends with."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Of each text in the facts of an incident, until all fits.
+_MOST_TEXT = (1000, 300, 50)
 _MAGIC = int.from_bytes(b"KSSTEPS1", "little")
 _STEPS, _READINGS = 1024, 512
 _STEP, _READING = struct.Struct("<4q"), struct.Struct("<2q")
@@ -45,7 +48,8 @@ _LAYOUT_NAMES = (
 )  # fmt: skip
 _LAYOUT = struct.Struct("<26I8Q3I4x")
 _LAYOUT_AT = _FIRST_READING + _READINGS * _READING.size
-SIZE_BYTES = _LAYOUT_AT + _LAYOUT.size
+_END, _END_BYTES = _LAYOUT_AT + _LAYOUT.size, 4096
+SIZE_BYTES = _END + _END_BYTES
 """The size of a log."""
 
 
@@ -77,6 +81,7 @@ class StepLog:
     Attributes:
         process: The process that writes, or wrote.
         stopped: Whether it has stopped recording, as at its regular end.
+        left_ring: Whether it has stopped, but could not move its ring to an incident that has no whole copy of it.
         number: The number of the step under way; -1 before the first.
         began_ns: When that step began, by the monotonic clock; 0 before the first.
         recorded: Whether it is recorded.
@@ -88,6 +93,7 @@ class StepLog:
         steps: The last steps that have ended, the oldest first.
         memory: The resident memory in bytes, once a second, the oldest first, each with its time by the monotonic clock.
         layout: Where the process's interpreter keeps its stacks, for `live_stacks`; empty if that is unknown.
+        end: What the process said of the incident that has no whole copy of the ring; empty without one.
     """
 
     process: int
@@ -102,6 +108,8 @@ class StepLog:
     steps: tuple[LoggedStep, ...]
     memory: tuple[tuple[int, int], ...]
     layout: dict[str, int]
+    left_ring: bool = False
+    end: dict[str, Any] = field(default_factory=dict)
 
     @property
     def last_seen_ns(self) -> int:
@@ -129,9 +137,22 @@ class StepLogWriter:
         """Let a count of steps write which one is under way, and those that have ended."""
         count.write_to(self._memory, _CURRENT, _LOGGED, _HEADER.size, _STEPS)
 
-    def stop(self) -> None:
-        """Say that the program has ended well."""
-        _NUMBER.pack_into(self._memory, _STOPPED, 1)
+    def stop(self, *, stopped: bool = True, leaves_ring: bool = False) -> None:
+        """Say that the program has ended well, and whether it leaves a ring that is worth keeping; or that it goes on after all."""
+        _NUMBER.pack_into(self._memory, _STOPPED, 2 if leaves_ring else int(stopped))
+
+    def note_end(self, facts: Mapping[str, Any]) -> None:
+        """Say what the incident was that has no whole copy of the ring; empty once there is one. This needs no room on the disk."""
+        for most in _MOST_TEXT:
+            short = {
+                name: value[:most] if isinstance(value, str) else value
+                for name, value in facts.items()
+                if not isinstance(value, dict)
+            }
+            text = json.dumps(short, default=str).encode()
+            if len(text) < _END_BYTES:
+                break
+        self._memory[_END:SIZE_BYTES] = text[: _END_BYTES - 1].ljust(_END_BYTES, b"\0")
 
     @property
     def memory_is_short(self) -> bool:
@@ -153,6 +174,9 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         OSError: It cannot be read.
     """
     data = Path(path).read_bytes()
+    end: dict[str, Any] = {}
+    with suppress(ValueError):
+        end = json.loads(data[_END:].partition(b"\0")[0])
     if len(data) != SIZE_BYTES:
         return None
     head = _HEADER.unpack_from(data)
@@ -180,6 +204,8 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         steps=tuple(steps),
         memory=tuple(_in_order(_READING.iter_unpack(data[_FIRST_READING:_LAYOUT_AT]), readings)),
         layout=interpreter_layout(data),
+        left_ring=stopped == 2,
+        end=end,
     )
 
 

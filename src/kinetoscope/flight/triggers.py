@@ -1,5 +1,5 @@
 """What makes an incident: a step that is much slower than the ones before or has no end, a loss that is no number, a device without memory, and the end
-of the program by an exception that nothing catches or by SIGTERM.
+of the program by an exception that nothing catches, by `sys.exit` with a code other than 0, or by SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import threading
 import weakref
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetoscope.model import units
 
@@ -181,24 +182,41 @@ class Endings:
     """Tells of the end of a program before it ends."""
 
     def __init__(
-        self, on_exception: Callable[[BaseException], object] | None, on_exit: Callable[[], object] | None
+        self,
+        on_exception: Callable[[BaseException], object] | None,
+        on_exit: Callable[[], object] | None,
+        on_code: Callable[[object, BaseException | None], object] | None = None,
+        on_exec: Callable[[bool], object] | None = None,
     ) -> None:
         """Prepare.
 
         Args:
             on_exception: Called with an exception that ends the program; None: not to be told.
             on_exit: Called on SIGTERM; None: not to be told.
+            on_code: Called by `sys.exit` on the main thread with what is not success, and the exception that is being handled. Whether the program
+                ends by it is not known yet.
+            on_exec: Called with True before another program takes the place of this one, and with False if that failed.
         """
         self._on_exception = on_exception
         self._on_exit = on_exit
+        self._on_code = on_code
+        self._on_exec = on_exec
         self._process = os.getpid()
         self._hook: Any = None
         self._handler: Any = None
+        # What was in the place of ours, by the module and the name.
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def watch(self) -> None:
         """Begin to watch; of SIGTERM only where the program does not ignore it, and on the main thread."""
         if self._on_exception is not None:
             self._hook, sys.excepthook = sys.excepthook, self._ends_by_exception
+        if self._on_code is not None:
+            self._replace(sys, "exit", self._exit)
+        if self._on_exec is not None:
+            # The other functions of this family call these.
+            for name in ("execv", "execve"):
+                self._replace(os, name, partial(self._exec, getattr(os, name)))
         if self._on_exit is None or threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
@@ -211,17 +229,49 @@ class Endings:
         """Watch no longer, where nobody has taken our place meanwhile."""
         if self._hook is not None and sys.excepthook == self._ends_by_exception:
             sys.excepthook = self._hook
+        for module, name, before, ours in self._replaced:
+            if getattr(module, name) == ours:
+                setattr(module, name, before)
         on_main = threading.current_thread() is threading.main_thread()
         if self._handler is not None and on_main and signal.getsignal(signal.SIGTERM) == self._ends_by_signal:
             signal.signal(signal.SIGTERM, self._handler)
-        self._on_exception = self._on_exit = None
+        self._on_exception = self._on_exit = self._on_code = self._on_exec = None
+
+    def _replace(self, module: Any, name: str, ours: Callable[..., Any]) -> None:
+        self._replaced.append((module, name, getattr(module, name), ours))
+        setattr(module, name, ours)
+
+    def _exit(self, status: object = None, /) -> NoReturn:
+        """In place of `sys.exit`: tell of a code that is no success."""
+        tell = self._on_code
+        is_main = threading.current_thread() is threading.main_thread()
+        if tell is not None and status not in (None, 0) and is_main and os.getpid() == self._process:
+            tell(status, sys.exception())
+        raise SystemExit(status)
+
+    def _exec(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """In place of `os.execv` and `os.execve`, which return only if they fail."""
+        tell = self._on_exec if os.getpid() == self._process else None
+        if tell is not None:
+            tell(True)
+        try:
+            return call(*arguments, **named)
+        finally:
+            if tell is not None:
+                tell(False)
 
     def _ends_by_exception(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Tell of an exception, then do what is usual."""
+        """Tell of an exception, then do what is usual. At the prompt of an interactive Python, it ends nothing."""
         tell = self._on_exception
-        if tell is not None and os.getpid() == self._process and not isinstance(error, KeyboardInterrupt):
+        is_prompt = hasattr(sys, "ps1") or sys.flags.interactive
+        if (
+            tell is not None
+            and os.getpid() == self._process
+            and not is_prompt
+            and not isinstance(error, KeyboardInterrupt)
+        ):
             tell(error)
         self._hook(kind, error, trace)
 

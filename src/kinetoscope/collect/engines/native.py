@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
@@ -36,6 +37,7 @@ from kinetoscope.collect.request.options import (
 from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING
 from kinetoscope.collect.sources.garbage_collections import GARBAGE_COLLECTIONS
 from kinetoscope.model.pauses import TOGGLES
+from kinetoscope.storage.live_recording import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +50,10 @@ if TYPE_CHECKING:
 
 
 _COPY_BYTES = 1 << 20
+_LIVE = "live.recording"
+# The folders of `_temporary_path`, with the process; for how long those of killed sessions stay.
+_LEFT_BEHIND = re.compile(r"kinetoscope-(\d+)-[a-z0-9_]{8}")
+_LEFT_BEHIND_S = 14 * 86400.0
 # If the self-test of one of these fails, the engine is not available. Without the others a recording only has less data.
 _NEEDED = frozenset({"operators", "nesting", "backward"})
 
@@ -530,7 +536,28 @@ def _living_modules() -> list[Any]:
 
 def _temporary_path() -> Path:
     """A path in a new private folder with an unpredictable name."""
-    return Path(tempfile.mkdtemp(prefix=f"kinetoscope-{os.getpid()}-")) / "live.recording"
+    remove_left_behind(Path(tempfile.gettempdir()), time.time())
+    return Path(tempfile.mkdtemp(prefix=f"kinetoscope-{os.getpid()}-")) / _LIVE
+
+
+def remove_left_behind(folder: Path, now_s: float) -> None:
+    """Remove from the folder of temporary files what sessions of this user left that were killed more than two weeks ago.
+
+    Args:
+        folder: The folder.
+        now_s: The time in seconds since 1970.
+    """
+    for place in folder.glob("kinetoscope-*"):
+        match = _LEFT_BEHIND.fullmatch(place.name)
+        if match is None or is_alive(int(match[1])):
+            continue
+        path = place / _LIVE
+        # Another process may do the same.
+        with contextlib.suppress(OSError):
+            status = (path if path.exists() else place).lstat()
+            if status.st_uid == os.geteuid() and now_s - status.st_mtime > _LEFT_BEHIND_S:
+                path.unlink(missing_ok=True)
+                place.rmdir()
 
 
 def _remove_own(path: Path, process: int) -> None:
