@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import time
 
 import pytest
@@ -16,8 +17,10 @@ from kinetoscope.flight.jobs import (
     attempt_of_process,
     attempts_in,
     incident_ranks,
+    list_folder,
     sweep,
 )
+from kinetoscope.flight.settings import default_folder
 from kinetoscope.flight.step_log import StepLogWriter
 from tests.flight.test_step_log import empty_log
 
@@ -121,3 +124,21 @@ def test_only_the_last_ended_attempts_stay(tmp_path):
     assert not (tmp_path / "job19").exists()
     sweep(tmp_path, time.time() + 15 * 86400)
     assert [one.folder for one in attempts_in(tmp_path)] == [running]
+
+
+def test_folders_of_their_own_are_found_from_the_default_one_until_they_are_gone(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    here, gone = tmp_path / "here", tmp_path / "gone"
+    for folder, process in ((here, os.getpid()), (gone, NOBODY), (here, os.getpid())):
+        write_log(folder / "job" / "0", process=process, for_s=0.001)
+        list_folder(folder)
+    folders = [attempt.folder for attempt in attempts_in(default_folder())]
+    assert sorted(folders) == [gone / "job" / "0", here / "job" / "0"]
+    assert attempt_of_process(tmp_path, NOBODY).folder == gone / "job" / "0"
+    # What is removed of ended jobs is removed in one folder only.
+    assert attempts_in(default_folder(), listed=False) == []
+    gone.rename(tmp_path / "elsewhere")
+    list_folder(here)
+    assert [attempt.folder for attempt in attempts_in(default_folder())] == [here / "job" / "0"]
+    assert len(list(default_folder().glob("*/*"))) == 1

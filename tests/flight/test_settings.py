@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.flight.settings import REASONS, attempt_name, default_folder, job_name, plan_name, settings
+from kinetoscope.flight.settings import (
+    REASONS,
+    attempt_name,
+    default_folder,
+    job_name,
+    plan_name,
+    program_name,
+    settings,
+)
 
 
 def test_defaults():
@@ -71,3 +79,20 @@ def test_ranks_on_all_machines_plan_the_same():
     assert plan_name({"TORCHELASTIC_RUN_ID": "none", **master}) == "host7:29500"
     assert plan_name({"SLURM_JOB_ID": "17", **master}) == "17"
     assert plan_name({}) == ":"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "python_arguments", "name"),
+    [
+        (["/job/train.py", "--epochs"], ["python", "/job/train.py"], "train"),
+        (["/site/pkg/__main__.py"], ["python", "-m", "pkg"], "pkg"),
+        (["/site/pkg/train.py"], ["python", "-m", "pkg.train"], "train"),
+        # While the packages around the module are imported.
+        (["-m", "--epochs"], ["python", "-u", "-m", "pkg.train", "--epochs"], "pkg.train"),
+        (["-c"], ["python", "-c", "import torch"], "python"),
+        ([""], ["python"], "python"),
+        ([], ["python"], "python"),
+    ],
+)
+def test_a_job_has_the_name_of_its_program(arguments, python_arguments, name):
+    assert program_name(arguments, python_arguments) == name
