@@ -192,7 +192,8 @@ def test_the_last_complete_step_is_the_one_before_also_if_it_was_only_counted(
 
 def test_commands(tmp_path):
     environment = {**os.environ, "KINETOSCOPE_DIR": str(tmp_path)}
-    attempt = write_log(tmp_path / "job" / "0", step=12)
+    # No hang, however long the commands take.
+    attempt = write_log(tmp_path / "job" / "0", step=12, hang_s=86_400.0)
     write_incident(attempt, "20260101T000000Z-nan", process=3, reason="nan", what="the loss is nan", step=12)
 
     def command(*words):

@@ -52,7 +52,7 @@ def test_other_files_are_no_logs(tmp_path, data):
 
 
 def test_the_end_is_said_in_the_log_however_long_it_is(tmp_path):
-    data = bytearray(SIZE_BYTES)
+    data = empty_log()
     log = StepLogWriter(memoryview(data))
     path = tmp_path / "rank0.steps"
     for text in ("the end", "\x00\u00e9\U0001f600" * 3000):
