@@ -41,9 +41,10 @@ constexpr uint64_t kLargestPieceUnits = 1024;
 constexpr uint64_t kPageBytes = 4096;
 // A dictionary of this size has some million entries, which are also in tables in memory.
 constexpr uint64_t kMostDictionaryBytes = uint64_t{256} << 20;
-// The recording must not fill the program's disk: with less free space than this the file stops growing, and
-// records are counted as dropped.
+// The recording must not fill the program's disk: with less free space than this, or this fraction of what
+// was free at its start, the file stops growing, and records are counted as dropped.
 constexpr uint64_t kKeepFreeBytes = uint64_t{64} << 20;
+constexpr uint64_t kKeepFreeShare = 4;
 constexpr unsigned kMostNames = 1000;
 // At most this fraction of a full ring is free, see find_room().
 constexpr uint64_t kMostFreeShare = 16;
@@ -235,7 +236,11 @@ RecordingFile::RecordingFile(const std::string& path, uint64_t ring_bytes)
     unlink(path_.c_str());
     throw std::system_error(reason, std::generic_category(), what + path);
   };
-  if (!reserve(kLeastAheadUnits)) give_up(errno, "cannot reserve disk space for ");
+  struct statvfs disk{};
+  if (fstatvfs(file_, &disk) == 0)
+    keep_free_bytes_ = std::min(kKeepFreeBytes, uint64_t{disk.f_bavail} * disk.f_frsize / kKeepFreeShare);
+  // A ring gets all of its space now, so that it holds what was promised however full the disk becomes.
+  if (!reserve(std::max(ring_units_, kLeastAheadUnits))) give_up(errno, "cannot reserve disk space for ");
   void* mapped = MAP_FAILED;
   for (const size_t bytes : kAddressSpace) {
     mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0);
@@ -371,7 +376,7 @@ bool RecordingFile::reserve(uint64_t units) {
   }
   struct statvfs disk{};
   if (have != 0 && fstatvfs(file_, &disk) == 0 &&
-      uint64_t{disk.f_bavail} * disk.f_frsize < (to - from) + kKeepFreeBytes) {
+      uint64_t{disk.f_bavail} * disk.f_frsize < (to - from) + keep_free_bytes_) {
     errno = ENOSPC;
     return false;
   }
@@ -755,6 +760,9 @@ bool RecordingFile::prepare_space() {
       room = reserved_.load(std::memory_order_relaxed);
     }
   }
+  // Not all of a ring at once: its pages take memory only as they are used.
+  room = std::min(room, wanted);
+  prepared_.store(room, std::memory_order_relaxed);
   const uint64_t end = (kHeaderBytes + room * kUnitBytes) / kPageBytes * kPageBytes;
   if (faulted_ >= end) return false;
   while (faulted_ < end) {

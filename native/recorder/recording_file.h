@@ -31,6 +31,7 @@ class RecordingFile {
   // Creates a new file in the folder of `path` and writes its header; it gets its name by publish(). Throws
   // std::runtime_error with the path in its message, for instance when something other than a file is there.
   // `ring_bytes` > 0 bounds the file, but never below kLeastRingBytes: the oldest records are overwritten.
+  // All of its space is allocated here.
   explicit RecordingFile(const std::string& path, uint64_t ring_bytes = 0);
   // A file that was not published is removed.
   ~RecordingFile();
@@ -100,7 +101,7 @@ class RecordingFile {
   // [any thread] Whether the helper thread has space to prepare. Its other work can wait until then, since
   // waking it costs as much as a hundred records.
   bool wants_space() const {
-    return wanted_.load(std::memory_order_relaxed) > reserved_.load(std::memory_order_relaxed);
+    return wanted_.load(std::memory_order_relaxed) > prepared_.load(std::memory_order_relaxed);
   }
   // [helper thread] Allocates and faults in the next pages. True if there was work to do.
   bool prepare_space();
@@ -163,6 +164,7 @@ class RecordingFile {
   std::unique_ptr<FaultGuard> guard_;
   size_t mapped_bytes_ = 0;
   const uint64_t ring_units_;  // 0: no ring
+  uint64_t keep_free_bytes_ = 0;
 
   std::mutex mutex_;  // guards all down to unsealed_
   uint64_t handed_out_ = 0;
@@ -182,7 +184,8 @@ class RecordingFile {
 
   std::mutex room_mutex_;  // guards reserve(); taken alone or inside mutex_
   std::atomic<uint64_t> reserved_{0};
-  uint64_t faulted_ = 0;  // bytes; helper thread only
+  std::atomic<uint64_t> prepared_{0};  // units that were faulted in
+  uint64_t faulted_ = 0;               // bytes; helper thread only
   std::atomic<uint64_t> wanted_{0};
   std::atomic<bool> disk_full_{false};
   std::atomic<bool> no_records_{false};  // frozen, and there is no unit left for records

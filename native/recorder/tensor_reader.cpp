@@ -256,6 +256,8 @@ struct Rest {
   PyObject* frames_of_threads;  // sys._current_frames
   PyObject* resting;            // the code of functions in which threads wait
   PyObject* torch_folder;       // where torch's own functions are
+  // Whether threads that no longer exist may have been training: this process was forked beside them.
+  int forked_beside_work;
 };
 
 // Whether a thread with this innermost frame cannot be replacing a gradient as long as the GIL is held.
@@ -285,6 +287,7 @@ bool rests(PyFrameObject* frame, unsigned long thread, const Rest& known) {
 // [GIL] Whether no other Python thread is training while the GIL is held. Runs no Python code; false if
 // unknown.
 bool others_rest(const Rest& known) {
+  if (known.forked_beside_work != 0) return false;
   // Frames are made on demand, which may start a collection, which may run code that releases the GIL.
   const int collects = PyGC_Disable();
   PyObject* frames = PyObject_CallNoArgs(known.frames_of_threads);
@@ -304,6 +307,7 @@ bool others_rest(const Rest& known) {
 // [GIL] Releases the GIL a few times for a moment, and returns whether other threads wait then: a thread that
 // only handles a message, such as those of a test runner, needs the GIL for that.
 bool others_come_to_rest(const Rest& known) {
+  if (known.forked_beside_work != 0) return false;
   constexpr int kMoments = 3;
   constexpr useconds_t kMomentUs = 200;
   for (int moment = 0; moment < kMoments; ++moment) {
@@ -745,8 +749,9 @@ PyObject* take(PyObject* self, PyObject*) {
 // A reader like this one, for another session.
 PyObject* another(PyObject* self, PyObject*) {
   const auto& own = *reinterpret_cast<TensorReader*>(self);
-  return PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(self)), "OOOOOO", own.plain, own.owners,
-                               own.rest.frames_of_threads, own.rest.resting, own.rest.torch_folder, self);
+  return PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(self)), "OOOOOiO", own.plain, own.owners,
+                               own.rest.frames_of_threads, own.rest.resting, own.rest.torch_folder,
+                               own.rest.forked_beside_work, self);
 }
 
 PyMethodDef reader_methods[] = {{"another", &another, METH_NOARGS, nullptr},
@@ -768,16 +773,17 @@ PyMethodDef reader_methods[] = {{"another", &another, METH_NOARGS, nullptr},
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *plain = nullptr, *owners = nullptr, *other = nullptr;
   Rest rest{};
-  if (PyArg_ParseTuple(args, "O!O!OO!U|O!", &PyTuple_Type, &plain, &PyTuple_Type, &owners,
-                       &rest.frames_of_threads, &PyTuple_Type, &rest.resting, &rest.torch_folder, type,
-                       &other) == 0)
+  if (PyArg_ParseTuple(args, "O!O!OO!Up|O!", &PyTuple_Type, &plain, &PyTuple_Type, &owners,
+                       &rest.frames_of_threads, &PyTuple_Type, &rest.resting, &rest.torch_folder,
+                       &rest.forked_beside_work, type, &other) == 0)
     return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   auto& own = *reinterpret_cast<TensorReader*>(self);
   own.plain = Py_NewRef(plain);
   own.owners = Py_NewRef(owners);
-  own.rest = {Py_NewRef(rest.frames_of_threads), Py_NewRef(rest.resting), Py_NewRef(rest.torch_folder)};
+  own.rest = {Py_NewRef(rest.frames_of_threads), Py_NewRef(rest.resting), Py_NewRef(rest.torch_folder),
+              rest.forked_beside_work};
   try {
     own.reader = new Reader(plain, owners, own.rest,
                             other != nullptr ? reinterpret_cast<TensorReader*>(other)->reader : nullptr);

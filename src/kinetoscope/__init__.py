@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kinetoscope import _import_aside
+from kinetoscope import _forks, _import_aside  # noqa: F401  (registers what is seen before forks)
 from kinetoscope._errors import (
     ArgumentError,
     ArgumentTypeError,

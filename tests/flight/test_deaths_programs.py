@@ -25,6 +25,7 @@ from tests.flight.test_last import HANGS as HANGING_PROGRAM
 from tests.flight.test_last import LINE, PATIENCE_S, hanging, look_again, wait_for_incident
 from tests.support import warm_python
 from tests.support.effort import times
+from tests.support.small_disk import tmpfs
 
 # In `make stress`, 500 programs are killed.
 SERIES, KILLED = times(1, 50), times(3, 10)
@@ -230,24 +231,6 @@ def test_a_disk_on_which_no_file_can_grow(tmp_path, when):
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))"
     done = run(tmp_path, program(tmp_path / "jobs", **{when: limit}))
     assert (done.returncode, done.stdout) == (0, RESULT), done.stderr
-
-
-@contextmanager
-def tmpfs(folder, options):
-    """A disk of its own, where this user may mount one."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "kinetoscope", str(folder)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        pytest.skip(f"this user cannot mount a disk: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("options", ["size=3m", "size=256k", "size=64m", "ro"])

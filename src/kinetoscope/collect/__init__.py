@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from kinetoscope.collect.session.base_session import _KinetoProfile
     from kinetoscope.collect.session.cycle import Cycle
+    from kinetoscope.collect.session.deferred_signals import DeferredSignals
     from kinetoscope.collect.session.handlers import tensorboard_trace_handler
     from kinetoscope.collect.session.out_of_memory import is_out_of_memory, report_out_of_memory
     from kinetoscope.collect.session.profile import profile
@@ -96,6 +97,7 @@ __all__ = [
     "BuildError",
     "Cycle",
     "DataLoading",
+    "DeferredSignals",
     "DeviceType",
     "Engine",
     "EngineName",
@@ -169,6 +171,7 @@ _HOMES = {
     "BuildError": "recorder.build",
     "Cycle": "session.cycle",
     "DataLoading": "sources.data_loading",
+    "DeferredSignals": "session.deferred_signals",
     "DeviceType": "request.activities",
     "Engine": "request.options",
     "EngineName": "request.options",

@@ -20,6 +20,7 @@ from kinetoscope._core import StepCount
 from kinetoscope.collect import (
     OPTIMIZER_STEPS,
     STREAM,
+    DeferredSignals,
     ProfilerActivity,
     SessionState,
     is_out_of_memory,
@@ -347,7 +348,14 @@ class FlightRecorder:
 
     def stop(self) -> None:
         """Stop recording and remove the ring; incidents stay. A second call does nothing."""
-        self._keep_exit()
+        with DeferredSignals() as deferred:
+            self._keep_exit()
+            self._stop()
+        deferred.raise_error()
+        self._calls.finish()
+
+    def _stop(self) -> None:
+        """Stop recording; nothing may interrupt this."""
         with self._lock:
             session, self._session = self._session, None
             self.__dict__.pop("step", None)
@@ -381,7 +389,6 @@ class FlightRecorder:
                 self._remove_empty_folders()
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed("the flight recorder could not be stopped", error)
-        self._calls.finish()
 
     def __enter__(self) -> Self:
         return self
@@ -407,6 +414,10 @@ class FlightRecorder:
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._session = None
             self._failed("the flight recorder is off", error)
+        except BaseException:
+            # An interrupt: the caller gets nothing that could be stopped.
+            self.stop()
+            raise
 
     def _start_after_waiting(self) -> bool:
         """Begin to record if another session prevented it, and has ended; whether it records now."""
@@ -439,9 +450,9 @@ class FlightRecorder:
             ring_bytes=self._ring_bytes(),
             oom_report=False,
         )
+        self._session = session
         session.start()
         self._started_ns = time.monotonic_ns()
-        self._session = session
         # The daemon of Kineto has to be told of each step, in Python.
         address = None if os.environ.get("KINETO_USE_DAEMON") else _switch_of(session)
         self._count.set_switch(address or 0)

@@ -21,6 +21,7 @@ UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
 UNKNOWN_WAITS = "unknown_waits"
 UNREAD_GRADIENTS = "unread_gradients"
+CALLS_MISSING = "calls_missing"
 # Fewer torn samples, or a smaller share of all, change no number that a person sees.
 _LEAST_TORN, _LEAST_TORN_SHARE = 10, 0.02
 
@@ -29,6 +30,8 @@ LOWER_BOUNDS = ("times", "counts", "memory", "device times", "device counts", "P
 """Effects of losses that make numbers too small."""
 UNCERTAIN = ("all numbers", "durations in seconds", "times across clocks")
 """Effects of losses that may make numbers wrong."""
+# As native/recorder/recording_file.cpp decides.
+_NO_ROOM = "The file could not grow: a recording leaves 64 MiB of the disk free, or on a small disk a quarter of what was free at its start."
 
 
 class Words(NamedTuple):
@@ -44,8 +47,8 @@ class Words(NamedTuple):
 # The native readers count under the codes themselves. Files keep codes: never give one another meaning.
 CODES: dict[str, Words] = {
     NOT_STOPPED: Words("recording not stopped", "recording", "the end", "The process ended, or is still running, without stop(). Everything it had recorded until then is here."),
-    "dropped_spans": Words("spans not written", "spans", "times, counts", "The file could not grow; most likely the disk is full."),
-    "dropped_allocations": Words("allocations not written", "allocations", "memory", "The file could not grow; most likely the disk is full."),
+    "dropped_spans": Words("spans not written", "spans", "times, counts", _NO_ROOM),
+    "dropped_allocations": Words("allocations not written", "allocations", "memory", _NO_ROOM),
     "summary_limit": Words("rows not in the summary", "summary", "rows of the summary", "A summary has a fixed size: of steps and collectives it has the last ones, of names those with most time."),
     "recycled_spans": Words("oldest spans overwritten", "spans", "times, counts", "The ring was full; a larger ring_bytes holds more."),
     "recycled_allocations": Words("oldest allocations overwritten", "allocations", "memory", "The ring was full; a larger ring_bytes holds more."),
@@ -54,17 +57,18 @@ CODES: dict[str, Words] = {
     "ring_dropped_notes": Words("operands or ids not written", "operands", "FLOPs, links", "Other threads used the whole ring; a larger ring_bytes has room for more threads."),
     "limited_dictionary": Words("lookups of names, stacks or shapes that were not stored", "dictionary", "names", "There were more distinct ones than fit in the recording's dictionary (half of ring_bytes, or 256 MiB)."),
     "damaged_header": Words("damaged header of the file", "file", "all numbers", "The file was changed after recording: times and counts may be wrong."),
-    "dropped_notes": Words("operands or ids not written", "operands", "FLOPs, links", "The file could not grow; most likely the disk is full."),
+    "dropped_notes": Words("operands or ids not written", "operands", "FLOPs, links", _NO_ROOM),
     "recycled_notes": Words("oldest operands or ids overwritten", "operands", "FLOPs, links", "The ring was full; a larger ring_bytes holds more."),
-    "dropped_samples": Words("samples of Python stacks not written", "samples", "lines", "The file could not grow; most likely the disk is full."),
+    "dropped_samples": Words("samples of Python stacks not written", "samples", "lines", _NO_ROOM),
     "recycled_samples": Words("oldest samples of Python stacks overwritten", "samples", "lines", "The ring was full; a larger ring_bytes holds more."),
     "ring_dropped_samples": Words("samples of Python stacks not written", "samples", "lines", "Other threads used the whole ring; a larger ring_bytes has room for more threads."),
-    "dropped_rows": Words("rows of counters and other tables not written", "tables", "counters", "The file could not grow; most likely the disk is full."),
+    "dropped_rows": Words("rows of counters and other tables not written", "tables", "counters", _NO_ROOM),
     "ring_dropped_rows": Words("rows of counters and other tables not written", "tables", "counters", "Other threads used the whole ring; a larger ring_bytes has room for more threads."),
     "recycled_rows": Words("oldest rows of counters and other tables overwritten", "tables", "counters", "They had filled their share of the ring, an eighth; a larger ring_bytes holds more."),
     "last_second": Words("rows of the last second", "tables", "counters", "The recording was not stopped, and rows of this table are written once a second: the last ones may be missing."),
     TORN_SAMPLES: Words("samples of Python stacks that could not be read", "samples", "lines", "The stack changed, or the thread ended, while it was read: lines of short functions may have too little time."),
     UNKNOWN_WAITS: Words("samples without the time in which the thread had no CPU core", "samples", "waits", "This system does not report it: /proc/self/task/*/schedstat is missing. The trace cannot show whether other programs slowed this one down."),
+    CALLS_MISSING: Words("Python calls", "spans", "Python calls", "They could not be recorded here."),
     "samples_missing": Words("samples of Python stacks", "samples", "lines", "The memory of the process cannot be read from outside here."),
     "unmatched_notes": Words("operands or ids without their span", "operands", "FLOPs, links", "Their span was overwritten or damaged."),
     "truncated_strings": Words("long strings truncated", "strings", "names", "A name or shape was longer than the recorder stores."),

@@ -13,6 +13,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.model.assemble import assemble
 from kinetoscope.model.losses import (
+    CALLS_MISSING,
     NOT_STOPPED,
     TOLD_AT_STOP,
     TORN_SAMPLES,
@@ -345,6 +346,8 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
     of_samples = sample_losses(found.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
     unwritten = [] if stopped else rows.unwritten()
     of_pauses = sampled_losses(info) or paused_losses(info.get("pauses"))
+    if why := info.get(CALLS_MISSING):
+        unwritten = [Loss.of(CALLS_MISSING, why=f"{why}."), *unwritten]
     lost = [*counted_losses(found), *unwritten, *of_samples, *of_pauses]
     lost += read_losses(rows)
     tables["losses"] = loss_columns(lost)

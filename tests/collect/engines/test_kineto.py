@@ -769,3 +769,23 @@ def test_a_range_that_is_open_across_two_recordings_does_not_write_to_freed_memo
         assert "aten::add" in names
         assert "crossing" not in names
         assert "crossing" in first.trace.table("spans").column("name").to_pylist()
+
+
+@pytest.mark.parametrize("outer", ["kinetoscope.profile(engine='kineto')", "torch.profiler.profile()"])
+def test_a_forked_child_records_with_the_collector_that_records_its_parent(tmp_path, outer):
+    program = (
+        "import os, torch, kinetoscope\n"
+        "kinetoscope.profile\n"
+        f"with {outer} as prof:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        with kinetoscope.profile(engine='kineto') as own:\n"
+        "            torch.ones(3).add(1)\n"
+        "        print([event.name for event in own.events()].count('aten::add'), flush=True)\n"
+        "        os._exit(0)\n"
+        "    code = os.waitpid(child, 0)[1]\n"
+        "    torch.ones(3).add(1)\n"
+        "print(code, [event.name for event in prof.events()].count('aten::add'))\n"
+    )
+    done = warm_python.run("-c", program, cwd=tmp_path)
+    assert done.stdout == "1\n0 1\n", done.stderr

@@ -9,12 +9,14 @@ import threading
 import traceback
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import kinetoscope
+from tests.support import warm_python
 from tests.support.calls import Calls, file_of, name, recorded, rows_of, tree, within
 
 HERE = __file__
@@ -546,9 +548,34 @@ def test_the_self_test_of_calls_passes_and_a_failing_one_is_said(monkeypatch: py
     from kinetoscope.collect.engines import native
 
     assert native.calls_problem() == ""
-    monkeypatch.setattr(native, "_calls_problem", "the calls of a module read nonsense")
+    monkeypatch.setattr(native, "_calls_work", False)
+    monkeypatch.setattr(native, "check_calls", lambda recorder: "the calls of a module read nonsense")
     with pytest.warns(UserWarning, match="not recorded: the calls of a module read nonsense"):
         calls = Calls(module_spans=True)
     with calls:
         branch()
     assert rows_of(calls.trace) == []
+    assert "calls_missing" in {loss["code"] for loss in calls.trace.losses}
+    monkeypatch.undo()
+    # A failure is no verdict: the next session tries again.
+    with Calls(module_spans=True) as again:
+        branch()
+    assert rows_of(again.trace) != []
+
+
+@pytest.mark.parametrize("hook", ["setprofile", "settrace"])
+def test_hooks_of_the_program_for_threads_are_not_those_of_the_self_test(tmp_path: Path, hook: str) -> None:
+    program = (
+        "import threading, torch, kinetoscope\n"
+        f"threading.{hook}(lambda *arguments: None)\n"
+        "def inner(): torch.ones(1).sin()\n"
+        "for turn in range(2):\n"
+        "    with kinetoscope.profile(engine='native', python_calls=True) as prof:\n"
+        "        for _ in range(20): inner()\n"
+        "    trace = prof.trace\n"
+        "    names = [trace.strings[name] for name in trace.columns('spans')['name'].tolist()]\n"
+        "    print(names.count('inner'), [loss['code'] for loss in trace.losses])\n"
+        f"    threading.{hook}(None)\n"
+    )
+    done = warm_python.run("-c", program, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "20 []\n20 []\n", "")

@@ -23,6 +23,7 @@ from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.storage.live_recording import LAYOUT
 from tests.support import warm_python
 from tests.support.recorded import named, profile
+from tests.support.small_disk import tmpfs
 
 
 def cosines(trace: kinetoscope.Trace) -> int:
@@ -375,3 +376,25 @@ def test_a_process_that_changes_its_user_meanwhile_reads_its_recording(tmp_path:
     assert set(left) <= {Path(own["file"]).parent.name}
     assert path["file"] == str(tmp_path / "a.recording")
     assert cosines(kinetoscope.open(tmp_path / "a.recording")) == 2
+
+
+def test_a_ring_has_all_of_its_space_from_the_start(tmp_path: Path) -> None:
+    with profile(path=tmp_path / "x.recording", ring_bytes=4 << 20):
+        status = (tmp_path / "x.recording").stat()
+        assert (4 << 20) - 4096 <= status.st_size <= 4 << 20
+        assert status.st_blocks * 512 >= status.st_size
+
+
+def test_a_small_disk_is_used_and_what_it_cannot_hold_is_said(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "size=8m"):
+        with profile(path=tmp_path / "disk" / "x.recording") as prof:
+            take_cosines(20_000)
+        assert cosines(prof.trace) == 20_000
+        assert prof.trace.losses == []
+        with (
+            pytest.warns(UserWarning, match=r"records are missing, because the disk of .* had no room"),
+            profile(path=tmp_path / "disk" / "y.recording") as more,
+        ):
+            take_cosines(300_000)
+        assert 0 < cosines(more.trace) < 300_000
+        assert not more.trace.complete

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerAction
 from kinetoscope import ArgumentError, RecorderError, StateError, profile, schedule
 from kinetoscope.collect.session.base_session import _KinetoProfile
 from kinetoscope.collect.session.profile import running
+from tests.support import warm_python
 from tests.support.effort import times
 from tests.support.noting_engine import NotingEngine
 
@@ -234,6 +235,24 @@ def test_as_a_decorator_of_things_that_run_later():
 def test_a_session_decorates_functions_only():
     with pytest.raises(ArgumentError, match="can only decorate functions"):
         profile(engine=NotingEngine())(3)
+
+
+@pytest.mark.parametrize(
+    "options", ["engine='native'", "engine='kineto'", "engine='native', garbage_collection=True"]
+)
+def test_a_session_in_a_generator_that_does_not_end_is_left_at_exit(tmp_path, options):
+    program = (
+        "import torch, kinetoscope\n"
+        "def steps():\n"
+        f"    with kinetoscope.profile({options}, on_trace_ready=lambda prof: print(len(prof.events()) > 0)):\n"
+        "        yield torch.ones(3) + 1\n"
+        "        yield\n"
+        "unfinished = steps()\n"
+        "next(unfinished)\n"
+    )
+    done = warm_python.run("-c", program, cwd=tmp_path)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("USDT")]
+    assert (done.returncode, done.stdout, said) == (0, "True\n", [])
 
 
 # ------------------------------------------------------------------------------------------------------------ fork

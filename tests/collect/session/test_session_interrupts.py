@@ -1,6 +1,7 @@
 """An interrupt at any line of a session: afterwards stop() ends it, and the next session records."""
 
 import linecache
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -138,6 +139,51 @@ def interrupt_everywhere(make_engine, check, stride=1, **more):
             assert not isinstance(torch.profiler.itt._itt, ranges._RecordedLibrary), line
             check(line)
         line += stride
+
+
+class SignalAt(InterruptAt):
+    """Sends the process an interrupt at the n-th line from where stop() begins to end the run."""
+
+    begun = False
+
+    def _call(self, frame, event, arg):
+        self.begun |= frame.f_code is profile._end.__code__
+        return super()._call(frame, event, arg) if self.begun else None
+
+    def _line(self, frame, event, arg):
+        try:
+            return super()._line(frame, event, arg)
+        except Interrupt:
+            signal.raise_signal(signal.SIGINT)
+            return self._line
+
+
+@pytest.mark.parametrize("steps", [0, 2, 5], ids=["waiting", "warm-up", "recording"])
+@pytest.mark.parametrize("leave", [False, True], ids=["stop", "with"])
+@pytest.mark.filterwarnings("ignore:nothing was recorded")
+def test_an_interrupted_stop_leaves_nothing_recording(steps, leave):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for line in range(1, 1000):
+            session = profile(engine=ExactEngine(), schedule=schedule(wait=1, warmup=3, active=9))
+            session.start()
+            for _ in range(steps):
+                session.step()
+            at = SignalAt(line)
+            try:
+                with at:
+                    session.__exit__(None, None, None) if leave else session.stop()
+                interrupted = False
+            except KeyboardInterrupt:
+                interrupted = True
+            assert interrupted == at.done, line
+            assert (ExactEngine.on, running(), session._run) == (0, None, None), line
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, line
+            if not at.done:
+                break
+        assert line > 20
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_with_an_engine_that_is_exact_about_its_state():

@@ -850,3 +850,36 @@ def test_an_optimizer_whose_parameters_cannot_be_read_steps_as_before():
     finally:
         parts = watching.stop()
     assert parts[-1]["counts"]["skipped_storages"] >= 1
+
+
+@pytest.mark.parametrize(("thread", "losses"), [("work", "['unread_gradients']"), ("stop.wait", "[]")])
+def test_a_fork_beside_a_working_thread_reads_no_inherited_gradients(tmp_path, thread, losses):
+    done = warm_python.run(
+        "-c",
+        f"""
+import os, threading, torch, kinetoscope
+from kinetoscope.collect.sources.storages import others_rest
+model = torch.nn.Linear(4, 4)
+model(torch.ones(1, 4)).sum().backward()
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        pass
+beside = threading.Thread(target={thread})
+beside.start()
+while others_rest() == ({thread} is work):
+    pass
+child = os.fork()
+if child == 0:
+    with kinetoscope.profile(engine="native", profile_memory=True) as prof:
+        torch.ones(3) + 1
+    print([loss["code"] for loss in prof.trace.losses], flush=True)
+    os._exit(0)
+code = os.waitpid(child, 0)[1]
+stop.set()
+beside.join()
+print(code)
+""",
+        cwd=tmp_path,
+    )
+    assert (done.stdout, done.stderr) == (f"{losses}\n0\n", "")

@@ -393,4 +393,11 @@ def _make_collector(request: RecordingRequest) -> Any:
     return made
 
 
+def _after_fork() -> None:
+    """In a forked child: the collector belongs to the parent. Its threads do not exist here, so it must not be stopped."""
+    global _ENGINES
+    _ENGINES = weakref.WeakSet()
+
+
 atexit.register(_stop_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -58,7 +58,7 @@ _LEFT_BEHIND_S = 14 * 86400.0
 _NEEDED = frozenset({"operators", "nesting", "backward"})
 
 _status: EngineStatus | None = None
-_calls_problem: str | None = None
+_calls_work = False
 _status_lock = threading.Lock()
 
 
@@ -102,12 +102,12 @@ def _find_status(progress: Callable[[str], None]) -> EngineStatus:
 
 
 def calls_problem() -> str:
-    """Return why Python calls and module calls cannot be recorded here; empty if they can. Checked once per process."""
-    global _calls_problem
+    """Return why Python calls and module calls cannot be recorded here; empty if they can, which is checked until it is so."""
+    global _calls_work
     with _status_lock:
-        if _calls_problem is None:
-            _calls_problem = check_calls(load_recorder())
-        return _calls_problem
+        problem = "" if _calls_work else check_calls(load_recorder())
+        _calls_work = not problem
+        return problem
 
 
 class NativeEngine:
@@ -120,6 +120,7 @@ class NativeEngine:
     def __init__(self) -> None:
         """Start unprepared; the recorder is loaded by `prepare`."""
         self._request: RecordingRequest | None = None
+        self._calls_missing = ""
         self._subscription: Subscription | None = None
         self._path: Path | None = None
         self._belongs_to_user = False
@@ -146,8 +147,9 @@ class NativeEngine:
         for name, part in (("with_stack", "stacks"), ("with_modules", "modules")):
             if getattr(options, name) and (problem := status.details[f"self-test: {part}"]) != "ok":
                 warn_user(f"{name}: {part} are not recorded here: {problem}. Use engine='kineto'.")
-        if (options.python_calls or options.module_spans) and (problem := calls_problem()):
-            warn_user(f"Python calls and module calls are not recorded: {problem}.")
+        self._calls_missing = calls_problem() if options.python_calls or options.module_spans else ""
+        if self._calls_missing:
+            warn_user(f"Python calls and module calls are not recorded: {self._calls_missing}.")
             without = dataclasses.replace(options, python_calls=False, module_spans=False)
             request = dataclasses.replace(request, options=without)
         self._request = request
@@ -173,11 +175,12 @@ class NativeEngine:
         info = {**_run_info(), **request.info}
         file = NewFile(self._new_path, self._belongs_to_user, request.options.ring_bytes, _parent_began_ns())
         missing_calls = subscription.start(file)
+        unrecorded_calls = self._calls_missing or missing_calls
         if subscription.number == 0:
             self._note_actual_path(recorder)
             self._keep_open()
-        if missing_calls:
-            info["calls_missing"] = json.dumps(missing_calls)
+        if unrecorded_calls:
+            info["calls_missing"] = json.dumps(unrecorded_calls)
         subscription.add_info(info)
         _append_storages(subscription, storages)
         if GARBAGE_COLLECTION_SETTING in info:
@@ -261,6 +264,11 @@ class NativeEngine:
                 warn_user(
                     f"another program truncated {path} during the recording, which is lost: write "
                     "recordings to a folder that nothing else uses."
+                )
+            if stopped.dropped:
+                warn_user(
+                    f"{stopped.dropped:,} records are missing, because the disk of {path} had no room for them: record to a larger "
+                    "one. The trace has the rest, and its table `losses` counts what is missing."
                 )
             if stopped.unnamed_modules:
                 recorder.resolve(_living_modules())
@@ -615,10 +623,18 @@ def _stop_at_exit() -> None:
     """Stop the recorder at the exit of Python; its recording can still be read."""
     if _status is None or not _status.available:
         return
+    GARBAGE_COLLECTIONS.forget_engines()
     recorder = load_recorder()
     if recorder.is_recording:
         recorder.stop()
     recorder.settle()
 
 
+def _after_fork() -> None:
+    """In a forked child: replace the lock, which a thread of the parent may hold for long."""
+    global _status_lock
+    _status_lock = threading.Lock()
+
+
 atexit.register(_stop_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

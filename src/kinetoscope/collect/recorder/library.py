@@ -44,6 +44,8 @@ class Recorded(IntFlag):
 
 
 POSITION_NUMBERS = 21
+# Where the position has the records for which the disk had no room; RecordingPosition in native/core.
+_DROPPED = (slice(2, 6), slice(18, 19))
 _CALLS = int(Recorded.CALLS | Recorded.MODULE_SPANS)
 # RowsFlag in native/core/recording/format.h.
 _BUFFERED = 1
@@ -72,6 +74,7 @@ class Stopped:
         idle: False if a thread did not leave a callback of the recorder within the time limit.
         call_threads_lost: Number of threads whose Python calls are missing, because another profiler replaced ours.
         file_lost: Whether another program truncated the file during the recording.
+        dropped: Number of records that are missing because the disk had no room for them.
     """
 
     faults: int
@@ -79,6 +82,7 @@ class Stopped:
     idle: bool
     call_threads_lost: int = 0
     file_lost: bool = False
+    dropped: int = 0
 
 
 class _UnloadableError(RecorderError):
@@ -299,6 +303,12 @@ class Recorder:
         if self._library.kinetoscope_recorder_position(numbers, len(numbers)) != 0:
             raise StateError("the native recorder is not recording in this process")
         return list(numbers)
+
+    def dropped(self, since: Sequence[int] = ()) -> int:
+        """Number of records for which the disk had no room, in all or since an earlier position."""
+        now = self.position()
+        before = since or [0] * len(now)
+        return sum(sum(now[part]) - sum(before[part]) for part in _DROPPED)
 
     def free_before(self, tick: int) -> None:
         """Let the recording reuse the space of records from before a tick; without effect in a ring, which does so anyway.
@@ -666,3 +676,12 @@ def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool =
             raise
     except (build.BuildError, OSError) as error:
         raise RecorderError(str(error)) from error
+
+
+def _after_fork() -> None:
+    """In a forked child: replace the lock, which a thread of the parent may hold for long."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

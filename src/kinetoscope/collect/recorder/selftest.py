@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kinetoscope._errors import KinetoscopeError
 from kinetoscope.collect.recorder.library import Recorded, Recorder
 from kinetoscope.collect.recorder.stream import STREAM, NewFile, Subscription
 from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
@@ -42,7 +41,7 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
     def run() -> None:
         try:
             found.update(_try_features(recorder))
-        except (KinetoscopeError, OSError, RuntimeError, LookupError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  (hooks of the program for all modules may raise anything)
             failure.append(error)
 
     if any(_is_importing(name) for name in ("torch", "kinetoscope")):
@@ -136,6 +135,9 @@ def check_calls(recorder: Recorder) -> str:
     failure: list[BaseException] = []
 
     def run() -> None:
+        # This thread has those of threading.setprofile and settrace, which belong to the program.
+        sys.setprofile(None)
+        sys.settrace(None)
         what = Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS
         session = Subscription(STREAM, recorder, what)
         try:
@@ -148,7 +150,7 @@ def check_calls(recorder: Recorder) -> str:
                 part = session.close()
             if part is not None:
                 part.cut(path)
-        except (KinetoscopeError, OSError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001  (hooks of the program for all modules may raise anything)
             failure.append(error)
 
     with tempfile.TemporaryDirectory(prefix="kinetoscope-selftest-") as folder:

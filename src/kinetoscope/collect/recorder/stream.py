@@ -363,7 +363,11 @@ class Stream:
                 self._change()
                 lost = one.recorder.lost_call_threads() - one.lost_before if one.what & _CALLS else 0
                 return Stopped(
-                    faults=0, unnamed_modules=one.recorder.resolve([]), idle=True, call_threads_lost=lost
+                    faults=0,
+                    unnamed_modules=one.recorder.resolve([]),
+                    idle=True,
+                    call_threads_lost=lost,
+                    dropped=one.recorder.dropped(one._begin),
                 )
             try:
                 stopped = one.recorder.stop()
@@ -371,7 +375,11 @@ class Stream:
                 self._subscriptions.remove(one)
                 raise
             one.mark_end()
-            return dataclasses.replace(stopped, call_threads_lost=stopped.call_threads_lost - one.lost_before)
+            return dataclasses.replace(
+                stopped,
+                call_threads_lost=stopped.call_threads_lost - one.lost_before,
+                dropped=one.recorder.dropped(one._begin),
+            )
 
     def close(self, one: Subscription) -> StreamPart | None:
         """Close a session; see `Subscription.close`."""

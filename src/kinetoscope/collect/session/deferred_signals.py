@@ -47,7 +47,8 @@ class DeferredSignals:
 
     def __init__(self, *, interrupts: bool = True) -> None:
         """With `interrupts=False`, SIGINT is not deferred."""
-        self._names = [*_NAMES, "SIGINT"] if interrupts else _NAMES
+        # Interrupts first: one must not come while the others are deferred already.
+        self._names = ["SIGINT", *_NAMES] if interrupts else _NAMES
         self.error: BaseException | None = None
         self._handlers: dict[int, Any] = {}
         self._deferring = False
@@ -57,11 +58,15 @@ class DeferredSignals:
         if threading.current_thread() is not threading.main_thread():
             return self
         self._deferring = True
-        for number in (getattr(signal, name) for name in self._names if hasattr(signal, name)):
-            handler = signal.getsignal(number)
-            if callable(handler):
-                self._handlers[number] = handler
-                signal.signal(number, self._note)
+        try:
+            for number in (getattr(signal, name) for name in self._names if hasattr(signal, name)):
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._note)
+        except BaseException:
+            self._restore()
+            raise
         return self
 
     def __exit__(
@@ -69,11 +74,7 @@ class DeferredSignals:
     ) -> None:
         if not self._deferring:
             return
-        for number, handler in self._handlers.items():
-            # Unless another handler was installed meanwhile, which may call ours.
-            if signal.getsignal(number) == self._note:
-                signal.signal(number, handler)
-        self._deferring = False
+        self._restore()
         for number, arguments in self._arrived.items():
             try:
                 self._handlers[number](*arguments)
@@ -83,6 +84,14 @@ class DeferredSignals:
         if error is not None and self.error is not None and not isinstance(self.error, Exception):
             # The block was left by an exception, so the caller cannot check `error`.
             raise self.error
+
+    def _restore(self) -> None:
+        """Install the handlers again, that of interrupts last."""
+        for number, handler in reversed(self._handlers.items()):
+            # Unless another handler was installed meanwhile, which may call ours.
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, handler)
+        self._deferring = False
 
     def raise_error(self) -> None:
         """Raise the exception of a deferred handler, if there was one."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import operator
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -83,6 +86,7 @@ class _Run:
         self.recorded = False  # whether the last cycle was recorded
         self.ever_recorded = False
         self.changing = False  # whether a transition is in progress
+        self.ends_recorded = False  # whether its end stopped a recording, for the handler
 
 
 class profile(_KinetoProfile):  # noqa: N801  (torch's name)
@@ -326,6 +330,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self._open_step_range(run)
 
     def __enter__(self) -> Self:
+        _ENTERED.add(self)
         self.start()
         return self
 
@@ -361,6 +366,10 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     @by_owner
     def _leave(self, *, may_raise: bool, explain: bool = True) -> None:
         """Leave the `with` block: end the run, then clean up the observer."""
+        _ENTERED.discard(self)
+        if sys.is_finalizing():
+            # `_leave_at_exit` has left it: this is the block of a generator that did not end.
+            return
         try:
             self._stop(may_raise=may_raise, explain=explain)
         finally:
@@ -370,58 +379,78 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     @by_owner
     def _stop(self, *, may_raise: bool, explain: bool = True) -> None:
         """End the run, warn if nothing was recorded, and raise the handler's exception if allowed."""
-        with self._lock:
-            run, self._run = self._run, None
-        if run is None:
-            if not self._ever_started or self._state.has_engine:
-                super().stop()
-            elif (failure := self._observer.close()) is not None:
-                raise failure
-            ACTIVE_SESSIONS.release(self)
-            return
+        failures = Failures(self._options.on_error, self.step_num)
+        try:
+            run = self._end(failures)
+        except Exception:
+            raise
+        except BaseException:
+            # An interrupt that was not deferred: before signals were, or the second one. The recording must end nevertheless.
+            self._end(failures)
+            raise
+        if run is not None and run.ends_recorded:
+            self._call_handler(failures)
+        if run is not None:
+            self._report_out_of_memory(run.recorded)
+        failures.raise_first(may_raise=may_raise)
+        if run is not None and not run.ever_recorded and explain:
+            warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
+
+    def _end(self, failures: Failures) -> _Run | None:
+        """End the run, or a recording without one, while signals are deferred; return the run, whose handler is not called yet."""
+        run = None
+        with DeferredSignals() as deferred:
+            with self._lock:
+                run, self._run = self._run, None
+            if run is None:
+                self._end_without_run()
+            else:
+                self._end_run(run, failures)
+        if deferred.error is not None:
+            failures.note(HANDLER, deferred.error)
+        return run
+
+    def _end_without_run(self) -> None:
+        """End a recording that was begun by hand, if there is one."""
+        if not self._ever_started or self._state.has_engine:
+            super().stop()
+        elif (failure := self._observer.close()) is not None:
+            raise failure
+        ACTIVE_SESSIONS.release(self)
+
+    def _end_run(self, run: _Run, failures: Failures) -> None:
+        """End the current cycle and close the sources.
+
+        Depends on the state rather than on the action, because an interrupt may have come between their changes.
+        """
         try:
             self._close_step_range()
-            failures = self._end(run)
+            if run.changing:
+                # A transition is in progress, in a caller or another thread, which notices that the run has ended.
+                self._closed(failures, keep=False)
+            elif self._state is SessionState.RECORDING:
+                run.recorded = run.ends_recorded = self._closed(failures, keep=True)
+                run.ever_recorded |= run.recorded
+            elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
+                self._closed(failures, keep=False)
+            elif self._state is SessionState.PREPARED:
+                # An exception was raised between preparing and recording.
+                self._closed(failures, keep=False)
+            # After an interrupt the observer may still be running although the recording is closed.
+            if (failure := self._observer.close()) is not None:
+                failures.note("the execution trace observer", failure)
         except BaseException:
             with self._lock:
                 if self._state.has_engine and self._run is None:
                     # The engine is still recording: the run continues, and stop() can be called again.
                     self._run = run
+            raise
+        finally:
             if self._run is None:
                 self._sources.close()
-            raise
-        self._report_out_of_memory(run.recorded)
-        failures.raise_first(may_raise=may_raise)
-        if not run.ever_recorded and explain:
-            warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
-
-    def _end(self, run: _Run) -> Failures:
-        """End the current cycle and close the sources; return the failures of callbacks.
-
-        Depends on the state rather than on the action, because an interrupt may have come between their changes.
-        """
-        failures = Failures(self._options.on_error, self.step_num)
-        if run.changing:
-            # A transition is in progress, in a caller or another thread, which notices that the run has ended.
-            self._closed(failures, keep=False)
-        elif self._state is SessionState.RECORDING:
-            run.recorded = self._closed(failures, keep=True)
-            if run.recorded:
-                run.ever_recorded = True
-                self._call_handler(failures)
-        elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
-            self._closed(failures, keep=False)
-        elif self._state is SessionState.PREPARED:
-            # An exception was raised between preparing and recording.
-            self._closed(failures, keep=False)
-        # After an interrupt the observer may still be running although the recording is closed.
-        if (failure := self._observer.close()) is not None:
-            failures.note("the execution trace observer", failure)
-        self._sources.close()
         with self._lock:
             if self._run is None:
                 self._move(Move.END)
-        return failures
 
     def _transit(
         self, run: _Run, before: ProfilerAction, after: ProfilerAction, *, forgiving: bool = False
@@ -607,3 +636,20 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if self.step_num >= needed:
             return f"all cycles of {self.schedule} had ended before this run started ({called})."
         return f"the schedule needs {units.count(needed, 'call')} to step() before it records; {called}."
+
+
+# The sessions whose block has not been left.
+_ENTERED: weakref.WeakSet[profile] = weakref.WeakSet()
+
+
+def _leave_at_exit() -> None:
+    """Leave the blocks that did not end, as those in generators, while Python and torch can still be used."""
+    for session in list(_ENTERED):
+        if session._owner.process == os.getpid():
+            try:
+                session._leave(may_raise=False)
+            except Exception as error:  # noqa: BLE001  (the program ends as it would without us)
+                warn_user(f"a session could not be stopped at exit: {type(error).__name__}: {error}")
+
+
+atexit.register(_leave_at_exit)

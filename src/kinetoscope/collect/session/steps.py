@@ -83,7 +83,7 @@ class Steps(Generic[Item]):
     def _steps(self) -> Generator[Item, None, None]:
         session, finished = self.session, False
         self._skip_cut_cycle()
-        session.start()
+        session.__enter__()
         try:
             # After the session has begun, for loaders start their workers here.
             iterator = iter(self._items)

@@ -33,8 +33,8 @@ class GarbageCollections:
         if not self._engines:
             self._remove_callback()
 
-    def after_fork(self) -> None:
-        """In a forked child: the parent's engines do not record this process."""
+    def forget_engines(self) -> None:
+        """Stop recording them for all engines: at the exit of Python, and in a forked child, where they are those of the parent."""
         self._engines = weakref.WeakSet()
         self._remove_callback()
 
@@ -54,4 +54,4 @@ class GarbageCollections:
 
 
 GARBAGE_COLLECTIONS = GarbageCollections()
-os.register_at_fork(after_in_child=GARBAGE_COLLECTIONS.after_fork)
+os.register_at_fork(after_in_child=GARBAGE_COLLECTIONS.forget_engines)

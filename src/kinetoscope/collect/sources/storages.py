@@ -32,12 +32,14 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from kinetoscope._core import living_objects
+from kinetoscope._forks import FORKS
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.model.losses import UNREAD_GRADIENTS
 from kinetoscope.model.schema import StorageRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType
 
     from kinetoscope.collect.recorder.library import Recorder
 
@@ -228,7 +230,7 @@ class TensorReader(Protocol):
 def native_reader(recorder: Recorder) -> TensorReader:
     """Create the recorder's native reader, which also lets frees of known memory be recorded."""
     made: TensorReader = recorder.tensor_reader_class()(
-        PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER
+        PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER, FORKS.beside_work
     )
     return made
 
@@ -286,12 +288,15 @@ class PythonReader:
         self._own.update(map(_identity, parameters))
 
     def gradient(self, parameter: Any, /) -> Any:
-        """See `TensorReader.gradient`; None unless this is the only thread, because Python may switch threads at any time."""
+        """See `TensorReader.gradient`; None unless this is the only thread, because Python may switch threads at any time.
+
+        Also None in a process that was forked beside working threads.
+        """
         number = _identity(parameter)
         try:
             if not parameter.is_leaf:
                 return None
-            if number not in self._own and not _is_only_thread():
+            if number not in self._own and (FORKS.beside_work or not _is_only_thread()):
                 if parameter.requires_grad:
                     self._unread.add(number)
                 return None
@@ -377,6 +382,7 @@ class StorageWatch:
         # One scan at a time: while a thread scans the optimizer that it trains, the reader reads gradients that no other thread may
         # read, and reading modules releases the GIL for a moment.
         self._scanning = threading.RLock()
+        self._process = os.getpid()
 
     def start(self) -> list[dict[str, Any]]:
         """Scan all live modules, optimizers and tensors, and listen to the steps of optimizers.
@@ -439,7 +445,7 @@ class StorageWatch:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Add an optimizer before its first step, because that may fail if memory runs out."""
         # torch.compile must not trace this; then it is enough that the optimizer was found by `start`.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or os.getpid() != self._process:
             return
         if id(optimizer) not in self._optimizers:
             self._remember(optimizer)
@@ -449,7 +455,8 @@ class StorageWatch:
 
         Modules are scanned now because they may not live until the end of the recording.
         """
-        if torch.compiler.is_compiling():
+        # In a forked child, another thread of the parent may have been scanning.
+        if torch.compiler.is_compiling() or os.getpid() != self._process:
             return
         known = self._optimizers.get(id(optimizer))
         held = _length(optimizer)
@@ -676,6 +683,39 @@ def living_in_process(recorder: Recorder) -> Living:
     if _of_process is None:
         _of_process = Living(native_reader(recorder))
     return _of_process
+
+
+# The system call in which threads wait for locks, the GIL among them.
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
+
+
+def others_rest() -> bool:
+    """Whether no other Python thread can be running operators, judged as `native/recorder/tensor_reader.cpp` does."""
+    frames, here = sys._current_frames(), threading.get_ident()
+    return all(
+        thread == here or frame.f_code in RESTING or _waits_in_system(thread, frame)
+        for thread, frame in frames.items()
+    )
+
+
+def _waits_in_system(thread: int, frame: FrameType | None) -> bool:
+    """Whether a thread, outside of functions of torch, waits in a system call for something else than a lock."""
+    started = threading._active.get(thread)  # type: ignore[attr-defined]
+    try:
+        with open(f"/proc/self/task/{started.native_id}/syscall") as file:
+            call = file.read().split(" ", 1)[0]
+    except (AttributeError, OSError):
+        return False
+    if not call.isdigit() or call == _FUTEX or not _FUTEX:
+        return False
+    while frame is not None and not frame.f_code.co_filename.startswith(TORCH_FOLDER):
+        frame = frame.f_back
+    return frame is None
+
+
+# Threads that were working at a fork may have been replacing gradients, which therefore may refer to freed memory for as long as the
+# child lives: it reads those of parameters that it trains itself.
+FORKS.others_rest = others_rest
 
 
 def _reset_in_child() -> None:

@@ -61,11 +61,15 @@ class TorchRanges:
                 self._restore()
 
     def after_fork(self) -> None:
-        """In a forked child: restore torch, and replace the lock, which a thread of the parent may hold."""
+        """In a forked child: restore torch, and replace the lock, which a thread of the parent may hold.
+
+        Torch's collector was recording for the parent, if it was.
+        """
         self._lock = threading.RLock()
         self._sessions = weakref.WeakSet()
         if self._theirs is not None:
             self._restore()
+        vars(collector)["_is_profiler_enabled"] = False
 
     def _install(self) -> None:
         self._theirs = bool(collector._is_profiler_enabled)
