@@ -17,6 +17,7 @@ from kinetoscope.model.losses import (
     NOT_STOPPED,
     TOLD_AT_STOP,
     TORN_SAMPLES,
+    Loss,
     counted_losses,
     loss_columns,
     paused_losses,
