@@ -444,7 +444,7 @@ def test_the_line_to_change_is_the_programs_and_not_that_of_a_library_that_compu
 
 
 def test_what_one_rank_does_is_no_cause_of_what_another_one_does():
-    late = late_finding(3, 20.0, "", (), 8)
+    late = late_finding("rank 3", 3, 20.0, 8)
     uneven = [uneven_finding(rank, 3e6, 1e6, 10.0, 5) for rank in (3, 4)]
     assert [one.code for one in ranked([late, uneven[0]])] == ["unbalanced-ranks"]
     assert [one.code for one in ranked([late, uneven[1]])] == ["straggler-rank", "unbalanced-ranks"]
@@ -899,7 +899,7 @@ def test_a_late_rank_without_a_device_is_not_said_to_have_one():
         traces.append(builder.build())
     (late,) = [one for one in examine(kinetoscope.merge(traces)).findings if one.code == "straggler-rank"]
     assert plain(late.finding) == (
-        "The other ranks wait for rank 1 for 70.0 % of step time; it neither computes nor communicates for 72.0 %"
+        "The other ranks wait for rank 1 for 70.0 % of step time; it spends 7 µs more in a step on waiting for the host"
     )
 
 

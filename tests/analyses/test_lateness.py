@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kinetoscope.analyses.lateness import late_ranks, less_waiting
+from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
 
 STEP_NS = 10_000_000
 
@@ -75,3 +75,10 @@ def test_machines_that_are_busy_for_a_while_name_hardly_anybody(ranks, steps):
                 arrivals[rank, step] += 3_000_000 * slow * random.uniform(0.5, 1.5)
         alarms += bool(named(arrivals + 1e6))
     assert alarms <= 10
+
+
+def test_a_rank_without_a_core_is_late_by_that_whatever_else_takes_longer():
+    more_ns = {"compute": 100, "data_wait": 1_000, "processor_wait": 700}
+    assert late_part(more_ns, 1_000) == "processor_wait"
+    assert late_part({**more_ns, "processor_wait": 200}, 1_000) == "data_wait"
+    assert late_part({"compute": 50, "host_wait": -900}, 1_000) is None

@@ -27,12 +27,12 @@ from tests.support.trace_builder import TraceBuilder
 STEP_NS, COMPUTE_NS, TRANSFER_NS = 10_000_000, 4_000_000, 500_000
 
 
-def rank_trace(rank, arrivals, last, *, input_ns=0, python_ns=0):
+def rank_trace(rank, arrivals, last, *, input_ns=0, python_ns=0, host="node"):
     """A rank that loads, runs Python and computes until it arrives at the all_reduce of each step, which ends half a millisecond after the last arrival."""
     builder = TraceBuilder()
     builder.thread("main")
     worker = builder.thread("gloo")
-    builder.know("rank", rank)
+    builder.know("rank", rank).know("host", host)
     sizes = builder.shapes([[4]], ["float"])
     for step, (own, latest) in enumerate(zip(arrivals, last, strict=True)):
         start = step * STEP_NS
@@ -90,6 +90,43 @@ def test_ranks_that_take_turns_in_being_late_are_no_stragglers():
     assert found.code == "irregular-ranks"
     # As if each took what the (lower) median rank does.
     assert found.share_percent == pytest.approx(20.0, abs=1.5)
+
+
+def job_of_hosts(late, *, hosts=3, steps=12, uneven_ns=1_000):
+    """The job of hosts with two ranks each, of which some ranks are late by a time in each step."""
+    arrivals = [
+        [COMPUTE_NS + uneven_ns * ((rank * 5 + step * 3) % 7) + late.get(rank, 0) for step in range(steps)]
+        for rank in range(2 * hosts)
+    ]
+    last = [max(step) for step in zip(*arrivals, strict=True)]
+    traces = [rank_trace(rank, own, last, host=f"node{rank // 2}") for rank, own in enumerate(arrivals)]
+    return Job(pa.concat_tables([summary_of(trace) for trace in traces]))
+
+
+def test_a_host_whose_ranks_are_all_late_is_one_finding():
+    (found,) = job_of_hosts({2: 2_000_000, 3: 2_100_000}).report.findings
+    assert found.finding["text"].startswith("The other ranks wait for the 2 ranks of node1 (2, 3) for ")
+    assert found.share_percent == pytest.approx(20, abs=0.5)
+    assert found.gain_ns == pytest.approx(12 * 2_100_000, rel=0.05)
+
+
+def test_one_late_rank_of_a_host_is_named_itself():
+    (found,) = job_of_hosts({3: 2_000_000}).report.findings
+    assert (found.code, found.rank) == ("straggler-rank", 3)
+    assert found.finding["text"].startswith("The other ranks wait for rank 3 for ")
+
+
+@pytest.mark.parametrize("late", [{1: 2_000_000, 4: 2_000_000}, {0: 2_500_000, 5: 2_000_000}])
+def test_constant_culprits_are_not_now_one_now_another(late):
+    # Without one of them, the other one is waited for: alone, each gains little.
+    codes = [one.code for one in job_of_hosts(late, steps=24).report.findings]
+    assert "irregular-ranks" not in codes
+    assert codes[0] == "straggler-rank"
+
+
+def test_who_is_slower_beside_a_straggler_without_costing_anything_is_not_named():
+    found = job_of_hosts({2: 3_000_000, 5: 60_000}, steps=24).report.findings
+    assert [(one.code, one.rank) for one in found] == [("straggler-rank", 2)]
 
 
 def test_of_two_ranks_one_can_be_late():

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Rows = NDArray[np.int64]
@@ -28,6 +30,8 @@ LEAST_LATE_PERCENT = 1.0
 MUCH_MORE = 3.0
 """One that is late at times only costs so many times as much as any other rank: else it is the job that is irregular."""
 PARTS_OF_RECORDING = 3
+# A part that takes less than this share of a rank's lateness longer does not explain it; waiting for a core that takes this share does.
+_LEAST_PART, _EXPLAINS = 0.1, 0.5
 # Of a step: a smaller spread would make a straggler of whom a microsecond sets apart.
 _FLOOR = 0.001
 # The median absolute deviation of a normal distribution, times this, is its standard deviation.
@@ -94,6 +98,22 @@ def latest_in(row: Rows, step: Rows, late_ns: Rows, rows: int) -> Rows:
     order = np.lexsort((late_ns, step))
     last = np.append(step[order][1:] != step[order][:-1], True)[: len(order)]
     return np.bincount(row[order][last], minlength=rows)
+
+
+def late_part(more_ns: Mapping[str, int], late_ns: int) -> str | None:
+    """What makes a rank late, of what takes it longer in a step than the median rank; None if nothing does.
+
+    Ranks that do different work differ in more than makes one of them late: it is what comes nearest to how late it is. A thread without a CPU
+    core is late in whatever it does, so that comes first.
+
+    Args:
+        more_ns: How much longer each part of a step takes it, by the names of the parts.
+        late_ns: How late it is in a step.
+    """
+    if more_ns.get("processor_wait", 0) >= _EXPLAINS * late_ns:
+        return "processor_wait"
+    known = [name for name, more in more_ns.items() if more > 0 and more >= _LEAST_PART * late_ns]
+    return min(known, key=lambda name: abs(more_ns[name] - late_ns), default=None)
 
 
 def middle(values: Rows) -> tuple[float, float]:

@@ -8,29 +8,22 @@ import numpy as np
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import MOST_FINDINGS, Report
+from kinetoscope.analyses.lateness import LEAST_LATE_PERCENT
 from kinetoscope.analyses.rule_findings import ranked
 from kinetoscope.analyses.rules.communication import LEAST_PERCENT, exposed_finding
-from kinetoscope.analyses.rules.ranks import EVERYTHING, late_finding, uneven_finding
+from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
 from kinetoscope.display.sentence import sentence
-from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import exposed_communication, links
-from kinetoscope.summaries.lateness import stragglers
-from kinetoscope.summaries.replay import without_lateness
+from kinetoscope.summaries.lateness import late_hosts, stragglers
+from kinetoscope.summaries.replay import gain_without, without_lateness
 
 if TYPE_CHECKING:
     from kinetoscope.summaries.sections import Sections
 
 _MOST_STRAGGLERS = 3
 _MOST_REPLAYED = 7
+_MOST_NAMED = 8
 _LEAST_IRREGULAR_PERCENT = 10.0
-_LOOK_AT = {
-    "data_wait": "its data loading: the storage that it reads, its worker processes, and the sizes of its samples",
-    "host_wait": "its Python between operators, such as logging that only it does, and what else runs on its machine",
-    "processor_wait": "what else runs on its machine, and its nice value",
-    "compute": "the sizes of its batches, what only it computes, and the clocks of its device or processor",
-    "copy": "what it copies between host and device",
-    "network": "what connects it with the others: network cards, cables and switches",
-}
 _SLOWER = 1.5
 """A link is slow if it takes so many times as long as others."""
 _LEAST_LINK_PERCENT = 1.0
@@ -47,10 +40,10 @@ def examine_job(sections: Sections) -> Report:
     whole_ns = step_ns * count
     if whole_ns <= 0 or len(sections) < 2:
         return Report((), (), count, whole_ns)
-    late = _stragglers(sections, whole_ns)
+    late, ranks = _stragglers(sections, whole_ns)
     found = [
         *late,
-        _irregular(sections, late, whole_ns),
+        _irregular(sections, ranks, whole_ns),
         _unbalanced(sections, step_ns, count),
         _slow_link(sections, whole_ns),
         _exposed(sections, step_ns, count),
@@ -58,27 +51,41 @@ def examine_job(sections: Sections) -> Report:
     return Report(ranked([one for one in found if one is not None])[:MOST_FINDINGS], (), count, whole_ns)
 
 
-def _stragglers(sections: Sections, whole_ns: int) -> list[Finding]:
-    """The ranks for which the others wait and without which, as a replay says, most is gained."""
-    rows = stragglers(sections).to_pylist()[:_MOST_REPLAYED]
+def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Finding], list[int]]:
+    """The hosts and ranks for which the others wait and without which, as a replay says, most is gained; and all these ranks."""
+    found: list[Finding] = []
+    late: list[int] = []
+    gained = 0.0
+    for host, ranks, late_ns in late_hosts(sections):
+        late += ranks
+        gain, gained = gain_without(sections, late) - gained, gain_without(sections, late)
+        who = f"the {len(ranks)} ranks of {host} ({', '.join(map(str, ranks[:_MOST_NAMED]))}{', ...' if len(ranks) > _MOST_NAMED else ''})"
+        share = 100.0 * late_ns / max(1, int(sections.step_ns[np.searchsorted(sections.ranks, ranks[0])]))
+        found.append(late_finding(who, ranks[0], share, int(0.01 * max(gain, 0.0) * whole_ns)))
+    rows = [row for row in stragglers(sections).to_pylist() if row["rank"] not in late][:_MOST_REPLAYED]
     percents = _gains(sections, [row["rank"] for row in rows])
     rows.sort(key=lambda row: -percents.get(row["rank"], 0.0))
-    found = []
-    for row in rows[:_MOST_STRAGGLERS]:
-        share, phase = row["late_percent"], row["phase"]
-        text, values = (
-            ("", ())
-            if phase is None
-            else (f"; it spends {{}} more in a step on {part_words(phase)}", ((row["extra_ns"], "ns"),))
-        )
-        if not row["persistent"]:
-            text, share = f"{text}; only in some steps", share * row["steps_percent"] / 100
+    for row in rows:
+        # Whoever is late because it waits for one of those before, or is slow beside it, is not named, too.
+        together = gain_without(sections, [*late, row["rank"]])
+        if len(found) == _MOST_STRAGGLERS or (late and together < gained + LEAST_LATE_PERCENT):
+            continue
+        gained = together
+        late.append(row["rank"])
         percent = percents.get(row["rank"])
-        gain_ns = None if percent is None else int(0.01 * percent * whole_ns)
+        share = row["late_percent"] * (1.0 if row["persistent"] else row["steps_percent"] / 100)
         found.append(
-            late_finding(row["rank"], share, text, values, gain_ns, look_at=_LOOK_AT.get(phase, EVERYTHING))
+            late_finding(
+                f"rank {row['rank']}",
+                row["rank"],
+                share,
+                None if percent is None else int(0.01 * percent * whole_ns),
+                row["phase"],
+                row["extra_ns"],
+                persistent=bool(row["persistent"]),
+            )
         )
-    return found
+    return found, late
 
 
 def _gains(sections: Sections, ranks: list[int]) -> dict[int | None, float]:
@@ -87,11 +94,11 @@ def _gains(sections: Sections, ranks: list[int]) -> dict[int | None, float]:
     return {row["rank"]: max(row["gain_percent"], 0.0) for row in rows}
 
 
-def _irregular(sections: Sections, found: list[Finding], whole_ns: int) -> Finding | None:
-    """Ranks of which now one and now another is late: more than what those cost that always are."""
-    gain = _gains(sections, []).get(None, 0.0)
-    known = 100.0 * sum(one.gain_ns or 0 for one in found if one.code == "straggler-rank") / whole_ns
-    if gain < _LEAST_IRREGULAR_PERCENT or known >= gain / 2:
+def _irregular(sections: Sections, late: list[int], whole_ns: int) -> Finding | None:
+    """Ranks of which now one and now another is late: what remains without those that always are."""
+    everything = _gains(sections, []).get(None, 0.0)
+    gain = everything - (gain_without(sections, late) if late else 0.0)
+    if gain < max(_LEAST_IRREGULAR_PERCENT, everything / 2):
         return None
     return Finding(
         "irregular-ranks",

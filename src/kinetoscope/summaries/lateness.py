@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.lateness import late_ranks, latest_in, middle
+from kinetoscope.analyses.lateness import late_part, late_ranks, latest_in, middle
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # What a rank does itself before it arrives at a collective; the rest of a step is waiting, for others among it.
 _OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "processor_wait")
 _NETWORK = "network"
-_LEAST_PART = 0.1
-"""What takes a rank longer explains its lateness if it is at least this part of it."""
 
 ARRIVALS = Table(
     "collective_arrivals",
@@ -111,6 +109,29 @@ def stragglers(sections: Sections) -> pyarrow.Table:
     return to_arrow(STRAGGLERS, columns)
 
 
+def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
+    """The hosts of several ranks that are all late in most steps, the worst first: the host, its ranks, and how late the first to arrive is in a step."""
+    hosts, host_of_row = np.unique(
+        np.array(sections.summaries["host"].to_pylist(), dtype=str), return_inverse=True
+    )
+    if len(hosts) < 2 or len(hosts) == len(sections):
+        return []
+    row, step, waited = sections.by_step(*_waits(sections), np.add)
+    host = host_of_row[row].astype(np.int64)
+    # Of a host that is late as a whole, the rank that waits longest does not wait, either.
+    order = np.lexsort((waited, host, step))
+    last = np.append((np.diff(step[order]) != 0) | (np.diff(host[order]) != 0), True)[: len(order)]
+    longest = order[last]
+    step_ns = np.array([int(np.median(sections.step_ns[host_of_row == at])) for at in range(len(hosts))])
+    found = late_ranks(*less_waiting_of(host[longest], step[longest], waited[longest]), step_ns)
+    ranks = [[int(rank) for rank in sections.ranks[host_of_row == at]] for at in range(len(hosts))]
+    return [
+        (str(hosts[one.row]), ranks[one.row], one.late_ns)
+        for one in found
+        if one.persistent and len(ranks[one.row]) > 1 and hosts[one.row]
+    ]
+
+
 def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     """How much less each rank waits for others in a step than the median of the other ranks: its row, the step, and the time."""
 
@@ -155,18 +176,14 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
 
 
 def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | None], Rows]:
-    """What takes each of some ranks longer than the median rank, and how much longer in a step.
-
-    Ranks that do different work differ in more than makes one of them late. Of what takes one longer, it is what comes nearest to how late it is.
-    """
+    """What takes each of some ranks longer than the median rank, and how much longer in a step; see `late_part`."""
     each = {phase: sections.usual_of_steps(f"{phase}_ns") for phase in _OWN_PARTS}
     each[_NETWORK] = _transfer_ns(sections)
     phases: list[str | None] = []
     longer = np.zeros(len(rows), dtype=np.int64)
     for at, (row, late) in enumerate(zip(rows.tolist(), late_ns.tolist(), strict=True)):
         extra = {phase: int(values[row] - middle(values)[0]) for phase, values in each.items()}
-        known = [phase for phase, more in extra.items() if more > 0 and more >= _LEAST_PART * late]
-        nearest = min(known, key=lambda phase: abs(extra[phase] - late), default=None)
+        nearest = late_part(extra, late)
         phases.append(nearest)
         longer[at] = max(extra[nearest] if nearest else max(extra.values()), 0)
     return phases, longer

@@ -60,6 +60,17 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
     return to_arrow(WITHOUT_LATENESS, columns)
 
 
+def gain_without(sections: Sections, ranks: Sequence[int]) -> float:
+    """How much shorter steps are, in percent, in a replay in which none of some ranks is late; 0 where that is unknown."""
+    replay = _replay(sections)
+    replayed_ns = replay.step_ns(replay.own_ns)
+    if replayed_ns <= 0 or len(replay.own_ns) == 0:
+        return 0.0
+    late = np.isin(replay.rank, np.searchsorted(sections.ranks, list(ranks)))
+    without_ns = replay.step_ns(np.where(late, np.minimum(replay.own_ns, replay.usual_ns), replay.own_ns))
+    return max(100.0 * (replayed_ns - without_ns) / replayed_ns, 0.0)
+
+
 def _replay(sections: Sections) -> Replay:
     """The collectives of a job, to be replayed."""
     begins = sections.numbers("steps", "start_ns")

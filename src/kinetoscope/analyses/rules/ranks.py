@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from kinetoscope.analyses.finding import CannotTell, Finding, Signal
-from kinetoscope.analyses.lateness import late_ranks, less_waiting
+from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.tables.breakdown import PARTS, busiest_places
 
 LEAST_RANKS = 2
@@ -24,6 +25,14 @@ UNEVEN = 1.2
 LEAST_UNEVEN_PERCENT = 5.0
 EVERYTHING = "its data loading, its host, its clocks, and what only it does, such as logging"
 """Where to look at a rank of which nothing more is known than that it is late."""
+_LOOK_AT = {
+    "data_wait": "its data loading: the storage that it reads, its worker processes, and the sizes of its samples",
+    "host_wait": "its Python between operators, such as logging that only it does, and what else runs on its machine",
+    "processor_wait": "what else runs on its machine, its CPU limit, and its nice value",
+    "compute": "the sizes of its batches, what only it computes, and the clocks of its device or processor",
+    "copy": "what it copies between host and device",
+    "network": "what connects it with the others: network cards, cables and switches",
+}
 # Everyone leaves these at the same time.
 _MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
@@ -55,8 +64,17 @@ def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
         return None
     worst = found[0]
     late = next(place for place in places.values() if place.rank == worst.row)
-    own = late.duration_ns - late.parts_ns[0] - late.parts_ns[1]
-    who = "it" if late.device == "cpu" else "its device"
+    more_ns = {
+        name.removesuffix("_ns"): int(
+            part / max(1, late.steps)
+            - np.median(
+                [other.parts_ns[at] / max(1, other.steps) for other in places.values() if other is not late]
+            )
+        )
+        for at, (name, part) in enumerate(zip(PARTS, late.parts_ns, strict=True))
+        if name not in ("communication_ns", "idle_ns")
+    }
+    phase = late_part(more_ns, worst.late_ns)
     # Of one that is late at times only, the step that is usual has nothing to gain.
     waited_ns = int(
         (values.sum() // max(1, len(places) - 1))
@@ -67,29 +85,52 @@ def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
     if not worst.persistent:
         share = min(share, loop.share(waited_ns))
     return late_finding(
+        f"rank {worst.row}",
         worst.row,
         share,
-        f"; {who} neither computes nor communicates for {{}}{'' if worst.persistent else '; only in some steps'}",
-        ((100.0 * own / max(1, late.duration_ns), "%"),),
         min(waited_ns, loop.whole_ns),
-        tuple(calls[worst.row][:MOST_ROWS]),
+        phase,
+        more_ns.get(phase or "", 0),
+        persistent=worst.persistent,
+        spans=tuple(calls[worst.row][:MOST_ROWS]),
     )
 
 
 def late_finding(
+    who: str,
     rank: int,
     share: float,
-    rest: str,
-    values: tuple[tuple[float, str], ...],
     gain_ns: int | None,
+    phase: str | None = None,
+    more_ns: int = 0,
+    *,
+    persistent: bool = True,
     spans: tuple[int, ...] = (),
-    look_at: str = EVERYTHING,
 ) -> Finding:
-    """The finding that others wait for a rank; `rest` says more of it, with `values` in its places, and `look_at` where to look."""
+    """The finding that others wait for a rank, or for all ranks of a host.
+
+    Args:
+        who: The rank or host, as in `rank 3`.
+        rank: The rank, or the first one of the host.
+        share: For how much of step time they wait, in percent.
+        gain_ns: What is gained at most.
+        phase: What takes it longer than others, as in the table `stragglers`; None if that is unknown.
+        more_ns: How much longer, in a step.
+        persistent: Whether it is late in most steps.
+        spans: The calls in which it was waited for.
+    """
+    rest = ""
+    values: tuple[tuple[float, str], ...] = ()
+    if phase is not None:
+        rest, values = f"; it spends {{}} more in a step on {part_words(phase)}", ((more_ns, "ns"),)
     return Finding(
         "straggler-rank",
-        sentence(f"The other ranks wait for rank {rank} for {{}} of step time{rest}", (share, "%"), *values),
-        f"Look at rank {rank} alone: {look_at}.",
+        sentence(
+            f"The other ranks wait for {who} for {{}} of step time{rest}{'' if persistent else '; only in some steps'}",
+            (share, "%"),
+            *values,
+        ),
+        f"Look at {who} alone: {_LOOK_AT.get(phase or '', EVERYTHING)}.",
         share,
         gain_ns,
         spans=spans,
