@@ -11,6 +11,7 @@ import torch
 
 import kinetoscope
 from kinetoscope.flight.flight import current_recorder
+from kinetoscope.flight.last import last_event
 from kinetoscope.flight.step_log import read_step_log
 from kinetoscope.integrations.left_on import checked_leave_on
 from tests.support.trained import Net, Regression, loader
@@ -153,6 +154,9 @@ def test_transformers(flights, tmp_path):
     found = incident(callback.recorder)
     assert (found["reason"], found["step"]) == ("crash", 5)
     assert found["what"].startswith("RuntimeError: bad batch at ")
+    (rank,) = last_event(None, callback.recorder.status().folder).ranks
+    assert (rank.step, rank.last_step) == (5, 4)
+    assert rank.line.startswith(f"{__file__}:")
     assert current_recorder() is None
     assert callback.saved_traces == []
 

@@ -390,6 +390,11 @@ class FlightRecorder:
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed("the flight recorder could not be stopped", error)
 
+    def training_failed(self, error: BaseException) -> None:
+        """Keep what led to an exception that ends a training, while the step that raised it is still the one under way."""
+        if isinstance(error, Exception):
+            self._crashed(error)
+
     def __enter__(self) -> Self:
         return self
 

@@ -86,6 +86,8 @@ class LeftOnTraining:
 
     def end(self, error: BaseException | None = None) -> None:
         """The training has ended; `error` is the exception that ended it, which is an incident."""
+        if error is not None:
+            self.recorder.training_failed(error)
         self.close_step()
         if self._is_own:
-            self.recorder.__exit__(None if error is None else type(error), error, None)
+            self.recorder.stop()
