@@ -95,7 +95,7 @@ def test_a_lock_that_is_never_released(tmp_path):
     assert (rank.state, rank.step, rank.last_step) == ("hangs", 181_049, 181_048)
     assert (rank.operator, rank.module) == ("waiting", "Stuck")
     assert rank.line == f"{tmp_path / 'train.py'}:{LINE} Stuck.forward"
-    assert (rank.thread_state, rank.age_s) == ("blocked by a lock", 0)
+    assert (rank.thread_state, rank.age_s) == ("blocked by a lock", None)
     assert rank.memory.startswith("memory ")
     # Its own, told as one that was kept, and not as another one.
     assert f"1 incident of this job in {found.folder}/incidents" in found.lines()

@@ -58,8 +58,6 @@ _ENDINGS = ("crash", "oom", "exit", "hang", GONE)
 _MOST_FOLLOWING, _MOST_CHARACTERS = 3, 200
 # A step that takes so many times as long as usual, and so many seconds, does not go on.
 _STUCK_TIMES, _STUCK_S = 10.0, 1.0
-# Samples that are older are not where a process is.
-_OLD_S = 0.1
 
 
 @dataclass
@@ -77,7 +75,7 @@ class RankPlace:
         module: The path of the module that it is in.
         line: The user's line, `file:line function`.
         thread_state: What the main thread does, or did when it was sampled.
-        age_s: By how many seconds `line` and `thread_state`, if they are of a sample, are older than the rest; 0 if they are not.
+        age_s: By how many seconds `line` and `thread_state`, if they are of a sample, are older than the rest; None if they are not.
         sampled_step: The step of that sample, if it is another one than the one under way.
         workers: The data loader's workers that are busy, each in words.
         collective: The collective that had not ended.
@@ -104,7 +102,7 @@ class RankPlace:
     module: str | None = None
     line: str | None = None
     thread_state: str | None = None
-    age_s: float = 0.0
+    age_s: float | None = None
     sampled_step: int | None = None
     workers: list[str] = field(default_factory=list)
     collective: str | None = None
@@ -494,7 +492,7 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
         place.line, place.thread_state, place.age_s, place.sampled_step = (
             look.line,
             look.thread_state,
-            0.0,
+            None,
             None,
         )
         place.workers = list(look.workers)
@@ -532,7 +530,7 @@ def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: 
         place.thread_state = stack.state
         place.line = stack.program_line or place.line
         if log is not None:
-            place.age_s = max(log.last_seen_ns - zero_ns - at_ns, 0) / 1e9
+            place.age_s = max(log.last_seen_ns - stack.time_ns, 0) / 1e9
             if log.began_ns == 0 or at_ns < log.began_ns - zero_ns:
                 row = int(np.searchsorted(steps["start_ns"], at_ns, side="right")) - 1
                 place.sampled_step = int(steps["number"][row]) if row >= 0 else None
@@ -634,14 +632,15 @@ def _lines_of(place: RankPlace) -> list[str]:
         *([place.line] if place.line else []),
         *([f"main thread {place.thread_state}"] if place.thread_state else []),
     ]
-    is_old = place.age_s >= _OLD_S or place.sampled_step is not None
-    if where or (seen and not is_old):
-        lines.append("  in " + ", ".join(where if is_old else where + seen))
-    if seen and is_old:
+    if where or (seen and place.age_s is None):
+        lines.append("  in " + ", ".join(where + seen if place.age_s is None else where))
+    if seen and place.age_s is not None:
         step = "" if place.sampled_step is None else f", in step {place.sampled_step:,}"
         lines.append(
             f"  last sample, {_time(place.age_s)} before the process was last seen{step}: {', '.join(seen)}"
         )
+    if place.state == GONE and not (where or seen):
+        lines.append("  where in the step is unknown: neither this step nor the ones before have samples")
     lines += [f"  {worker}" for worker in place.workers]
     overhead = f"overhead {place.overhead}" if place.overhead else ""
     average = ", ".join(
