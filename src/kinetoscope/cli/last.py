@@ -13,7 +13,7 @@ import click
 def command(target: str | None, *, as_json: bool) -> None:
     """Show the newest incident of the jobs that were left on, or where a hanging job is right now.
 
-    The files of the job are read, so nothing in the job has to respond. PID is a process of the job, FOLDER that of a job, of an incident, or
+    Nothing in the job has to respond: its files are read, and the stack of a living process from its memory. PID is a process of the job, FOLDER that of a job, of an incident, or
     of all jobs; without one, all jobs of this user (`KINETOSCOPE_DIR`).
     """
     from kinetoscope.display.terminal import echo

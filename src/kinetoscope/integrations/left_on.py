@@ -86,6 +86,10 @@ class LeftOnTraining:
 
     def end(self, error: BaseException | None = None) -> None:
         """The training has ended; `error` is the exception that ended it, which is an incident."""
+        # While the step that raised it is still under way.
+        if self._is_own and error is not None:
+            self.recorder.__exit__(type(error), error, None)
+            return
         if error is not None:
             self.recorder.training_failed(error)
         self.close_step()

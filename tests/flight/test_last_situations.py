@@ -15,6 +15,7 @@ import time
 import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def loop_in_python():
 
 
 def sleeping():
-    time.sleep(100_000)  # here
+    sleep(100_000)  # here
 
 
 def stopped():
@@ -78,7 +79,7 @@ def fifo():
 
 
 def thread_join():
-    thread = threading.Thread(target=time.sleep, args=(100_000,), daemon=True)
+    thread = threading.Thread(target=sleep, args=(100_000,), daemon=True)
     thread.start()
     thread.join()  # here
 
@@ -89,7 +90,7 @@ class Stuck(Dataset):
 
     def __getitem__(self, at):
         if at == 5:
-            time.sleep(100_000)  # in the worker
+            sleep(100_000)  # in the worker
         return torch.ones(1)
 
 
