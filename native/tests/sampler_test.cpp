@@ -187,7 +187,7 @@ struct World {
   }
 
   kinetoscope_interpreter here() const {
-    return {&interpreter, &interpreter.gil, &code_type, &text_type, &bytes_type, &main, &main};
+    return {&interpreter, &interpreter.gil, &code_type, &text_type, &bytes_type, &main, &main, 0, 0, 0};
   }
 };
 
