@@ -109,3 +109,23 @@ except ModuleNotFoundError as error:
 def test_nobody_waits_after_giving_up(tmp_path):
     program = "waiting.give_up()\nimport torch\nwaiting.give_up()\nprint(calls)"
     assert run(tmp_path, program) == "[]\n"
+
+
+def test_nothing_is_called_while_another_thread_imports_the_module(tmp_path):
+    program = """
+import threading
+waiting.give_up()
+at_the_import, go_on = threading.Event(), threading.Event()
+sys.at_the_import, sys.go_on = at_the_import, go_on
+thread = threading.Thread(target=__import__, args=("torch",))
+thread.start()
+at_the_import.wait(60)
+waiting.wait()
+print(calls)
+go_on.set()
+thread.join(60)
+waiting.wait()
+print(calls)
+"""
+    torch = "import sys\nsys.at_the_import.set()\nsys.go_on.wait(60)\nvalue = 7\n"
+    assert run(tmp_path, program, torch) == "[]\n[7]\n"

@@ -27,11 +27,15 @@ class AfterImport:
         self._looking = False
 
     def wait(self) -> None:
-        """Begin to wait; if the module is imported already, call the function now."""
-        if self._name in sys.modules:
-            self._then()
-        else:
+        """Begin to wait; if the module is imported already, call the function now.
+
+        While another thread is importing it, neither: in a forked child that thread is gone, and an import of a part of it never returns.
+        """
+        module = sys.modules.get(self._name)
+        if module is None:
             sys.meta_path.insert(0, self)
+        elif not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            self._then()
 
     def give_up(self) -> None:
         """Stop waiting."""

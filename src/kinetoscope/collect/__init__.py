@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope._errors import MissingDependencyError, missing_torch
 from kinetoscope._import_aside import import_aside
-from kinetoscope.collect.torch_compat.dynamo import keep_out
+from kinetoscope.collect.process.dynamo import keep_out
 
 if TYPE_CHECKING:
     from kinetoscope.collect.calibration import calibrate

@@ -26,6 +26,7 @@ from kinetoscope.collect.engines.choose import (
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.calibration import calibration
 from kinetoscope.collect.process.devices import described_devices
+from kinetoscope.collect.process.dynamo import keep_out
 from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import check_that_something_is_recorded, recordable
@@ -315,6 +316,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             raise already_recording()
         if self._state is not SessionState.PREPARED:
             raise StateError("this session was stopped by another thread while it was being started.")
+        keep_out()
         try:
             # Set before the engine starts: after an interrupt in the middle of that, the engine must be stopped.
             self._move(Move.START)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
@@ -59,14 +60,23 @@ _IGNORED = {
 
 
 def keep_out() -> None:
-    """Apply the rules as soon as the program has imported Dynamo, which this does not import."""
-    AfterImport("torch._dynamo", _apply).wait()
+    """Apply the rules as soon as the program has imported Dynamo, which this does not import.
+
+    Each session calls this again: another thread may have been importing Dynamo before.
+    """
+    if not _applied and _import not in sys.meta_path:
+        _import.wait()
 
 
 def _apply() -> None:
+    _applied.append(True)
     for rule in (_do_not_trace, _do_not_compile, _represent):
         with suppress(ImportError, AttributeError):
             rule()
+
+
+_applied: list[bool] = []
+_import = AfterImport("torch._dynamo", _apply)
 
 
 def _do_not_trace() -> None:
