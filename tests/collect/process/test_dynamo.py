@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 import kinetoscope
 from kinetoscope import itt
 from kinetoscope.collect import OPTIMIZER_STEPS
-from kinetoscope.collect.torch_compat import dynamo
+from kinetoscope.collect.process import dynamo
 from tests.support import warm_python
 from tests.support.recorded import profile
 
