@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.sources.storages import others_rest
-
 if TYPE_CHECKING:
     from kinetoscope.collect.request.options import TraceObserver
 
@@ -20,7 +17,6 @@ class ObserverWindow:
         self.observer = observer
         self._is_open = False
         self._is_closing = False
-        self._has_warned = False
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -32,13 +28,6 @@ class ObserverWindow:
                 return
             # Set before the call: after an interrupt in the middle of it the observer may be running, and must be stopped.
             self._is_open = True
-        is_torchs = type(self.observer).__name__ == "ExecutionTraceObserver"
-        if is_torchs and not self._has_warned and not others_rest():
-            self._has_warned = True
-            warn_user(
-                "execution_trace_observer: other threads are running. Torch's observer of execution traces can crash the program "
-                "while they run operators: record it while only one thread does."
-            )
         try:
             self.observer.start()
         except Exception:

@@ -49,6 +49,8 @@ class ExecutionTraceObserver:
     A process can have one registered observer at a time. The file contains everything that was recorded between any `start` and
     `stop`. It is strict JSON once the observer is unregistered, at the latest when Python exits. A forked child neither writes to
     it nor finishes it.
+
+    torch's observer can crash the process if another thread runs operators while it starts or stops: let such threads wait then.
     """
 
     def __init__(self) -> None:
