@@ -10,7 +10,7 @@ from tests.support.effort import STRESS
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 # `import kinetoscope` is the program's own import; each of these keeps its code.
-KEPT = {"kinetoscope", "kinetoscope._errors", "kinetoscope._import_aside", "kinetoscope._version"}
+KEPT = {f"kinetoscope{module}" for module in ("", "._errors", "._forks", "._import_aside", "._version")}
 
 SESSION = """
     with kinetoscope.profile(activities=CPU, engine="native") as session:

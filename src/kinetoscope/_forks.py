@@ -33,3 +33,5 @@ class Forks:
 
 
 FORKS = Forks()
+# Keeps the names in it alive, see `_import_aside`.
+_CODE = sys._getframe().f_code
