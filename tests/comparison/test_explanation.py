@@ -166,6 +166,29 @@ def test_what_is_shown_is_what_a_step_takes_longer_for():
     assert (part["what"], part["line"], part["base_line"], part["module"]) == ("aten::conv2d", 9, 9, None)
 
 
+def filling(took_ms, *, fresh):
+    """Steps that fill 64 MiB with zeros, on a machine that was calibrated."""
+    builder, size = TraceBuilder(), 64 * 2**20
+    for step in range(8):
+        at_ns, took_ns = step * 20 * MS, took_ms * MS
+        builder.step(step, at_ns, took_ns + MS)
+        line = builder.stack(("train.py", 5, "train"))
+        if fresh:
+            builder.span("aten::zeros", at_ns, took_ns, stack=line)
+            builder.allocate(at_ns + 10, at_ns + 4096, size, thread=0, device=(0, -1))
+            builder.free(at_ns + took_ns + 5, at_ns + 4096)
+        shapes = builder.shapes([[size // 4]], ["float"])
+        builder.span("aten::zero_", at_ns + 20, took_ns - 40, shapes=shapes, stack=line)
+    rates = {"call": [[1, 1000]], "stream": [[100_000_000, 2 * MS]]}
+    return builder.know("attainable", rates).build()
+
+
+def test_what_new_memory_takes_longer_is_fresh_memory_at_its_line():
+    found = explained(filling(2, fresh=False), filling(8, fresh=True))
+    assert "fresh memory" in found.explanation.parts[0].what
+    assert (found.explanation.parts[0].file, found.explanation.parts[0].line) == ("train.py", 5)
+
+
 def test_runs_whose_steps_are_the_same_have_nothing_to_explain():
     found = explained(alternating(), alternating())
     assert found.why == ""
