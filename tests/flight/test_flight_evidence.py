@@ -62,7 +62,8 @@ def test_a_ring_that_cannot_be_copied_is_moved(tmp_path, most_bytes):
         + LIMIT.format(most_bytes)
         + "raise ValueError('the real end')\n",
     )
-    assert done.returncode == 1
+    # 120: the limit is also that of the file of standard error, which Python could not flush.
+    assert done.returncode in (1, 120)
     ((path,),) = ([*(tmp_path / "jobs").glob("*/*/incidents/*/rank0.recording")],)
     assert path.parent.name.endswith("-crash")
     with kinetoscope.open(path) as trace:

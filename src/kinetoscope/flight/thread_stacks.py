@@ -14,12 +14,12 @@ def thread_stacks() -> dict[str, list[str]]:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
-    frames = sorted(
-        sys._current_frames().items(),
-        key=lambda one: (one[0] != main, names.get(one[0], "").startswith("kinetoscope"), one[0]),
+    frames = sys._current_frames()
+    # This frame must not hold itself: that would keep alive what its callers refer to.
+    del frames[threading.get_ident()]
+    first_main = sorted(
+        frames, key=lambda thread: (thread != main, names.get(thread, "").startswith("kinetoscope"), thread)
     )
     return {
-        f"{names.get(number, '')} ({number})": traceback.format_stack(frame)
-        for number, frame in frames
-        if number != threading.get_ident()
+        f"{names.get(thread, '')} ({thread})": traceback.format_stack(frames[thread]) for thread in first_main
     }

@@ -852,6 +852,25 @@ def test_an_optimizer_whose_parameters_cannot_be_read_steps_as_before():
     assert parts[-1]["counts"]["skipped_storages"] >= 1
 
 
+def test_a_look_at_threads_before_a_fork_keeps_no_object_of_the_caller():
+    class Loader:
+        pass
+
+    def fork_for(loader):
+        assert loader
+        storages_module.others_rest()
+
+    loader = Loader()
+    dropped = weakref.ref(loader)
+    gc.disable()
+    try:
+        fork_for(loader)
+        del loader
+        assert dropped() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize(("thread", "losses"), [("work", "['unread_gradients']"), ("stop.wait", "[]")])
 def test_a_fork_beside_a_working_thread_reads_no_inherited_gradients(tmp_path, thread, losses):
     done = warm_python.run(

@@ -691,11 +691,10 @@ _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
 
 def others_rest() -> bool:
     """Whether no other Python thread can be running operators, judged as `native/recorder/tensor_reader.cpp` does."""
-    frames, here = sys._current_frames(), threading.get_ident()
-    return all(
-        thread == here or frame.f_code in RESTING or _waits_in_system(thread, frame)
-        for thread, frame in frames.items()
-    )
+    frames = sys._current_frames()
+    # A cycle of this frame with its own variable would leave what its callers refer to, at a fork a DataLoader, to the collector.
+    del frames[threading.get_ident()]
+    return all(frame.f_code in RESTING or _waits_in_system(thread, frame) for thread, frame in frames.items())
 
 
 def _waits_in_system(thread: int, frame: FrameType | None) -> bool:
