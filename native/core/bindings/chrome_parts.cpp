@@ -116,9 +116,19 @@ class ChromeParts {
     for (const auto& [key, value] : reader.header())
       header.append(nb::make_tuple(to_str(key), to_str(value)));
     for (const ChromeWindow& window : taken.windows) {
-      windows.append(
-          nb::make_tuple(to_str(window.name), less(window.start_ns, base_ns_), window.duration_ns));
+      windows.append(nb::make_tuple(
+          to_str(window.name), less(window.start_ns, base_ns_), window.duration_ns,
+          window.thread < 0 ? -1 : order.thread_rows[static_cast<std::size_t>(window.thread)]));
     }
+    nb::list counter_processes;
+    for (const std::string_view raw : taken.counter_processes.texts()) {
+      int64_t number = -1;
+      std::string text;
+      identify(raw, number, text);
+      counter_processes.append(nb::make_tuple(number, to_str(text)));
+    }
+    made["counter_processes"] = counter_processes;
+    made["implausible"] = array_of(taken.implausible);
     made["header"] = header;
     made["windows"] = windows;
     made["base_ns"] = base_ns_;
@@ -294,6 +304,7 @@ class ChromeParts {
     LaterColumns made = by_time(rows.time_ns, rows.rows);
     made.add<int32_t>("name", rows.name);
     made.add<double>("value", rows.value);
+    made.add<int32_t>("process", rows.process);
     return made.made(later);
   }
 
@@ -407,6 +418,8 @@ class ChromeParts {
     made["bad_arguments"] = losses.bad_arguments;
     made["bad_ids"] = losses.bad_ids;
     made["repeated_lists"] = losses.repeated_lists;
+    made["bad_texts"] = losses.bad_texts;
+    made["implausible_durations"] = losses.implausible_durations;
     made["bad_memory_events"] = losses.bad_memory_events;
     made["negative_durations"] = losses.negative_durations;
     made["missing_durations"] = losses.missing_durations;

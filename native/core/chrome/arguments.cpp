@@ -181,6 +181,10 @@ const char* Arguments::read(const char* p, const char* end, std::size_t& deepest
   }
 }
 
+void Arguments::add(std::string_view key, std::string_view raw) {
+  if (!raw.empty()) append_pair(key, raw, unknown_);
+}
+
 void Arguments::append_rest(std::string& out) const {
   for (uint64_t left = seen_; left != 0; left &= left - 1) {
     const std::size_t number = static_cast<std::size_t>(std::countr_zero(left));

@@ -83,6 +83,8 @@ class Arguments {
   }
   void drop(uint64_t mask) { seen_ &= ~mask; }
   bool nothing_left() const { return seen_ == 0 && unknown_.empty(); }
+  // Adds one that the event has beside its arguments; nothing if that is empty.
+  void add(std::string_view key, std::string_view raw);
   // Appends the arguments that were not taken as members of an object: "key":value,"key":value.
   void append_rest(std::string& out) const;
 

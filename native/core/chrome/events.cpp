@@ -158,6 +158,7 @@ ChromeEvents::ChromeEvents(std::vector<std::pair<std::string, ChromeCategory>> k
       shape_rows(seed),
       arguments(seed),
       metadata(seed),
+      counter_processes(seed),
       known_(std::move(known)),
       max_bytes_(max_bytes),
       raw_threads_(seed),
@@ -172,7 +173,7 @@ std::size_t ChromeEvents::bytes() const {
   std::size_t total = spans.bytes() + kernels.bytes() + copies.bytes() + allocations.bytes() +
                       counters.bytes() + flows.bytes() + arguments.bytes() + ends_.bytes();
   for (const TextTable* table : {&strings, &categories, &call_stacks, &shape_texts, &shape_rows, &metadata,
-                                 &raw_threads_, &thread_keys_, &raw_shapes_, &ids_}) {
+                                 &counter_processes, &raw_threads_, &thread_keys_, &raw_shapes_, &ids_}) {
     total += table->bytes();
   }
   return total;
@@ -228,10 +229,17 @@ void ChromeEvents::take(const ChromeEvent& event, Arguments& arguments) {
 
 int32_t ChromeEvents::text_row(TextTable& table, std::string_view raw) {
   const std::string_view inside = inside_quotes(raw);
-  if (inside.find('\\') == std::string_view::npos) return table.add(inside);
-  scratch_.clear();
-  append_unescaped(inside, scratch_);
-  return table.add(scratch_);
+  bool fresh = false;
+  int32_t row = 0;
+  if (inside.find('\\') == std::string_view::npos) {
+    row = table.add(inside, &fresh);
+  } else {
+    scratch_.clear();
+    append_unescaped(inside, scratch_);
+    row = table.add(scratch_, &fresh);
+  }
+  if (fresh && has_damage(inside)) ++losses.bad_texts;
+  return row;
 }
 
 int16_t ChromeEvents::category_row(std::string_view raw) {
@@ -254,7 +262,7 @@ int16_t ChromeEvents::category_row(std::string_view raw) {
 
 // Checks each id once: a damaged one would put its events in the wrong place.
 void ChromeEvents::check_id(std::string_view raw) {
-  if (!raw.empty() && !is_quoted(raw) && !is_json(raw)) ++losses.bad_ids;
+  if (!raw.empty() && (is_quoted(raw) ? has_damage(raw) : !is_json(raw))) ++losses.bad_ids;
 }
 
 int32_t ChromeEvents::thread_row(std::string_view process, std::string_view thread, bool on_device) {
@@ -290,7 +298,7 @@ int32_t ChromeEvents::thread_row(std::string_view process, std::string_view thre
 }
 
 bool ChromeEvents::time_of(std::string_view raw, int64_t& time_ns) {
-  const auto known = raw.empty() ? std::nullopt : nanoseconds_of(raw);
+  const auto known = raw.empty() ? std::nullopt : in_nanoseconds_ ? integer_of(raw) : nanoseconds_of(raw);
   if (!known || *known > kLatestNs || *known < -kLatestNs) {
     ++losses.bad_times;
     return false;
@@ -360,6 +368,8 @@ int32_t ChromeEvents::add_span(const ChromeEvent& event, Arguments& arguments, i
   spans.category.set(row, category);
   spans.kind.set(row, how.kind);
   spans.flags.set(row, flags);
+  if (!how.on_device) last_host_thread_ = thread;
+  first_ns_ = std::min(first_ns_, start_ns);
   int64_t end_ns = start_ns;
   if (!__builtin_add_overflow(start_ns, duration_ns, &end_ns)) latest_ns_ = std::max(latest_ns_, end_ns);
 
@@ -381,6 +391,11 @@ int32_t ChromeEvents::add_span(const ChromeEvent& event, Arguments& arguments, i
   if (arguments.has(Argument::CallStack)) {
     const std::string_view raw = arguments.take(Argument::CallStack);
     if (!inside_quotes(raw).empty()) spans.call_stack.set(row, text_row(call_stacks, raw));
+  } else if (!event.frame.empty()) {
+    check_id(event.frame);
+    scratch2_.assign(1, kFieldEnd);
+    append_unescaped(inside_quotes(event.frame), scratch2_);
+    spans.call_stack.set(row, call_stacks.add(scratch2_));
   }
   spans.rows = row + 1;
   if (how.on_device) {
@@ -389,6 +404,8 @@ int32_t ChromeEvents::add_span(const ChromeEvent& event, Arguments& arguments, i
     if (stream == threads[static_cast<std::size_t>(thread)].number) arguments.take(Argument::Stream);
     add_device_facts(static_cast<int32_t>(row), how.kind, arguments);
   }
+  arguments.add("tts", event.thread_time);
+  arguments.add("tdur", event.thread_duration);
   spans.arguments.set(row, arguments_row(arguments));
   return static_cast<int32_t>(row);
 }

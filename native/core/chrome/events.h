@@ -33,7 +33,8 @@ inline constexpr uint8_t kFlagAsync = 1, kFlagUnfinished = 2, kFlagInstant = 8;
 
 // The raw values of one event; empty where it has none.
 struct ChromeEvent {
-  std::string_view phase, category, name, process, thread, time, duration, id, scope;
+  std::string_view phase, category, name, process, thread, time, duration, id, scope, frame;
+  std::string_view thread_time, thread_duration;
 };
 
 // A process or thread as a raw value of `pid` or `tid` names it: a number, or else a text, which may contain
@@ -49,6 +50,7 @@ struct ChromeThread {
 struct ChromeWindow {
   std::string name;
   int64_t start_ns, duration_ns;
+  int32_t thread;  // of the host, the last before it in the file; -1 without
 };
 
 struct ChromeSpanRows {
@@ -93,7 +95,7 @@ struct ChromeAllocationRows {
 struct ChromeCounterRows {
   std::size_t rows = 0;
   PackedColumn time_ns{0};
-  PackedColumn name{0};
+  PackedColumn name{0}, process{0};
   PackedReals value{0};
 
   std::size_t bytes() const;
@@ -115,7 +117,7 @@ struct ChromeLosses {
   int64_t unmatched_ends = 0, unfinished_begins = 0, too_deep = 0, beyond_memory_limit = 0;
   int64_t bad_arguments = 0, oversized_values = 0, ignored_events = 0, text_after_end = 0,
           bad_memory_events = 0;
-  int64_t bad_ids = 0, repeated_lists = 0;
+  int64_t bad_ids = 0, repeated_lists = 0, bad_texts = 0, implausible_durations = 0;
 };
 
 // Arguments of spans that have no column, as JSON objects. Usually few different ones repeat in many spans;
@@ -176,6 +178,8 @@ class ChromeEvents {
   ChromeEvents(std::vector<std::pair<std::string, ChromeCategory>> known, std::size_t max_bytes,
                uint64_t seed);
 
+  // Whether times are nanoseconds, against the format; decided before the first event is taken.
+  void read_nanoseconds() { in_nanoseconds_ = true; }
   // `event` and `arguments` point into the text of one event, and are only read during the call.
   void take(const ChromeEvent& event, Arguments& arguments);
   // Ends the spans that have no end event.
@@ -184,7 +188,8 @@ class ChromeEvents {
   TextTable strings, categories, call_stacks;
   TextTable shape_texts, shape_rows;  // minified texts; "dims types concrete strides" by their rows
   ChromeArgumentTexts arguments;
-  TextTable metadata;  // fields joined by kFieldEnd
+  TextTable metadata;           // fields joined by kFieldEnd
+  TextTable counter_processes;  // raw
   std::vector<ChromeThread> threads;
   std::vector<ChromeWindow> windows;
   ChromeSpanRows spans;
@@ -196,6 +201,7 @@ class ChromeEvents {
   ChromeLosses losses;
   int64_t flows_implied = 0;
   bool has_python = false;
+  std::vector<int32_t> implausible;  // the names of spans whose durations are
 
   std::size_t bytes() const;
   // More tracks than any real file has; a limit on memory.
@@ -211,7 +217,7 @@ class ChromeEvents {
   // asynchronous operation.
   struct OpenSpans {
     std::vector<int32_t> rows;
-    int64_t last_ns;  // of the last event
+    int64_t last_ns = -kLatestNs;  // of the last event
   };
   // The events in the order of the file, for tracks that turn out not to be in order of time. An end event
   // that found its span at once is stored as the span's number, because the span has its time and usually its
@@ -251,11 +257,13 @@ class ChromeEvents {
   int32_t operation_of(const ChromeEvent& event);
   void begin_span(int32_t owner, int32_t span);
   void end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns);
+  void clip_implausible();
   void end_span(int32_t span, int64_t end_ns);
-  // The innermost of the `open` spans with the name of an end event, or the innermost of all. The search is
-  // limited, so that no file can take hours.
+  // The innermost of the `open` spans with the name of an end event, or of all if that has none; else the
+  // end. The search is limited, so that no file can take hours.
   static constexpr std::ptrdiff_t kMostLookedThrough = 1024;
   std::vector<int32_t>::iterator innermost(std::vector<int32_t>& open, int32_t name) const;
+  bool end_empty(std::vector<int32_t>& open, int32_t name, int64_t time_ns);
   void match_in_order_of_time();
 
   std::vector<std::pair<std::string, ChromeCategory>> known_;
@@ -272,9 +280,10 @@ class ChromeEvents {
   std::vector<int32_t> thread_of_raw_, shape_text_of_raw_;
   std::string last_process_, last_thread_;
   bool last_on_device_ = false;
-  int32_t last_thread_row_ = -1;
+  int32_t last_thread_row_ = -1, last_host_thread_ = -1;
+  bool in_nanoseconds_ = false;
   int64_t last_correlation_ = -1;
-  int64_t latest_ns_ = 0;
+  int64_t first_ns_ = kLatestNs, latest_ns_ = 0;
   std::unordered_map<int32_t, OpenSpans> open_;  // by owner
   std::unordered_set<int32_t> disordered_;       // owners
   Ends ends_;

@@ -279,6 +279,15 @@ void append_json_escaped(std::string_view text, std::string& out) {
   }
 }
 
+bool has_damage(std::string_view text) {
+  while (!text.empty()) {
+    const DecodedCharacter character = decode_character(text);
+    if (!character.valid || character.code_point < 0x20) return true;
+    text.remove_prefix(character.bytes);
+  }
+  return false;
+}
+
 bool is_json(std::string_view text) { return JsonChecker(text).check(); }
 
 bool split_json_object(std::string_view json, std::vector<JsonMember>& members) {

@@ -29,6 +29,9 @@ std::u32string decode_text(std::string_view text);
 // Appends the inside of a JSON string (no quotes around it) that a strict parser reads as decode_text(text).
 void append_json_escaped(std::string_view text, std::string& out);
 
+// Whether there is a raw control character or broken UTF-8 in the text, which no JSON string may contain.
+bool has_damage(std::string_view text);
+
 // Whether `text` is exactly one JSON value (RFC 8259) in valid UTF-8, nested at most 200 deep.
 bool is_json(std::string_view text);
 

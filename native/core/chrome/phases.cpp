@@ -33,7 +33,9 @@ std::size_t ChromeAllocationRows::bytes() const {
          device_index.bytes();
 }
 
-std::size_t ChromeCounterRows::bytes() const { return time_ns.bytes() + name.bytes() + value.bytes(); }
+std::size_t ChromeCounterRows::bytes() const {
+  return time_ns.bytes() + name.bytes() + process.bytes() + value.bytes();
+}
 
 std::size_t ChromeFlowRows::bytes() const {
   return time_ns.bytes() + id.bytes() + thread.bytes() + name.bytes() + category.bytes() + phase.bytes();
@@ -60,7 +62,7 @@ void ChromeEvents::take_complete(const ChromeEvent& event, Arguments& arguments)
     // The time for which the profiler was on, on a track that does not belong to the program.
     scratch_.clear();
     append_unescaped(inside_quotes(event.name), scratch_);
-    windows.push_back({scratch_, start_ns, duration_ns});
+    windows.push_back({scratch_, start_ns, duration_ns, last_host_thread_});
     return;
   }
   add_span(event, arguments, start_ns, duration_ns, flags);
@@ -72,7 +74,7 @@ void ChromeEvents::take_instant(const ChromeEvent& event, Arguments& arguments) 
   const std::string_view name = inside_quotes(event.name);
   if (name == "[memory]") return take_allocation(event, arguments, time_ns);
   if (event.category.empty() && (name.starts_with("Iteration Start: ") || name == "Record Window End")) {
-    windows.push_back({std::string(name), time_ns, 0});
+    windows.push_back({std::string(name), time_ns, 0, last_host_thread_});
     return;
   }
   add_span(event, arguments, time_ns, 0, kFlagInstant);
@@ -137,10 +139,15 @@ void ChromeEvents::take_counter(const ChromeEvent& event, Arguments& arguments) 
     }
     if (p < end && *p == ',') ++p;
   }
+  const int32_t process = counter_processes.add(event.process);
   for (const auto& [key, value] : values) {
     const std::size_t row = counters.rows++;
     counters.time_ns.set(row, time_ns);
-    counters.name.set(row, strings.add(values.size() == 1 ? name : name + ": " + key));
+    bool fresh = false;
+    const std::string full = values.size() == 1 ? name : name + ": " + key;
+    counters.name.set(row, strings.add(full, &fresh));
+    if (fresh && has_damage(full)) ++losses.bad_texts;
+    counters.process.set(row, process);
     counters.value.set(row, value);
   }
 }
@@ -207,7 +214,7 @@ int32_t ChromeEvents::operation_of(const ChromeEvent& event) {
 void ChromeEvents::begin_span(int32_t owner, int32_t span) {
   const int64_t start_ns = spans.start_ns[static_cast<std::size_t>(span)];
   OpenSpans& open = open_[owner];
-  if (!open.rows.empty() && start_ns < open.last_ns) disordered_.insert(owner);
+  if (start_ns < open.last_ns) disordered_.insert(owner);
   open.last_ns = start_ns;
   open.rows.push_back(span);
   ends_.owner.set(ends_.rows, owner);
@@ -218,31 +225,48 @@ void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64
   const int32_t name = inside_quotes(raw_name).empty() ? -1 : text_row(strings, raw_name);
   const std::size_t row = ends_.rows++;
   ends_.owner.set(row, owner);
-  const auto keep_for_later = [&] {
+  const auto keep_unmatched = [&] {
     ends_.name.set(row, name);
     ends_.time_ns.set(row, end_ns);
-    disordered_.insert(owner);
   };
-  if (disordered_.contains(owner)) return keep_for_later();
-  const auto found = open_.find(owner);
-  if (found == open_.end() || end_ns < found->second.last_ns) return keep_for_later();
-  OpenSpans& open = found->second;
+  if (disordered_.contains(owner)) return keep_unmatched();
+  OpenSpans& open = open_[owner];
+  if (end_ns < open.last_ns) {
+    disordered_.insert(owner);
+    return keep_unmatched();
+  }
+  open.last_ns = end_ns;
   const auto ended = innermost(open.rows, name);
-  if (name >= 0 && spans.name[static_cast<std::size_t>(*ended)] != name) return keep_for_later();
+  if (ended == open.rows.end()) return keep_unmatched();
   ends_.span.set(row, int64_t{*ended} * 2 + 1);
   if (name < 0) ends_.name.set(row, name);
   end_span(*ended, end_ns);
   open.rows.erase(ended);
-  open.last_ns = end_ns;
-  if (open.rows.empty()) open_.erase(found);
+  if (open.rows.empty()) open_.erase(owner);
 }
 
 std::vector<int32_t>::iterator ChromeEvents::innermost(std::vector<int32_t>& open, int32_t name) const {
+  if (name < 0) return open.empty() ? open.end() : open.end() - 1;
   const auto first = std::ssize(open) > kMostLookedThrough ? open.end() - kMostLookedThrough : open.begin();
-  for (auto place = open.end(); name >= 0 && place != first;) {
+  for (auto place = open.end(); place != first;) {
     if (spans.name[static_cast<std::size_t>(*--place)] == name) return place;
   }
-  return open.end() - 1;
+  return open.end();
+}
+
+// Ends an open span at the time at which it began: writers may put its end before its begin.
+bool ChromeEvents::end_empty(std::vector<int32_t>& open, int32_t name, int64_t time_ns) {
+  const auto start_of = [this](int32_t span) { return spans.start_ns[static_cast<std::size_t>(span)]; };
+  auto place = std::ranges::upper_bound(open, time_ns, {}, start_of);
+  for (auto left = kMostLookedThrough; left > 0 && place != open.begin(); --left) {
+    --place;
+    if (start_of(*place) != time_ns) return false;
+    if (name >= 0 && spans.name[static_cast<std::size_t>(*place)] != name) continue;
+    end_span(*place, time_ns);
+    open.erase(place);
+    return true;
+  }
+  return false;
 }
 
 void ChromeEvents::end_span(int32_t span, int64_t end_ns) {
@@ -281,29 +305,25 @@ void ChromeEvents::match_in_order_of_time() {
     return std::make_tuple(event.owner, event.time_ns, event.span >= 0);
   });
   for (const int32_t owner : disordered_) open_[owner].rows.clear();
-  const auto end_one = [this](std::vector<int32_t>& open, const Event& event, bool of_any_name) {
-    if (open.empty()) return false;
-    const auto ended = innermost(open, event.name);
-    const bool named = event.name < 0 || spans.name[static_cast<std::size_t>(*ended)] == event.name;
-    if (!named && !of_any_name) return false;
-    end_span(*ended, event.time_ns);
-    open.erase(ended);
-    return true;
-  };
-  std::vector<Event> later;
+  std::vector<Event> early;
   for (std::size_t at = 0; at < events.size(); ++at) {
     const Event& event = events[at];
     std::vector<int32_t>& open = open_[event.owner].rows;
     if (event.span >= 0) {
       open.push_back(event.span);
-    } else if (!end_one(open, event, false)) {
-      later.push_back(event);
+    } else if (const auto ended = innermost(open, event.name); ended != open.end()) {
+      end_span(*ended, event.time_ns);
+      open.erase(ended);
+    } else {
+      early.push_back(event);
     }
     const bool last = at + 1 == events.size() || events[at + 1].owner != event.owner ||
                       events[at + 1].time_ns != event.time_ns;
     if (!last) continue;
-    for (const Event& end : later) losses.unmatched_ends += end_one(open, end, true) ? 0 : 1;
-    later.clear();
+    for (const Event& end : early) {
+      losses.unmatched_ends += end_empty(open, end.name, end.time_ns) ? 0 : 1;
+    }
+    early.clear();
   }
 }
 
@@ -343,12 +363,21 @@ void ChromeEvents::take_metadata(const ChromeEvent& event, Arguments& arguments)
   scratch2_ += kFieldEnd;
   std::string rest;
   arguments.append_rest(rest);
-  scratch2_ += "{" + rest + "}";
-  metadata.add(scratch2_);
+  rest = "{" + rest + "}";
+  bool fresh = false;
+  metadata.add(scratch2_ + rest, &fresh);
+  if (fresh && !is_json(rest)) ++losses.bad_arguments;
+  if (fresh && has_damage(event.name)) ++losses.bad_texts;
 }
 
 void ChromeEvents::close() {
   if (!disordered_.empty()) match_in_order_of_time();
+  for (std::size_t row = 0; row < ends_.rows; ++row) {
+    const auto owner = static_cast<int32_t>(ends_.owner[row]);
+    if (ends_.span[row] >= 0 || disordered_.contains(owner)) continue;
+    const auto name = static_cast<int32_t>(ends_.name[row]);
+    losses.unmatched_ends += end_empty(open_[owner].rows, name, ends_.time_ns[row]) ? 0 : 1;
+  }
   disordered_.clear();
   ends_ = Ends();
   for (const auto& [owner, open] : open_) {
@@ -360,7 +389,41 @@ void ChromeEvents::close() {
     }
   }
   open_.clear();
+  clip_implausible();
   arguments.close();
+}
+
+// A duration is implausible if the span outlasts everything else in the file by an hour, and a hundred times.
+void ChromeEvents::clip_implausible() {
+  constexpr int64_t kHourNs = int64_t{3600} * 1'000'000'000;
+  if (latest_ns_ - first_ns_ <= kHourNs) return;
+  int64_t first_ns = kLatestNs, latest_ns = -kLatestNs;
+  const auto look = [&](int64_t time_ns) {
+    first_ns = std::min(first_ns, time_ns);
+    latest_ns = std::max(latest_ns, time_ns);
+  };
+  for (std::size_t row = 0; row < spans.rows; ++row) look(spans.start_ns[row]);
+  for (std::size_t row = 0; row < allocations.rows; ++row) look(allocations.time_ns[row]);
+  for (std::size_t row = 0; row < counters.rows; ++row) look(counters.time_ns[row]);
+  const int64_t most_ns = std::max(kHourNs, (latest_ns - first_ns) * 100);
+  int64_t last_end_ns = latest_ns;
+  std::vector<std::size_t> beyond;
+  for (std::size_t row = 0; row < spans.rows; ++row) {
+    const int64_t end_ns = spans.start_ns[row] + spans.duration_ns[row];
+    if (end_ns - latest_ns > most_ns) {
+      beyond.push_back(row);
+    } else {
+      last_end_ns = std::max(last_end_ns, end_ns);
+    }
+  }
+  // One span alone is not implausible: there is nothing that it could outlast.
+  if (spans.rows + allocations.rows + counters.rows <= beyond.size()) return;
+  losses.implausible_durations = static_cast<int64_t>(beyond.size());
+  for (const std::size_t row : beyond) {
+    spans.duration_ns.set(row, last_end_ns - spans.start_ns[row]);
+    spans.flags.set(row, spans.flags[row] | kFlagUnfinished);
+    implausible.push_back(static_cast<int32_t>(spans.name[row]));
+  }
 }
 
 }  // namespace kinetoscope

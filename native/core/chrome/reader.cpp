@@ -13,13 +13,17 @@ namespace kinetoscope {
 namespace {
 
 // The members of an event that are read; the last one is its arguments.
-constexpr std::string_view kMemberNames[] = {"ph",  "cat", "name", "pid",   "tid", "ts",
-                                             "dur", "id",  "id2",  "scope", "args"};
+constexpr std::string_view kMemberNames[] = {"ph", "cat", "name",  "pid", "tid", "ts",   "dur",
+                                             "id", "id2", "scope", "sf",  "tts", "tdur", "args"};
 constexpr std::string_view ChromeEvent::* kFields[] = {
-    &ChromeEvent::phase,  &ChromeEvent::category, &ChromeEvent::name,     &ChromeEvent::process,
-    &ChromeEvent::thread, &ChromeEvent::time,     &ChromeEvent::duration, &ChromeEvent::id,
-    &ChromeEvent::id,     &ChromeEvent::scope};
+    &ChromeEvent::phase,          &ChromeEvent::category, &ChromeEvent::name,
+    &ChromeEvent::process,        &ChromeEvent::thread,   &ChromeEvent::time,
+    &ChromeEvent::duration,       &ChromeEvent::id,       &ChromeEvent::id,
+    &ChromeEvent::scope,          &ChromeEvent::frame,    &ChromeEvent::thread_time,
+    &ChromeEvent::thread_duration};
 constexpr std::size_t kMembers = std::size(kMemberNames), kArgs = kMembers - 1, kName = 2;
+
+constexpr int64_t kYear2001Ns = 1'000'000'000'000'000'000;
 
 std::size_t member_named(std::string_view name) {
   return static_cast<std::size_t>(std::find(std::begin(kMemberNames), std::end(kMemberNames), name) -
@@ -76,6 +80,8 @@ void ChromeReader::finish() {
   // A list may end without its bracket, because its writer may be killed at any time.
   const bool whole = state_ == State::Done || (list_ && state_ == State::Events && at_ == used_);
   if (!whole) taken_.losses.truncated = 1;
+  if (!held_.empty()) taken_.read_nanoseconds();
+  take_held();
   taken_.close();
   buffer_ = Column<char>();
   at_ = used_ = 0;
@@ -240,11 +246,16 @@ ChromeReader::Step ChromeReader::element() {
     go_to(after == nullptr ? p + 1 : after);
     return Step::Went;
   }
-  const char* after = event_at(p);
+  const char* after = event_at(p, end());
   if (after != nullptr) {
     ++events_;
     taken_.losses.too_deep += too_deep_ ? 1 : 0;
-    taken_.take(event_, arguments_);
+    taken_.losses.bad_texts += damaged_key_ ? 1 : 0;
+    if (!unit_decided_ && !event_.time.empty() && event_.phase != "\"M\"") {
+      decide_unit({p, static_cast<std::size_t>(after - p)});
+    } else {
+      taken_.take(event_, arguments_);
+    }
     go_to(after);
     return Step::Went;
   }
@@ -256,11 +267,35 @@ ChromeReader::Step ChromeReader::element() {
   return Step::Went;
 }
 
-const char* ChromeReader::event_at(const char* p) {
+// Times since 1970 that are too large for microseconds are nanoseconds if the first two are: a single one is
+// a mistake.
+void ChromeReader::decide_unit(std::string_view event) {
+  const bool is_large = integer_of(event_.time).value_or(0) >= kYear2001Ns;
+  if (is_large && held_.empty()) {
+    held_ = event;
+    return;
+  }
+  unit_decided_ = true;
+  if (held_.empty()) return taken_.take(event_, arguments_);
+  if (is_large) taken_.read_nanoseconds();
+  const std::string second(event);
+  take_held();
+  held_ = second;
+  take_held();
+}
+
+void ChromeReader::take_held() {
+  if (held_.empty()) return;
+  held_.append(kScanPadding, '\0');
+  const char* const stop = held_.data() + held_.size() - kScanPadding;
+  if (event_at(held_.data(), stop) == stop) taken_.take(event_, arguments_);
+  held_.clear();
+}
+
+const char* ChromeReader::event_at(const char* p, const char* stop) {
   event_ = ChromeEvent();
-  too_deep_ = false;
+  too_deep_ = damaged_key_ = false;
   arguments_.clear();
-  const char* const stop = end();
   const auto fail = [this](const char* at) {
     failed_at_ = at;
     return static_cast<const char*>(nullptr);
@@ -294,7 +329,11 @@ const char* ChromeReader::event_at(const char* p) {
       p = skip_space(p + 1, stop);
       if (p >= stop) return fail(stop);
       member = member_named({key, static_cast<std::size_t>(close - key)});
-      if (member < kMembers) gap_[previous].learn(gap, p, member);
+      if (member < kMembers) {
+        gap_[previous].learn(gap, p, member);
+      } else {
+        damaged_key_ |= has_damage({key, static_cast<std::size_t>(close - key)});
+      }
     }
     std::size_t deepest = 0;
     if (member == kArgs && *p == '{') {

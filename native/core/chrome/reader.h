@@ -48,7 +48,9 @@ class ChromeReader {
   Step member();
   Step element();
   Step skip_on();
-  const char* event_at(const char* p);
+  const char* event_at(const char* p, const char* stop);
+  void decide_unit(std::string_view event);
+  void take_held();
   const char* after_bad_event() const;
   bool may_look_again(std::size_t bytes) { return (looked_at_again_ += bytes) <= kMostLookedAtAgain; }
   void give_up_on(State skipping);
@@ -70,9 +72,11 @@ class ChromeReader {
   std::vector<std::pair<std::string, std::string>> header_;
   Arguments arguments_;
   ChromeEvent event_;
-  bool too_deep_ = false;  // of that event
+  bool too_deep_ = false, damaged_key_ = false;  // of that event
+  bool unit_decided_ = false;
+  std::string held_;  // the first event, while the unit of its time is not known
   // Predicted from the member before: a known one, none, or another.
-  LearnedGap gap_[13];
+  LearnedGap gap_[16];
   const char* failed_at_ = nullptr;
   // While a value that is too large is skipped.
   std::size_t skip_depth_ = 0;

@@ -402,3 +402,75 @@ def test_losses_of_arguments_say_what_was_kept():
     why = {loss["what"]: loss["why"] for loss in trace.losses}
     assert "Their events are included" in why["distinct arguments that could not be read"]
     assert "They are included" in why["events nested too deeply"]
+
+
+def test_a_kernel_of_days_in_a_trace_of_milliseconds_is_clipped_and_named():
+    days_us = 7 * 24 * 3600 * 1e6
+    trace = read(
+        json.dumps([op("aten::mm", 0, 4_000), op("gemm", 10, days_us, cat="kernel", pid=0, tid=7)]).encode()
+    )
+    assert trace.duration_ns == 4_000_000
+    (loss,) = trace.losses
+    assert (loss["code"], loss["where"]) == ("implausible_durations", "spans: gemm")
+    (row,) = (row for row in trace.table("spans").to_pylist() if row["name"] == "gemm")
+    assert row["duration_ns"] == 3_990_000
+    assert row["unfinished"]
+
+
+def test_a_long_trace_has_long_spans_without_a_loss():
+    hours_us = 3600 * 1e6
+    trace = read(json.dumps([op("main", 0, 30 * hours_us), op("late", 29 * hours_us, 5)]).encode())
+    assert trace.complete
+
+
+@pytest.mark.parametrize("byte", [b"\x00", b"\x01", b"\x1f", b"\x0a", b"\xff", b"\xc3("])
+@pytest.mark.parametrize("field", ["name", "cat", "tid", "key", "argument", "thread name"])
+def test_a_damaged_byte_in_a_text_is_a_loss(byte, field):
+    texts = {"name": "a@b", "cat": "cpu_op", "tid": 4, "key": "spare", "argument": "x", "thread name": "t"}
+    texts |= {field: "a@b"}
+    events = [
+        {"ph": "X", "name": texts["name"], "cat": texts["cat"], "pid": 1, "tid": texts["tid"], "ts": 1, "dur": 2,
+         texts["key"]: 1, "args": {"note": texts["argument"]}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 4, "args": {"name": texts["thread name"]}},
+    ]  # fmt: skip
+    clean = json.dumps(events).encode()
+    assert read(clean).complete
+    assert read(clean.replace(b"@", byte)).losses
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_unix_times_in_nanoseconds_are_read_as_such(count):
+    begin_ns = 1_700_000_000_000_000_000
+    events = [op(f"a{at}", begin_ns + 100 * at, dur=50) for at in range(count)]
+    trace = read(json.dumps(events).encode())
+    assert trace.column("spans", "start_ns").tolist() == [100 * at for at in range(count)]
+    assert set(trace.column("spans", "duration_ns").tolist()) == {50}
+    assert trace.info["start_realtime_ns"] == begin_ns
+    assert trace.complete
+
+
+def test_one_time_in_nanoseconds_is_a_mistake():
+    events = [op("a", 1_700_000_000_000_000_000), op("b", 5, dur=2), op("c", 8, dur=2)]
+    trace = read(json.dumps(events).encode())
+    assert trace.column("spans", "duration_ns").tolist() == [2_000, 2_000]
+    assert lost(trace) == {"events without a usable time": 1}
+
+
+def test_the_error_for_unusable_times_says_so():
+    with pytest.raises(
+        FormatError, match="none of its 2 events has a usable time: `ts` is to be microseconds"
+    ):
+        read(json.dumps([op("a", 1e17), op("b", 1e17)]).encode())
+
+
+def test_stack_frames_and_thread_times_of_chrome_are_read():
+    frames = {"1": {"name": "main"}, "2": {"name": "step", "parent": "1"}, "3": {"name": "f", "parent": 3}}
+    event = {**op("a", 0), "tts": 7, "tdur": 3.5}
+    events = [event | {"sf": 2}, op("b", 9) | {"sf": "3"}, op("c", 19) | {"sf": 9}, op("d", 29)]
+    trace = read(json.dumps({"stackFrames": frames, "traceEvents": events}).encode())
+    stacks = [row["stack"] for row in trace.table("spans").to_pylist()]
+    assert [stack is not None for stack in stacks] == [True, True, False, False]
+    names = trace.column("frames", "function")
+    assert {trace.strings[name] for name in names.tolist()} == {"main", "step", "f"}
+    assert json.loads(trace.column("arguments", "json")[0]) == {"tts": 7, "tdur": 3.5}
+    assert "stackFrames" not in trace.info

@@ -26,6 +26,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
+from kinetoscope.combine.processes import merge_processes
 from kinetoscope.formats.chrome.read_links import (
     FORWARD_BACKWARD,
     Arrows,
@@ -39,9 +40,16 @@ from kinetoscope.formats.chrome.read_own import (
     OWN,
     drop_inner_arrows,
     header_of_list,
+    own_processes,
     restore_own_columns,
     restore_own_times,
     stop_ns,
+)
+from kinetoscope.formats.chrome.read_processes import (
+    header_of_process,
+    host_processes,
+    span_owners,
+    split,
 )
 from kinetoscope.formats.chrome.read_tracks import (
     CATEGORIES,
@@ -50,10 +58,12 @@ from kinetoscope.formats.chrome.read_tracks import (
     Tracks,
     add_process_info,
     made,
+    read_names,
     read_tracks,
 )
-from kinetoscope.model.losses import Loss, counted_losses, loss_columns
+from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of
 from kinetoscope.model.names import device_name
+from kinetoscope.model.processes import Placement
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     SCOPE_BACKWARD,
@@ -87,7 +97,14 @@ _YEAR_2001_NS = 10**18
 _YEAR_2100_NS = 41 * 10**17
 _CYCLE = re.compile(r"PyTorch Profiler \((?P<number>\d{1,18})\)")
 # Keys that a trace stores elsewhere, or that exist only for viewers.
-_OMITTED_KEYS = {"displayTimeUnit", "baseTimeNanoseconds", "losses", "stop_ns", "start_realtime_ns"}
+_OMITTED_KEYS = {
+    "stackFrames",
+    "displayTimeUnit",
+    "baseTimeNanoseconds",
+    "losses",
+    "stop_ns",
+    "start_realtime_ns",
+}
 
 NOT_RECORDED = "not_recorded"
 """The metadata key that lists what the source file lacks, so that no export adds it.
@@ -132,7 +149,7 @@ def read_info(
 
 
 def not_recorded(
-    windows: Sequence[tuple[str, int, int]],
+    windows: Sequence[tuple[str, int, int, int]],
     categories: Collection[str],
     spans: Container[str],
     allocations: Mapping[str, Any] | None,
@@ -145,7 +162,7 @@ def not_recorded(
         spans: The names of the columns of spans.
         allocations: The columns of the memory events, or functions that make them; None without any.
     """
-    lacking = [] if any(name == WINDOW for name, _, _ in windows) else [WINDOW]
+    lacking = [] if any(name == WINDOW for name, *_ in windows) else [WINDOW]
     if "" in categories:
         lacking.append("cat")
     if "external_id" not in spans:
@@ -159,12 +176,23 @@ def not_recorded(
     return lacking
 
 
-def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[str, list[Any]]:
+def implausible_durations(native: Native, strings: Sequence[str]) -> list[Loss]:
+    """Return a loss that names the spans whose durations are implausible; it empties the native reader's count."""
+    count = native["losses"].pop("implausible_durations", 0)
+    names = sorted({strings[row] for row in native["implausible"]}) if count else []
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [Loss.of("implausible_durations", count, where=f"spans: {shown}")] if names else []
+
+
+def read_losses(
+    header: Mapping[str, Any], counted: Mapping[str, int], more: Sequence[Loss] = ()
+) -> dict[str, list[Any]]:
     """Return the table `losses`: losses while reading, and those that the file lists."""
     losses = [
         replace(loss, why=LIMIT_IN_WORDS) if loss.code == "beyond_unpacking_limit" else loss
         for loss in counted_losses(counted)
     ]
+    losses += more
     listed = header.get("losses")
     for loss in listed if isinstance(listed, list) else []:
         if isinstance(loss, dict) and isinstance(loss.get("what"), str):
@@ -175,11 +203,11 @@ def read_losses(header: Mapping[str, Any], counted: Mapping[str, int]) -> dict[s
     return loss_columns(losses)
 
 
-def read_cycles(windows: Sequence[tuple[str, int, int]], stop_ns: int) -> dict[str, list[int]]:
+def read_cycles(windows: Sequence[tuple[str, int, int, int]], stop_ns: int) -> dict[str, list[int]]:
     """Return the table `cycles`: Kineto's recorded windows, or else one cycle for the whole file."""
     found = {
         (start_ns, max(0, duration_ns), int(name["number"]))
-        for text, start_ns, duration_ns in windows
+        for text, start_ns, duration_ns, _ in windows
         if (name := _CYCLE.fullmatch(text)) is not None
     }
     rows = sorted(found) or [(0, stop_ns, 0)]
@@ -245,11 +273,11 @@ class Calls:
             tables["modules"] = self._module_columns(texts, modules["caller"])
         return tables
 
-    def of_texts(self, texts: Sequence[str]) -> tuple[Tables, NDArray[np.int32], NDArray[np.int32]]:
-        """Return the tables for the "Call stack" texts of torch 1.8 to 1.13: frames, innermost first, joined by `;`.
+    def of_texts(self, texts: Sequence[Sequence[str]]) -> tuple[Tables, NDArray[np.int32], NDArray[np.int32]]:
+        """Return the tables for the "Call stack" texts of torch 1.8 to 1.13, and for rows of Chrome's `stackFrames`.
 
         Args:
-            texts: The distinct texts.
+            texts: The frames of each distinct text, innermost first.
 
         Returns:
             The tables, and the stack and innermost module of each text, followed by -1 for spans without a text.
@@ -258,7 +286,7 @@ class Calls:
         module_rows = np.full(len(texts) + 1, -1, np.int32)
         for row, text in enumerate(texts):
             stack = module = -1
-            for frame in reversed(text.split(";")):
+            for frame in reversed(text):
                 if frame.startswith(MODULE_MARK):
                     # An instance has one row, with its first caller.
                     module = self._modules.setdefault(frame, (len(self._modules), module))[0]
@@ -305,6 +333,24 @@ def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, A
     """Convert rows of numbers to columns."""
     values = np.array(rows, np.int32).reshape(len(rows), len(names))
     return {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)}
+
+
+# How the native reader marks the id of a frame in Chrome's table `stackFrames` among call stacks.
+_FRAME_ID = "\x1f"
+
+
+def _frames_of(text: str, table: object) -> list[str]:
+    """Return the frames of a call stack, innermost first; none for an id that the table does not have."""
+    if not text.startswith(_FRAME_ID):
+        return text.split(";")
+    names: list[str] = []
+    passed: set[str] = set()
+    key = text.removeprefix(_FRAME_ID)
+    while isinstance(table, dict) and key not in passed and isinstance(entry := table.get(key), dict):
+        passed.add(key)
+        names.append(str(entry.get("name", "")))
+        key = str(entry.get("parent", ""))
+    return names
 
 
 # The names of generated backward functions, and of those that accumulate gradients.
@@ -556,6 +602,10 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
             native["losses"][name] for name in ("bad_events", "bad_times", "too_deep", "ignored_events")
         )
         if unusable and not any(_rows(native, name) for name in _CONTENTS):
+            if native["losses"]["bad_times"] == unusable:
+                raise ValueError(
+                    f"none of its {unusable:,} events has a usable time: `ts` is to be microseconds, from 0 or since 1970"
+                )
             raise ValueError(f"valid JSON, but none of its {unusable:,} values is a trace event")
         return native
 
@@ -595,7 +645,57 @@ def made_trace(native: Native) -> TraceData:
     Args:
         native: The result of `_core.ChromeReader.finish`; it is emptied, so that no column is held twice.
     """
-    return _Builder(native).trace()
+    header = read_header(native.pop("header", ())) or header_of_list(native.get("metadata", ()))
+    names = read_names(native.get("metadata", ()))
+    stated = own_processes(header)
+    processes = host_processes(native, names) if stated is None else stated.processes
+    if len(processes) < 2:
+        return _Builder(native, header).trace()
+    spans = {name: made(values) for name, values in native["spans"].items()}
+    devices = {} if stated is None else stated.devices
+    owner, of_track, unsure = span_owners(native, names, processes, spans, devices)
+    begin_ns = [None] * len(processes) if stated is None else stated.begin_ns
+    if stated is not None:
+        for values in (spans, *(native[name] for name in ("allocations", "counters", "flows"))):
+            for column in {"start_ns", "time_ns"} & values.keys():
+                values[column] = made(values[column]) + native["base_ns"]
+        native["windows"] = [
+            (text, start_ns + native["base_ns"], length, row)
+            for text, start_ns, length, row in native["windows"]
+        ]
+        native["base_ns"] = 0
+    traces, places = [], []
+    for place, (part, first_ns) in enumerate(split(native, owner, of_track, processes, spans, begin_ns)):
+        process = processes[place]
+        if stated is None:
+            trace = _Builder(part, header_of_process(header, process)).trace()
+            pid = trace.info.get("process") if process.pid is None else process.pid
+            made_up = type(pid) is int and process.pid is None and bool(process.key[1])
+            trace.info["process"] = pid + place if made_up else pid
+            places.append(Placement(first_ns, error_ns=-1 if place else 0))
+        else:
+            part["base_ns"] = 0
+            trace = _Builder(part, stated.headers[place]).trace()
+            places.append(Placement(first_ns, error_ns=0))
+        if process.rank is not None:
+            trace.info["rank"] = process.rank
+        traces.append(trace)
+    merged = merge_processes(traces, places)
+    tables: Tables = {}
+    for name in STORED:
+        columns = merged.columns(name)
+        tables[name] = {column: columns[column] for column in columns.given}
+    losses = {**native["losses"], "unsure_processes": unsure}
+    listed = implausible_durations(native, native["strings"])
+    if stated is None:
+        listed += losses_of(merged.columns("losses"))
+        info = dict(merged.info)
+    else:
+        tables["processes"] = stated.columns
+        info = read_info(header, 0, merged.duration_ns, merged.column("streams", "device_type").tolist())
+        info.pop(OWN, None)
+    tables["losses"] = read_losses(header, losses, listed)
+    return TraceData.from_columns(tables, strings=merged.strings, info=info)
 
 
 class _Builder:
@@ -605,9 +705,9 @@ class _Builder:
     takes no longer than reading it.
     """
 
-    def __init__(self, native: Native) -> None:
+    def __init__(self, native: Native, header: dict[str, Any]) -> None:
         self.native = native
-        self.header = read_header(native.pop("header", ())) or header_of_list(native.get("metadata", ()))
+        self.header = header
         restore_own_times(self.header, native)
         self.spans = LazyColumns(native.pop("spans"))
         self.categories: list[str] = native.pop("categories")
@@ -642,8 +742,6 @@ class _Builder:
                 name: partial(self._launch_column, name) for name in STORED["launches"].column_names
             }
             self.rows["launches"] = lambda: len(self._launch_column("host"))
-        if len(tracks.processes) > 1:
-            self.tables["threads"]["process"] = self._processes
         self.spans.release()
         self.tables["spans"] = self.spans.given(_SPAN_COLUMNS)
         self.rows["spans"] = native["rows"]["spans"]
@@ -655,12 +753,13 @@ class _Builder:
         add_process_info(info, tracks)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")
+        implausible = implausible_durations(native, self.strings.texts)
         losses = native.pop("losses")
         if OWN not in header:
             if lacking:
                 info[NOT_RECORDED] = lacking
             losses = {**losses, "ascend_spans": tracks.ascend_spans}
-        self.tables["losses"] = read_losses(header, losses)
+        self.tables["losses"] = read_losses(header, losses, implausible)
         self.tables["cycles"] = read_cycles(windows, last_ns)
         restore_own_columns(header, self.tables, self.strings)
         info.pop(OWN, None)
@@ -683,7 +782,7 @@ class _Builder:
         """Read the tables `threads` and `streams`."""
         tracks = read_tracks(
             self.native.pop("threads"),
-            self.native.pop("metadata", ()),
+            read_names(self.native.pop("metadata", ())),
             self.categories,
         )
         self.tables["threads"] = dict(tracks.threads)
@@ -781,17 +880,6 @@ class _Builder:
         found: NDArray[np.int32] = self.parts["launches"][name]
         return found
 
-    def _processes(self) -> NDArray[np.int64]:
-        """Return the process of each thread; for a stream, the one with the most launches on it."""
-        tracks, launches, thread = self.tracks, self.parts["launches"], self.spans["thread"]
-        found: NDArray[np.int64] = tracks.threads["process"].copy()
-        stream, of = thread[launches["device"]], tracks.process[thread[launches["host"]]]
-        for row in np.unique(stream).tolist():
-            numbers, counts = np.unique(of[stream == row], return_counts=True)
-            owner = int(numbers[counts.argmax()])
-            found[row] = -1 if owner == tracks.main_process else owner
-        return found
-
     def _categories(self) -> None:
         """Add the column `category`, and its values to the string table."""
         rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
@@ -811,7 +899,9 @@ class _Builder:
         if "own_stack" in spans:
             self.tables |= calls.of_functions(stacks, modules)
         elif "call_stack" in spans and texts is not None:
-            tables, stack_rows, module_rows = calls.of_texts(texts)
+            tables, stack_rows, module_rows = calls.of_texts(
+                [_frames_of(text, self.header.get("stackFrames")) for text in texts]
+            )
             self.tables |= tables
             spans["own_stack"] = lambda: stack_rows[spans["call_stack"]]
             if len(tables["modules"]["class"]):
@@ -823,6 +913,8 @@ class _Builder:
         for name in ("shapes", "arguments", "kernels", "copies", "allocations", "counters"):
             if (table := native.pop(name, None)) is not None:
                 self.tables[name] = self._memory_events(table) if name == "allocations" else dict(table)
+                if name == "counters":
+                    self.tables[name].pop("process", None)
                 if name in native["rows"]:
                     self.rows[name] = native["rows"][name]
         if "arguments" in spans and "arguments" in self.tables and native["collective_arguments"]:

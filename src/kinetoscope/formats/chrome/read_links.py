@@ -109,11 +109,11 @@ def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows
     host = np.full(len(device), -1, np.int64)
     calls = ~on_device & is_runtime_call(kind)
     if "correlation" in spans:
-        host = _last_before(spans, "correlation", np.flatnonzero(calls), device)
+        host = last_before(spans, "correlation", np.flatnonzero(calls), device)
     if "external_id" in spans and (host < 0).any():
         bare = np.flatnonzero(host < 0)
         operators = np.flatnonzero(~on_device & ~calls)
-        host[bare] = _last_before(spans, "external_id", operators, device[bare])
+        host[bare] = last_before(spans, "external_id", operators, device[bare])
     if len(arrows.end) and (host < 0).any():
         place = np.searchsorted(device, arrows.end)
         place[place == len(device)] = 0
@@ -124,7 +124,7 @@ def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows
     return {"host": host[found].astype(np.int32), "device": device[found].astype(np.int32)}
 
 
-def _last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) -> Rows:
+def last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) -> Rows:
     """Return for each device row the last earlier host row with its key, else the first host row with it, else -1."""
     keys, starts = spans[key], spans["start_ns"]
     hosts = hosts[keys[hosts] >= 0]

@@ -7,6 +7,7 @@ they become columns again. The header of such a file has the modules, see `kinet
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from kinetoscope.formats.chrome.read_links import (
     Arrows,
 )
+from kinetoscope.formats.chrome.read_processes import FileProcess
 from kinetoscope.formats.chrome.read_tracks import (
     made,
 )
@@ -61,6 +63,93 @@ def header_of_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> d
     return {}
 
 
+@dataclass(frozen=True)
+class OwnProcesses:
+    """The processes of a file that Kinetoscope wrote of several.
+
+    Attributes:
+        processes: Each as the file identifies it.
+        devices: The row of the process of each device, by its process in the file.
+        begin_ns: When each was begun to be recorded, from the start of the trace.
+        headers: The header that each would have in a file of its own.
+        columns: The table `processes`.
+    """
+
+    processes: list[FileProcess]
+    devices: dict[tuple[int, str], int]
+    begin_ns: list[int | None]
+    headers: list[dict[str, Any]]
+    columns: dict[str, list[Any]]
+
+
+def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
+    """Return the processes of a file that Kinetoscope wrote of several, None for any other file."""
+    own = header.get(OWN)
+    listed = own.get("processes") if isinstance(own, dict) else None
+    if not isinstance(own, dict) or not isinstance(listed, dict):
+        return None
+    names = STORED["processes"].column_names
+    columns = {name: listed.get(name) for name in names}
+    pids, devices = listed.get("file_pid"), listed.get("devices")
+    texts = {column.name for column in STORED["processes"].columns if column.type == "text"}
+    if (
+        not isinstance(pids, list)
+        or not isinstance(devices, dict)
+        or not all(isinstance(values, list) and len(values) == len(pids) for values in columns.values())
+        or not all(
+            type(value) is (str if name in texts else int)
+            for name, values in columns.items()
+            for value in values
+        )
+        or not all(type(pid) is int for pid in pids)
+        or len(set(pids)) < len(pids)
+    ):
+        return None
+    entries = header.get("processes")
+    entries = entries if isinstance(entries, list) and len(entries) == len(pids) else [{}] * len(pids)
+    return OwnProcesses(
+        [
+            FileProcess((pid, ""), process, rank if rank >= 0 else None)
+            for pid, process, rank in zip(pids, columns["pid"], columns["rank"], strict=True)
+        ],
+        {(int(pid), ""): row for pid, row in devices.items() if pid.isdecimal() and row in range(len(pids))},
+        list(columns["start_ns"]),
+        [
+            {
+                **(entry if isinstance(entry, dict) else {}),
+                "stop_ns": columns["duration_ns"][row],
+                OWN: _facts_of_process(own, row, columns["start_ns"][row]),
+            }
+            for row, entry in enumerate(entries)
+        ],
+        columns,
+    )
+
+
+def _facts_of_process(own: Mapping[str, Any], process: int, begin_ns: int) -> dict[str, Any]:
+    """Return the facts for our reader that are of one process: its cycles, and its modules with their rows in the file."""
+    facts = {key: value for key, value in own.items() if key not in ("processes", "cycles", "modules")}
+    for name in ("cycles", "modules"):
+        table = own.get(name)
+        if not isinstance(table, dict) or not isinstance(whose := table.get("process_row"), list):
+            continue
+        rows = [row for row, owner in enumerate(whose) if owner == process]
+        place = {row: at for at, row in enumerate(rows)}
+        facts[name] = {
+            key: [values[row] for row in rows]
+            for key, values in table.items()
+            if isinstance(values, list) and len(values) == len(whose)
+        }
+        if name == "cycles":
+            facts[name]["process_row"] = [-1] * len(rows)
+            facts[name]["start_ns"] = [start - begin_ns for start in facts[name].get("start_ns", ())]
+        else:
+            facts[name]["row"] = rows
+            for key in ("parent", "caller"):
+                facts[name][key] = [place.get(row, -1) for row in facts[name].get(key, ())]
+    return facts
+
+
 def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
     """In a file that Kinetoscope wrote, make times relative to the start of the trace instead of the first event.
 
@@ -76,7 +165,7 @@ def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any
     for table, column in _TIMES:
         if table in native and column in native[table]:
             native[table][column] = _later_by(native[table][column], base_ns)
-    native["windows"] = [(name, start_ns + base_ns, length) for name, start_ns, length in native["windows"]]
+    native["windows"] = [(name, start_ns + base_ns, *more) for name, start_ns, *more in native["windows"]]
 
 
 def _later_by(times_ns: Any, base_ns: int) -> Any:
@@ -123,7 +212,9 @@ def restore_own_columns(
     paths = _modules(own.get("modules"), tables, strings)
     if "arguments" not in spans:
         return
-    own_arguments = _OwnArguments(paths, len(tables["modules"]["class"]) if paths else 0)
+    listed = own["modules"].get("row") if paths else None
+    rows = listed if isinstance(listed, list) else range(len(tables["modules"]["class"]) if paths else 0)
+    own_arguments = _OwnArguments(paths, {row: place for place, row in enumerate(rows)})
     row_of = np.array(
         [own_arguments.row(text) for text in made(tables["arguments"]["json"])] + [-1], np.int32
     )
@@ -141,7 +232,7 @@ def restore_own_columns(
 class _OwnArguments:
     """Splits the arguments of spans into those that become columns and the rest."""
 
-    def __init__(self, paths: dict[str, int], modules: int) -> None:
+    def __init__(self, paths: dict[str, int], modules: dict[int, int]) -> None:
         self._paths, self._modules = paths, modules
         self.texts: dict[str, int] = {}
         self.flags: list[int] = []
@@ -157,8 +248,8 @@ class _OwnArguments:
             path, row = arguments.pop(MODULE, None), arguments.pop(MODULE_ROW, None)
             arguments.pop(MODULE_CLASS, None)
             module = self._paths.get(path, -1) if isinstance(path, str) else -1
-            if type(row) is int and 0 <= row < self._modules:
-                module = row
+            if type(row) is int:
+                module = self._modules.get(row, module)
             text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False) if arguments else ""
         self.flags.append(flags)
         self.modules.append(module)

@@ -160,7 +160,7 @@ class LazyColumns(Mapping[str, Any]):
 # Kineto's name of a thread.
 _THREAD_NAME = re.compile(r"thread -?\d+(?: \((?P<name>.*)\))?", re.DOTALL)
 # Kineto's label of a process that is a device.
-_DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+(?: of rank \d+)?")
+DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+(?: of rank \d+)?")
 # Kinetoscope's label of a process in a trace of several ranks.
 _RANK_LABEL = re.compile(r".* of rank (?P<rank>\d{1,9})", re.DOTALL)
 # Composer writes an event of this name with the rank as `value`; in its merged files the process is the rank.
@@ -202,7 +202,7 @@ class Tracks:
 
 
 @dataclass
-class _Names:
+class Names:
     """The contents of metadata events, by process and track as written in the file."""
 
     threads: dict[tuple[int, str, int, str], list[str]] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class _Names:
 
 def read_tracks(
     native: Mapping[str, Any],
-    metadata: Sequence[tuple[str, int, int, str, str, str]],
+    names: Names,
     categories: Sequence[str],
 ) -> Tracks:
     """Classify tracks as threads or streams, and name them.
@@ -221,10 +221,9 @@ def read_tracks(
     Args:
         native: The native reader's tracks: `process`, `number`, `process_text`, `number_text`, `on_device`; of the spans of each
             the `first_row` (and behind the last track the number of all), its `first_category`, and the largest `device_index`.
-        metadata: The native reader's metadata events.
+        names: The names in the file.
         categories: The categories of the file.
     """
-    names = _read_names(metadata)
     processes, numbers = (np.asarray(native[key], np.int64).tolist() for key in ("process", "number"))
     process_texts, number_texts = native["process_text"], native["number_text"]
     on_device = np.asarray(native["on_device"]) != 0
@@ -258,7 +257,7 @@ def read_tracks(
             continue
         begins = begins_with[row]
         kind = _type_of_category(categories[begins]) if begins >= 0 else None
-        label = _DEVICE_LABEL.fullmatch(names.labels.get(key, ""))
+        label = DEVICE_LABEL.fullmatch(names.labels.get(key, ""))
         if kind is None and label is not None and label["type"] != "GPU":
             kind = COLLECTED_DEVICES[label["type"]]
         name = (given[0].strip() if given else "") or number_texts[row] or f"stream {numbers[row]}"
@@ -297,7 +296,7 @@ def read_tracks(
     )
 
 
-def _ranks(names: _Names, keys: list[tuple[int, str]]) -> NDArray[np.int32]:
+def _ranks(names: Names, keys: list[tuple[int, str]]) -> NDArray[np.int32]:
     """Return the rank of each track's process, from its label or Composer's event, else -1."""
     labels = [_RANK_LABEL.fullmatch(names.labels.get(key, "")) for key in keys]
     ranks = [
@@ -322,9 +321,9 @@ def add_process_info(info: dict[str, Any], tracks: Tracks) -> None:
         info.setdefault("rank", int(ranks[0]))
 
 
-def _read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> _Names:
+def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names:
     """Collect the names, labels and ranks in metadata events."""
-    names = _Names()
+    names = Names()
     for what, process, number, text, process_text, number_text in metadata:
         key = (process, process_text)
         if what == "thread_name":
@@ -420,7 +419,7 @@ def _type_of_runtime(categories: Sequence[str]) -> int:
 
 
 def _described(
-    names: _Names,
+    names: Names,
     processes: list[int],
     texts: list[str],
     process_of: NDArray[np.int64],

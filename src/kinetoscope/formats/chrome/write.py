@@ -192,6 +192,7 @@ class Tracks:
             and for lanes above 0 the track of lane 0.
         processes: The processes, in the order of the tracks.
         pid_of_process: The process id in the file of each row of `processes`, followed by that of the trace's process.
+        process_of_device: The row of `processes` of each device, by its process id in the file.
     """
 
     first_of_thread: NDArray[np.int32]
@@ -201,6 +202,7 @@ class Tracks:
     more: list[dict[str, int]]
     processes: list[Process]
     pid_of_process: NDArray[np.int64]
+    process_of_device: dict[str, int]
 
     def metadata(self) -> Iterator[dict[str, Any]]:
         """Yield the events with the names and the order of processes and tracks."""
@@ -252,7 +254,14 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
         more.append({"Lane of": tids[around]} if around >= 0 else of_number)
     pids = np.array([pid for pid, _ in wanted], np.int64)
     return Tracks(
-        first, pids, np.array(tids, np.int64), names, more, processes.in_order(), processes.pid_of_process()
+        first,
+        pids,
+        np.array(tids, np.int64),
+        names,
+        more,
+        processes.in_order(),
+        processes.pid_of_process(),
+        processes.of_devices,
     )
 
 
@@ -279,7 +288,8 @@ class _Processes:
         described = _track_description(trace)
         by_pid = {entry.get("process"): entry for entry in described}
         self._name = str(by_pid.get(own, {}).get("name") or trace.info.get("process_name") or "python")
-        self._found: dict[tuple[int, int, int], Process] = {}
+        self.of_devices: dict[str, int] = {}
+        self._found: dict[tuple[int, ...], Process] = {}
         self._number: dict[tuple[int, int], int] = {}
         self._taken: set[int] = {pid for _, pid in hosts}
         given: set[int] = set()
@@ -308,13 +318,14 @@ class _Processes:
         if stream < 0:
             return self._number[self._host[thread]]
         index, kind = int(self._streams["device_index"][stream]), int(self._streams["device_type"][stream])
-        rank = self._rank[thread]
-        if (process := self._found.get((kind, index, rank))) is not None:
+        rank, row = self._rank[thread], self._host[thread][0]
+        if (process := self._found.get((kind, index, rank, row))) is not None:
             return process.pid
         pid = index if index >= 0 and index not in self._taken else max(self._taken) + 1
         self._taken.add(pid)
         label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
-        self._found[kind, index, rank] = Process(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
+        self.of_devices[str(pid)] = row
+        self._found[kind, index, rank, row] = Process(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
         return pid
 
     def in_order(self) -> list[Process]:
@@ -417,7 +428,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
     shown = shown_stacks(trace)
     spans = _numbered_spans(trace, shown)
     tracks = lay_out(trace, spans.columns)
-    opening = _described(trace, Path(path), identity=identity)
+    opening = _described(trace, Path(path), tracks, identity=identity)
     opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
     closing = b"\n]}\n"
     if described and (window := _joined(_window(trace))):
@@ -450,7 +461,7 @@ def write_chrome_events(
         "ts": 0,
         "pid": 0,
         "tid": 0,
-        "args": _description(trace, Path(path)),
+        "args": _description(trace, Path(path), tracks),
     }
     opening = b"[\n" + _joined([about, *tracks.metadata()])
     *of_rows, own = tracks.pid_of_process.tolist()
@@ -470,9 +481,9 @@ def _begin_and_end(one: dict[str, Any], pid: int) -> list[dict[str, Any]]:
     return [{"ph": phase, **place, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
-def _described(trace: TraceData, path: Path, *, identity: bool = True) -> bytes:
+def _described(trace: TraceData, path: Path, tracks: Tracks, *, identity: bool = True) -> bytes:
     """Return the header of the file, up to `traceEvents`."""
-    described = _description(trace, path)
+    described = _description(trace, path, tracks)
     if not identity:
         described = _anonymous(described) | {"traceName": path.name}
     return b"{" + b"".join(
@@ -488,7 +499,7 @@ def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _description(trace: TraceData, path: Path) -> dict[str, Any]:
+def _description(trace: TraceData, path: Path, tracks: Tracks) -> dict[str, Any]:
     """Return the keys of the header; those of the format override metadata."""
     described: dict[str, Any] = {
         "schemaVersion": 1,
@@ -502,8 +513,13 @@ def _description(trace: TraceData, path: Path) -> dict[str, Any]:
     described.pop("traceEvents", None)
     if not trace.complete:
         described["losses"] = trace.losses
-    described[OWN] = _own_facts(trace)
+    described[OWN] = _own_facts(trace, tracks)
     return described
+
+
+def _plain(values: Any) -> list[Any]:
+    """Return a column as a list of Python's values."""
+    return values if isinstance(values, list) else values.tolist()
 
 
 def _window(trace: TraceData) -> list[dict[str, Any]]:
@@ -555,9 +571,15 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
     ]
 
 
-def _own_facts(trace: TraceData) -> dict[str, Any]:
+def _own_facts(trace: TraceData, tracks: Tracks) -> dict[str, Any]:
     """Return the facts for Kinetoscope's reader, which viewers ignore: cycles and modules."""
     facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
+    if len(processes := trace.columns("processes")) > 1:
+        facts["processes"] = {
+            **{name: _plain(processes[name]) for name in processes},
+            "file_pid": tracks.pid_of_process[:-1].tolist(),
+            "devices": tracks.process_of_device,
+        }
     cycles = trace.columns("cycles")
     if len(cycles):
         facts["cycles"] = {name: cycles[name].tolist() for name in cycles}
@@ -569,6 +591,7 @@ def _own_facts(trace: TraceData) -> dict[str, Any]:
             "class": [strings[row] for row in modules["class"].tolist()],
             "parent": modules["parent"].tolist(),
             "caller": modules["caller"].tolist(),
+            **({"process_row": modules["process_row"].tolist()} if "processes" in facts else {}),
         }
     return facts
 

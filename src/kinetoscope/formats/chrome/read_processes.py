@@ -1,0 +1,376 @@
+"""Take the processes of a Chrome trace apart, so that each is read as from a file of its own.
+
+Scripts that merge the files of several ranks write one file: they keep the process ids, add an offset, or make them texts such as
+`[TP01] 4711`. Kineto's own files have several ids, too, but one process: its devices, its overhead and its windows have others.
+
+Device work belongs to the process that its track names, else to the one that launched it. Numbers of launches repeat among processes:
+work with equal numbers then belongs to the processes in the order in which these launched it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.formats.chrome.read_links import last_before, spans_at
+from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, Names, made
+from kinetoscope.model.kinds import is_runtime_call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Native = dict[str, Any]
+    Rows = NDArray[np.int64]
+    Key = tuple[int, str]
+
+
+_RANK = re.compile(r"\brank[\s_:#=-]*(?P<rank>\d{1,9})", re.IGNORECASE)
+# How SGLang names the ranks of a job with tensor parallelism only.
+_TENSOR_RANK = re.compile(r"\[TP(?P<rank>\d{1,9})(?:-(?:PP|DP|EP)0+)*\]")
+_LAST_NUMBER = re.compile(r"(?P<before>.*?)(?P<number>\d{1,18})", re.DOTALL)
+# Parts of a process that torch_npu and XLA write as processes.
+_COMPONENT = re.compile(
+    r"/device:.*|/host:.*|Ascend Hardware|CANN|AscendCL|Communication|Overlap Analysis|NPU_MEM|Pipeline|AI Core Freq"
+)
+_OVERHEAD = "overhead"
+
+
+@dataclass(frozen=True)
+class FileProcess:
+    """A process as the file identifies it.
+
+    Attributes:
+        key: Its number and text in the file.
+        pid: Its process id, None if the file does not say it.
+        rank: Its rank, None if unknown.
+    """
+
+    key: Key
+    pid: int | None
+    rank: int | None
+
+
+def host_processes(native: Native, names: Names) -> list[FileProcess]:
+    """Return the processes that ran on the host, in the order of their numbers; one or none for an ordinary file."""
+    threads, categories = native["threads"], native["categories"]
+    keys = _keys(threads)
+    has_rows = np.diff(threads["first_row"]) > 0
+    if native["rows"].get("allocations"):
+        has_rows[np.unique(made(native["allocations"]["thread"]))] = True
+    found: dict[Key, None] = {}
+    for row in np.flatnonzero(has_rows & (np.asarray(threads["on_device"]) == 0)).tolist():
+        key, first = keys[row], int(threads["first_category"][row])
+        is_component = (
+            (key[0] < 0 and not key[1])
+            or (first >= 0 and categories[first] == _OVERHEAD)
+            or _COMPONENT.fullmatch(names.processes.get(key, "")) is not None
+            or DEVICE_LABEL.fullmatch(names.labels.get(key, "")) is not None
+        )
+        if not is_component:
+            found.setdefault(key)
+    ranks = [_rank(key, names) for key in found]
+    if len(set(ranks)) < len(ranks):
+        ranks = [None] * len(ranks)
+    pids = [key[0] if not key[1] else _last_number(key[1]) for key in found]
+    return [
+        FileProcess(key, pid if pids.count(pid) == 1 else None, rank)
+        for key, pid, rank in zip(found, pids, ranks, strict=True)
+    ]
+
+
+def _keys(threads: Mapping[str, Any]) -> list[Key]:
+    """Return the process of each track as the file identifies it."""
+    return list(zip(np.asarray(threads["process"]).tolist(), threads["process_text"], strict=True))
+
+
+def _rank(key: Key, names: Names) -> int | None:
+    """Return the rank that the text, the label or the name of a process states."""
+    for text in (key[1], names.labels.get(key, ""), names.processes.get(key, "")):
+        if (stated := _RANK.search(text) or _TENSOR_RANK.match(text)) is not None:
+            return int(stated["rank"])
+    return names.ranks.get(key)
+
+
+def _last_number(text: str) -> int | None:
+    """Return the number at the end of the text of a process."""
+    parts = _LAST_NUMBER.fullmatch(text)
+    return None if parts is None else int(parts["number"])
+
+
+def span_owners(
+    native: Native,
+    names: Names,
+    processes: Sequence[FileProcess],
+    spans: Mapping[str, Any],
+    devices: Mapping[Key, int],
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
+    """Return the process of each span, and of each track; of a track that several share, the first.
+
+    Args:
+        native: The native reader's result.
+        names: The names in the file.
+        processes: The result of `host_processes`.
+        spans: The columns of the spans.
+        devices: The places in `processes` that the file states for devices.
+
+    Returns:
+        Both as places in `processes`, and how many device spans are of a process that had to be guessed.
+    """
+    threads, thread = native["threads"], spans["thread"]
+    keys, on_device = _keys(threads), np.asarray(threads["on_device"]) != 0
+    place_of = {process.key: place for place, process in enumerate(processes)}
+    main = int(
+        np.argmax(
+            np.bincount([place_of.get(key, 0) for key in keys], np.diff(threads["first_row"]) * ~on_device)
+        )
+    )
+    of_track = np.array(
+        [
+            (devices if device else place_of).get(key, -1)
+            for key, device in zip(keys, on_device.tolist(), strict=True)
+        ],
+        np.int32,
+    )
+    for row in np.flatnonzero(of_track < 0).tolist():
+        of_track[row] = _named_owner(keys[row], names, processes)
+    of_track[~on_device & (of_track < 0)] = main
+    owner = of_track[thread]
+    device = np.flatnonzero(owner < 0)
+    if len(device) == 0:
+        return owner, of_track, 0
+    starters = _starters(spans, owner, device, len(processes))
+    alone = (starters >= 0).sum(axis=1) == 1
+    chosen = _in_order_of_launches(spans, starters, device)
+    unsure = ~alone
+    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    of_key = np.array([places[key] for key in keys])[thread[device]]
+    # With fewer devices than processes, processes share them; else each device is of one process, unless launches say otherwise.
+    are_shared = len(np.unique(of_key)) < len(np.unique(chosen[chosen >= 0]))
+    for one in np.unique(of_key).tolist():
+        mine = np.flatnonzero(of_key == one)
+        sure = np.unique(chosen[mine[alone[mine]]])
+        votes = np.bincount(chosen[mine[chosen[mine] >= 0]], minlength=len(processes))
+        if are_shared or len(sure) > 1 or not votes.any():
+            continue
+        chosen[mine] = sure[0] if len(sure) else votes.argmax()
+        unsure[mine] = len(sure) == 0 and np.count_nonzero(votes) > 1
+    last = np.maximum.accumulate(np.where(chosen >= 0, np.arange(len(chosen)), -1))
+    chosen = np.where(last >= 0, chosen[last], np.int32(main))
+    owner[device] = chosen
+    track, first = np.unique(thread[device], return_index=True)
+    of_track[track] = chosen[first]
+    of_track[of_track < 0] = main
+    return owner, of_track, int(unsure.sum())
+
+
+def _named_owner(key: Key, names: Names, processes: Sequence[FileProcess]) -> int:
+    """Return the only process with the rank, or the beginning of the text, of another process in the file; else -1."""
+    rank, parts = _rank(key, names), _LAST_NUMBER.fullmatch(key[1])
+    before = parts["before"] if parts is not None else ""
+    found = [
+        place
+        for place, process in enumerate(processes)
+        if (rank is not None and process.rank == rank)
+        or (
+            before and (own := _LAST_NUMBER.fullmatch(process.key[1])) is not None and own["before"] == before
+        )
+    ]
+    return found[0] if len(found) == 1 else -1
+
+
+def _starters(
+    spans: Mapping[str, Any], owner: NDArray[np.int32], device: Rows, count: int
+) -> NDArray[np.int64]:
+    """Return for each device span and process the host span of that process that may have launched it, else -1."""
+    calls = is_runtime_call(spans["kind"])
+    found = np.full((len(device), count), -1, np.int64)
+    for place in range(count):
+        own = owner == place
+        if "correlation" in spans:
+            found[:, place] = last_before(spans, "correlation", np.flatnonzero(own & calls), device)
+        if "external_id" in spans:
+            operators = last_before(spans, "external_id", np.flatnonzero(own & ~calls), device)
+            if "correlation" in spans and (spans["correlation"][device] >= 0).any():
+                # Where both numbers are there, both have to be of the process.
+                both = (spans["external_id"][device] >= 0) & (found[:, place] >= 0)
+                found[both & (operators < 0), place] = -1
+            found[:, place] = np.where(found[:, place] >= 0, found[:, place], operators)
+    return found
+
+
+def _in_order_of_launches(
+    spans: Mapping[str, Any], starters: NDArray[np.int64], device: Rows
+) -> NDArray[np.int32]:
+    """Return the process of each device span, -1 without a launch: of those with equal numbers, work begins in the order of launches."""
+    chosen = np.full(len(device), -1, np.int32)
+    _, group = np.unique(starters, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    order = np.lexsort((np.arange(len(device)), spans["start_ns"][device], group))
+    edges = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))
+    start_ns = spans["start_ns"]
+    for low, high in pairwise(edges.tolist()):
+        rows = order[low:high]
+        launches = starters[rows[0]]
+        candidates = np.flatnonzero(launches >= 0)
+        if len(candidates):
+            ordered = candidates[np.argsort(start_ns[launches[candidates]], kind="stable")]
+            chosen[rows] = ordered[np.arange(len(rows)) * len(ordered) // len(rows)]
+    return chosen
+
+
+def split(
+    native: Native,
+    owner: NDArray[np.int32],
+    of_track: NDArray[np.int32],
+    processes: Sequence[FileProcess],
+    spans: Mapping[str, Any],
+    begin_ns: Sequence[int | None],
+) -> list[tuple[Native, int]]:
+    """Return what the native reader would return for a file of each process, and its first time.
+
+    Args:
+        native: The native reader's result.
+        owner: The process of each span.
+        of_track: The process of each track.
+        processes: The processes.
+        spans: The columns of the spans.
+        begin_ns: When each process began, None for its first event.
+    """
+    tables = {
+        name: {column: made(values) for column, values in native[name].items()}
+        for name in ("kernels", "copies", "allocations", "counters", "flows")
+        if name in native
+    }
+    arguments = made(native["arguments"]["json"])
+    keys = [process.key for process in processes]
+    of_counter = np.array(
+        [keys.index(key) if key in keys else 0 for key in native["counter_processes"]] or [0]
+    )
+    chosen: dict[str, NDArray[Any]] = {}
+    for name, table in tables.items():
+        if name in ("kernels", "copies"):
+            chosen[name] = owner[table["span"]]
+        elif name == "allocations":
+            chosen[name] = of_track[table["thread"]]
+        elif name == "counters":
+            chosen[name] = of_counter[table.pop("process")]
+        else:
+            at = spans_at(spans, table["thread"], table["time_ns"])
+            chosen[name] = np.where(at >= 0, np.append(owner, 0)[at], of_track[table["thread"]])
+    parts = []
+    for place in range(len(processes)):
+        rows = np.flatnonzero(owner == place)
+        new_row = np.full(len(owner), -1, np.int32)
+        new_row[rows] = np.arange(len(rows), dtype=np.int32)
+        tracks = np.union1d(np.unique(spans["thread"][rows]), np.flatnonzero(of_track == place))
+        new_track = np.full(len(of_track), -1, np.int32)
+        new_track[tracks] = np.arange(len(tracks), dtype=np.int32)
+        part: Native = {
+            name: {column: values[chosen[name] == place] for column, values in table.items()}
+            for name, table in tables.items()
+        }
+        part["spans"] = own = {name: values[rows] for name, values in spans.items()}
+        for table in part.values():
+            for column, moved in (("thread", new_track), ("span", new_row)):
+                if column in table:
+                    table[column] = moved[table[column]]
+        windows = [
+            window for window in native["windows"] if (of_track[window[3]] if window[3] >= 0 else 0) == place
+        ]
+        times = [own["start_ns"]] + [
+            part[name]["time_ns"] for name in ("allocations", "counters", "flows") if name in part
+        ]
+        firsts = [int(values.min()) for values in times if len(values)] + [window[1] for window in windows]
+        begins = begin_ns[place]
+        first_ns = min(firsts, default=0) if begins is None else begins
+        for table in part.values():
+            for column in ("start_ns", "time_ns"):
+                if column in table:
+                    table[column] = table[column] - first_ns
+        ends = [
+            own["start_ns"] + own["duration_ns"],
+            *(part[name]["time_ns"] for name in ("allocations", "counters") if name in part),
+        ]
+        threads = {
+            name: [values[row] for row in tracks.tolist()] if isinstance(values, list) else values[tracks]
+            for name, values in native["threads"].items()
+            if name != "first_row"
+        }
+        threads["first_row"] = np.searchsorted(own["thread"], np.arange(len(tracks) + 1))
+        with_spans = np.diff(threads["first_row"]) > 0
+        threads["first_category"] = np.full(len(tracks), -1, np.int32)
+        threads["first_category"][with_spans] = own["category"][threads["first_row"][:-1][with_spans]]
+        shapes = _restricted(own, "shapes", len(native["shapes"]["dims"]))
+        texts = _restricted(own, "arguments", len(arguments))
+        stacks = _restricted(own, "call_stack", len(native["call_stacks"]))
+        part |= {
+            "threads": threads,
+            "metadata": native["metadata"],
+            "windows": [(text, start_ns - first_ns, length, -1) for text, start_ns, length, _ in windows],
+            "shapes": {name: [values[row] for row in shapes] for name, values in native["shapes"].items()},
+            "arguments": {"json": [arguments[row] for row in texts]},
+            "call_stacks": [native["call_stacks"][row] for row in stacks],
+            "strings": list(native["strings"]),
+            "categories": list(native["categories"]),
+            "collective_arguments": native["collective_arguments"],
+            "losses": {},
+            "implausible": (),
+            "base_ns": native["base_ns"] + first_ns,
+            "last_ns": max([0, *(int(values.max()) for values in ends if len(values))]),
+            "rows": {name: len(next(iter(table.values()), ())) for name, table in part.items()},
+        }
+        part["rows"]["arguments"] = len(texts)
+        for name, column, above in (("stacks", "own_stack", "parent"), ("modules", "own_module", "caller")):
+            if name in native:
+                part[name] = _with_parents(native[name], own, column, above)
+        parts.append((part, first_ns))
+    return parts
+
+
+def _restricted(spans: dict[str, Any], column: str, count: int) -> list[int]:
+    """Return the rows of a table that spans use, ascending, and renumber the column accordingly."""
+    if column not in spans:
+        return []
+    used = np.unique(spans[column])
+    used = used[used >= 0]
+    rows = np.full(count + 1, -1, np.int32)
+    rows[used] = np.arange(len(used), dtype=np.int32)
+    spans[column] = rows[spans[column]]
+    return used.tolist()
+
+
+def _with_parents(
+    table: Mapping[str, NDArray[Any]], spans: dict[str, Any], column: str, above: str
+) -> dict[str, NDArray[Any]]:
+    """Return the rows of a tree that spans use with those around them, and renumber the column accordingly."""
+    parent = table[above]
+    used = np.zeros(len(parent) + 1, np.bool_)
+    rows = np.unique(spans[column])
+    while len(rows := rows[(rows >= 0) & ~used[rows]]):
+        used[rows] = True
+        rows = np.unique(parent[rows])
+    kept = np.flatnonzero(used)
+    moved = np.full(len(used), -1, np.int32)
+    moved[kept] = np.arange(len(kept), dtype=np.int32)
+    spans[column] = moved[spans[column]]
+    return {name: moved[values[kept]] if name == above else values[kept] for name, values in table.items()}
+
+
+def header_of_process(header: Mapping[str, Any], process: FileProcess) -> dict[str, Any]:
+    """Return the header of a merged file as one process would have it: the rank in it is that of the first file."""
+    own = {
+        key: value
+        for key, value in header.items()
+        if key not in ("rank", "process", "process_name", "losses")
+    }
+    if isinstance(job := own.get("distributedInfo"), dict):
+        own["distributedInfo"] = {key: value for key, value in job.items() if key != "rank"}
+        if process.rank is not None:
+            own["distributedInfo"]["rank"] = process.rank
+    return own
