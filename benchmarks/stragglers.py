@@ -19,7 +19,7 @@ from kinetoscope.summaries.job import Job
 
 RANKS, TRIALS, STEPS = 8, 40, 50
 SHARE = 0.95
-PHASES = {"forward": "compute", "backward": "compute", "input": "input", "host": "host", "link": "network"}
+PHASES = {"forward": "compute", "backward": "compute", "input": "data_wait", "host": "host_wait", "link": "network"}
 LEAST_SLOWER = 1.1
 
 JOB = """

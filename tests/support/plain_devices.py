@@ -20,7 +20,7 @@ from tests.support.plain_chrome import (
 
 LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 LAUNCH_NS = 25_000
-PARTS = ("compute", "communication", "copy", "input_wait", "cpu_bound", "idle")
+PARTS = ("compute", "communication", "copy", "data_wait", "host_wait", "idle")
 
 
 def busy_ns(stretches: list[tuple[int, int]]) -> int:
@@ -182,12 +182,12 @@ def _part(running: Counter[tuple], *, in_step: bool) -> str:
         if part in sorts:
             return part
     if "loading" in sorts:
-        return "input_wait"
+        return "data_wait"
     waiting = {sort[1] for sort in running if sort[0] == "wait"}
     working = {sort[1] for sort in running if sort[0] == "work"}
     if "queued" in sorts or (waiting and not working - waiting):
         return "idle"
-    return "cpu_bound" if in_step or waiting or sorts & {"work", "range", "step"} else "idle"
+    return "host_wait" if in_step or waiting or sorts & {"work", "range", "step"} else "idle"
 
 
 def is_copy(event: dict) -> bool:

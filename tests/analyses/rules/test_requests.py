@@ -57,7 +57,7 @@ def test_a_request_is_what_takes_time_and_its_parts_add_up_to_it():
         assert row["request_name"] == "generate"
         each[row["request"]] += row["time_ns"]
     assert each == [15 * MS] * 40
-    assert account.what_if("a thread of a pool").then_ns == pytest.approx(10 * MS)
+    assert account.what_if("waiting for a thread of a pool").then_ns == pytest.approx(10 * MS)
 
 
 def test_requests_of_several_names_are_said_by_name():
