@@ -19,7 +19,13 @@ from kinetoscope.summaries.job import Job
 
 RANKS, TRIALS, STEPS = 8, 40, 50
 SHARE = 0.95
-PHASES = {"forward": "compute", "backward": "compute", "input": "data_wait", "host": "host_wait", "link": "network"}
+PHASES = {
+    "forward": "compute",
+    "backward": "compute",
+    "input": "data_wait",
+    "host": "host_wait",
+    "link": "network",
+}
 LEAST_SLOWER = 1.1
 
 JOB = """

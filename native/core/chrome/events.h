@@ -256,7 +256,7 @@ class ChromeEvents {
   int32_t track_of(const ChromeEvent& event);
   int32_t operation_of(const ChromeEvent& event);
   void begin_span(int32_t owner, int32_t span);
-  void end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns);
+  void end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns, bool is_track);
   void clip_implausible();
   void end_span(int32_t span, int64_t end_ns);
   // The innermost of the `open` spans with the name of an end event, or of all if that has none; else the

@@ -195,7 +195,7 @@ void ChromeEvents::take_begin(const ChromeEvent& event, Arguments& arguments) {
 
 void ChromeEvents::take_end(const ChromeEvent& event) {
   int64_t end_ns = 0;
-  if (time_of(event.time, end_ns)) end_innermost(track_of(event), event.name, end_ns);
+  if (time_of(event.time, end_ns)) end_innermost(track_of(event), event.name, end_ns, true);
 }
 
 // Whether it is a thread or a stream; an end event does not say.
@@ -221,7 +221,7 @@ void ChromeEvents::begin_span(int32_t owner, int32_t span) {
   ends_.span.set(ends_.rows++, int64_t{span} * 2);
 }
 
-void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns) {
+void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64_t end_ns, bool is_track) {
   const int32_t name = inside_quotes(raw_name).empty() ? -1 : text_row(strings, raw_name);
   const std::size_t row = ends_.rows++;
   ends_.owner.set(row, owner);
@@ -242,7 +242,9 @@ void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64
   if (name < 0) ends_.name.set(row, name);
   end_span(*ended, end_ns);
   open.rows.erase(ended);
-  if (open.rows.empty()) open_.erase(owner);
+  // Without names, a pair that stands alone belongs together, whatever follows. There are few tracks, but
+  // many operations.
+  if (open.rows.empty() && (name < 0 || !is_track)) open_.erase(owner);
 }
 
 std::vector<int32_t>::iterator ChromeEvents::innermost(std::vector<int32_t>& open, int32_t name) const {
@@ -337,7 +339,7 @@ void ChromeEvents::take_async(const ChromeEvent& event, Arguments& arguments) {
     const int32_t span = add_span(event, arguments, time_ns, 0, kFlagUnfinished | kFlagAsync);
     if (span >= 0) begin_span(operation_of(event), span);
   } else {
-    end_innermost(operation_of(event), event.name, time_ns);
+    end_innermost(operation_of(event), event.name, time_ns, false);
   }
 }
 

@@ -304,7 +304,8 @@ def test_an_end_with_a_name_ends_the_span_of_that_name():
     never_ended = read(begin("a", 0), begin("lost", 5), end(8, name="a"))
     assert ended(never_ended) == [("a", 0, 8000, 0), ("lost", 5000, 3000, UNFINISHED)]
     unknown = read(begin("a", 0), end(8, name="other"))
-    assert ended(unknown) == [("a", 0, 8000, 0)]
+    assert ended(unknown) == [("a", 0, 0, UNFINISHED)]
+    assert lost(unknown) == {"unmatched_ends": 1, "unfinished_begins": 1}
 
 
 def test_asynchronous_spans_of_one_operation_end_by_name_and_in_the_order_of_time():
@@ -476,7 +477,7 @@ def test_kinetos_own_window_is_no_span():
         x("op", 20, 1),
     )
     assert names(parts) == ["op"]
-    assert parts["windows"] == [("PyTorch Profiler (0)", 0, 90000), ("Record Window End", 90000, 0)]
+    assert parts["windows"] == [("PyTorch Profiler (0)", 0, 90000, -1), ("Record Window End", 90000, 0, -1)]
 
 
 def test_columns_can_be_made_later():

@@ -407,7 +407,9 @@ def test_losses_of_arguments_say_what_was_kept():
 def test_a_kernel_of_days_in_a_trace_of_milliseconds_is_clipped_and_named():
     days_us = 7 * 24 * 3600 * 1e6
     trace = read(
-        json.dumps([op("aten::mm", 0, dur=4_000), op("gemm", 10, dur=days_us, cat="kernel", pid=0, tid=7)]).encode()
+        json.dumps(
+            [op("aten::mm", 0, dur=4_000), op("gemm", 10, dur=days_us, cat="kernel", pid=0, tid=7)]
+        ).encode()
     )
     assert trace.duration_ns == 4_000_000
     (loss,) = trace.losses

@@ -670,8 +670,9 @@ def made_trace(native: Native) -> TraceData:
         if stated is None:
             trace = _Builder(part, header_of_process(header, process)).trace()
             pid = trace.info.get("process") if process.pid is None else process.pid
-            made_up = type(pid) is int and process.pid is None and bool(process.key[1])
-            trace.info["process"] = pid + place if made_up else pid
+            # Processes that the file names by texts without a number of their own get different ones.
+            is_shared = type(pid) is int and process.pid is None and bool(process.key[1])
+            trace.info["process"] = pid + place if is_shared and pid is not None else pid
             places.append(Placement(first_ns, error_ns=-1 if place else 0))
         else:
             part["base_ns"] = 0
@@ -726,7 +727,9 @@ class _Builder:
         fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         windows = native.pop("windows", ())
         lacking = not_recorded(windows, self.categories, self.spans, native.get("allocations"))
-        has_arrows = flows is not None and bool(np.isin(made(flows["category"]), fwdbwd).any())
+        has_arrows = (
+            bool(fwdbwd) and flows is not None and bool(np.isin(made(flows["category"]), fwdbwd).any())
+        )
         self._dictionaries()
         self._stacks()
         self._categories()

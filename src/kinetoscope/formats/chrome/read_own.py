@@ -89,7 +89,7 @@ def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
     if not isinstance(own, dict) or not isinstance(listed, dict):
         return None
     names = STORED["processes"].column_names
-    columns = {name: listed.get(name) for name in names}
+    columns: dict[str, Any] = {name: listed.get(name) for name in names}
     pids, devices = listed.get("file_pid"), listed.get("devices")
     texts = {column.name for column in STORED["processes"].columns if column.type == "text"}
     if (

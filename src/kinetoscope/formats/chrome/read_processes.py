@@ -326,9 +326,9 @@ def split(
             "rows": {name: len(next(iter(table.values()), ())) for name, table in part.items()},
         }
         part["rows"]["arguments"] = len(texts)
-        for name, column, above in (("stacks", "own_stack", "parent"), ("modules", "own_module", "caller")):
-            if name in native:
-                part[name] = _with_parents(native[name], own, column, above)
+        for tree, column, above in (("stacks", "own_stack", "parent"), ("modules", "own_module", "caller")):
+            if tree in native:
+                part[tree] = _with_parents(native[tree], own, column, above)
         parts.append((part, first_ns))
     return parts
 
@@ -342,7 +342,8 @@ def _restricted(spans: dict[str, Any], column: str, count: int) -> list[int]:
     rows = np.full(count + 1, -1, np.int32)
     rows[used] = np.arange(len(used), dtype=np.int32)
     spans[column] = rows[spans[column]]
-    return used.tolist()
+    rows_used: list[int] = used.tolist()
+    return rows_used
 
 
 def _with_parents(
