@@ -251,15 +251,15 @@ stress: develop
 	@$(AGAIN) --no-print-directory trackers fuzz
 
 # Trackers are heavy, and trainers behave differently where one is installed. Their environment takes all others from .venv.
-# Not older: without a limit, an installer may settle on releases from years ago, boto3 of Aim included.
-TRACKERS := aim>=3.29 boto3>=1.40 mlflow>=3 tensorboard>=2.20 trackio>=0.40 wandb>=0.30
+# Not older: without a limit, an installer may settle on releases from years ago.
+TRACKERS := mlflow>=3 tensorboard>=2.20 wandb>=0.30
 trackers: develop
 	$(call say,Experiment trackers)
 	@test -x build/trackers/bin/python || $(BIN)/python -m venv build/trackers
 	@$(BIN)/uv pip install -q --python build/trackers/bin/python $(PIP_FLAGS) $(TRACKERS:%='%') \
 	  || build/trackers/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) $(TRACKERS:%='%')
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/trackers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_kinetoscope.pth
-	@TRACKIO_DIR="$(CURDIR)/build/trackers/trackio" build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
+	@build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
 
 bench: develop
 	$(call say,Benchmarks)

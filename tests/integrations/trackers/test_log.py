@@ -38,7 +38,7 @@ def nothing_active():
 
 
 def test_without_an_active_run_it_is_an_error(recorded, nothing_active):
-    with pytest.raises(kinetoscope.StateError, match="found no active run of wandb, mlflow, trackio or aim"):
+    with pytest.raises(kinetoscope.StateError, match="found no active run of wandb or mlflow"):
         kinetoscope.log_to_tracker(recorded)
 
 

@@ -1,4 +1,4 @@
-"""Experiment trackers: W&B, MLflow, TensorBoard, Trackio, Aim. No package of them is imported unless the program has."""
+"""Experiment trackers: W&B, MLflow, TensorBoard. No package of them is imported unless the program has."""
 
 from kinetoscope.integrations.trackers.log import TrainerLog, checked_tracker, log_to_tracker
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import warn_user
 from kinetoscope.flight.flight import current_recorder
-from kinetoscope.integrations.trackers import aim, mlflow, tensorboard, trackio, wandb
+from kinetoscope.integrations.trackers import mlflow, tensorboard, wandb
 from kinetoscope.integrations.trackers.content import Content, make_content, opened
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Tracker(Protocol):
         """Log a trace; any exception is possible."""
 
 
-_KINDS = (wandb, mlflow, tensorboard, trackio, aim)
+_KINDS = (wandb, mlflow, tensorboard)
 # What the loggers of trainers call the run or writer in them.
 _INSIDE = ("experiment", "tracker", "writer", "tb_writer", "run")
 
@@ -72,14 +72,14 @@ def log_to_tracker(
 ) -> list[str]:
     """Log a trace to the experiment trackers of the running job.
 
-    W&B, MLflow, Trackio and Aim get it in their active run, TensorBoard by its writer: scalars (`kinetoscope/step_ms`,
+    W&B and MLflow get it in their active run, TensorBoard by its writer: scalars (`kinetoscope/step_ms`,
     `data_wait_ms`, `data_wait_percent`, `floor_percent`, `mfu_percent`; those that are known), the report as HTML, the tables of
     modules and findings, and the trace as a file. For an incident of `leave_on` also its reason, the path of its recording and
     what recording cost.
 
     Args:
         trace: A trace, its path, or the folder of an incident.
-        tracker: A run of W&B, MLflow, Trackio or Aim, a `SummaryWriter`, a trainer's logger of one of these, or a list of them.
+        tracker: A run of W&B or MLflow, a `SummaryWriter`, a trainer's logger of one of these, or a list of them.
             None: every active run. TensorBoard has no active writer and is always given.
         name: The name of the trace in the tracker; by default that of its file, or of the program.
 
@@ -95,12 +95,12 @@ def log_to_tracker(
     chosen = active_trackers() if tracker is None else trackers_of(tracker)
     if tracker is not None and not chosen:
         raise ArgumentError(
-            f"tracker={tracker!r} is not one that Kinetoscope logs to: pass a run of wandb, mlflow, trackio or aim, a SummaryWriter, or "
+            f"tracker={tracker!r} is not one that Kinetoscope logs to: pass a run of wandb or mlflow, a SummaryWriter, or "
             "a list of these."
         )
     if not chosen:
         raise StateError(
-            "log_to_tracker found no active run of wandb, mlflow, trackio or aim: start one first (wandb.init(), mlflow.start_run() "
+            "log_to_tracker found no active run of wandb or mlflow: start one first (wandb.init(), mlflow.start_run() "
             "...), or pass tracker=..., for TensorBoard its SummaryWriter."
         )
     return _log(chosen, trace, name)
