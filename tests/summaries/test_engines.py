@@ -1,5 +1,6 @@
 """Traces reduced on every engine: real processes, a real Dask cluster and a real Ray cluster of this machine."""
 
+import builtins
 import os
 import sys
 
@@ -23,8 +24,8 @@ SEVERAL = [name for name in ENGINES if name != "here"]
 
 @pytest.fixture(scope="module", autouse=True)
 def one_cluster():
-    """The clusters of this machine, started once; both set variables of the environment, which later tests must not see."""
-    before = dict(os.environ)
+    """The clusters of this machine, started once; what they set in this process, later tests must not see."""
+    before, own_print = dict(os.environ), builtins.print
     distributed, ray = pytest.importorskip("distributed"), pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     with distributed.LocalCluster(
@@ -34,6 +35,8 @@ def one_cluster():
     ray.shutdown()
     os.environ.clear()
     os.environ.update(before)
+    # Ray puts a function of its own in its place.
+    builtins.print = own_print
 
 
 @pytest.fixture
