@@ -218,6 +218,7 @@ class ChromeEvents {
   struct OpenSpans {
     std::vector<int32_t> rows;
     int64_t last_ns = -kLatestNs;  // of the last event
+    bool has_unmatched_ends = false;
   };
   // The events in the order of the file, for tracks that turn out not to be in order of time. An end event
   // that found its span at once is stored as the span's number, because the span has its time and usually its

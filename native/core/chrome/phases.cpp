@@ -225,6 +225,7 @@ void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64
   const int32_t name = inside_quotes(raw_name).empty() ? -1 : text_row(strings, raw_name);
   const std::size_t row = ends_.rows++;
   ends_.owner.set(row, owner);
+  latest_ns_ = std::max(latest_ns_, end_ns);
   const auto keep_unmatched = [&] {
     ends_.name.set(row, name);
     ends_.time_ns.set(row, end_ns);
@@ -237,14 +238,17 @@ void ChromeEvents::end_innermost(int32_t owner, std::string_view raw_name, int64
   }
   open.last_ns = end_ns;
   const auto ended = innermost(open.rows, name);
-  if (ended == open.rows.end()) return keep_unmatched();
+  if (ended == open.rows.end()) {
+    open.has_unmatched_ends = true;
+    return keep_unmatched();
+  }
   ends_.span.set(row, int64_t{*ended} * 2 + 1);
   if (name < 0) ends_.name.set(row, name);
   end_span(*ended, end_ns);
   open.rows.erase(ended);
   // Without names, a pair that stands alone belongs together, whatever follows. There are few tracks, but
   // many operations.
-  if (open.rows.empty() && (name < 0 || !is_track)) open_.erase(owner);
+  if (open.rows.empty() && !open.has_unmatched_ends && (name < 0 || !is_track)) open_.erase(owner);
 }
 
 std::vector<int32_t>::iterator ChromeEvents::innermost(std::vector<int32_t>& open, int32_t name) const {

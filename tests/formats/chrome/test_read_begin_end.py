@@ -83,4 +83,4 @@ def test_a_begin_without_an_end_is_unfinished_and_said():
     parts = read(event("B", "a", 1), event("B", "b", 2), event("E", "b", 4), event("E", "c", 6))
     assert lost(parts) == {"unmatched_ends": 1, "unfinished_begins": 1}
     assert parts["spans"]["flags"].tolist() == [UNFINISHED, 0]
-    assert parts["spans"]["duration_ns"].tolist() == [3_000, 2_000]
+    assert parts["spans"]["duration_ns"].tolist() == [5_000, 2_000]

@@ -1,6 +1,8 @@
 """Several processes in one Chrome trace: each is read as from a file of its own."""
 
+import gzip
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -8,9 +10,12 @@ from hypothesis import strategies as st
 
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
+from kinetoscope.formats.chrome.write import write_chrome_trace
 from kinetoscope.model.processes import Placement
+from kinetoscope.model.schema import STORED
 from tests.support.chrome_text import x
 from tests.support.kineto_text import named, opened
+from tests.support.real_traces import IN_REPOSITORY
 
 COMPARED = ("spans", "steps", "ops", "kernels", "launches", "counters", "allocations", "threads", "streams")
 
@@ -78,6 +83,7 @@ def test_each_process_is_as_in_a_file_of_its_own(tmp_path, devices):
         (lambda rank, pid: f"rank {rank} {pid}", [0, 1]),
         (lambda rank, pid: pid + 1_000_000 * rank, [None, None]),
     ],
+    ids=["SGLang", "with pipeline", "rank", "offset"],
 )
 def test_scripts_that_rename_processes_keep_them_apart(tmp_path, renamed, ranks):
     events = []
@@ -147,3 +153,72 @@ def test_no_process_takes_anything_from_another(tmp_path_factory, ranks, random)
     shuffled = [event for events in each for event in events]
     random.shuffle(shuffled)
     assert shown(read(folder, "shuffled.json", shuffled)) == shown(expected)
+
+
+def test_kernels_whose_operator_number_is_their_launch_number_find_their_process(tmp_path):
+    # As Kineto wrote them before torch 2.1: the `External id` of device work is its correlation.
+    each = [of_rank(rank, 100 + rank, rank, begin_us=3.0 * rank) for rank in (0, 1)]
+    for event in each[0] + each[1]:
+        if event.get("cat") == "cpu_op":
+            event["args"]["External id"] += 1000
+    merged = read(tmp_path, "merged.json", each[0] + each[1])
+    alone = [read(tmp_path, f"{rank}.json", events) for rank, events in enumerate(each)]
+    assert shown(merged) == shown(as_merged(alone, (0.0, 3.0)))
+
+
+def test_an_implausible_duration_among_several_processes_is_one_loss(tmp_path):
+    events = of_rank(0, 100, 0) + of_rank(1, 101, 1)
+    events.append(x("endless", 200, 7 * 24 * 3600e6, "kernel", 1, 7, device=1, stream=7))
+    trace = read(tmp_path, "merged.json", events)
+    found = [(loss["code"], loss["count"]) for loss in trace.losses if loss["code"] != "uncompared_clocks"]
+    assert found == [("implausible_durations", 1)]
+    assert trace.duration_ns < 3_000_000
+
+
+def saved_merged(folder):
+    """The text of our own export of two processes, whose machine and commands are known."""
+    each = [read(folder, f"{rank}.json", of_rank(rank, 100 + rank)) for rank in (0, 1)]
+    for trace in each:
+        trace.info |= {"host": "secret-host", "command_line": ["secret-command"]}
+    return as_merged(each, (0.0, 0.0))
+
+
+def test_an_export_without_identity_names_no_host_and_no_command_of_a_process(tmp_path):
+    write_chrome_trace(saved_merged(tmp_path), tmp_path / "out.json", identity=False)
+    assert "secret-host" not in (tmp_path / "out.json").read_text()
+    assert kinetoscope.open(tmp_path / "out.json").table("processes")["process"].to_pylist() == [100, 101]
+
+
+@pytest.mark.parametrize(
+    "value", [None, "x", [], [0], {"a": 1}, [10**30, 0], [[0], [1]], [0.5, 1], ["0", "1"]]
+)
+@pytest.mark.parametrize("key", [*STORED["processes"].column_names, "file_pid", "devices"])
+def test_a_damaged_list_of_processes_is_no_crash(tmp_path, key, value):
+    merged = tmp_path / "merged.json"
+    write_chrome_trace(saved_merged(tmp_path), merged)
+    content = json.loads(merged.read_text())
+    content["kinetoscope"]["processes"][key] = value
+    merged.write_text(json.dumps(content))
+    trace = kinetoscope.open(merged)
+    assert len(trace.table("steps")) == 4
+    assert len(trace.table("processes")) == 2
+
+
+@pytest.mark.parametrize(
+    "renamed", [lambda rank, pid: pid, lambda rank, pid: f"[TP{rank:02d}] {pid}"], ids=["plain", "renamed"]
+)
+def test_real_ranks_in_one_file_have_what_each_has_alone(tmp_path, renamed):
+    files = sorted((IN_REPOSITORY / "dlrm_8rank").glob("*.json.gz"))
+    events, expected = [], []
+    for rank, path in enumerate(files):
+        events += [
+            {**event, "pid": renamed(rank, event["pid"])} if "pid" in event else event
+            for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        ]
+        rows = kinetoscope.open(path).table("spans").to_pylist()
+        expected.append(Counter((row["kind"], row["name"], row["duration_ns"]) for row in rows))
+    trace = read(tmp_path, "merged.json", events)
+    found = {row["process"]: Counter() for row in trace.table("processes").to_pylist()}
+    for row in trace.table("spans").to_pylist():
+        found[row["process"]][row["kind"], row["name"], row["duration_ns"]] += 1
+    assert list(found.values()) == expected

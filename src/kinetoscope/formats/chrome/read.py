@@ -26,7 +26,6 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
-from kinetoscope.combine.processes import merge_processes
 from kinetoscope.formats.chrome.read_links import (
     FORWARD_BACKWARD,
     Arrows,
@@ -46,17 +45,18 @@ from kinetoscope.formats.chrome.read_own import (
     stop_ns,
 )
 from kinetoscope.formats.chrome.read_processes import (
+    FileProcess,
+    add_process_info,
     header_of_process,
     host_processes,
-    span_owners,
     split,
 )
 from kinetoscope.formats.chrome.read_tracks import (
     CATEGORIES,
     OPERATORS,
     LazyColumns,
+    Names,
     Tracks,
-    add_process_info,
     made,
     read_names,
     read_tracks,
@@ -646,56 +646,39 @@ def made_trace(native: Native) -> TraceData:
         native: The result of `_core.ChromeReader.finish`; it is emptied, so that no column is held twice.
     """
     header = read_header(native.pop("header", ())) or header_of_list(native.get("metadata", ()))
+    restore_own_times(header, native)
     names = read_names(native.get("metadata", ()))
     stated = own_processes(header)
     processes = host_processes(native, names) if stated is None else stated.processes
     if len(processes) < 2:
-        return _Builder(native, header).trace()
-    spans = {name: made(values) for name, values in native["spans"].items()}
-    devices = {} if stated is None else stated.devices
-    owner, of_track, unsure = span_owners(native, names, processes, spans, devices)
-    begin_ns = [None] * len(processes) if stated is None else stated.begin_ns
-    if stated is not None:
-        for values in (spans, *(native[name] for name in ("allocations", "counters", "flows"))):
-            for column in {"start_ns", "time_ns"} & values.keys():
-                values[column] = made(values[column]) + native["base_ns"]
-        native["windows"] = [
-            (text, start_ns + native["base_ns"], length, row)
-            for text, start_ns, length, row in native["windows"]
-        ]
-        native["base_ns"] = 0
-    traces, places = [], []
-    for place, (part, first_ns) in enumerate(split(native, owner, of_track, processes, spans, begin_ns)):
-        process = processes[place]
-        if stated is None:
-            trace = _Builder(part, header_of_process(header, process)).trace()
-            pid = trace.info.get("process") if process.pid is None else process.pid
-            # Processes that the file names by texts without a number of their own get different ones.
-            is_shared = type(pid) is int and process.pid is None and bool(process.key[1])
-            trace.info["process"] = pid + place if is_shared and pid is not None else pid
-            places.append(Placement(first_ns, error_ns=-1 if place else 0))
-        else:
-            part["base_ns"] = 0
-            trace = _Builder(part, stated.headers[place]).trace()
-            places.append(Placement(first_ns, error_ns=0))
-        if process.rank is not None:
-            trace.info["rank"] = process.rank
-        traces.append(trace)
+        return _Builder(native, header, names, processes[0] if processes else None).trace()
+    from kinetoscope.combine.processes import merge_processes
+
+    parts, unsure = split(native, names, processes, None if stated is None else stated.devices)
+    traces = []
+    for place, (part, process) in enumerate(zip(parts, processes, strict=True)):
+        own_header = header_of_process(header, process) if stated is None else stated.headers[place]
+        traces.append(_Builder(part, own_header, names, process).trace())
+    # Nothing says whether somebody aligned the clocks of the processes.
+    places = [
+        Placement(part["base_ns"] - native["base_ns"], error_ns=-1 if place and stated is None else 0)
+        for place, part in enumerate(parts)
+    ]
     merged = merge_processes(traces, places)
     tables: Tables = {}
     for name in STORED:
         columns = merged.columns(name)
         tables[name] = {column: columns[column] for column in columns.given}
-    losses = {**native["losses"], "unsure_processes": unsure}
     listed = implausible_durations(native, native["strings"])
+    info: dict[str, Any] = dict(merged.info)
     if stated is None:
         listed += losses_of(merged.columns("losses"))
-        info = dict(merged.info)
     else:
         tables["processes"] = stated.columns
-        info = read_info(header, 0, merged.duration_ns, merged.column("streams", "device_type").tolist())
+        device_types = merged.column("streams", "device_type").tolist()
+        info = read_info(header, 0, stop_ns(header, native["last_ns"]), device_types)
         info.pop(OWN, None)
-    tables["losses"] = read_losses(header, losses, listed)
+    tables["losses"] = read_losses(header, {**native["losses"], "unsure_processes": unsure}, listed)
     return TraceData.from_columns(tables, strings=merged.strings, info=info)
 
 
@@ -706,10 +689,13 @@ class _Builder:
     takes no longer than reading it.
     """
 
-    def __init__(self, native: Native, header: dict[str, Any]) -> None:
+    def __init__(
+        self, native: Native, header: dict[str, Any], names: Names, process: FileProcess | None
+    ) -> None:
         self.native = native
         self.header = header
-        restore_own_times(self.header, native)
+        self.names = names
+        self.process = process
         self.spans = LazyColumns(native.pop("spans"))
         self.categories: list[str] = native.pop("categories")
         self.strings = StringTable(native.pop("strings"))
@@ -753,7 +739,7 @@ class _Builder:
             self.tables["spans"] = {name: self.spans[name] for name in _SPAN_COLUMNS if name in self.spans}
         last_ns = stop_ns(header, native["last_ns"])
         info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"].tolist())
-        add_process_info(info, tracks)
+        add_process_info(info, self.process, self.names)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")
         implausible = implausible_durations(native, self.strings.texts)
@@ -785,7 +771,7 @@ class _Builder:
         """Read the tables `threads` and `streams`."""
         tracks = read_tracks(
             self.native.pop("threads"),
-            read_names(self.native.pop("metadata", ())),
+            self.names,
             self.categories,
         )
         self.tables["threads"] = dict(tracks.threads)
@@ -813,7 +799,7 @@ class _Builder:
     def _backward(self) -> Backward:
         """Return the backward functions with the threads of their forward operators."""
         number = self.spans.take("forward_number") if "forward_number" in self.spans else None
-        return name_threads(self.spans, number, self.tracks.process, self._arrows_to_backward())
+        return name_threads(self.spans, number, self._arrows_to_backward())
 
     def _kinds(self) -> None:
         """Add the columns `kind`, refined by names of spans, and `scope`."""
@@ -865,8 +851,8 @@ class _Builder:
 
     def _torch_tid(self) -> NDArray[np.int64]:
         """Return torch's own thread numbers, -1 where there is none."""
-        found = np.full(len(self.tracks.process), -1, np.int64)
-        for (_, number), row in self.parts["backward"].numbered.items():
+        found = np.full(len(self.tracks.on_device), -1, np.int64)
+        for number, row in self.parts["backward"].numbered.items():
             found[row] = number
         return found
 

@@ -161,44 +161,39 @@ class Backward:
     Attributes:
         rows: The rows of the backward functions.
         threads: The row in `threads` of each one's forward operator, -1 if that thread was not found.
-        numbered: Rows in `threads` by process and torch's thread number.
+        numbered: Rows in `threads` by torch's thread number.
     """
 
     rows: Rows
     threads: NDArray[np.int32]
-    numbered: dict[tuple[int, int], int]
+    numbered: dict[int, int]
 
 
 def name_threads(
     spans: Mapping[str, Any],
     forward_number: NDArray[np.int64] | None,
-    process: NDArray[np.int64],
     arrows: Arrows,
 ) -> Backward:
     """Resolve torch's thread numbers, by which backward functions identify the threads of their forward operators.
 
-    A number belongs to the thread that arrows lead from; without arrows, to the thread of the same process with the most
-    sequence numbers in common.
+    A number belongs to the thread that arrows lead from; without arrows, to the thread with the most sequence numbers in
+    common.
 
     Args:
         spans: The columns of the spans.
         forward_number: The number in each span, 0 or less for none; None if no span has one.
-        process: The process of each thread.
         arrows: The flows from forward operators to backward functions.
     """
     if forward_number is None:
         return Backward(np.zeros(0, np.int64), np.zeros(0, np.int32), {})
     thread = spans["thread"]
-    votes: dict[tuple[int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    votes: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     named = forward_number[arrows.end] > 0
-    end, begin = arrows.end[named], arrows.begin[named]
-    within = process[thread[end]] == process[thread[begin]]
-    end, begin = end[within], begin[within]
-    for (row_of_end, number, row), count in _counted(thread[end], forward_number[end], thread[begin]):
-        votes[int(process[row_of_end]), number][row] += count
+    for (number, row), count in _counted(forward_number[arrows.end[named]], thread[arrows.begin[named]]):
+        votes[number][row] += count
     rows = np.flatnonzero(forward_number > 0)
-    numbers, processes = forward_number[rows], process[thread[rows]]
-    wanted = {key for key, _ in _counted(processes, numbers)} - votes.keys()
+    numbers = forward_number[rows]
+    wanted = set(np.unique(numbers).tolist()) - votes.keys()
     if wanted and "sequence" in spans:
         sequence = spans["sequence"]
         forward = np.flatnonzero((forward_number <= 0) & (sequence >= 0))
@@ -206,17 +201,15 @@ def name_threads(
             int(row): np.unique(sequence[forward[thread[forward] == row]])
             for row in np.unique(thread[forward]).tolist()
         }
-        for one, number in sorted(wanted):
-            backward = np.unique(sequence[rows[(numbers == number) & (processes == one)]])
+        for number in sorted(wanted):
+            backward = np.unique(sequence[rows[numbers == number]])
             for row, ours in by_thread.items():
-                if process[row] == one and (
-                    common := len(np.intersect1d(backward, ours, assume_unique=True))
-                ):
-                    votes[one, number][row] += common
+                if common := len(np.intersect1d(backward, ours, assume_unique=True)):
+                    votes[number][row] += common
     numbered = _elected(votes)
     threads = np.full(len(rows), -1, np.int32)
-    for (one, number), row in numbered.items():
-        threads[(numbers == number) & (processes == one)] = row
+    for number, row in numbered.items():
+        threads[numbers == number] = row
     return Backward(rows, threads, numbered)
 
 
@@ -244,12 +237,12 @@ def _counted(*columns: NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
     ]
 
 
-def _elected(votes: Mapping[tuple[int, int], Mapping[int, int]]) -> dict[tuple[int, int], int]:
+def _elected(votes: Mapping[int, Mapping[int, int]]) -> dict[int, int]:
     """Assign each number the thread with the most votes, largest counts first; no thread gets two numbers."""
     ballots = sorted(
         ((count, -row, key) for key, counted in votes.items() for row, count in counted.items()), reverse=True
     )
-    elected: dict[tuple[int, int], int] = {}
+    elected: dict[int, int] = {}
     taken: set[int] = set()
     for _, negative_row, key in ballots:
         if key not in elected and -negative_row not in taken:

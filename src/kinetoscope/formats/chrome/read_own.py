@@ -70,14 +70,12 @@ class OwnProcesses:
     Attributes:
         processes: Each as the file identifies it.
         devices: The row of the process of each device, by its process in the file.
-        begin_ns: When each was begun to be recorded, from the start of the trace.
         headers: The header that each would have in a file of its own.
         columns: The table `processes`.
     """
 
     processes: list[FileProcess]
     devices: dict[tuple[int, str], int]
-    begin_ns: list[int | None]
     headers: list[dict[str, Any]]
     columns: dict[str, list[Any]]
 
@@ -88,20 +86,18 @@ def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
     listed = own.get("processes") if isinstance(own, dict) else None
     if not isinstance(own, dict) or not isinstance(listed, dict):
         return None
-    names = STORED["processes"].column_names
-    columns: dict[str, Any] = {name: listed.get(name) for name in names}
+    columns: dict[str, Any] = {name: listed.get(name) for name in STORED["processes"].column_names}
     pids, devices = listed.get("file_pid"), listed.get("devices")
-    texts = {column.name for column in STORED["processes"].columns if column.type == "text"}
     if (
         not isinstance(pids, list)
         or not isinstance(devices, dict)
         or not all(isinstance(values, list) and len(values) == len(pids) for values in columns.values())
         or not all(
-            type(value) is (str if name in texts else int)
-            for name, values in columns.items()
-            for value in values
+            _fits(value, column.type)
+            for column in STORED["processes"].columns
+            for value in columns[column.name]
         )
-        or not all(type(pid) is int for pid in pids)
+        or not all(_fits(pid, "int64") for pid in pids)
         or len(set(pids)) < len(pids)
     ):
         return None
@@ -113,12 +109,10 @@ def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
             for pid, process, rank in zip(pids, columns["pid"], columns["rank"], strict=True)
         ],
         {(int(pid), ""): row for pid, row in devices.items() if pid.isdecimal() and row in range(len(pids))},
-        list(columns["start_ns"]),
         [
             {
                 **(entry if isinstance(entry, dict) else {}),
-                "stop_ns": columns["duration_ns"][row],
-                OWN: _facts_of_process(own, row, columns["start_ns"][row]),
+                OWN: _facts_of_process(own, row),
             }
             for row, entry in enumerate(entries)
         ],
@@ -126,7 +120,7 @@ def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
     )
 
 
-def _facts_of_process(own: Mapping[str, Any], process: int, begin_ns: int) -> dict[str, Any]:
+def _facts_of_process(own: Mapping[str, Any], process: int) -> dict[str, Any]:
     """Return the facts for our reader that are of one process: its cycles, and its modules with their rows in the file."""
     facts = {key: value for key, value in own.items() if key not in ("processes", "cycles", "modules")}
     for name in ("cycles", "modules"):
@@ -142,12 +136,20 @@ def _facts_of_process(own: Mapping[str, Any], process: int, begin_ns: int) -> di
         }
         if name == "cycles":
             facts[name]["process_row"] = [-1] * len(rows)
-            facts[name]["start_ns"] = [start - begin_ns for start in facts[name].get("start_ns", ())]
         else:
             facts[name]["row"] = rows
             for key in ("parent", "caller"):
-                facts[name][key] = [place.get(row, -1) for row in facts[name].get(key, ())]
+                facts[name][key] = [
+                    place.get(row, -1) if type(row) is int else row for row in facts[name].get(key, ())
+                ]
     return facts
+
+
+def _fits(value: object, kind: str) -> bool:
+    """Return whether a value of a header can be in a column of a type."""
+    if kind == "text":
+        return isinstance(value, str)
+    return type(value) is int and abs(value) < (2**31 if kind == "int32" else 2**62)
 
 
 def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
@@ -212,8 +214,10 @@ def restore_own_columns(
     paths = _modules(own.get("modules"), tables, strings)
     if "arguments" not in spans:
         return
+    rows: Sequence[int] = range(len(tables["modules"]["class"]) if paths else 0)
     listed = own["modules"].get("row") if paths else None
-    rows = listed if isinstance(listed, list) else range(len(tables["modules"]["class"]) if paths else 0)
+    if isinstance(listed, list) and len(listed) == len(rows) and all(type(row) is int for row in listed):
+        rows = listed
     own_arguments = _OwnArguments(paths, {row: place for place, row in enumerate(rows)})
     row_of = np.array(
         [own_arguments.row(text) for text in made(tables["arguments"]["json"])] + [-1], np.int32

@@ -36,9 +36,13 @@ _TENSOR_RANK = re.compile(r"\[TP(?P<rank>\d{1,9})(?:-(?:PP|DP|EP)0+)*\]")
 _LAST_NUMBER = re.compile(r"(?P<before>.*?)(?P<number>\d{1,18})", re.DOTALL)
 # Parts of a process that torch_npu and XLA write as processes.
 _COMPONENT = re.compile(
-    r"/device:.*|/host:.*|Ascend Hardware|CANN|AscendCL|Communication|Overlap Analysis|NPU_MEM|Pipeline|AI Core Freq"
+    r"/device:.*|Ascend Hardware|CANN|AscendCL|Communication|Overlap Analysis|NPU_MEM|Pipeline|AI Core Freq"
 )
 _OVERHEAD = "overhead"
+# Numbers of other processes are there by chance; with a smaller share of its work, a device is not of one process.
+_LEAST_SHARE = 0.9
+# Processes whose number a file does not say get numbers from here on.
+_FIRST_MADE_UP = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,12 @@ class FileProcess:
 
     Attributes:
         key: Its number and text in the file.
-        pid: Its process id, None if the file does not say it.
+        pid: Its process id, or a made-up one if the file does not say it.
         rank: Its rank, None if unknown.
     """
 
     key: Key
-    pid: int | None
+    pid: int
     rank: int | None
 
 
@@ -79,8 +83,8 @@ def host_processes(native: Native, names: Names) -> list[FileProcess]:
         ranks = [None] * len(ranks)
     pids = [key[0] if not key[1] else _last_number(key[1]) for key in found]
     return [
-        FileProcess(key, pid if pids.count(pid) == 1 else None, rank)
-        for key, pid, rank in zip(found, pids, ranks, strict=True)
+        FileProcess(key, pid if pid is not None and pids.count(pid) == 1 else _FIRST_MADE_UP + place, rank)
+        for place, (key, pid, rank) in enumerate(zip(found, pids, ranks, strict=True))
     ]
 
 
@@ -145,8 +149,11 @@ def span_owners(
     if len(device) == 0:
         return owner, of_track, 0
     starters = _starters(spans, owner, device, len(processes))
-    alone = (starters >= 0).sum(axis=1) == 1
     chosen = _in_order_of_launches(spans, starters, device)
+    before = (starters >= 0) & (spans["start_ns"][starters] <= spans["start_ns"][device, None])
+    possible = np.where(before.any(axis=1, keepdims=True), before, starters >= 0)
+    alone = possible.sum(axis=1) == 1
+    chosen[alone] = possible[alone].argmax(axis=1)
     unsure = ~alone
     places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
     of_key = np.array([places[key] for key in keys])[thread[device]]
@@ -154,12 +161,14 @@ def span_owners(
     are_shared = len(np.unique(of_key)) < len(np.unique(chosen[chosen >= 0]))
     for one in np.unique(of_key).tolist():
         mine = np.flatnonzero(of_key == one)
-        sure = np.unique(chosen[mine[alone[mine]]])
-        votes = np.bincount(chosen[mine[chosen[mine] >= 0]], minlength=len(processes))
-        if are_shared or len(sure) > 1 or not votes.any():
+        sure, votes = (
+            np.bincount(chosen[rows[chosen[rows] >= 0]], minlength=len(processes))
+            for rows in (mine[alone[mine]], mine)
+        )
+        if are_shared or not votes.any() or sure.max() < _LEAST_SHARE * sure.sum():
             continue
-        chosen[mine] = sure[0] if len(sure) else votes.argmax()
-        unsure[mine] = len(sure) == 0 and np.count_nonzero(votes) > 1
+        chosen[mine] = sure.argmax() if sure.any() else votes.argmax()
+        unsure[mine] = not sure.any() and np.count_nonzero(votes) > 1
     last = np.maximum.accumulate(np.where(chosen >= 0, np.arange(len(chosen)), -1))
     chosen = np.where(last >= 0, chosen[last], np.int32(main))
     owner[device] = chosen
@@ -189,19 +198,16 @@ def _starters(
 ) -> NDArray[np.int64]:
     """Return for each device span and process the host span of that process that may have launched it, else -1."""
     calls = is_runtime_call(spans["kind"])
-    found = np.full((len(device), count), -1, np.int64)
-    for place in range(count):
-        own = owner == place
-        if "correlation" in spans:
-            found[:, place] = last_before(spans, "correlation", np.flatnonzero(own & calls), device)
-        if "external_id" in spans:
-            operators = last_before(spans, "external_id", np.flatnonzero(own & ~calls), device)
-            if "correlation" in spans and (spans["correlation"][device] >= 0).any():
-                # Where both numbers are there, both have to be of the process.
-                both = (spans["external_id"][device] >= 0) & (found[:, place] >= 0)
-                found[both & (operators < 0), place] = -1
-            found[:, place] = np.where(found[:, place] >= 0, found[:, place], operators)
-    return found
+    called, operated = np.full((2, len(device), count), -1, np.int64)
+    for key, found, hosts in (("correlation", called, calls), ("external_id", operated, ~calls)):
+        if key in spans:
+            for place in range(count):
+                found[:, place] = last_before(spans, key, np.flatnonzero((owner == place) & hosts), device)
+    # Where both numbers are those of one process, it is not one with either of them.
+    both = np.where(operated >= 0, called, -1)
+    starters = np.where((both >= 0).any(axis=1, keepdims=True), both, called)
+    launched: NDArray[np.int64] = np.where((called >= 0).any(axis=1, keepdims=True), starters, operated)
+    return launched
 
 
 def _in_order_of_launches(
@@ -225,23 +231,22 @@ def _in_order_of_launches(
 
 
 def split(
-    native: Native,
-    owner: NDArray[np.int32],
-    of_track: NDArray[np.int32],
-    processes: Sequence[FileProcess],
-    spans: Mapping[str, Any],
-    begin_ns: Sequence[int | None],
-) -> list[tuple[Native, int]]:
-    """Return what the native reader would return for a file of each process, and its first time.
+    native: Native, names: Names, processes: Sequence[FileProcess], devices: Mapping[Key, int] | None
+) -> tuple[list[Native], int]:
+    """Return what the native reader would return for a file of each process.
 
     Args:
         native: The native reader's result.
-        owner: The process of each span.
-        of_track: The process of each track.
+        names: The names in the file.
         processes: The processes.
-        spans: The columns of the spans.
-        begin_ns: When each process began, None for its first event.
+        devices: The places in `processes` of devices in a file of ours, whose processes share its axis of time; None for other
+            files, in which a process begins with its first event.
+
+    Returns:
+        The parts, and how many device spans are of a process that is not certain.
     """
+    spans = {name: made(values) for name, values in native["spans"].items()}
+    owner, of_track, unsure = span_owners(native, names, processes, spans, devices or {})
     tables = {
         name: {column: made(values) for column, values in native[name].items()}
         for name in ("kernels", "copies", "allocations", "counters", "flows")
@@ -287,8 +292,7 @@ def split(
             part[name]["time_ns"] for name in ("allocations", "counters", "flows") if name in part
         ]
         firsts = [int(values.min()) for values in times if len(values)] + [window[1] for window in windows]
-        begins = begin_ns[place]
-        first_ns = min(firsts, default=0) if begins is None else begins
+        first_ns = min(firsts, default=0) if devices is None else 0
         for table in part.values():
             for column in ("start_ns", "time_ns"):
                 if column in table:
@@ -329,8 +333,8 @@ def split(
         for tree, column, above in (("stacks", "own_stack", "parent"), ("modules", "own_module", "caller")):
             if tree in native:
                 part[tree] = _with_parents(native[tree], own, column, above)
-        parts.append((part, first_ns))
-    return parts
+        parts.append(part)
+    return parts, unsure
 
 
 def _restricted(spans: dict[str, Any], column: str, count: int) -> list[int]:
@@ -342,8 +346,8 @@ def _restricted(spans: dict[str, Any], column: str, count: int) -> list[int]:
     rows = np.full(count + 1, -1, np.int32)
     rows[used] = np.arange(len(used), dtype=np.int32)
     spans[column] = rows[spans[column]]
-    rows_used: list[int] = used.tolist()
-    return rows_used
+    found: list[int] = used.tolist()
+    return found
 
 
 def _with_parents(
@@ -375,3 +379,15 @@ def header_of_process(header: Mapping[str, Any], process: FileProcess) -> dict[s
         if process.rank is not None:
             own["distributedInfo"]["rank"] = process.rank
     return own
+
+
+def add_process_info(info: dict[str, Any], process: FileProcess | None, names: Names) -> None:
+    """Add what a file says of the process of a trace to the metadata; `process` is None if the file names none."""
+    if process is None:
+        info.pop("process", None)
+        return
+    info["process"] = process.pid
+    if name := names.processes.get(process.key) or process.key[1]:
+        info.setdefault("process_name", name)
+    if process.rank is not None:
+        info.setdefault("rank", process.rank)

@@ -1,11 +1,10 @@
-"""Assign the tracks of a Chrome trace to threads of processes and streams of devices."""
+"""Assign the tracks of a Chrome trace to threads and streams of devices."""
 
 from __future__ import annotations
 
 import json
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -161,16 +160,11 @@ class LazyColumns(Mapping[str, Any]):
 _THREAD_NAME = re.compile(r"thread -?\d+(?: \((?P<name>.*)\))?", re.DOTALL)
 # Kineto's label of a process that is a device.
 DEVICE_LABEL = re.compile(r"(?P<type>GPU|XPU|HPU|MTIA|PrivateUse1) \d+(?: of rank \d+)?")
-# Kinetoscope's label of a process in a trace of several ranks.
-_RANK_LABEL = re.compile(r".* of rank (?P<rank>\d{1,9})", re.DOTALL)
 # Composer writes an event of this name with the rank as `value`; in its merged files the process is the rank.
 _COMPOSER_RANK = "global_rank"
 _MOST_RANKS = 10**9
 # In Kineto's files the process of a device is the device's index. Anything larger is a process id.
 _MOST_DEVICES = 1024
-# Processes that a file identifies by text get numbers from here on.
-_FIRST_MADE_UP = 1 << 40
-
 
 # torch_npu's name of the process of its device.
 _ASCEND = "Ascend Hardware"
@@ -182,22 +176,16 @@ class Tracks:
 
     Attributes:
         on_device: Which tracks are streams of a device.
-        process: The process id of each track; -1 for devices, and if the file has none.
         threads: The columns of the table `threads`.
         streams: The columns of the table `streams`.
         stream_of: The row in `streams` of each track, -1 for host threads.
-        main_process: The process with the most host spans, None without any.
-        processes: The metadata of each host process: `process`, `name`, `labels`.
         ascend_spans: The number of spans of Ascend devices, which torch_npu writes like host spans.
     """
 
     on_device: NDArray[np.bool_]
-    process: NDArray[np.int64]
     threads: dict[str, Any]
     streams: dict[str, Any]
     stream_of: NDArray[np.int32]
-    main_process: int | None
-    processes: list[dict[str, Any]]
     ascend_spans: int
 
 
@@ -229,15 +217,6 @@ def read_tracks(
     on_device = np.asarray(native["on_device"]) != 0
     count = len(processes)
     spans_of = np.diff(native["first_row"])
-    made_up = _made_up_numbers(processes, process_texts)
-    process_of = np.array(
-        [
-            made_up.get(text, number) if not device else -1
-            for number, text, device in zip(processes, process_texts, on_device.tolist(), strict=True)
-        ],
-        np.int64,
-    )
-    main = _main_process(process_of, spans_of, on_device)
     devices = [
         index if index >= 0 else process if 0 <= process < _MOST_DEVICES else 0
         for process, index in zip(processes, native["device_index"].tolist(), strict=True)
@@ -267,17 +246,13 @@ def read_tracks(
         streams["number"].append(numbers[row])
         streams["name"].append(name)
         thread_names.append(f"{name} of device {devices[row]}")
-    ranks = _ranks(names, list(zip(processes, process_texts, strict=True)))
     return Tracks(
         on_device,
-        process_of,
         {
             "index": np.arange(count, dtype=np.int32),
             "os_tid": np.array(numbers, np.int64),
             "torch_tid": np.full(count, -1, np.int64),
             "name": thread_names,
-            "process": np.where(process_of == (-1 if main is None else main), -1, process_of),
-            **({"rank": ranks} if (ranks >= 0).any() else {}),
         },
         {
             "device_type": np.array(streams["device_type"], np.uint8),
@@ -286,39 +261,12 @@ def read_tracks(
             "name": streams["name"],
         },
         stream_of,
-        main,
-        _described(names, processes, process_texts, process_of, on_device),
         sum(
             int(spans_of[row])
             for row, key in enumerate(zip(processes, process_texts, strict=True))
             if not on_device[row] and names.processes.get(key) == _ASCEND
         ),
     )
-
-
-def _ranks(names: Names, keys: list[tuple[int, str]]) -> NDArray[np.int32]:
-    """Return the rank of each track's process, from its label or Composer's event, else -1."""
-    labels = [_RANK_LABEL.fullmatch(names.labels.get(key, "")) for key in keys]
-    ranks = [
-        names.ranks.get(key, -1) if label is None else int(label["rank"])
-        for key, label in zip(keys, labels, strict=True)
-    ]
-    return np.array(ranks, np.int32)
-
-
-def add_process_info(info: dict[str, Any], tracks: Tracks) -> None:
-    """Add the main process and the list of processes to the metadata."""
-    if tracks.main_process is not None:
-        info["process"] = tracks.main_process
-    else:
-        info.pop("process", None)
-    if len(tracks.processes) > 1:
-        info["processes"] = tracks.processes
-    elif tracks.processes and tracks.processes[0]["name"]:
-        info.setdefault("process_name", tracks.processes[0]["name"])
-    ranks = np.unique(tracks.threads["rank"]) if "rank" in tracks.threads else np.zeros(0, np.int32)
-    if len(tracks.processes) == 1 and len(ranks) == 1:
-        info.setdefault("rank", int(ranks[0]))
 
 
 def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names:
@@ -375,33 +323,6 @@ def _bare(name: str) -> str:
     return ((found["name"] or "") if found else name).strip()
 
 
-def _made_up_numbers(processes: list[int], texts: list[str]) -> dict[str, int]:
-    """Assign unused numbers to processes that a file identifies by text."""
-    taken = set(processes)
-    made: dict[str, int] = {}
-    following = _FIRST_MADE_UP
-    for text in texts:
-        if text and text not in made:
-            while following in taken:
-                following += 1
-            made[text] = following
-            following += 1
-    return made
-
-
-def _main_process(
-    process_of: NDArray[np.int64], spans_of: NDArray[np.int64], on_device: NDArray[np.bool_]
-) -> int | None:
-    """Return the host process with the most spans."""
-    counted: Counter[int] = Counter()
-    for process, spans, device in zip(
-        process_of.tolist(), spans_of.tolist(), on_device.tolist(), strict=True
-    ):
-        if not device and process >= 0:
-            counted[process] += spans
-    return counted.most_common(1)[0][0] if counted else None
-
-
 def _type_of_category(category: str) -> int | None:
     """Return the device type that a category is specific to, None if it is not."""
     begin = category.partition("_")[0]
@@ -416,22 +337,3 @@ def _type_of_runtime(categories: Sequence[str]) -> int:
         if category.endswith(("_runtime", "_driver")) and (kind := _type_of_category(category)) is not None
     }
     return types.pop() if len(types) == 1 else DeviceType.CUDA
-
-
-def _described(
-    names: Names,
-    processes: list[int],
-    texts: list[str],
-    process_of: NDArray[np.int64],
-    on_device: NDArray[np.bool_],
-) -> list[dict[str, Any]]:
-    """Return the metadata of each host process."""
-    found: dict[int, dict[str, Any]] = {}
-    for row in np.flatnonzero(~on_device & (process_of >= 0)).tolist():
-        key = (processes[row], texts[row])
-        number = int(process_of[row])
-        if number not in found:
-            found[number] = {"process": number, "name": names.processes.get(key) or texts[row]}
-            if labels := names.labels.get(key):
-                found[number]["labels"] = labels
-    return list(found.values())

@@ -486,6 +486,9 @@ def _described(trace: TraceData, path: Path, tracks: Tracks, *, identity: bool =
     described = _description(trace, path, tracks)
     if not identity:
         described = _anonymous(described) | {"traceName": path.name}
+        if (processes := described[OWN].get("processes")) is not None:
+            nobody = [""] * len(processes["pid"])
+            described[OWN] = {**described[OWN], "processes": {**processes, "host": nobody, "command": nobody}}
     return b"{" + b"".join(
         f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
     )
