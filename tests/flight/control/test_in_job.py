@@ -15,6 +15,7 @@ import kinetoscope
 from kinetoscope import StateError
 from kinetoscope.flight.control.client import ANSWER_S, Request, capture
 from kinetoscope.flight.control.in_job import MOST_CLIENTS, MOST_REQUEST_BYTES
+from kinetoscope.flight.control.socket_path import short_path
 from tests.support.controlled_job import controlled_job
 
 
@@ -34,7 +35,8 @@ def socket_of(job):
 
 def connected(job):
     client = socket.socket(socket.AF_UNIX)
-    client.connect(os.path.relpath(socket_of(job)))
+    with short_path(socket_of(job)) as path:
+        client.connect(path)
     return client
 
 

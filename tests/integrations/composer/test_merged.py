@@ -411,6 +411,7 @@ def test_ranks_of_composers_own_files_are_read_and_merged():
 @pytest.mark.parametrize("value", [-1, True, 1.5, "1", None, 10**12])
 def test_what_is_no_rank_is_none(value):
     events = events_of_composer(0)
+    events[0]["args"] = {"name": "training loop process"}
     events[2]["args"] = {"value": value}
     Path("odd.json").write_text(json.dumps(events))
     assert names_in("odd.json") == {None: ["event/batch0"]}
