@@ -228,3 +228,15 @@ def test_extents_do_not_overlap_and_hold_all_work_of_steps(steps, devices, strea
         assert (
             sum(taken_ns[names == one].sum() for one in np.unique(names)) <= devices * streams * loop.whole_ns
         )
+
+
+def test_a_gap_of_the_host_outside_of_the_extent_is_no_gap_of_the_step():
+    def body(program):
+        program.launch("kernel", 40 * MS)
+        program.host_ns += 5 * MS
+        program.launch("kernel", 40 * MS)
+
+    rows = Program().run(4, body).table("steps").to_pylist()
+    # The first step begins with the host; the device is the bottleneck of all others, and its steps are when the host has long left theirs.
+    assert [row["largest_gap_ns"] for row in rows] == [5 * MS, 0, 0, 0]
+    assert all(row["duration_ns"] >= 80 * MS for row in rows)

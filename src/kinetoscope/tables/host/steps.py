@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 EVERY = slice(None)
+STEP_PARTS = ("operator_ns", "python_ns", "data_wait_ns", "device_wait_ns", "blocked_ns", "processor_wait_ns")
+"""What a step spends its time on: columns that add up to `duration_ns`."""
 
 STEPS_SCHEMA = Table(
     "steps",
@@ -264,15 +266,19 @@ def compile_ns(trace: TraceData) -> NDArray[np.int64]:
 def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     """The longest gap of each step, and the line that took most of it."""
     steps, frames, found = len(trace.columns("steps")), trace.columns("frames"), gaps(trace)
-    rows = np.flatnonzero((found.step >= 0) & ~found.in_loading & ~found.in_backward)
+    extents = step_extents(trace)
+    # Of a host that runs ahead, only what is left of a gap in the extent of its step is time of that step.
+    start_ns = np.maximum(found.start_ns, np.append(extents.start_ns, 0)[found.step])
+    duration_ns = np.minimum(found.end_ns, np.append(extents.end_ns, 0)[found.step]) - start_ns
+    rows = np.flatnonzero((found.step >= 0) & (duration_ns > 0) & ~found.in_loading & ~found.in_backward)
     # Gaps are cut where ranges and calls of modules begin and end: those that touch are one.
     same = (found.step[rows][1:] == found.step[rows][:-1]) & (
         found.thread[rows][1:] == found.thread[rows][:-1]
     )
     same &= found.start_ns[rows][1:] == found.end_ns[rows][:-1]
     whole = np.cumsum(np.append(np.ones(min(1, len(rows)), dtype=bool), ~same)) - 1
-    length = np.bincount(whole, weights=found.duration_ns[rows]).astype(np.int64)
-    order = np.lexsort((found.duration_ns[rows], length[whole]))
+    length = np.bincount(whole, weights=duration_ns[rows]).astype(np.int64)
+    order = np.lexsort((duration_ns[rows], length[whole]))
     longest, taken = np.full((2, steps), -1, dtype=np.int64)
     longest[found.step[rows[order]]] = rows[order]  # the last one counts
     taken[found.step[rows[order]]] = whole[order]
