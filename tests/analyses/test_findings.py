@@ -16,6 +16,7 @@ from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
 from kinetoscope.cli import main
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState, SpanKind
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.viewer.pages.findings import described
 from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
@@ -192,7 +193,7 @@ def test_a_line_that_calls_a_library_between_small_operators_does_not_loop_over_
     [
         (
             [1, 1, 1, 60] * 4,
-            "Steps wait for the data loader for 53.8 % of step time (15.8 ms a batch on average)",
+            "The loop waits for the data loader for 53.8 % of step time (15.8 ms a batch on average)",
         ),
         ([0.1, 0.1, 0.1, 60, *[0.1] * 12], ""),
     ],
@@ -456,7 +457,7 @@ def test_a_recording_without_steps_is_not_said_to_have_any():
     for start in range(0, 80_000_000, 10_000_000):
         builder.span("aten::mm", start, 2_000_000, stack=stack)
     report = examine(builder.build())
-    assert report.steps == 0
+    assert report.unit is Unit.RECORDING
     (found, *_) = lines(report)[0]
     assert found == (
         "1. Python in train (train.py:3) runs for 77.8 % of recorded time (56 ms) without any operator"

@@ -175,7 +175,8 @@ def test_the_summary_and_the_findings_have_one_share_of_waiting_for_data(tmp_pat
     text = " ".join(" ".join(shown(made)).split())
     assert f"waiting for data {share:.1f} %" in text
     assert (
-        f"Steps wait for the data loader for {share:.1f} % of step time (13.8 ms a batch on average)" in text
+        f"The loop waits for the data loader for {share:.1f} % of step time (13.8 ms a batch on average)"
+        in text
     )
     assert f"at most {share:.1f} % to gain" in text
 

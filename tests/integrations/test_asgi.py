@@ -135,7 +135,7 @@ def test_each_of_many_concurrent_requests_is_known_to_the_nanosecond(served):
         assert sum(row[f"{part}_ns"] for part in PARTS) == row["duration_ns"]
     (account,) = accounts(prof.trace)
     assert account.entry_ns.sum(axis=1).tolist() == [
-        rows[at]["duration_ns"] for at in account.request.tolist()
+        rows[at]["duration_ns"] for at in account.work.row.tolist()
     ]
     kind = next(one for one in prof.trace.account().kinds if one.request == "GET /items/{number}")
     assert kind.steps == CONCURRENT

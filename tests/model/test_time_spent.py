@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kinetoscope.analyses.step_difference import PART_NAMES
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, PARTS, Cause, part_words, words_of
 from kinetoscope.tables import breakdown
 from kinetoscope.tables.host import requests
+from kinetoscope.tables.host.steps import STEP_PARTS
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "kinetoscope"
@@ -40,7 +40,7 @@ def test_the_page_names_no_wait_by_itself():
         assert not [name for name in DISTINCT if f'"{name}"' in page], path
 
 
-@pytest.mark.parametrize("columns", [breakdown.PARTS, requests.PARTS, tuple(PART_NAMES)])
+@pytest.mark.parametrize("columns", [breakdown.PARTS, requests.PARTS, STEP_PARTS])
 def test_every_part_of_a_table_has_its_name_there(columns):
     names = [part_words(column) for column in columns]
     assert len(set(names)) == len(names)

@@ -42,7 +42,7 @@ def test_its_tables_can_be_made(trace, name):
 
 def test_what_is_judged_of_it_can_be_said(trace):
     assert trace.account().kinds[0].duration_ns > 0
-    assert trace.overview().report.steps == 2  # without the first one, which warms up
+    assert trace.overview().report.count == 2  # without the first one, which warms up
 
 
 def test_it_can_be_written_again(trace, tmp_path):

@@ -29,7 +29,7 @@ def one_cluster():
     distributed, ray = pytest.importorskip("distributed"), pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1"
     ) as dask:
         yield {"dask": dask.scheduler_address}
     ray.shutdown()

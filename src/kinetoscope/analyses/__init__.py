@@ -16,7 +16,6 @@ __all__ = [
     "replay",
     "rule_findings",
     "rules",
-    "step_difference",
     "warm_up",
     "waterfall",
     "what_if",

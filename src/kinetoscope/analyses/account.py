@@ -29,6 +29,7 @@ from kinetoscope.model.time_spent import CAUSES, ENTRIES, FLOOR_WAITS, Cause, En
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, rates_of
 from kinetoscope.tables.host.requests import names_by_time
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.windows import checked_by
 
@@ -268,8 +269,8 @@ def account_of(trace: TraceData) -> Account:
     kinds = []
     for one in accounts(trace):
         pid = int(of_processes(trace, np.array([one.window.activity.owner.process], np.int32))["process"][0])
-        for kind in np.unique(one.kind[one.counted]).tolist():
-            mine = one.counted & (one.kind == kind)
+        for kind in np.unique(one.work.kind[one.counted]).tolist():
+            mine = one.counted & (one.work.kind == kind)
             entry_ns = one.entry_ns[mine].sum(axis=0).tolist()
             duration_ns = int(one.duration_ns[mine].sum())
             known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * duration_ns
@@ -284,7 +285,7 @@ def account_of(trace: TraceData) -> Account:
                     floor_ns if known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),
                     duration_ns - floor_ns - entry_ns[Entry.UNKNOWN],
-                    names_by_time(trace)[kind] if len(one.request) else "",
+                    names_by_time(trace)[kind] if one.work.unit is Unit.REQUEST else "",
                 )
             )
     return Account(
@@ -308,7 +309,7 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
         ArgumentError: Another value of `by`.
     """
     each = checked_by(by) == "step"
-    made = [_columns(trace, one, each=each) for one in accounts(trace)]
+    made = [_columns(one, each=each) for one in accounts(trace)]
     names = made[0] if made else {}
     joined: dict[str, Any] = {name: np.concatenate([one[name] for one in made]) for name in names}
     if not made:
@@ -341,23 +342,26 @@ def _empty() -> dict[str, Any]:
     }
 
 
-def _columns(trace: TraceData, one: ProcessAccount, *, each: bool) -> dict[str, Any]:
+def _columns(one: ProcessAccount, *, each: bool) -> dict[str, Any]:
     """The rows of one process, as columns."""
-    cells = one.cells
+    trace, cells = one.trace, one.cells
     rows = np.flatnonzero(one.counted[cells.step] & (cells.time_ns > 0))
     frame = frame_of_stacks(trace)[cells.stack[rows]]
     step = cells.step[rows] if each else np.full(len(rows), -1)
-    kind = one.kind[cells.step[rows]]
+    kind = one.work.kind[cells.step[rows]]
     keys = [step, kind, cells.entry[rows], cells.cause[rows], cells.name[rows], frame, cells.module[rows]]
     group, first = _core.group([key.astype(np.int32) for key in keys])
     time_ns = _core.group_sums(group, len(first), cells.time_ns[rows])
-    number = np.append(trace.column("steps", "number"), -1)[np.append(one.window.step, -1)]
+    number, nothing = np.append(one.work.numbers, -1)[step[first]], np.full(len(first), -1)
+    of_unit = {
+        Unit.STEP: {"step": number, "step_kind": kind[first]},
+        Unit.REQUEST: {"request": number, "request_name": kind[first]},
+        Unit.RECORDING: {},
+    }[one.work.unit]
     return {
         "process_row": np.full(len(first), one.window.activity.owner.process),
-        "step": np.append(number[:-1], -1)[step[first]],
-        "step_kind": np.full(len(first), -1) if len(one.request) else kind[first],
-        "request": np.append(one.request, -1)[step[first]] if len(one.request) else np.full(len(first), -1),
-        "request_name": kind[first] if len(one.request) else np.full(len(first), -1),
+        **dict.fromkeys(("step", "step_kind", "request", "request_name"), nothing),
+        **of_unit,
         "entry": cells.entry[rows[first]],
         "cause": cells.cause[rows[first]],
         "name": cells.name[rows[first]],

@@ -8,7 +8,7 @@ that a line calls again and again in a step, one call is needed: it could be one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -20,7 +20,6 @@ from kinetoscope.analyses.waste import called_again, waste_of
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import ProcessRow, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, SampleWait, SpanKind
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
@@ -32,17 +31,11 @@ from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.device.work import WorkCategory, device_work
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.requests import (
-    kinds_of_requests,
-    parts_of_requests,
-    requests_as_steps,
-    requests_of,
-)
+from kinetoscope.tables.host.requests import parts_of_requests, requests_of
+from kinetoscope.tables.host.units_of_work import Unit, UnitsOfWork, units_of_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import program_stacks, span_stacks
-from kinetoscope.tables.step_extents import start_up_steps
-from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
     ASKING,
     Activity,
@@ -151,7 +144,7 @@ class ProcessAccount:
         thread: The thread that runs the steps, -1 where it is unknown.
         cells: The parts of the steps.
         processor_share: For each step the share of what needs a processor, needed work left out, that was spent without one.
-        request: For each window the request that it is, by its number, and not a step; empty where steps are counted.
+        work: The steps, requests or recording that these are the account of, in the order of the windows.
     """
 
     trace: TraceData
@@ -159,7 +152,7 @@ class ProcessAccount:
     thread: int
     cells: Cells
     processor_share: NDArray[np.float64]
-    request: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    work: UnitsOfWork
 
     @property
     def duration_ns(self) -> Rows:
@@ -169,14 +162,7 @@ class ProcessAccount:
     @cached_property
     def counted(self) -> Mask:
         """Which steps count: start-up is left out."""
-        return ~np.append(start_up_steps(self.trace), False)[self.window.step]
-
-    @cached_property
-    def kind(self) -> Rows:
-        """The kind of each step, -1 without; of requests the place of their name in `names_by_time`."""
-        if len(self.request):
-            return kinds_of_requests(self.trace)[self.request]
-        return np.append(kinds_of_steps(self.trace), -1)[self.window.step]
+        return ~self.work.is_start_up
 
     @cached_property
     def entry_ns(self) -> Rows:
@@ -222,8 +208,9 @@ def attribute(trace: TraceData, left_out: LeftOut | None) -> list[ProcessAccount
         trace: The trace.
         left_out: What findings say that it can leave out; None for nothing.
     """
-    if len(requests_as_steps(trace)):
-        return _of_requests(trace, left_out)
+    work = units_of_work(trace)
+    if work.unit is Unit.REQUEST:
+        return _of_requests(work, left_out)
     found: dict[ProcessRow, Windows] = {}
     busy_ns: dict[ProcessRow, int] = {}
     every = windows(trace, "step")
@@ -233,11 +220,12 @@ def attribute(trace: TraceData, left_out: LeftOut | None) -> list[ProcessAccount
         computing = one.activity.compute.total_ns
         if computing > busy_ns.get(process, -1):
             found[process], busy_ns[process] = one, computing
-    return [_of_process(trace, one, left_out) for one in found.values()]
+    return [_of_process(work.of_process(process), one, left_out) for process, one in found.items()]
 
 
-def _of_process(trace: TraceData, window: Windows, left_out: LeftOut | None) -> ProcessAccount:
+def _of_process(work: UnitsOfWork, window: Windows, left_out: LeftOut | None) -> ProcessAccount:
     """The account of the steps of one process."""
+    trace = work.trace
     thread, steps = _thread(trace, window), np.arange(len(window.step))
     layers = _layers(trace, window, thread)
     pieces = _pieces(layers, _Stretches(steps, window.start_ns, window.end_ns))
@@ -246,13 +234,12 @@ def _of_process(trace: TraceData, window: Windows, left_out: LeftOut | None) -> 
     if thread >= 0 and window.activity.device is None:
         waited_ns = processor_waits(trace, thread).within(window.start_ns, window.end_ns)
     share = _processor_share(cells, waited_ns)
-    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share)
+    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share, work)
 
 
-def _of_requests(trace: TraceData, left_out: LeftOut | None) -> list[ProcessAccount]:
+def _of_requests(work: UnitsOfWork, left_out: LeftOut | None) -> list[ProcessAccount]:
     """The account of the requests of each process."""
-    known, rows = requests_of(trace), requests_as_steps(trace)
-    process = thread_processes(trace)[known.thread]
+    trace = work.trace
     busiest: dict[ProcessRow, Activity] = {}
     for one in activities(trace):
         of = one.owner.process
@@ -260,18 +247,17 @@ def _of_requests(trace: TraceData, left_out: LeftOut | None) -> list[ProcessAcco
             busiest[of] = one
     found = []
     for of, activity in busiest.items():
-        mine = rows[process[rows] == of] if of >= 0 else rows
-        start, end = known.start_ns[mine], known.end_ns[mine]
-        if len(mine):
-            window = Windows(activity, np.full(len(mine), -1), start, end, Intervals.of(start, end))
-            found.append(_of_requests_in(trace, window, mine, left_out))
+        requests = work.of_process(of) if of >= 0 else work
+        if len(requests):
+            extent = requests.start_ns, requests.end_ns
+            window = Windows(activity, np.full(len(requests), -1), *extent, Intervals.of(*extent))
+            found.append(_of_requests_in(requests, window, left_out))
     return found
 
 
-def _of_requests_in(
-    trace: TraceData, window: Windows, requests: Rows, left_out: LeftOut | None
-) -> ProcessAccount:
+def _of_requests_in(work: UnitsOfWork, window: Windows, left_out: LeftOut | None) -> ProcessAccount:
     """The account of the requests of one process: on each thread the time in which it worked for them, and what they waited for meanwhile."""
+    trace, requests = work.trace, work.row
     known, parts = requests_of(trace), parts_of_requests(trace)
     place = np.full(len(known), -1)
     place[requests] = np.arange(len(requests))
@@ -298,7 +284,7 @@ def _of_requests_in(
     ])  # fmt: skip
     share = _processor_share(cells, waited_ns)
     thread = max(busy_ns, key=lambda one: busy_ns[one], default=-1)
-    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share, requests)
+    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share, work)
 
 
 def _cells(trace: TraceData, pieces: _Pieces, left_out: LeftOut | None, *, on_device: bool) -> Cells:

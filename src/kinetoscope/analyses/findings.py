@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,13 @@ from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
 from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from kinetoscope.display.printable import printable
-from kinetoscope.display.sentence import about_requests, plain
+from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.account import Account
     from kinetoscope.analyses.finding import CannotTell, Finding
     from kinetoscope.analyses.loop import Loop
-    from kinetoscope.display.sentence import Sentence
     from kinetoscope.model.trace_data import TraceData
 
 MOST_FINDINGS = 7
@@ -71,20 +70,20 @@ class Report:
     Attributes:
         findings: What was found, the largest possible gain first.
         cannot_tell: Rules that need what was not recorded.
-        steps: How many steps count.
+        unit: What counts: steps, in a trace without any requests, or without both all that was recorded as one.
+        count: How many of these.
         whole_ns: The step time, or the time of all requests, or without both all recorded time: what shares are of.
         process: The process whose steps these are, by name and rank, where several have steps; empty otherwise.
         account: What the time of steps was spent on; None of a trace without time.
-        requests: How many requests count, in a trace with requests and without steps.
     """
 
     findings: tuple[Finding, ...]
     cannot_tell: tuple[CannotTell, ...]
-    steps: int
+    unit: Unit
+    count: int
     whole_ns: int
     process: str = ""
     account: Account | None = None
-    requests: int = 0
 
     @property
     def no_problem(self) -> str:
@@ -115,18 +114,10 @@ def examine(trace: TraceData) -> Report:
     if loop.whole_ns > 0:
         found = ranked([*found, *(tried(hot_lines, loop, found) or ())])
         found = within_steps(found, loop)
-    if len(loop.requests):
-        found = tuple(
-            replace(one, finding=_of_requests(one.finding), advice=about_requests(one.advice))
-            for one in found
-        )
-    elif len(loop.steps) == 0:
-        found = tuple(replace(one, finding=_without_steps(one.finding)) for one in found)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
-    counts = {"steps": len(loop.steps), "requests": len(loop.requests)}
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None
-    return Report(found, by_rules.unknown, whole_ns=loop.whole_ns, process=process, account=account, **counts)
+    return Report(found, by_rules.unknown, loop.unit, len(loop.work), loop.whole_ns, process, account)
 
 
 def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
@@ -136,11 +127,11 @@ def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
     """
     steps = Intervals.of(loop.start_ns, loop.end_ns)
     # Requests overlap: of their time, only the sum counts.
-    times = [None if one.time is None or len(loop.requests) else one.time & steps for one in found]
+    times = [None if one.time is None or loop.unit is Unit.REQUEST else one.time & steps for one in found]
     sets = [steps, *(one for one in times if one is not None)]
     edges = np.unique(np.concatenate([edge for one in sets for edge in (one.start_ns, one.end_ns)]))
     left = steps.within(edges[:-1], edges[1:]).astype(np.float64)
-    if len(loop.requests):
+    if loop.unit is Unit.REQUEST:
         left = np.array([loop.whole_ns], dtype=np.float64)
     everywhere = np.ones(len(left), dtype=bool)
     inside = [everywhere if one is None else one.within(edges[:-1], edges[1:]) > 0 for one in times]
@@ -168,27 +159,6 @@ def _above_floor_ns(loop: Loop) -> int:
     mine = [one for one in attributed(loop.trace) if one.window.activity.owner.process == loop.process]
     floor_ns = sum(int(one.floor_ns[one.counted].sum()) for one in mine)
     return max(loop.whole_ns - floor_ns, 0)
-
-
-# How sentences of rules speak of steps, and what they say of a recording that has none and counts as one.
-_WORDS_OF_STEPS = (
-    (r"^Steps wait\b", "The program waits"),
-    (r"\bof step time\b", "of recorded time"),
-    (r" (in each|a) step\b", ""),
-)
-
-
-def _without_steps(found: Sentence) -> Sentence:
-    """The sentence of a finding for a recording without steps."""
-    text = found["text"]
-    for words, others in _WORDS_OF_STEPS:
-        text = re.sub(words, others, text)
-    return {**found, "text": text}
-
-
-def _of_requests(found: Sentence) -> Sentence:
-    """The sentence of a finding for requests instead of steps."""
-    return {**found, "text": about_requests(found["text"])}
 
 
 def findings(trace: TraceData) -> pyarrow.Table:
@@ -237,9 +207,9 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
     """
     shown = report.findings[: most or None]
     return {
-        "steps": report.steps,
-        "requests": report.requests,
-        "step_ns": round(report.whole_ns / max(1, report.steps, report.requests)),
+        "steps": report.count if report.unit is Unit.STEP else 0,
+        "requests": report.count if report.unit is Unit.REQUEST else 0,
+        "step_ns": round(report.whole_ns / max(1, report.count)),
         "process": report.process or None,
         "findings": [
             {

@@ -91,7 +91,7 @@ def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | Non
     text, *values = said
     return Finding(
         CODE,
-        sentence(f"{text}: {{}} of step time above what it needs", *values, (share, "%")),
+        sentence(f"{text}: {{}} of {loop.unit.time} above what it needs", *values, (share, "%")),
         advice,
         share,
         gain_ns,
@@ -115,7 +115,7 @@ def _usual_ns(account: ProcessAccount, rows: Rows) -> int:
     each = np.bincount(cells.step[rows], weights=cells.time_ns[rows], minlength=len(account.window.step))[
         steps
     ]
-    kind = usual_kinds(account.kind[steps])
+    kind = usual_kinds(account.work.kind[steps])
     return int(usual_totals(np.zeros(len(steps), np.int64), np.arange(len(steps)), each, 1, kind)[0])
 
 
@@ -148,7 +148,7 @@ def _words(
         return ((f"{text} ({{}} rows)", table) if table else (text,)), cause.advice
     if cause == Cause.CONSTANT:
         times = units.count(max(1, round(loop.per_step(_runs(loop, cells.span[mine])))), "time")
-        return (f"{here} makes the same constant again, {times} a step",), cause.advice
+        return (f"{here} makes the same constant again, {times}{loop.unit.each}",), cause.advice
     if cause.does:
         return (f"{here} {cause.does}",), cause.advice
     if cause == Cause.FRESH_MEMORY:
@@ -162,7 +162,7 @@ def _words(
     waits = np.bincount(cells.cause[mine], weights=cells.time_ns[mine])
     what, advice = waiting(wait_of([*Cause][int(np.argmax(waits))]))
     more = OTHER_WAITS if what == "waits" else ""
-    return (f"The loop {what} in {place.named or here}{more}",), advice
+    return (f"{loop.unit.subject} {what} in {place.named or here}{more}",), advice
 
 
 def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: Rows) -> str:
@@ -184,7 +184,7 @@ def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: 
         by = f"{first} overwrites" if first and first != here else "is overwritten"
         return f"{here} fills memory that {by} before anything reads it"
     known = f"that {first} computed before" if first and first != here else "again that it computed before"
-    return f"{here} computes a result {known} in the step"
+    return f"{here} computes a result {known} in the {loop.unit.noun}"
 
 
 def _call(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]:

@@ -16,7 +16,7 @@ from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
-from kinetoscope.model.rows import ProcessRow, distinct
+from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
@@ -25,20 +25,15 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.requests import (
-    kinds_of_requests,
-    ran_in_requests,
-    request_at,
-    requests_as_steps,
-    requests_of,
-)
+from kinetoscope.tables.host.requests import ran_in_requests
 from kinetoscope.tables.host.steps import closures
+from kinetoscope.tables.host.units_of_work import Unit, units_of_work
 from kinetoscope.tables.intervals import Intervals, united
 from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
-from kinetoscope.tables.step_extents import start_up_steps, step_extents
-from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_of_steps
-from kinetoscope.tables.windows import activities, recorded_extent
+from kinetoscope.tables.step_extents import start_up_steps
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND
+from kinetoscope.tables.windows import activities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -132,9 +127,8 @@ class Loop:
     Attributes:
         trace: The trace.
         process: The row of its process in `processes`, -1 in a trace of one process.
-        steps: Rows of `steps` that count; empty where the trace has none.
-        requests: The numbers of the requests that count as its steps, which may overlap; empty where the trace has steps. Where both are
-            empty, all that was recorded counts as one step.
+        work: Its steps that count; in a trace without any its requests, which may overlap, and without both all that was recorded.
+        unit: Which of these.
         thread: The row of the thread that runs the loop, or that ran most operators of requests; -1 where nothing was recorded.
         start_ns: When each step starts, as `step_extents` says.
         end_ns: When each step ends.
@@ -145,50 +139,33 @@ class Loop:
 
     def __init__(self, trace: TraceData) -> None:
         self.trace = trace
-        self.steps: Rows
-        self.start_ns: Rows
-        self.end_ns: Rows
-        own, spans, extents = trace.columns("steps"), trace.columns("spans"), step_extents(trace)
-        counted = np.flatnonzero(~start_up_steps(trace))
-        rows = own["process_row"][counted]
-        self.process, self.requests = -1, np.zeros(0, np.int64)
-        if len(requests_as_steps(trace)):
+        every = units_of_work(trace)
+        self.unit, counted = every.unit, every[~every.is_start_up]
+        if self.unit is Unit.REQUEST:
             account = max(attributed(trace), key=lambda one: int(one.duration_ns.sum()))
-            self.process, self.thread = account.window.activity.owner.process, account.thread
-            self.steps, self.requests = counted, account.request
-            self.start_ns, self.end_ns = account.window.start_ns, account.window.end_ns
-        elif len(counted):
-            each = {int(one): int(extents.duration_ns[counted[rows == one]].sum()) for one in np.unique(rows)}
-            self.process = max(each, key=lambda one: (each[one], -one))
-            self.steps = counted[rows == self.process]
-            self.thread = int(np.append(spans["thread"], -1)[own["span"][self.steps[0]]])
-            self.start_ns, self.end_ns = extents.start_ns[self.steps], extents.end_ns[self.steps]
+            self.process: int = account.window.activity.owner.process
+            self.thread, self.work = account.thread, account.work
+        elif self.unit is Unit.STEP:
+            total_ns = {
+                one: int(counted.of_process(one).duration_ns.sum())
+                for one in np.unique(counted.process).tolist()
+            }
+            self.process = max(total_ns, key=lambda one: (total_ns[one], -one))
+            self.work = counted.of_process(self.process)
+            mark = trace.column("steps", "span")[self.work.row[0]]
+            self.thread = int(np.append(trace.column("spans", "thread"), -1)[mark])
         else:
-            self.steps = counted
-            host = spans["stream"] < 0
-            busy = _core.group_sums(
-                np.where(host, spans["thread"], -1).astype(np.int32),
-                len(trace.columns("threads")),
-                spans["self_ns"],
-            )
-            self.thread = int(np.argmax(busy)) if len(busy) else -1
-            processes = trace.column("threads", "process_row")
-            self.process = (
-                int(processes[self.thread]) if self.thread >= 0 and len(trace.columns("processes")) else -1
-            )
-            first, last = recorded_extent(trace, ProcessRow(self.process))
-            self.start_ns, self.end_ns = np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
-        self.mark_start_ns, self.mark_end_ns = self.start_ns, self.end_ns
-        if len(self.steps):
-            self.mark_start_ns = own["start_ns"][self.steps].astype(np.int64)
-            self.mark_end_ns = self.mark_start_ns + own["duration_ns"][self.steps]
+            self.thread, self.process = _busiest_thread(trace)
+            self.work = every.of_process(self.process)
+        self.start_ns, self.end_ns = self.work.start_ns, self.work.end_ns
+        self.mark_start_ns, self.mark_end_ns = self.work.mark_start_ns, self.work.mark_end_ns
         self.whole_ns = int((self.end_ns - self.start_ns).sum())
         self._places = {-1: Place()}
 
-    @cached_property
-    def numbers(self) -> Rows:
-        """The number of each step, as in `steps`, or of each request, as in `requests`; empty without both."""
-        return self.requests if len(self.requests) else self.trace.column("steps", "number")[self.steps]
+    @property
+    def step_count(self) -> int:
+        """How many steps count; 0 where the trace has none."""
+        return len(self.work) if self.unit is Unit.STEP else 0
 
     def share(self, time_ns: float) -> float:
         """A time as percent of step time, never above 100."""
@@ -200,7 +177,7 @@ class Loop:
 
     def per_pass(self, count: float) -> float:
         """A count over all steps as a count of one or, without steps, of one pass through the model, as far as that is known."""
-        return self.per_step(count) if len(self.steps) or len(self.requests) else count / self._passes
+        return count / self._passes if self.unit is Unit.RECORDING else self.per_step(count)
 
     @cached_property
     def _passes(self) -> float:
@@ -215,7 +192,11 @@ class Loop:
     def counted(self, amount: int, noun: str) -> str:
         """A count over all steps, in words: `5 operators a step`, `once a step`."""
         each = max(1, round(self.per_step(amount)))
-        return "once a step" if (each, noun) == (1, "time") else f"{units.count(each, noun)} a step"
+        return (
+            f"once{self.unit.each}"
+            if (each, noun) == (1, "time")
+            else f"{units.count(each, noun)}{self.unit.each}"
+        )
 
     @cached_property
     def kind_of_step(self) -> Rows:
@@ -223,11 +204,7 @@ class Loop:
 
         A kind with fewer than `LEAST_OF_KIND` steps is no part of the loop's work: its steps count for the kind with most of them.
         """
-        if len(self.requests):
-            return usual_kinds(kinds_of_requests(self.trace)[self.requests])
-        if len(self.steps) == 0:
-            return np.zeros(len(self.start_ns), np.int64)
-        return usual_kinds(kinds_of_steps(self.trace)[self.steps])
+        return usual_kinds(self.work.kind)
 
     def usual_sum(self, step: Rows, values: NDArray[Any]) -> int:
         """The sum over all steps of some values, each of a step, at their usual pace: the median over the steps of each kind times their number."""
@@ -247,7 +224,7 @@ class Loop:
     @cached_property
     def stretches(self) -> list[tuple[int, Rows, Rows]]:
         """When threads worked for the steps: for each thread the starts and the ends. Of a loop that is its own thread in its steps."""
-        if len(self.requests) == 0:
+        if self.unit is not Unit.REQUEST:
             return [(self.thread, self.mark_start_ns, self.mark_end_ns)] if self.thread >= 0 else []
         ran = ran_in_requests(self.trace)
         return [(row, ran[row].start_ns, ran[row].end_ns) for row in np.flatnonzero(self.threads).tolist()]
@@ -256,7 +233,7 @@ class Loop:
     def threads(self) -> NDArray[np.bool_]:
         """For each row of `threads`, and for -1, whether it is the thread of the loop, or one that worked for its requests."""
         found = np.zeros(len(self.trace.columns("threads")) + 1, bool)
-        if len(self.requests) == 0:
+        if self.unit is not Unit.REQUEST:
             found[self.thread] = True
             return found
         ran = [len(one) > 0 for one in ran_in_requests(self.trace)]
@@ -294,7 +271,7 @@ class Loop:
         spans = self.trace.columns("spans")
         of_process = self.trace.column("threads", "process_row")[spans["thread"]] == self.process
         counted = host_shares(self.trace).counts & of_process
-        if len(self.requests):
+        if self.unit is Unit.REQUEST:
             rows = np.flatnonzero(counted)
             counted[rows[self.step_of(rows) < 0]] = False
         return np.asarray(counted & (spans["kind"] != SpanKind.USER_ANNOTATION))
@@ -378,7 +355,7 @@ class Loop:
         of_host = self.step_at(start_ns, spans["thread"][rows])
         return (
             of_host
-            if len(self.requests)
+            if self.unit is Unit.REQUEST
             else np.where(spans["stream"][rows] < 0, of_host, self._extent_at(start_ns))
         )
 
@@ -389,23 +366,13 @@ class Loop:
             time_ns: The moments.
             thread: The thread of each, which says which of several requests it is of; that of the loop where it is not given.
         """
-        if len(self.requests):
-            on = np.full(len(time_ns), self.thread) if thread is None else thread
-            return self._place_of_request[request_at(self.trace, on, time_ns)]
-        return step_at(time_ns, self.mark_start_ns, self.mark_end_ns - self.mark_start_ns).astype(np.int64)
+        return self.work.place_at(time_ns, np.full(len(time_ns), self.thread) if thread is None else thread)
 
     def _extent_at(self, time_ns: Rows) -> Rows:
         """The number of the step, among those that count, whose extent has each of some moments; -1 for none."""
-        if len(self.requests):
+        if self.unit is Unit.REQUEST:
             return self.step_at(time_ns)
         return step_at(time_ns, self.start_ns, self.end_ns - self.start_ns).astype(np.int64)
-
-    @cached_property
-    def _place_of_request(self) -> Rows:
-        """For each request its place among those that count; -1 for others, and at the end for none."""
-        found = np.full(len(requests_of(self.trace)) + 1, -1)
-        found[self.requests] = np.arange(len(self.requests))
-        return found
 
     @cached_property
     def compilations(self) -> Rows:
@@ -805,15 +772,12 @@ class Loop:
     @cached_property
     def _processor_share(self) -> NDArray[np.float64]:
         """For each step the share of the Python in it that was spent without a processor, as the account has it."""
-        found = np.zeros(len(self.start_ns))
-        for one in attributed(self.trace):
-            if one.window.activity.owner.process == self.process and len(self.requests):
-                found = one.processor_share
-            elif one.window.activity.owner.process == self.process and len(self.steps):
-                of_step = np.zeros(len(self.trace.columns("steps")) + 1)
-                of_step[one.window.step] = one.processor_share
-                found = of_step[self.steps]
-        return found
+        shares = [
+            one.processor_share[~one.work.is_start_up]
+            for one in attributed(self.trace)
+            if one.window.activity.owner.process == self.process and self.unit is not Unit.RECORDING
+        ]
+        return shares[0] if shares else np.zeros(len(self.start_ns))
 
     @cached_property
     def _in_other_libraries(self) -> NDArray[np.bool_]:
@@ -841,12 +805,9 @@ class Loop:
     def _gap_rows(self, least_ns: int) -> Rows:
         """The gaps in the steps of this loop, of at least a length."""
         found = gaps(self.trace)
-        mine = np.isin(found.step, self.steps if len(self.steps) else np.array([-1]))
+        mine = self.work.place_in(found.step, found.start_ns, found.thread) >= 0
         mine &= self.threads[found.thread] & ~found.in_loading & (found.stretch_ns >= least_ns)
-        rows = np.flatnonzero(mine)
-        return (
-            rows[self.step_at(found.start_ns[rows], found.thread[rows]) >= 0] if len(self.requests) else rows
-        )
+        return np.flatnonzero(mine)
 
     def _from_to(self, frame: int, other: int) -> Place:
         """The line of a frame, or from there to that of another frame of the same function."""
@@ -856,6 +817,16 @@ class Loop:
             return here
         low, high = sorted((here.line, there.line))
         return Place(here.file, low, here.function, high, here.is_function)
+
+
+def _busiest_thread(trace: TraceData) -> tuple[int, int]:
+    """The row of the thread whose spans on the host took most, and that of its process; -1 where nothing was recorded."""
+    spans = trace.columns("spans")
+    threads = np.where(spans["stream"] < 0, spans["thread"], -1).astype(np.int32)
+    busy_ns = _core.group_sums(threads, len(trace.columns("threads")), spans["self_ns"])
+    thread = int(np.argmax(busy_ns)) if len(busy_ns) else -1
+    has_process = thread >= 0 and len(trace.columns("processes")) > 0
+    return thread, int(trace.column("threads", "process_row")[thread]) if has_process else -1
 
 
 def usual_kinds(kind: Rows) -> Rows:

@@ -10,6 +10,7 @@ from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import CAUSES, RULES
 from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ def rule_findings(trace: TraceData) -> RuleFindings:
 
 def _with_time(loop: Loop, one: Finding) -> Finding:
     """A finding with the time of what it leaves out, and of the Python around that, where the rule does not say when its rows run."""
-    if one.time is not None or one.not_needed is None or len(loop.requests):
+    if one.time is not None or one.not_needed is None or loop.unit is Unit.REQUEST:
         return one
     return replace(one, time=loop.when(one.not_needed.rows) | loop.python)
 

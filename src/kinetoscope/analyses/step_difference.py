@@ -14,13 +14,11 @@ from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Column, SpanKind, Table
-from kinetoscope.model.time_spent import part_words
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.requests import NAMES_OF_PARTS, kinds_of_requests, parts_of_requests
-from kinetoscope.tables.host.steps import step_parts
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import user_stacks
 
 if TYPE_CHECKING:
@@ -34,17 +32,6 @@ if TYPE_CHECKING:
 LEAST_OTHERS = 2
 """Fewer other steps of a kind do not say what is usual."""
 KINDS = ("part", "operator", "line", "python", "module", "kernel")
-PART_NAMES = {
-    name: part_words(name)
-    for name in (
-        "operator_ns",
-        "python_ns",
-        "data_wait_ns",
-        "device_wait_ns",
-        "blocked_ns",
-        "processor_wait_ns",
-    )
-}
 
 STEP_DIFFERENCE_SCHEMA = Table(
     "step_difference",
@@ -112,17 +99,17 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
         StateError: The step is the only one, so there is nothing to compare it with.
     """
     loop = Loop(trace)
-    noun = "request" if len(loop.requests) else "step"
-    if len(loop.numbers) == 0:
+    noun, numbers = loop.unit.noun, loop.work.numbers
+    if loop.unit is Unit.RECORDING:
         if step is not None or other is not None:
             raise ArgumentError(
                 "the trace has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
             )
         return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
-    chosen = _most_late(loop) if step is None else _place(loop.numbers, noun, "step", step)
+    chosen = _most_late(loop) if step is None else _place(numbers, noun, "step", step)
     others = _others(loop, chosen)
     if other is not None:
-        others = np.array([_place(loop.numbers, noun, "other", other)])
+        others = np.array([_place(numbers, noun, "other", other)])
     if len(others) == 0:
         if step is None:
             return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
@@ -135,7 +122,7 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
 def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
     """What a step, by its place in the loop, has more of than the median of all others, whatever their kind: the rows of `step_difference`."""
     found: list[dict[str, Any]] = _table(
-        loop, step, np.setdiff1d(np.arange(len(loop.numbers)), [step])
+        loop, step, np.setdiff1d(np.arange(len(loop.work)), [step])
     ).to_pylist()
     return found
 
@@ -145,7 +132,7 @@ def _table(loop: Loop, chosen: int, others: Rows) -> pyarrow.Table:
     rows: list[tuple[str, int, list[Any]]] = []
     for name, ran in _kinds(loop).items():
         rows += [(name, key, values) for key, values in _differences(ran, chosen, others)]
-    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, int(loop.numbers[chosen]), rows))
+    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, int(loop.work.numbers[chosen]), rows))
 
 
 def _others(loop: Loop, step: int) -> Rows:
@@ -165,7 +152,7 @@ def _most_late(loop: Loop) -> int:
 
 def _kind_of_step(loop: Loop) -> Rows:
     """The kind of each step; of requests that of their name, also where few have it."""
-    return kinds_of_requests(loop.trace)[loop.requests] if len(loop.requests) else loop.kind_of_step
+    return loop.work.kind if loop.unit is Unit.REQUEST else loop.kind_of_step
 
 
 def _place(numbers: Rows, noun: str, name: str, number: Any) -> int:
@@ -188,7 +175,7 @@ def _kinds(loop: Loop) -> dict[str, Ran]:
     process = trace.column("threads", "process_row")[spans["thread"]]
     work = host_work(trace, with_steps=False).mask & (process == loop.process)
     rows = np.flatnonzero(work & (spans["kind"] != SpanKind.USER_ANNOTATION) & ~in_waits(trace))
-    step = _steps_of_spans(loop, rows)
+    step = loop.work.place_of(rows)
     rows, step = rows[step >= 0], step[step >= 0]
     operators = Ran(spans["name"][rows].astype(np.int64), step, spans["self_ns"][rows].astype(np.int64), rows)
     device = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
@@ -201,7 +188,7 @@ def _kinds(loop: Loop) -> dict[str, Ran]:
         "module": operators.of(spans["module"][rows].astype(np.int64)),
         "kernel": Ran(
             spans["name"][device].astype(np.int64),
-            _steps_of_spans(loop, np.where(launched >= 0, launched, device)),
+            loop.work.place_of(np.where(launched >= 0, launched, device)),
             spans["duration_ns"][device].astype(np.int64),
             device,
         ),
@@ -209,13 +196,8 @@ def _kinds(loop: Loop) -> dict[str, Ran]:
 
 
 def _parts(loop: Loop) -> Ran:
-    """The parts of the steps or requests, by their places in `_part_names`."""
-    if len(loop.requests):
-        parts, mine = parts_of_requests(loop.trace), loop.requests
-    else:
-        parts, mine = step_parts(loop.trace), loop.steps
-    times = [parts[name][mine] for name in _part_names(loop)]
-    count = len(mine)
+    """The parts of the steps or requests, by their order."""
+    times, count = [*loop.work.parts.values()], len(loop.work)
     return Ran(
         np.repeat(np.arange(len(times)), count),
         np.tile(np.arange(count), len(times)),
@@ -224,34 +206,11 @@ def _parts(loop: Loop) -> Ran:
     )
 
 
-def _part_names(loop: Loop) -> dict[str, str]:
-    """The words for each part of the steps or requests, by its key."""
-    return NAMES_OF_PARTS if len(loop.requests) else PART_NAMES
-
-
-def _steps_of_spans(loop: Loop, rows: Rows) -> Rows:
-    """The place of the step that each span is of, or of the request for which its thread worked; -1 for none."""
-    if len(loop.requests):
-        return loop.step_of(rows)
-    place: Rows = _place_of_step(loop)[loop.trace.column("spans", "step")[rows]]
-    return place
-
-
-def _place_of_step(loop: Loop) -> Rows:
-    """For each row of `steps` its place among those that count; -1 for others, and at the end for none."""
-    found = np.full(len(loop.trace.columns("steps")) + 1, -1, dtype=np.int64)
-    found[loop.steps] = np.arange(len(loop.steps))
-    return found
-
-
 def _python(loop: Loop) -> Ran:
     """The gaps in steps, by line; where a kind of gap ran in several lines, each with its part."""
     trace = loop.trace
     found = gaps(trace)
-    if len(loop.requests):
-        step = loop.step_at(found.start_ns, found.thread)
-    else:
-        step = _place_of_step(loop)[found.step]
+    step = loop.work.place_in(found.step, found.start_ns, found.thread)
     rows = np.flatnonzero((step >= 0) & ~found.in_loading)
     shares = found.shares
     share, at = shares.of_kinds(found.kind[rows])
@@ -329,7 +288,7 @@ def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) ->
     of_line = [key if kind in ("line", "python") else -1 for kind, key, _ in rows]
     frame = np.array(of_line, dtype=np.int64)
     values = np.array([values for _, _, values in rows], dtype=np.int64).reshape(len(rows), 6)
-    names = list(_part_names(loop).values())
+    names = list(loop.work.parts)
 
     def name_of(kind: str, key: int) -> str | None:
         if key < 0:
@@ -347,8 +306,8 @@ def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) ->
     made |= {name: np.where(is_part, -1, made[name]) for name in ("count", "usual_count")}
     numbers, none = np.full(len(rows), number, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
     return made | {
-        "step": none if len(loop.requests) else numbers,
-        "request": numbers if len(loop.requests) else none,
+        "step": none if loop.unit is Unit.REQUEST else numbers,
+        "request": numbers if loop.unit is Unit.REQUEST else none,
         "kind": Labels(np.array([KINDS.index(kind) for kind, _, _ in rows], dtype=np.int32), KINDS),
         "name": [name_of(kind, key) for kind, key, _ in rows],
         "file": Labels(np.append(frames["file"], -1)[frame], strings),

@@ -90,8 +90,8 @@ def of_loop(loop: Loop) -> WarmUp:
     """What the first steps of a loop cost."""
     mine = start_up_steps(loop.trace) & (loop.trace.column("steps", "process_row") == loop.process)
     start_up_ns = int(step_extents(loop.trace).duration_ns[mine].sum())
-    step_ns = (loop.end_ns - loop.start_ns).astype(np.float64)
-    steps = leading_steps(step_ns, loop.compilations) if len(loop.steps) else 0
-    usual_ns = float(np.median(step_ns[steps:])) if len(loop.steps) else 0.0
+    step_ns = loop.work.duration_ns.astype(np.float64)
+    steps = leading_steps(step_ns, loop.compilations) if loop.step_count else 0
+    usual_ns = float(np.median(step_ns[steps:])) if loop.step_count else 0.0
     cost_ns = int(np.maximum(step_ns[:steps] - usual_ns, 0).sum())
     return WarmUp(loop.process, steps, cost_ns, usual_ns, start_up_ns)

@@ -20,6 +20,7 @@ from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.model.processes import process_runs
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.tables.device.collectives import collectives
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import span_stacks
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def _ranks(trace: TraceData) -> list[ProcessAccount]:
     return [
         one
         for one in accounts(trace)
-        if not len(one.request) and rank[one.window.activity.owner.process] >= 0 and one.counted.any()
+        if one.work.unit is not Unit.REQUEST
+        and rank[one.window.activity.owner.process] >= 0
+        and one.counted.any()
     ]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from kinetoscope.comparison.kinds import matched_kinds
 from kinetoscope.comparison.matching import LEVELS, matched, same_files
+from kinetoscope.comparison.measures import noun_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
@@ -258,7 +259,8 @@ def explained(
         kinds.append(KindChange(step[0], step[1], share[0], share[1], mean_ns[0], mean_ns[1], parts))
         moved.append((abs(share[1] - share[0]) * max(mean_ns), kinds[-1]))
     total_ns = [sum(side.time_ns) for side in sides]
-    mix = _mix(max(moved, key=lambda one: one[0])[1], mixed_ns) if len(kinds) > 1 else None
+    noun = noun_of(*base, *new)
+    mix = _mix(max(moved, key=lambda one: one[0])[1], mixed_ns, noun) if len(kinds) > 1 else None
     return Explanation(
         total_ns[0],
         total_ns[1],
@@ -379,8 +381,10 @@ def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) ->
     return PartChange(what, base_ns, new_ns, tuple(each), module=key[1] if key[0] == "module" else "")
 
 
-def _mix(kind: KindChange, change_ns: float) -> PartChange:
+def _mix(kind: KindChange, change_ns: float, noun: str) -> PartChange:
     """The part of a difference that is one of how many steps of each kind there are, named by the kind whose number changed most."""
     step = kind.new_step if kind.new_step >= 0 else kind.base_step
-    shares = f"{units.percent(100 * kind.new_share)} of the steps, not {units.percent(100 * kind.base_share)}"
-    return PartChange(f"steps like step {step} are {shares}", max(-change_ns, 0.0), max(change_ns, 0.0))
+    shares = (
+        f"{units.percent(100 * kind.new_share)} of the {noun}s, not {units.percent(100 * kind.base_share)}"
+    )
+    return PartChange(f"{noun}s like {noun} {step} are {shares}", max(-change_ns, 0.0), max(change_ns, 0.0))

@@ -18,7 +18,6 @@ from kinetoscope.analyses.attribution import (
     frame_of_stacks,
 )
 from kinetoscope.analyses.loop import Loop
-from kinetoscope.analyses.step_difference import PART_NAMES
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
@@ -36,12 +35,11 @@ from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.requests import NAMES_OF_PARTS, kinds_of_requests, parts_of_requests
 from kinetoscope.tables.host.source_lines import source_lines
-from kinetoscope.tables.host.steps import step_parts
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
 from kinetoscope.tables.stacks import user_stacks
-from kinetoscope.tables.step_kinds import StepOperators, kinds_of_steps, operators_of_kinds
+from kinetoscope.tables.step_kinds import StepOperators, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -142,7 +140,7 @@ class Run:
         numbers: The numbers of the steps, or of the requests in the table `requests`.
         step_ns: How long each step took.
         warm_up: How many of the first steps are left out of times and counts.
-        has_steps: Whether the trace has steps, or requests.
+        unit: Whether the trace has steps, requests, or neither.
         start_ns: When the recording started, by the clock of the machine.
         populations: For each of `TIMED` what ran.
         step_counts: For each of `STEP_COUNTS` the number in each step; without those that were not recorded.
@@ -159,14 +157,13 @@ class Run:
             where it was not asked for.
         step_kind: The kind of each step, as in the table `step_kinds`; -1 without.
         kind_operators: For each kind how often each operator runs in a typical step, and how long a call takes, in ns.
-        of_requests: Whether the steps are requests.
     """
 
     name: str
     numbers: Rows
     step_ns: Numbers
     warm_up: int
-    has_steps: bool
+    unit: Unit
     start_ns: int
     populations: dict[str, Population]
     step_counts: dict[str, Numbers]
@@ -182,12 +179,16 @@ class Run:
     account: Population | None = None
     step_kind: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     kind_operators: list[dict[str, tuple[float, float]]] = field(default_factory=list)
-    of_requests: bool = False
 
     @property
     def counted(self) -> Rows:
         """The steps that count."""
         return np.arange(self.warm_up, len(self.step_ns))
+
+
+def noun_of(*runs: Run) -> str:
+    """What some recordings are compared by: `request` where all are of requests, else `step`."""
+    return (Unit.REQUEST if all(run.unit is Unit.REQUEST for run in runs) else Unit.STEP).noun
 
 
 def run_of(
@@ -224,13 +225,12 @@ def run_of(
         raise ArgumentError(
             f"{label}: {units.count(left_out, 'step')} left out, which leaves none of its {steps:,}: leave out fewer, or record more"
         )
-    numbers = loop.numbers if len(loop.numbers) else np.zeros(1, np.int64)
     run = Run(
         label,
-        np.asarray(numbers, dtype=np.int64),
+        loop.work.numbers,
         step_ns,
         left_out,
-        len(loop.steps) + len(loop.requests) > 0,
+        loop.unit,
         trace.run_info.start_realtime_ns or 0,
         {"part": recording.parts()} | {kind: make() for kind, make in recording.kinds().items()},
         recording.step_counts(),
@@ -243,9 +243,8 @@ def run_of(
         undisturbed=recording.undisturbed(left_out),
         flops_covered_percent=counted_flops(trace).covered_percent or 100.0,
         account=recording.account() if with_account else None,
-        step_kind=recording.kind_of_step,
+        step_kind=loop.work.kind,
         kind_operators=recording.kind_operators(),
-        of_requests=len(loop.requests) > 0,
     )
     for count in ("allocations", "allocated_bytes", "peak_bytes"):
         if not memory_recorded(trace):
@@ -282,47 +281,24 @@ class _Recording:
         self.trace, self.loop = trace, loop
         self.steps = len(loop.start_ns)
         spans = trace.columns("spans")
-        # Without steps, everything is in the only one.
-        whole = 0 if len(loop.steps) == 0 else -1
-        self.of_step = np.full(len(trace.columns("steps")) + 1, whole, dtype=np.int64)
-        self.of_step[loop.steps] = np.arange(len(loop.steps))
-        self.step = self.of_step[spans["step"]]
-        if len(loop.requests):
-            self.step = np.where(spans["stream"] < 0, loop.step_of(np.arange(len(spans))), -1)
+        self.step = loop.work.place_of(np.arange(len(spans)))
         process = np.append(trace.column("threads", "process_row"), -1)[spans["thread"]]
         self.ours = (process == loop.process) & (self.step >= 0)
 
     def parts(self) -> Population:
         """The step itself, and what the process did at each moment of it."""
-        loop, count = self.loop, self.steps
-        if len(loop.steps) + len(loop.requests) == 0:
-            return Population([], *_nothing())
-        if len(loop.requests):
-            of_requests = parts_of_requests(self.trace)
-            values = [of_requests[name][loop.requests].astype(np.float64) for name in NAMES_OF_PARTS]
-        else:
-            parts = step_parts(self.trace)
-            values = [parts[name][loop.steps].astype(np.float64) for name in PART_NAMES]
-        names = list((NAMES_OF_PARTS if len(loop.requests) else PART_NAMES).values())
-        used = [place for place, each in enumerate(values) if each.any()]
-        keys: list[Key] = [(names[place],) for place in used]
-        time_ns = np.concatenate([values[place] for place in used]) if used else np.zeros(0)
-        row, step = np.repeat(np.arange(len(used)), count), np.tile(np.arange(count), len(used))
-        return Population(keys, row, step, time_ns[: len(row)], np.zeros(len(row)))
-
-    @cached_property
-    def kind_of_step(self) -> Rows:
-        """The kind of each step, -1 without; of requests by their names."""
-        if len(self.loop.requests):
-            return kinds_of_requests(self.trace)[self.loop.requests]
-        return kinds_of_steps(self.trace)[self.loop.steps] if len(self.loop.steps) else np.full(1, -1)
+        used = {name: time_ns for name, time_ns in self.loop.work.parts.items() if time_ns.any()}
+        keys: list[Key] = [(name,) for name in used]
+        row, step = np.repeat(np.arange(len(used)), self.steps), np.tile(np.arange(self.steps), len(used))
+        time_ns = np.concatenate([np.zeros(0), *used.values()])
+        return Population(keys, row, step, time_ns, np.zeros(len(row)))
 
     def kind_operators(self) -> list[dict[str, tuple[float, float]]]:
         """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
-        if len(self.loop.requests) == 0:
+        if self.loop.unit is not Unit.REQUEST:
             return operators_of_kinds(self.trace)
         step = np.where(self.ours, self.step, -1)
-        return StepOperators(self.trace, step, len(self.loop.requests)).of_kinds(self.kind_of_step)
+        return StepOperators(self.trace, step, self.steps).of_kinds(self.loop.work.kind)
 
     def kinds(self) -> dict[str, Callable[[], Population]]:
         """What makes the rows of each kind."""
@@ -419,9 +395,7 @@ class _Recording:
             nothing = np.zeros(0, dtype=np.int64)
             return nothing, nothing, np.zeros(0)
         process = np.append(self.trace.column("threads", "process_row"), -1)[found.thread]
-        step = self.of_step[found.step]
-        if len(self.loop.requests):
-            step = self.loop.step_at(found.start_ns, found.thread)
+        step = self.loop.work.place_in(found.step, found.start_ns, found.thread)
         rows = np.flatnonzero((step >= 0) & ~found.in_loading & (process == self.loop.process))
         share, at = found.shares.of_kinds(found.kind[rows])
         row = rows[at]
@@ -436,9 +410,7 @@ class _Recording:
             return _population([], *_nothing()[:3], self.steps)
         one = found[0]
         cells = one.cells
-        step = cells.step
-        if len(one.request) == 0:
-            step = self.of_step[np.append(one.window.step, -1)[cells.step]]
+        step = np.where(one.counted, np.cumsum(one.counted) - 1, -1)[cells.step]
         rows = np.flatnonzero(step >= 0)
         line, first = line_groups(self.trace)
         frame = frame_of_stacks(self.trace)[cells.stack[rows]]

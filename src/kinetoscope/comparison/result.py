@@ -13,11 +13,10 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.explanation import signed
 from kinetoscope.comparison.kinds import classes_of_steps
-from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run, noun_of
 from kinetoscope.comparison.statistics import Series
 from kinetoscope.display.html import note, page, table
 from kinetoscope.display.printable import printable
-from kinetoscope.display.sentence import about_requests
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.display.text_table import cut, folded, text_table
 from kinetoscope.model import units
@@ -358,19 +357,19 @@ class Comparison:
     @property
     def why(self) -> str:
         """What the largest parts of the difference of a step are spent on, in a sentence; empty where the step is not known to differ."""
-        return self.worded(self.explanation.sentence) if self.explanation is not None and self.differs else ""
+        return self.explanation.sentence if self.explanation is not None and self.differs else ""
 
-    def worded(self, text: str) -> str:
-        """A text about steps, or the same about requests where both sides have these as steps."""
-        of_requests = all(run.of_requests for side in (self.base, self.new) for run in side.runs)
-        return about_requests(text) if of_requests else text
+    @property
+    def noun(self) -> str:
+        """What is compared: `step`, or `request` where both runs have no steps."""
+        return noun_of(*self.base.runs, *self.new.runs)
 
     @property
     def explanation_title(self) -> str:
         """The title of the parts of `explanation`."""
         if self.verdict == CANNOT_TELL:
-            return self.worded("What the difference of a step is spent on")
-        return self.worded(f"Why a step takes {'longer' if self.whole.change_ns > 0 else 'less'}")
+            return f"What the difference of a {self.noun} is spent on"
+        return f"Why a {self.noun} takes {'longer' if self.whole.change_ns > 0 else 'less'}"
 
     @property
     def differs(self) -> bool:
@@ -509,14 +508,14 @@ def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
 
 
 TITLES = {
-    "part": "Parts of the step",
+    "part": "Parts of the {noun}",
     "module": "Modules",
     "operator": "Operators",
     "line": "Source lines",
     "kernel": "Kernels",
     "collective": "Collectives",
 }
-HEADINGS = ("base", "new", "change", "of itself", "of step", "share", "count", "")
+HEADINGS = ("base", "new", "change", "of itself", "of {noun}", "share", "count", "")
 # What a narrow terminal leaves out, in this order: the change and the new value say the same.
 _DISPENSABLE = ("share", "count", "of itself", "base", "new")
 _WIDEST = 60
@@ -530,7 +529,8 @@ def headline(comparison: Comparison) -> str:
     if not comparison.confirmed:
         return _unconfirmed(comparison, counted)
     whole = comparison.whole
-    times = f"{units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a step"
+    noun = comparison.noun
+    times = f"{units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a {noun}"
     low, high = (100 * value / max(whole.base_ns, 1) for value in (whole.low_ns, whole.high_ns))
     sure = f"{100 * comparison.margins.confidence:g} % confidence"
     # An interval that leaves everything open is not worth a number.
@@ -542,8 +542,8 @@ def headline(comparison: Comparison) -> str:
     text = f"{whole.verdict}: {times} ({between})"
     if comparison.net_of_rows_ns is not None:
         net = 100 * comparison.net_of_rows_ns / max(comparison.row_step_ns, 1)
-        text = f"{whole.verdict}: what changed comes to {units.change_percent(net)} of a step; {times} ({between})"
-    return comparison.worded(f"{text}; {counted}" if counted else text)
+        text = f"{whole.verdict}: what changed comes to {units.change_percent(net)} of a {noun}; {times} ({between})"
+    return f"{text}; {counted}" if counted else text
 
 
 def _counted(comparison: Comparison) -> str:
@@ -553,11 +553,11 @@ def _counted(comparison: Comparison) -> str:
         differing = (
             one for one in comparison.counts if None not in one.usual and one.usual[0] != one.usual[1]
         )
-        return next((f"{COUNTS[one.name]} {_on_average(one)}" for one in differing), "")
+        return next((f"{COUNTS[one.name]} {_on_average(one, comparison.noun)}" for one in differing), "")
     first = changed[0]
     by = abs((first.new or 0) - (first.base or 0))
     amount = units.size(by) if first.name in BYTE_COUNTS else f"{by:,.10g}"
-    per = "" if first.name in RUN_COUNTS else " a step"
+    per = "" if first.name in RUN_COUNTS else f" a {comparison.noun}"
     word = "less" if first.name in BYTE_COUNTS and first.verdict == FEWER else first.verdict
     text = f"{COUNTS[first.name]}{per}: {amount} {word}"
     if first.name not in BYTE_COUNTS and by != 1:
@@ -566,12 +566,14 @@ def _counted(comparison: Comparison) -> str:
     return f"{text} and {units.count(rest, 'other count')} changed" if rest else text
 
 
-def _on_average(one: CountDifference) -> str:
+def _on_average(one: CountDifference, noun: str) -> str:
     """A count whose steps differ, of which only the means can be compared."""
     means = " -> ".join(
         units.size(value or 0) if one.name in BYTE_COUNTS else _amount(value or 0) for value in one.usual
     )
-    return f"{means} on average" if one.name in RUN_COUNTS else f"a step: {means} on average, steps differ"
+    return (
+        f"{means} on average" if one.name in RUN_COUNTS else f"a {noun}: {means} on average, {noun}s differ"
+    )
 
 
 def _unconfirmed(comparison: Comparison, counted: str) -> str:
@@ -587,30 +589,29 @@ def _unconfirmed(comparison: Comparison, counted: str) -> str:
     one = {(1, 1): "one recording each", (1, 2): "one recording of the base"}.get(
         (min(counts[0], 2), min(counts[1], 2)), "one recording of the new run"
     )
-    text = f"{moved} ({units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a step), {one}: unconfirmed; `kinetoscope ab` confirms"
-    return comparison.worded(f"{counted}; {text}" if counted else text)
+    text = f"{moved} ({units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a {comparison.noun}), {one}: unconfirmed; `kinetoscope ab` confirms"
+    return f"{counted}; {text}" if counted else text
 
 
 def basis(comparison: Comparison) -> str:
     """What the times are means of."""
-    fraction = comparison.fraction
-    used = "all steps" if fraction == 1 else f"the fastest {100 * fraction:g} % of steps"
+    fraction, noun = comparison.fraction, comparison.noun
+    used = f"all {noun}s" if fraction == 1 else f"the fastest {100 * fraction:g} % of {noun}s"
     turns = ", recorded in turn and compared in pairs" if comparison.in_turn else ""
     text = f"Times are means of {used}{turns}."
     part = comparison.row_step_ns / max(comparison.whole.base_ns, 1.0)
     if part < _DISTURBED:
         text += (
-            f" Rows are means of the steps in which each was disturbed least, and compared with a step as little disturbed: "
+            f" Rows are means of the {noun}s in which each was disturbed least, and compared with a {noun} as little disturbed: "
             f"{units.duration(comparison.row_step_ns)}."
         )
-    return comparison.worded(text)
+    return text
 
 
 def summary_of_side(side: Side) -> str:
     """One side in words."""
     names = side.names[0] if len(side.names) == 1 else units.count(len(side.names), "recording")
-    noun = "request" if all(run.of_requests for run in side.runs) else "step"
-    return f"{printable(names)}: {units.count(side.steps, noun)}, {side.left_out:,} left out as warm-up"
+    return f"{printable(names)}: {units.count(side.steps, noun_of(*side.runs))}, {side.left_out:,} left out as warm-up"
 
 
 def as_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
@@ -684,7 +685,7 @@ _Section = tuple[str, list[str], list[list[str]], str]
 def _count_sections(comparison: Comparison) -> list[_Section]:
     """The tables of counts, of a step and of the run, where there are any."""
     found = []
-    for title, per_run in (("Counts a step", False), ("Counts of the run", True)):
+    for title, per_run in ((f"Counts a {comparison.noun}", False), ("Counts of the run", True)):
         counts = [one for one in comparison.counts if (one.name in RUN_COUNTS) == per_run]
         changed = [one for one in counts if one.verdict != SAME]
         body = [_count_row(one, COUNTS[one.name]) for one in changed]
@@ -732,12 +733,10 @@ def _sections(comparison: Comparison, rows: int) -> list[_Section]:
             )
             if number
         ]
-        header = [TITLES[kind].lower(), *HEADINGS]
-        found.append((TITLES[kind], header, [_row(one, comparison) for one in shown], ", ".join(said)))
-    return [
-        (comparison.worded(title), *_filled([comparison.worded(one) for one in header], body), rest)
-        for title, header, body, rest in found
-    ]
+        title = TITLES[kind].format(noun=comparison.noun)
+        header = [title.lower(), *(one.format(noun=comparison.noun) for one in HEADINGS)]
+        found.append((title, header, [_row(one, comparison) for one in shown], ", ".join(said)))
+    return [(title, *_filled(header, body), rest) for title, header, body, rest in found]
 
 
 def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
@@ -764,7 +763,7 @@ def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
     if len(explanation.kinds) > 1:
         lines = [
             [
-                f"like {comparison.worded('step')} {one.new_step if one.new_step >= 0 else one.base_step}",
+                f"like {comparison.noun} {one.new_step if one.new_step >= 0 else one.base_step}",
                 units.percent(100 * one.base_share),
                 units.percent(100 * one.new_share),
                 units.duration(one.base_ns) if one.base_share else "-",
@@ -774,8 +773,8 @@ def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
             ]
             for one in explanation.kinds
         ]
-        header = ["steps", "of base", "of new", "base", "new", "change", "most of it"]
-        found.append(("Kinds of steps", header, lines[: rows or None], ""))
+        header = [f"{comparison.noun}s", "of base", "of new", "base", "new", "change", "most of it"]
+        found.append((f"Kinds of {comparison.noun}s", header, lines[: rows or None], ""))
     return found
 
 

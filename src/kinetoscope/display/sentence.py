@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TypedDict
 
 from kinetoscope.model import units
@@ -35,21 +34,3 @@ def plain(one: Sentence) -> str:
     numbers = ["–" if value is None else write[unit](value) for value, unit in one["values"]]
     numbers += ["{}"] * (len(rest) - len(numbers))
     return first + "".join(number + part for number, part in zip(numbers, rest, strict=False))
-
-
-# Names of files, functions and methods stay as they are.
-_WORDS_OF_LOOPS = (
-    (r"^The loop's thread\b", "The thread of a request"),
-    (r"^The loop\b", "A request"),
-    (r"\bwhile the loop goes on\b", "while the request goes on"),
-    (r"(?<![\w./(])Steps\b(?![./(]| \()", "Requests"),
-    (r"(?<![\w./(])steps\b(?![./(]| \()", "requests"),
-    (r"(?<![\w./(])step\b(?![./(]| \()", "request"),
-)
-
-
-def about_requests(text: str) -> str:
-    """A text about the steps of a loop as one about the requests of a server, which analyses look at as they do at steps."""
-    for words, others in _WORDS_OF_LOOPS:
-        text = re.sub(words, others, text)
-    return text

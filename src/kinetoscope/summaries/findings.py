@@ -16,6 +16,7 @@ from kinetoscope.display.sentence import sentence
 from kinetoscope.summaries.communication import exposed_communication, links
 from kinetoscope.summaries.lateness import late_hosts, stragglers
 from kinetoscope.summaries.replay import gain_without, without_lateness
+from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from kinetoscope.summaries.sections import Sections
@@ -39,7 +40,7 @@ def examine_job(sections: Sections) -> Report:
     count = int(np.median(steps[steps > 0])) if steps.any() else 0
     whole_ns = step_ns * count
     if whole_ns <= 0 or len(sections) < 2:
-        return Report((), (), count, whole_ns)
+        return Report((), (), Unit.STEP, count, whole_ns)
     late, ranks = _stragglers(sections, whole_ns)
     found = [
         *late,
@@ -48,7 +49,9 @@ def examine_job(sections: Sections) -> Report:
         _slow_link(sections, whole_ns),
         _exposed(sections, step_ns, count),
     ]
-    return Report(ranked([one for one in found if one is not None])[:MOST_FINDINGS], (), count, whole_ns)
+    return Report(
+        ranked([one for one in found if one is not None])[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns
+    )
 
 
 def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Finding], list[int]]:

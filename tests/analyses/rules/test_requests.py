@@ -6,7 +6,7 @@ import kinetoscope
 from kinetoscope.analyses.findings import examine, lines
 from kinetoscope.analyses.overview import overview
 from kinetoscope.analyses.waterfall import floor_sentence, parts_of_step
-from kinetoscope.display.sentence import about_requests, plain
+from kinetoscope.display.sentence import plain
 from tests.support.request_marks import begin_mark, end_mark, run_mark, submit_mark
 from tests.support.server_trace import Server
 
@@ -123,13 +123,6 @@ def test_what_is_printed_speaks_of_requests():
     assert overview(server(queue=5)).requests == [
         "generate: 40 requests · p50 15 ms · p99 15 ms · operators 66.7 %, waiting for a thread of a pool 33.3 %"
     ]
-
-
-def test_words_of_steps_become_words_of_requests_and_names_stay():
-    text = "The loop sleeps in step (train/step.py:3) for 5 % of step time (1 ms a step), Optimizer.step#SGD in 3 steps"
-    assert about_requests(text) == (
-        "A request sleeps in step (train/step.py:3) for 5 % of request time (1 ms a request), Optimizer.step#SGD in 3 requests"
-    )
 
 
 def test_two_servers_are_compared_by_their_requests():

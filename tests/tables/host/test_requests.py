@@ -126,7 +126,7 @@ def test_parts_add_up_whatever_was_recorded(events):
         assert sum(row[f"{part}_ns"] for part in PARTS) == row["duration_ns"]
     for one in accounts(trace) if len(requests_as_steps(trace)) else ():
         assert (one.cells.time_ns > 0).all()
-        assert one.entry_ns.sum(axis=1).tolist() == [rows[at]["duration_ns"] for at in one.request.tolist()]
+        assert one.entry_ns.sum(axis=1).tolist() == [rows[at]["duration_ns"] for at in one.work.row.tolist()]
     of = request_of(trace, np.arange(len(trace.columns("spans"))))
     assert set(of.tolist()) <= set(range(-1, len(rows)))
 

@@ -40,7 +40,7 @@ def anomaly_detection(loop: Loop) -> Finding | None:
     return Finding(
         "anomaly-detection",
         sentence(
-            f"Autograd's anomaly detection checks {{}} {units.noun(each, 'gradient')} a step for NaN: with the stacks that it keeps, {{}} of step time",
+            f"Autograd's anomaly detection checks {{}} {units.noun(each, 'gradient')}{loop.unit.each} for NaN: with the stacks that it keeps, {{}} of {loop.unit.time}",
             each,
             (share, "%"),
         ),

@@ -35,7 +35,7 @@ def autograd_in_inference(loop: Loop) -> Finding | None:
     return Finding(
         "autograd-in-inference",
         sentence(
-            "Autograd records {} operators a step, and no backward ever runs",
+            f"Autograd records {{}} operators{loop.unit.each}, and no backward ever runs",
             round(loop.per_step(len(recorded))),
         ),
         "Run the model under torch.inference_mode() (or torch.no_grad()): activations are then released at once.",

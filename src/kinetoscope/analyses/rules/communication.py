@@ -64,7 +64,7 @@ def small_collectives(loop: Loop) -> Finding | CannotTell | None:
     return Finding(
         "small-collectives",
         sentence(
-            "{} collectives a step move less than {} each, {} on average: {} of step time",
+            f"{{}} collectives{loop.unit.each} move less than {{}} each, {{}} on average: {{}} of {loop.unit.time}",
             round(loop.per_step(len(small))),
             (SMALL_BYTES, "bytes"),
             (float(np.mean([one["bytes"] for one in small])), "bytes"),
@@ -111,7 +111,7 @@ def slow_collectives(loop: Loop) -> Finding | None:
     return Finding(
         "slow-collectives",
         sentence(
-            f"No large message of a collective moves at more than {rate:.1f} GB/s: {longest['name']} of {{}} takes {{}}; steps wait for these for {{}} of their time",
+            f"No large message of a collective moves at more than {rate:.1f} GB/s: {longest['name']} of {{}} takes {{}}; waiting for these takes {{}} of {loop.unit.time}",
             (longest["bytes"], "bytes"),
             (longest["transfer_ns"], "ns"),
             (loop.share(time_ns), "%"),
@@ -167,7 +167,7 @@ def _exposed(loop: Loop, *, could_overlap: bool) -> Finding | None:
     return Finding(
         "poor-overlap",
         sentence(
-            f"Communication takes {{}} of step time alone{most}; {{}} of it overlaps with the computation, which is long enough to hide it",
+            f"Communication takes {{}} of {loop.unit.time} alone{most}; {{}} of it overlaps with the computation, which is long enough to hide it",
             (share, "%"),
             (percent, "%"),
         ),
@@ -194,7 +194,7 @@ def exposed_finding(
     return Finding(
         "exposed-communication",
         sentence(
-            f"Steps wait for communication between ranks for {{}} of their time{mostly}; the device computes for {{}}",
+            f"The loop waits for communication between ranks for {{}} of step time{mostly}; the device computes for {{}}",
             (share, "%"),
             *values,
             (computed, "%"),

@@ -74,7 +74,7 @@ def recompiles(loop: Loop) -> Finding | None:
         text = f"torch.compile compiles {count} after the first step, mostly {what}, whose guard fails: {guard.text}"
     return Finding(
         "recompiles",
-        sentence(_braceless(text) + "; {} of step time", (share, "%")),
+        sentence(_braceless(text) + f"; {{}} of {loop.unit.time}", (share, "%")),
         advice,
         share,
         time_ns,
@@ -149,7 +149,8 @@ def recompile_limit(loop: Loop) -> Finding | None:
     return Finding(
         "recompile-limit",
         sentence(
-            _braceless(text) + "; what runs uncompiled takes {} of step time, compiling it again took {}",
+            _braceless(text)
+            + f"; what runs uncompiled takes {{}} of {loop.unit.time}, compiling it again took {{}}",
             (share, "%"),
             (loop.share(compiling_ns), "%"),
         ),
@@ -236,7 +237,7 @@ def _skipped(loop: Loop) -> Finding | None:
                 _braceless(
                     f"torch.compile does not compile {function} ({place}): {reason}; uncompiled, it takes "
                 )
-                + "{} of step time",
+                + f"{{}} of {loop.unit.time}",
                 (share, "%"),
             ),
             _UNBREAK,
@@ -268,7 +269,10 @@ def _known_breaks(
     text = f"torch.compile breaks its graphs in {units.count(len(lines), 'place')}, such as {place.named}: {reason}"
     return Finding(
         "graph-breaks",
-        sentence(_braceless(text) + "; {} a step pass between the parts", (loop.per_step(usual_ns), "ns")),
+        sentence(
+            _braceless(text) + f"; {{}}{loop.unit.each} pass between the parts",
+            (loop.per_step(usual_ns), "ns"),
+        ),
         _UNBREAK,
         loop.share(usual_ns),
         usual_ns,

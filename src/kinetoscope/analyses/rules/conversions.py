@@ -111,7 +111,7 @@ def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: st
     others = f", and {units.count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
     return Finding(
         code,
-        sentence(f"{here}{others}: {{}} of step time", (share, "%")),
+        sentence(f"{here}{others}: {{}} of {loop.unit.time}", (share, "%")),
         advice,
         share,
         time_ns,

@@ -58,7 +58,7 @@ def host_device_copies(loop: Loop) -> Finding | None:
     return Finding(
         "host-device-copies",
         sentence(
-            f"{place or 'The program'} copies tensors between host and device {loop.counted(len(mine), 'time')}: {{}} of step time",
+            f"{place or 'The program'} copies tensors between host and device {loop.counted(len(mine), 'time')}: {{}} of {loop.unit.time}",
             (share, "%"),
         ),
         "Create tensors on the device, copy once and in large pieces, and copy batches from pinned memory with non_blocking=True.",
@@ -86,7 +86,7 @@ def pageable_copy(loop: Loop) -> Finding | None:
         "pageable-copy",
         sentence(
             f"The program copies from or to pageable memory {loop.counted(len(copies), 'time')}"
-            f"{f', most at {place}' if place else ''}: {{}} of step time",
+            f"{f', most at {place}' if place else ''}: {{}} of {loop.unit.time}",
             (share, "%"),
         ),
         "Use pinned memory: DataLoader(..., pin_memory=True) or tensor.pin_memory(), and then .to(device, non_blocking=True).",

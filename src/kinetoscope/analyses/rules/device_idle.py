@@ -66,7 +66,7 @@ def device_idle(loop: Loop) -> Finding | None:
         ),
         _NOT_IN_TIME: (
             np.where(gaps.wait < 0, gaps.length_ns, 0),
-            "Do less on the host in each step: torch.compile, larger batches, fewer and fused operators, CUDA graphs.",
+            "Do less on the host: torch.compile, larger batches, fewer and fused operators, CUDA graphs.",
         ),
         "the program waits for copies and only then launches more": (
             np.where(copies, gaps.length_ns, 0),
@@ -74,7 +74,7 @@ def device_idle(loop: Loop) -> Finding | None:
         ),
         "the program waits for the device and only then launches more": (
             np.where((gaps.wait >= 0) & ~copies, gaps.length_ns, 0),
-            "Do not wait in the step: read values later and seldom, and use events instead of synchronization.",
+            "Read values later and seldom, and use events instead of synchronization.",
         ),
     }
     cause = max(causes, key=lambda one: int(causes[one][0].sum()))
@@ -85,11 +85,11 @@ def device_idle(loop: Loop) -> Finding | None:
     here = ""
     if place_ns >= LEAST_AT_PLACE * idle_ns:
         mostly = f", mostly in {operator}" if operator else ""
-        here = f"; for {{}} of step time the host is meanwhile at {place}{mostly}"
+        here = f"; for {{}} of {loop.unit.time} the host is meanwhile at {place}{mostly}"
     return Finding(
         "device-idle",
         sentence(
-            f"{device.name} is idle for {{}} of step time, mostly because {cause} ({{}}){here}",
+            f"{device.name} is idle for {{}} of {loop.unit.time}, mostly because {cause} ({{}}){here}",
             (share, "%"),
             (loop.share(loop.typical_at(device.idle.start_ns, value)), "%"),
             *([(loop.share(place_ns), "%")] if here else []),
@@ -129,7 +129,7 @@ def _hardly_used(loop: Loop) -> Finding | None:
     busy_ns = loop.time.working_ns if loop.time else 0
     return Finding(
         "device-idle",
-        sentence(f"{device.name} works for {{}} of step time", (loop.share(busy_ns), "%")),
+        sentence(f"{device.name} works for {{}} of {loop.unit.time}", (loop.share(busy_ns), "%")),
         "Check that the model and its inputs are on the device, and that the recording holds the work that you want to look at.",
         100.0 - loop.share(busy_ns),
         None,
@@ -172,7 +172,7 @@ def stalled_queue(loop: Loop) -> Finding | None:
     return Finding(
         "stalled-queue",
         sentence(
-            f"Nothing that was recorded runs on {device.name} for {{}} of step time although work is queued: {cause}",
+            f"Nothing that was recorded runs on {device.name} for {{}} of {loop.unit.time} although work is queued: {cause}",
             (share, "%"),
         ),
         advice,
@@ -210,7 +210,7 @@ def device_start_up(loop: Loop) -> Finding | None:
     return Finding(
         "device-start-up",
         sentence(
-            f"Calls of the runtime start up {device.name if device else 'the device'} for {{}} of step time: {', '.join(f'{name} ({{}})' for name, _ in longest)}",
+            f"Calls of the runtime start up {device.name if device else 'the device'} for {{}} of {loop.unit.time}: {', '.join(f'{name} ({{}})' for name, _ in longest)}",
             (share, "%"),
             *((time_ns, "ns") for _, time_ns in longest),
         ),
@@ -244,7 +244,7 @@ def launch_bound(loop: Loop) -> Finding | None:
     return Finding(
         "launch-bound",
         sentence(
-            f"{device.name} waits for launches for {{}} of step time: {{}} kernels a step, {{}} each on average",
+            f"{device.name} waits for launches for {{}} of {loop.unit.time}: {{}} kernels{loop.unit.each}, {{}} each on average",
             (share, "%"),
             round(each),
             (float(duration.mean()), "ns"),
@@ -280,10 +280,10 @@ def synchronizing_call(loop: Loop) -> Finding | None:
             "synchronizing-call",
             sentence(
                 f"{name}{f' at {place}' if place else ''} waits for {device.name} {loop.counted(len(waits), 'time')}; the device is then "
-                "idle for {} of step time",
+                f"idle for {{}} of {loop.unit.time}",
                 (share, "%"),
             ),
-            "Do not wait in the step: keep values on the device and read them every N steps, and use events or streams instead of "
+            "Keep values on the device and read them seldom, and use events or streams instead of "
             "synchronize().",
             share,
             idle_ns,

@@ -43,7 +43,7 @@ _CALLS = frozenset(
 
 def allocator_churn(loop: Loop) -> Finding | None:
     """Find steps that allocate memory from the driver after the first, which waits for all of the device's work."""
-    if loop.device is None or len(loop.steps) < LEAST_CHURN_STEPS:
+    if loop.device is None or loop.step_count < LEAST_CHURN_STEPS:
         return None
     spans, strings = loop.trace.columns("spans"), loop.trace.strings
     rows = np.flatnonzero(is_runtime_call(spans["kind"]) & (spans["stream"] < 0))
@@ -51,7 +51,7 @@ def allocator_churn(loop: Loop) -> Finding | None:
     rows = rows[np.isin(spans["name"][rows], known)]
     step = loop.step_of(rows)
     rows, step = rows[step > 0], step[step > 0]
-    if len(np.unique(step)) < LEAST_CHURN * (len(loop.steps) - 1):
+    if len(np.unique(step)) < LEAST_CHURN * (loop.step_count - 1):
         return None
     idle_ns = loop.cost_ns(rows, with_device=False)
     share = loop.share(idle_ns)
@@ -63,7 +63,7 @@ def allocator_churn(loop: Loop) -> Finding | None:
         "allocator-churn",
         sentence(
             f"The allocator calls the driver {loop.counted(len(rows), 'time')}{f', most at {place}' if place else ''}, and {loop.device.name} is idle "
-            "meanwhile for {} of step time",
+            f"meanwhile for {{}} of {loop.unit.time}",
             (share, "%"),
         ),
         "Set PYTORCH_ALLOC_CONF=expandable_segments:True, keep sizes of batches equal, and do not call torch.cuda.empty_cache().",

@@ -54,7 +54,7 @@ def evaluation_in_step(loop: Loop) -> Finding | None:
     return Finding(
         "evaluation-in-step",
         sentence(
-            f"The model also runs without autograd in each step, in {place.named}: {{}} of step time",
+            f"The model also runs without autograd{loop.unit.in_each}, in {place.named}: {{}} of {loop.unit.time}",
             (share, "%"),
         ),
         "If this is validation, run it every N steps or once an epoch, or on fewer batches.",

@@ -44,24 +44,24 @@ def gc_pause(loop: Loop) -> Finding | CannotTell | None:
         return None
     longest = rows[np.argsort(-spans["duration_ns"][rows], kind="stable")]
     place, of_place_ns, _ = loop.by_place(rows)[0]
-    times = f"{units.count(len(rows), 'time')} in {units.count(len(loop.start_ns), 'step')}"
+    times = f"{units.count(len(rows), 'time')} in {units.count(len(loop.work), loop.unit.noun)}"
     if of_place_ns > MOST_OF_TIME * time_ns and _CALL.search(line_text(loop.trace, place.file, place.line)):
         said = f"The program collects garbage itself {times} at {place}"
         advice = (
-            "Call gc.collect() less often, outside of the steps, and at the same step on all ranks; gc.freeze() after the model is built "
+            "Call gc.collect() less often, and at the same time on all ranks; gc.freeze() after the model is built "
             "makes each call shorter."
         )
     else:
         place = loop.place_of(int(longest[0]))
         said = f"Python collects garbage {times}"
         advice = (
-            "Call gc.freeze() after the model is built, turn automatic collection off with gc.disable(), and collect every N steps, on all "
-            "ranks at the same one."
+            "Call gc.freeze() after the model is built, turn automatic collection off with gc.disable(), and collect now and then, on all "
+            "ranks at the same time."
         )
     return Finding(
         "gc-pause",
         sentence(
-            f"{said}: {{}} of step time, at most {{}} at once",
+            f"{said}: {{}} of {loop.unit.time}, at most {{}} at once",
             (share, "%"),
             (int(spans["duration_ns"][longest[0]]), "ns"),
         ),

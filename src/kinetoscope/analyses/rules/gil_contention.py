@@ -31,7 +31,10 @@ def gil_contention(loop: Loop) -> Finding | None:
     where = f"{place.named} runs on another thread" if place else "another thread runs"
     return Finding(
         "gil-contention",
-        sentence(f"The loop waits for Python's global lock while {where}: {{}} of step time", (share, "%")),
+        sentence(
+            f"{loop.unit.subject} waits for Python's global lock while {where}: {{}} of {loop.unit.time}",
+            (share, "%"),
+        ),
         "Do this work in another process, such as a worker of a DataLoader, or with operators and libraries that release the lock.",
         share,
         time_ns,

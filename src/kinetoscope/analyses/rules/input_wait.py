@@ -73,8 +73,8 @@ def input_wait(loop: Loop) -> Finding | None:
         return Finding(
             "main-process-loading",
             sentence(
-                f"The loop makes a new iterator of its data loader for most batches{f' at {line}' if line else ''}, each of which shuffles the whole data set: "
-                "{} of step time ({} a batch on average)",
+                f"{loop.unit.subject} makes a new iterator of its data loader for most batches{f' at {line}' if line else ''}, each of which shuffles the whole data set: "
+                f"{{}} of {loop.unit.time} ({{}} a batch on average)",
                 (share, "%"),
                 (each_ns, "ns"),
             ),
@@ -89,7 +89,7 @@ def input_wait(loop: Loop) -> Finding | None:
         return Finding(
             "main-process-loading",
             sentence(
-                f"The loop makes its batches itself for {{}} of step time ({{}} a batch on average){what}{where}",
+                f"{loop.unit.subject} makes its batches itself for {{}} of {loop.unit.time} ({{}} a batch on average){what}{where}",
                 (share, "%"),
                 (each_ns, "ns"),
             ),
@@ -105,7 +105,7 @@ def input_wait(loop: Loop) -> Finding | None:
         return Finding(
             "input-wait",
             sentence(
-                "The data loader starts its workers again and again: that, and waiting for their first batches, takes {} of step time",
+                f"The data loader starts its workers again and again: that, and waiting for their first batches, takes {{}} of {loop.unit.time}",
                 (share, "%"),
             ),
             "Iterate over the loader itself instead of calling iter(loader) in each step, and keep its workers between epochs with "
@@ -118,7 +118,7 @@ def input_wait(loop: Loop) -> Finding | None:
     return Finding(
         "input-wait",
         sentence(
-            f"Steps wait for the data loader for {{}} of step time ({{}} a batch on average){what}{where}",
+            f"{loop.unit.subject} waits for the data loader for {{}} of {loop.unit.time} ({{}} a batch on average){what}{where}",
             (share, "%"),
             (each_ns, "ns"),
         ),

@@ -54,7 +54,7 @@ def _dominant(loop: Loop, mine: NDArray[np.int64]) -> Finding:
     return Finding(
         "dominant-kernel",
         sentence(
-            f"One kernel takes {{}} of step time: {name}{started}, {loop.counted(len(mine), 'time')}, {{}} each on average",
+            f"One kernel takes {{}} of {loop.unit.time}: {name}{started}, {loop.counted(len(mine), 'time')}, {{}} each on average",
             (share, "%"),
             (float(loop.trace.column("spans", "duration_ns")[mine].mean()), "ns"),
         ),
@@ -84,7 +84,7 @@ def small_kernels(loop: Loop) -> Finding | None:
     return Finding(
         "small-kernels",
         sentence(
-            "{} kernels a step take {} each on average; those shorter than {} take {} of step time",
+            f"{{}} kernels{loop.unit.each} take {{}} each on average; those shorter than {{}} take {{}} of {loop.unit.time}",
             round(each),
             (float(duration.mean()), "ns"),
             (SHORT_NS, "ns"),
@@ -116,7 +116,7 @@ def low_occupancy(loop: Loop) -> Finding | None:
     return Finding(
         "low-occupancy",
         sentence(
-            f"Kernels with fewer than one block for every two multiprocessors take {{}} of step time, mostly {name}{started}",
+            f"Kernels with fewer than one block for every two multiprocessors take {{}} of {loop.unit.time}, mostly {name}{started}",
             (share, "%"),
         ),
         "Give each kernel more work: a larger batch, or several small operators as one.",
@@ -157,7 +157,7 @@ def kernel_variance(loop: Loop) -> Finding | None:
     return Finding(
         "kernel-variance",
         sentence(
-            f"{name}{started} takes between {{}} and {{}} for equal inputs, {{}} of step time in all",
+            f"{name}{started} takes between {{}} and {{}} for equal inputs, {{}} of {loop.unit.time} in all",
             (int(spans["duration_ns"][mine].min()), "ns"),
             (int(spans["duration_ns"][mine].max()), "ns"),
             (share, "%"),
@@ -202,7 +202,7 @@ def memory_bound_elementwise(loop: Loop) -> Finding | None:
     return Finding(
         "memory-bound-elementwise",
         sentence(
-            "{} elementwise kernels a step run one after another, in {} chains, for {} of step time",
+            f"{{}} elementwise kernels{loop.unit.each} run one after another, in {{}} chains, for {{}} of {loop.unit.time}",
             max(1, round(loop.per_step(len(mine)))),
             max(1, round(loop.per_step(len(first)))),
             (share, "%"),

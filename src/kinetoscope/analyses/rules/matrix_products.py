@@ -84,7 +84,7 @@ def matmul_alignment(loop: Loop) -> Finding | CannotTell | None:
         "matmul-alignment",
         sentence(
             f"Matrix products in 16 bits with sizes that are no multiple of {ALIGNED} ({sizes_text}"
-            f"{f' at {place}' if place else ''}) take {{}} of step time",
+            f"{f' at {place}' if place else ''}) take {{}} of {loop.unit.time}",
             (share, "%"),
         ),
         f"Pad these sizes to a multiple of {ALIGNED} (of 64 for the fastest kernels): sequence lengths, vocabularies, channels.",
@@ -118,7 +118,7 @@ def double_precision(loop: Loop) -> Finding | None:
     return Finding(
         "double-precision",
         sentence(
-            f"Matrix products in 64 bits{f', most at {place},' if place else ''} take {{}} of step time",
+            f"Matrix products in 64 bits{f', most at {place},' if place else ''} take {{}} of {loop.unit.time}",
             (share, "%"),
         ),
         "Use float32: NumPy's arrays are float64 until .float() or astype(numpy.float32), and torch.set_default_dtype and model.double() make "
@@ -157,7 +157,7 @@ def half_precision(loop: Loop) -> Finding | None:
     return Finding(
         "half-precision",
         sentence(
-            f"Matrix products in {calls.dtype[int(calls.of_span[mine[0]])]} on the processor{f', most at {place},' if place else ''} take {{}} of step time, far more than in "
+            f"Matrix products in {calls.dtype[int(calls.of_span[mine[0]])]} on the processor{f', most at {place},' if place else ''} take {{}} of {loop.unit.time}, far more than in "
             "float32",
             (loop.share(time_ns), "%"),
         ),
@@ -213,7 +213,7 @@ def below_roofline(loop: Loop) -> Finding | CannotTell | None:
     return Finding(
         "below-roofline",
         sentence(
-            f"Matrix products far below the peak of {loop.device.name} take {{}} of step time; {name} of {inputs}"
+            f"Matrix products far below the peak of {loop.device.name} take {{}} of {loop.unit.time}; {name} of {inputs}"
             f"{f' at {place}' if place else ''} reaches {{}} of it",
             (share, "%"),
             (percent, "%"),
@@ -260,11 +260,13 @@ def _beside_tensor_cores(loop: Loop, *, with_tf32: bool) -> Finding | None:
     place, _, _ = loop.by_place(device.operators(rows), spans["duration_ns"][rows])[0]
     longest = tuple(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")][:MOST_ROWS].tolist())
     if with_tf32:
-        text = "Matrix products and convolutions in float32 without TF32 take {} of step time"
+        text = f"Matrix products and convolutions in float32 without TF32 take {{}} of {loop.unit.time}"
         advice = 'Call torch.set_float32_matmul_precision("high"), or use torch.autocast with bfloat16.'
         code = "tf32-off"
     else:
-        text = "Matrix products and convolutions take {} of step time, and none uses the tensor cores"
+        text = (
+            f"Matrix products and convolutions take {{}} of {loop.unit.time}, and none uses the tensor cores"
+        )
         advice = "Train in mixed precision: torch.autocast with float16 and a GradScaler."
         code = "tensor-cores-unused"
     time = loop.when(rows)

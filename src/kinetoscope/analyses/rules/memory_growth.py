@@ -30,7 +30,7 @@ LEAST_RISING = 0.8
 def memory_growth(loop: Loop) -> Finding | CannotTell | None:
     """Find what is allocated in each step, and still held at the end of the recording."""
     blocks = loop.trace.columns("allocations")
-    if len(loop.steps) < LEAST_STEPS:
+    if loop.step_count < LEAST_STEPS:
         return None
     if len(blocks) == 0:
         return CannotTell("memory-growth", Signal.MEMORY)
@@ -68,7 +68,7 @@ def memory_growth(loop: Loop) -> Finding | CannotTell | None:
     return Finding(
         "memory-growth",
         sentence(
-            f"Memory grows by {{}} in each step; what stays is allocated{f' at {place}' if place else ''}",
+            f"Memory grows by {{}}{loop.unit.in_each}; what stays is allocated{f' at {place}' if place else ''}",
             (typical, "bytes"),
         ),
         "Find who keeps these tensors: a list of losses or outputs keeps their whole graph; append loss.detach() or loss.item().",

@@ -32,7 +32,7 @@ def optimizer_rebuilt(loop: Loop) -> Finding | None:
     return Finding(
         "optimizer-rebuilt",
         sentence(
-            "The optimizer creates {} tensors of state in each step, as a new optimizer does in its first: {} of step time",
+            f"The optimizer creates {{}} tensors of state{loop.unit.in_each}, as a new optimizer does in its first: {{}} of {loop.unit.time}",
             round(loop.per_step(len(created))),
             (share, "%"),
         ),

@@ -68,8 +68,10 @@ def output_in_step(loop: Loop) -> Finding | None:
         place = _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
     return Finding(
         "output-in-step",
-        sentence(f"{_KINDS[most]}{f' at {place}' if place else ''} takes {{}} of step time", (share, "%")),
-        "Do it less often, or on another thread: save asynchronously, print every N steps, collect values and log them together, copy into "
+        sentence(
+            f"{_KINDS[most]}{f' at {place}' if place else ''} takes {{}} of {loop.unit.time}", (share, "%")
+        ),
+        "Do it less often, or on another thread: save asynchronously, print less often, collect values and log them together, copy into "
         "tensors that are there.",
         share,
         time_ns,

@@ -22,7 +22,7 @@ def processor_wait(loop: Loop) -> Finding | None:
     return Finding(
         "processor-wait",
         sentence(
-            "The loop's thread was ready to run but had no CPU core for {} of step time, {} a step: "
+            f"{loop.unit.subject} was ready to run but had no CPU core for {{}} of {loop.unit.time}, {{}}{loop.unit.each}: "
             + (
                 "its own threads, or other programs, were using them"
                 if crowded

@@ -38,7 +38,7 @@ def profiler_cost(loop: Loop) -> Finding | None:
     return Finding(
         "profiler-cost",
         sentence(
-            "The profiler takes at least {} of step time: it records {} events a step",
+            f"The profiler takes at least {{}} of {loop.unit.time}: it records {{}} events{loop.unit.each}",
             (share, "%"),
             round(loop.per_step(len(recorded))),
         ),

@@ -89,11 +89,11 @@ _NO_CALLS = frozenset(
 _MOST_CALLED = 3
 _NUMPY = "Express it in torch, whose operators compute in float32 and without a copy to NumPy and back; where it must be NumPy, keep the type of the tensor."
 _KNOWN = (
-    (r"gc\.collect", "Call gc.collect() less often, outside of the steps; gc.freeze() after the model is built makes each call shorter."),
+    (r"gc\.collect", "Call gc.collect() less often; gc.freeze() after the model is built makes each call shorter."),
     (r"(torch\.)?(tensor|as_tensor|FloatTensor|LongTensor)", ("Numbers of Python lists become a tensor one by one: keep the parts as tensors and use torch.stack, or as one NumPy "
      "array and torch.from_numpy.")),
     (r"subprocess\.\w+|os\.(system|popen)|Popen|check_output", ("Starting a process takes milliseconds: ask the system directly, as psutil and files in /proc do, keep one process running, or do it "
-     "every N steps.")),
+     "less often.")),
     (r"(json|pickle|yaml|csv|marshal)\.\w+|\w*\.?(writerows?|to_csv|to_json)", ("Write less often, or only what is new: append a line for each step instead of writing everything anew, and let another thread "
      "write.")),
     (r"(np|numpy|scipy)\..*|.*\.numpy", _NUMPY),
@@ -125,12 +125,12 @@ def python_bound(loop: Loop) -> Finding | None:
         return None
     if gap.blocked_part > WAITS:
         what, advice = waiting(gap.wait)
-        said = f"The loop {what} in {gap.place.named} for {{}} of step time ({{}} a step)"
+        said = f"{loop.unit.subject} {what} in {gap.place.named} for {{}} of {loop.unit.time} ({{}}{loop.unit.each})"
         said += OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
     else:
         called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
         there = f", at a line that calls {', '.join(called)}" if called else ""
-        said = f"Python in {gap.place.named} runs for {{}} of step time ({{}} a step) without any operator{there}"
+        said = f"Python in {gap.place.named} runs for {{}} of {loop.unit.time} ({{}}{loop.unit.each}) without any operator{there}"
         advice = next(
             (text for names, text in _KNOWN if any(re.fullmatch(names, one) for one in called)),
             "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True (kinetoscope run "

@@ -180,7 +180,7 @@ def _meetings(loop: Loop) -> list[list[dict[str, Any]]]:
     for row in loop.collectives:
         if row["name"] not in _MEETINGS or row["rank"] is None or row["transfer_ns"] is None:
             continue
-        if len(loop.steps) and int(counted[spans[row["span"]]]) < 0:
+        if loop.step_count and int(counted[spans[row["span"]]]) < 0:
             continue
         kind = (row["step"], row["group"], row["name"])
         found[(*kind, order[kind, row["rank"]])].append(row)

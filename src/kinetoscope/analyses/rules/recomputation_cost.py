@@ -58,7 +58,7 @@ def recomputation_cost(loop: Loop) -> Finding | None:
     return Finding(
         "recomputation-cost",
         sentence(
-            f"Activation checkpointing runs {loop.counted(len(rows), 'operator')} again{f', most at {place}' if place else ''}: {{}} of step time",
+            f"Activation checkpointing runs {loop.counted(len(rows), 'operator')} again{f', most at {place}' if place else ''}: {{}} of {loop.unit.time}",
             (share, "%"),
         ),
         "Checkpoint fewer layers if memory allows, or only operators that are cheap to run again "

@@ -63,7 +63,7 @@ def repeated_all_reduce(loop: Loop) -> Finding | None:
         "repeated-all-reduce",
         sentence(
             f"The ranks sum the same gradients {{}} times for each step of the optimizer, after each backward{f' at {place}' if place else ''}: "
-            "{} a step more than once would move, {} of step time",
+            f"{{}} a step more than once would move, {{}} of {loop.unit.time}",
             usual,
             (loop.per_step(moved), "bytes"),
             (share, "%"),

@@ -42,7 +42,7 @@ def repeated_backward(loop: Loop) -> Finding | None:
     return Finding(
         "repeated-backward",
         sentence(
-            f"{place or 'The program'} runs backward {{}} times through the same graph in each step: {{}} of step time more than once would take",
+            f"{place or 'The program'} runs backward {{}} times through the same graph{loop.unit.in_each}: {{}} of {loop.unit.time} more than once would take",
             usual,
             (share, "%"),
         ),

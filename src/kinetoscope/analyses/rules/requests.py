@@ -22,6 +22,7 @@ from kinetoscope.model import units
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest_tenth
+from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,6 +70,8 @@ _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED, Entry.UNKNOWN)
 
 def executor_wait(loop: Loop) -> Finding | None:
     """Find requests that wait for a thread of a pool."""
+    if loop.unit is not Unit.REQUEST:
+        return None
     homes = _homes(loop)
     pool = loop.threads & ~homes
     count = units.count(int(pool.sum()), "thread")
@@ -76,7 +79,7 @@ def executor_wait(loop: Loop) -> Finding | None:
         loop,
         Cause.EXECUTOR,
         "executor-wait",
-        f"Requests wait for a thread of a pool, of which {count} worked for them: {{}} of step time, {{}} a step",
+        f"Requests wait for a thread of a pool, of which {count} worked for them: {{}} of {loop.unit.time}, {{}}{loop.unit.each}",
         pool,
         _POOL,
     )
@@ -84,21 +87,21 @@ def executor_wait(loop: Loop) -> Finding | None:
 
 def event_loop_busy(loop: Loop) -> Finding | None:
     """Find requests that wait while their event loop runs others."""
-    said = "Requests wait while their event loop runs others: {} of step time, {} a step"
+    if loop.unit is not Unit.REQUEST:
+        return None
+    said = f"Requests wait while their event loop runs others: {{}} of {loop.unit.time}, {{}}{loop.unit.each}"
     return _waits(loop, Cause.OTHERS, "event-loop-busy", said, _homes(loop), _EVENT_LOOP)
 
 
 def _homes(loop: Loop) -> Mask:
     """For each row of `threads`, and for -1, whether requests began on it: it runs their event loop."""
     found = np.zeros(len(loop.threads), bool)
-    found[requests_of(loop.trace).thread[loop.requests]] = True
+    found[requests_of(loop.trace).thread[loop.work.row]] = True
     return found
 
 
 def _waits(loop: Loop, cause: Cause, code: str, said: str, on: Mask, advice: str) -> Finding | None:
     """A finding about what suspended requests wait for, with the line that the threads run meanwhile."""
-    if len(loop.requests) == 0:
-        return None
     account = _account(loop)
     rows = np.flatnonzero(account.cells.cause == cause)
     time_ns = loop.usual_sum(account.cells.step[rows], account.cells.time_ns[rows])
@@ -141,14 +144,15 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, tuple[int, ...]]:
 
 def slow_requests(loop: Loop) -> Finding | None:
     """Find what the slowest tenth of the requests of a name spend more time on than typical ones, if it is one thing."""
-    if len(loop.requests) == 0:
+    if loop.unit is not Unit.REQUEST:
         return None
     account = _account(loop)
     names = names_by_time(loop.trace)
     found = [
         one
-        for kind in np.unique(account.kind).tolist()
-        if (one := _slowest(loop, account, np.flatnonzero(account.kind == kind), names[kind])) is not None
+        for kind in np.unique(account.work.kind).tolist()
+        if (one := _slowest(loop, account, np.flatnonzero(account.work.kind == kind), names[kind]))
+        is not None
     ]
     return max(found, key=lambda one: one.gain_ns or 0, default=None)
 
@@ -215,7 +219,8 @@ def _arguments(trace: TraceData, account: ProcessAccount, slow: Rows, typical: R
     """The argument of requests whose number is most unusual among the slowest, in words; empty without one."""
     texts = requests_of(trace).arguments
     values = [
-        [json.loads(texts[row] or "{}") for row in account.request[some].tolist()] for some in (slow, typical)
+        [json.loads(texts[row] or "{}") for row in account.work.row[some].tolist()]
+        for some in (slow, typical)
     ]
     best, said = ARGUMENT_TIMES, ""
     for name in dict.fromkeys(name for one in values[0] for name in one):

@@ -49,11 +49,11 @@ def scalar_read(loop: Loop) -> Finding | None:
         return Finding(
             "scalar-read",
             sentence(
-                f"{place or 'The program'} reads {{}} values of tensors into Python in each step: {{}} of step time",
+                f"{place or 'The program'} reads {{}} values of tensors into Python{loop.unit.in_each}: {{}} of {loop.unit.time}",
                 round(each),
                 (share, "%"),
             ),
-            "Keep the values in a tensor and read them once, with .tolist() or .cpu(); log every N steps.",
+            "Keep the values in a tensor and read them once, with .tolist() or .cpu(); log less often.",
             share,
             around_ns,
             place,

@@ -72,7 +72,7 @@ def single_tensor_optimizer(loop: Loop) -> Finding | None:
     return Finding(
         "single-tensor-optimizer",
         sentence(
-            f"{what} updates one parameter at a time: {{}} operators and {{}} of step time",
+            f"{what} updates one parameter at a time: {{}} operators and {{}} of {loop.unit.time}",
             round(each),
             (share, "%"),
         ),

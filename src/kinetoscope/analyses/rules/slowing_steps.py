@@ -31,7 +31,7 @@ _MOST_LINES = 10
 
 def slowing_steps(loop: Loop) -> Finding | None:
     """Find the line whose operators take longer with every step."""
-    if len(loop.steps) < LEAST_STEPS:
+    if loop.step_count < LEAST_STEPS:
         return None
     first, last = _ends(loop.end_ns - loop.start_ns)
     if last < TIMES_FIRST * first:
@@ -41,7 +41,7 @@ def slowing_steps(loop: Loop) -> Finding | None:
     for place, _, rows in loop.by_place(np.flatnonzero(loop.outermost))[:_MOST_LINES]:
         step = loop.step_of(rows)
         each, count, size = (
-            np.bincount(step[step >= 0], values[step >= 0], len(loop.steps))
+            np.bincount(step[step >= 0], values[step >= 0], len(loop.work))
             for values in (
                 spans["duration_ns"][rows],
                 np.ones(len(rows)),

@@ -17,12 +17,13 @@ import numpy as np
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop, Place
-from kinetoscope.analyses.step_difference import PART_NAMES, more_than_all_others
+from kinetoscope.analyses.step_difference import more_than_all_others
 from kinetoscope.analyses.warm_up import warm_up
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.tables.host.steps import compile_ns
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ LEAST_SAMPLES = 3
 
 def first_step(loop: Loop) -> Finding | None:
     """Find first steps that take much of what was recorded, and what the longest of them has more of than the median step."""
-    if len(loop.steps) < LEAST_STEPS:
+    if loop.step_count < LEAST_STEPS:
         return None
     duration = loop.end_ns - loop.start_ns
     warm = warm_up(loop.trace)
@@ -94,7 +95,7 @@ def first_step(loop: Loop) -> Finding | None:
 
 def step_outlier(loop: Loop) -> Finding | None:
     """Find the longest step, and what it has more of than the median step."""
-    if len(loop.steps) < LEAST_STEPS:
+    if loop.step_count < LEAST_STEPS:
         return None
     duration = loop.end_ns - loop.start_ns
     median = float(np.median(duration))
@@ -104,7 +105,7 @@ def step_outlier(loop: Loop) -> Finding | None:
     if len(late) == 0 or share < LEAST_PERCENT or len(late) > len(duration) // 3:
         return None
     worst = int(late[np.argmax(duration[late])])
-    number = int(loop.trace.column("steps", "number")[loop.steps[worst]])
+    number = int(loop.work.numbers[worst])
     if 2 * _more_evaluations_ns(loop, worst) > duration[worst] - median:
         return None
     is_work = _is_regular(loop, late, worst) or _evaluates(loop, worst)
@@ -142,7 +143,7 @@ def _is_regular(loop: Loop, late: Rows, worst: int) -> bool:
     Where the worst one runs more operators, those count that do, too: others are late because the machine is busy.
     """
     step = loop.step_of(np.flatnonzero(loop.outermost & loop.inside))
-    count = np.bincount(step[step >= 0], minlength=len(loop.steps))
+    count = np.bincount(step[step >= 0], minlength=len(loop.work))
     more = count - np.median(count)
     if more[worst] >= LEAST_MORE_CALLS * np.median(count):
         late = np.flatnonzero(2 * more >= more[worst])
@@ -155,7 +156,7 @@ def _evaluates(loop: Loop, at: int) -> bool:
     Between two steps of the optimizer lies what the program does between epochs: its validation is no part of the loop.
     """
     spans, own = loop.trace.columns("spans"), loop.trace.columns("steps")
-    if own["source"][loop.steps[at]] != OPTIMIZER:
+    if own["source"][loop.work.row[at]] != OPTIMIZER:
         return False
     rows = np.flatnonzero(loop.inside & loop.outermost & (spans["kind"] == SpanKind.OPERATOR))
     step = loop.step_of(rows)
@@ -163,7 +164,7 @@ def _evaluates(loop: Loop, at: int) -> bool:
     in_module, recorded = spans["module"][rows] >= 0, spans["sequence"][rows] >= 0
 
     def more(mask: NDArray[np.bool_]) -> float:
-        count = np.bincount(step[mask], minlength=len(loop.steps))
+        count = np.bincount(step[mask], minlength=len(loop.work))
         return float(count[at] - np.median(count))
 
     return more(in_module & ~recorded) > 0 >= more(in_module & recorded)
@@ -178,7 +179,7 @@ def _cause(
     """
     best: tuple[float, str, Place, tuple[int, ...]] = (EXPLAINS * excess_ns, "", Place(), ())
     compiling_ns = compile_ns(loop.trace)
-    more_ns = float(compiling_ns[loop.steps[at]] - np.median(compiling_ns[loop.steps]))
+    more_ns = float(compiling_ns[loop.work.row[at]] - np.median(compiling_ns[loop.work.row]))
     if more_ns > best[0]:
         # Before the operators: those that it runs to trace a program are its own.
         return (
@@ -199,7 +200,7 @@ def _cause(
                 place = loop.place_of(span)
                 text = f"it has {units.count(calls, 'more call')} of {row['name']}{f' at {place}' if place else ''}, which take {more}"
                 best = (more_ns, text, place, spans)
-        elif kind == "part" and row["name"] == PART_NAMES["data_wait_ns"] and _recurs(loop, at, late, row):
+        elif kind == "part" and row["name"] == part_words("data_wait_ns") and _recurs(loop, at, late, row):
             best = (more_ns, f"it waits {more} longer for data", Place(), ())
         elif kind == "python" and more_ns > LEAST_PYTHON_NS:
             place = Place(row["file"] or "", row["line"] or 0, row["name"] or "")

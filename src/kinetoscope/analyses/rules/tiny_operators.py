@@ -104,7 +104,7 @@ def tiny_operators(loop: Loop) -> Finding | None:
         best = Finding(
             "tiny-operators",
             sentence(
-                f"{place} runs {{}} operators a step{looping}, {{}} each on average: {{}} of step time with {between} between them{with_others}{', most of it Python' if 2 * python_ns > whole_ns else ''}",
+                f"{place} runs {{}} operators{loop.unit.each}{looping}, {{}} each on average: {{}} of {loop.unit.time} with {between} between them{with_others}{', most of it Python' if 2 * python_ns > whole_ns else ''}",
                 round(each),
                 (mean_ns, "ns"),
                 (share, "%"),

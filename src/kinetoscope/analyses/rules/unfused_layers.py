@@ -130,7 +130,7 @@ def _by_hand(
     return Finding(
         code,
         sentence(
-            f"{what} by hand{where} ({{}} a step) takes {{}} of step time",
+            f"{what} by hand{where} ({{}}{loop.unit.each}) takes {{}} of {loop.unit.time}",
             max(1, round(loop.per_step(len(found)))),
             (share, "%"),
         ),

@@ -42,7 +42,7 @@ def zero_grad_fill(loop: Loop) -> Finding | None:
     return Finding(
         "zero-grad-fill",
         sentence(
-            f"{'zero_grad' if by_optimizer.any() else place or 'The program'} fills {{}} gradients a step with zeros: {{}} of step time",
+            f"{'zero_grad' if by_optimizer.any() else place or 'The program'} fills {{}} gradients{loop.unit.each} with zeros: {{}} of {loop.unit.time}",
             round(loop.per_step(len(fills))),
             (share, "%"),
         ),

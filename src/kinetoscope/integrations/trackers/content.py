@@ -18,6 +18,7 @@ from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
 from kinetoscope.model import units
 from kinetoscope.tables.host.modules import modules
 from kinetoscope.tables.host.steps import steps
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 from kinetoscope.viewer.server.report import report_page
@@ -261,9 +262,8 @@ def _in_ms(value: float | None) -> float | None:
 def _summary(name: str, found: Report, scalars: Mapping[str, float]) -> str:
     """The step time and the findings, as Markdown."""
     lines = [f"### {name}", ""]
-    if count := found.steps or found.requests:
-        noun = "step" if found.steps else "request"
-        step = f"{units.count(count, noun)}, {units.duration(found.whole_ns / count)} each"
+    if found.unit is not Unit.RECORDING and found.count:
+        step = f"{units.count(found.count, found.unit.noun)}, {units.duration(found.whole_ns / found.count)} each"
         floor = scalars.get("floor_percent")
         lines += [
             step + ("" if floor is None else f", of which {units.percent(floor)} is needed on this machine"),

@@ -13,6 +13,7 @@ __all__ = [
     "requests",
     "source_lines",
     "steps",
+    "units_of_work",
 ]
 
 TABLES = {

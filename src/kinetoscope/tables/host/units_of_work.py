@@ -1,0 +1,189 @@
+"""What analyses look at one by one: steps, in a trace without any its complete requests, and without both all that was recorded of a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.steps import step_at
+from kinetoscope.model.time_spent import part_words
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.host.requests import (
+    PARTS,
+    kinds_of_requests,
+    parts_of_requests,
+    request_at,
+    requests_as_steps,
+    requests_of,
+)
+from kinetoscope.tables.host.steps import STEP_PARTS, step_parts
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
+from kinetoscope.tables.step_kinds import kinds_of_steps
+from kinetoscope.tables.windows import recorded_extent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+class Unit(Enum):
+    """What a unit of work is, with the words that sentences have for it."""
+
+    STEP = ("step", "The loop")
+    REQUEST = ("request", "A request")
+    RECORDING = ("run", "The program")
+
+    def __init__(self, noun: str, subject: str) -> None:
+        """A unit by its noun, and by what runs in it."""
+        self.noun, self.subject = noun, subject
+
+    @property
+    def time(self) -> str:
+        """What shares are of."""
+        return "recorded time" if self is Unit.RECORDING else f"{self.noun} time"
+
+    @property
+    def each(self) -> str:
+        """Says behind an amount that it is that of one unit; empty where there is only one."""
+        return "" if self is Unit.RECORDING else f" a {self.noun}"
+
+    @property
+    def in_each(self) -> str:
+        """Says the same of what happens again and again."""
+        return "" if self is Unit.RECORDING else f" in each {self.noun}"
+
+
+@dataclass(frozen=True, eq=False)
+class UnitsOfWork:
+    """Units of work in order, each array with an entry for each.
+
+    Attributes:
+        trace: The trace.
+        unit: What they are.
+        row: The row of `steps`, or the number of the request; -1 of a recording.
+        process: The row of the process in `processes`, -1 in a trace of one process.
+        start_ns: When each starts, as `step_extents` says of steps.
+        end_ns: When each ends.
+        mark_start_ns: When the host began each: what it does is of the unit that it is in.
+        mark_end_ns: When the host ended it.
+        is_start_up: Whether it holds what ran before the loop: sums and shares leave it out.
+        kind: The kind of each, as in `step_kinds`, or of requests the place of their name in `names_by_time`; -1 of start-up and of a recording.
+    """
+
+    trace: TraceData
+    unit: Unit
+    row: Rows
+    process: Rows
+    start_ns: Rows
+    end_ns: Rows
+    mark_start_ns: Rows
+    mark_end_ns: Rows
+    is_start_up: Mask
+    kind: Rows
+
+    def __len__(self) -> int:
+        """The number of units."""
+        return len(self.row)
+
+    def __getitem__(self, chosen: Rows | Mask) -> UnitsOfWork:
+        """Some of them."""
+        columns = (
+            "row",
+            "process",
+            "start_ns",
+            "end_ns",
+            "mark_start_ns",
+            "mark_end_ns",
+            "is_start_up",
+            "kind",
+        )
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+    def of_process(self, process: int) -> UnitsOfWork:
+        """Those of a process, start-up included."""
+        return self[self.process == process]
+
+    @property
+    def duration_ns(self) -> Rows:
+        """How long each takes."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def numbers(self) -> Rows:
+        """The number of each, as in `steps` or in `requests`; 0 of a recording."""
+        if self.unit is Unit.STEP:
+            return np.asarray(self.trace.column("steps", "number")[self.row], dtype=np.int64)
+        return np.maximum(self.row, 0)
+
+    @property
+    def parts(self) -> dict[str, Rows]:
+        """For each part, in words, how long each unit spends on it: together its duration; no parts of a recording."""
+        names, parts_of = {
+            Unit.STEP: (STEP_PARTS, step_parts),
+            Unit.REQUEST: (PARTS, parts_of_requests),
+            Unit.RECORDING: ((), lambda _: {}),
+        }[self.unit]
+        times = parts_of(self.trace)
+        return {part_words(name): times[name][self.row] for name in names}
+
+    def place_at(self, time_ns: Rows, thread: NDArray[Any]) -> Rows:
+        """The place of the unit that the host works for at some moments of threads; -1 for none."""
+        if self.unit is Unit.REQUEST:
+            return self._place_of_row[request_at(self.trace, thread, time_ns)]
+        return step_at(time_ns, self.mark_start_ns, self.mark_end_ns - self.mark_start_ns).astype(np.int64)
+
+    def place_in(self, step: NDArray[Any], start_ns: Rows, thread: NDArray[Any]) -> Rows:
+        """The place of the unit of what starts in some rows of `steps`, at some moments, on some threads; -1 for none."""
+        if self.unit is Unit.STEP:
+            return np.asarray(self._place_of_row[step], dtype=np.int64)
+        return self.place_at(start_ns, thread) if self.unit is Unit.REQUEST else np.zeros(len(step), np.int64)
+
+    def place_of(self, rows: Rows) -> Rows:
+        """The place of the unit of some rows of `spans`; -1 for none, and for work of a device where units are requests."""
+        spans = self.trace.columns("spans")
+        place = self.place_in(spans["step"][rows], spans["start_ns"][rows], spans["thread"][rows])
+        place[(spans["stream"][rows] >= 0) & (self.unit is Unit.REQUEST)] = -1
+        return place
+
+    @cached_property
+    def _place_of_row(self) -> Rows:
+        """For each row of `steps`, or request, its place here; -1 for others, and at the end for none."""
+        rows = len(self.trace.columns("steps")) if self.unit is Unit.STEP else len(requests_of(self.trace))
+        place = np.full(rows + 1, -1, dtype=np.int64)
+        place[self.row] = np.arange(len(self))
+        return place
+
+
+@derived
+def units_of_work(trace: TraceData) -> UnitsOfWork:
+    """The units of work of a trace: of all its processes, start-up included."""
+    steps, requests = trace.columns("steps"), requests_as_steps(trace)
+    if len(steps):
+        extents, mark_ns = step_extents(trace), steps["start_ns"].astype(np.int64)
+        marks = mark_ns, mark_ns + steps["duration_ns"]
+        return UnitsOfWork(
+            trace, Unit.STEP, np.arange(len(steps)), steps["process_row"].astype(np.int64), extents.start_ns, extents.end_ns, *marks,
+            start_up_steps(trace), kinds_of_steps(trace),
+        )  # fmt: skip
+    if len(requests):
+        known = requests_of(trace)
+        unit, process = Unit.REQUEST, thread_processes(trace)[known.thread[requests]].astype(np.int64)
+        extent, kind = (known.start_ns[requests], known.end_ns[requests]), kinds_of_requests(trace)[requests]
+    else:
+        unit, requests = Unit.RECORDING, np.array([-1])
+        if processes := len(trace.columns("processes")):
+            requests = np.full(processes, -1)
+        process = np.arange(processes) if processes else np.array([-1])
+        first, last = zip(*(recorded_extent(trace, ProcessRow(row)) for row in process.tolist()), strict=True)
+        extent, kind = (np.array(first, np.int64), np.array(last, np.int64)), np.full(len(process), -1)
+    return UnitsOfWork(trace, unit, requests, process, *extent, *extent, np.zeros(len(requests), bool), kind)
