@@ -7,10 +7,9 @@ numpy or pyarrow, and reading a trace does not need torch.
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from kinetoscope import _forks, _import_aside  # noqa: F401  (registers what is seen before forks)
-from kinetoscope._errors import (
+from kinetoscope._errors import (  # noqa: F401  (public)
     ArgumentError,
     ArgumentTypeError,
     FolderNotEmptyError,
@@ -22,129 +21,34 @@ from kinetoscope._errors import (
     StateError,
 )
 from kinetoscope._errors import missing_torch as _missing_torch
-from kinetoscope._version import __version__
-
-if TYPE_CHECKING:
-    from kinetoscope.collect import (
-        DataLoading,
-        DeviceType,
-        ExecutionTraceObserver,
-        ProfilerAction,
-        ProfilerActivity,
-        SystemCounters,
-        _KinetoProfile,
-        align_clocks,
-        gather_summaries,
-        install,
-        kineto_available,
-        profile,
-        record_function,
-        schedule,
-        steps,
-        supported_activities,
-        tensorboard_trace_handler,
-        uninstall,
-    )
-    from kinetoscope.collect import Request as request  # noqa: N813  (it is used like a function)
-    from kinetoscope.flight.flight import leave_on
-    from kinetoscope.integrations.trackers import log_to_tracker
-    from kinetoscope.launcher.run import LaunchResult, launch
-    from kinetoscope.summaries.job import Job, summarize
-    from kinetoscope.tables.costs import OperatorCall, register_flops, register_peak_flops, unregister_flops
-    from kinetoscope.trace import Trace
-    from kinetoscope.trace import open as open  # noqa: A004  (the verb is `kinetoscope.open`)
-    from kinetoscope.trace.opening import compare, merge
-    from kinetoscope.viewer.server.report import report
-    from kinetoscope.viewer.server.serve import view
-
-# Without `open`, so that `from kinetoscope import *` does not replace the built-in.
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "DataLoading",
-    "DeviceType",
-    "ExecutionTraceObserver",
-    "FolderNotEmptyError",
-    "FormatError",
-    "Job",
-    "KinetoscopeError",
-    "LaunchResult",
-    "MissingDependencyError",
-    "NotRecordedError",
-    "OperatorCall",
-    "ProfilerAction",
-    "ProfilerActivity",
-    "RecorderError",
-    "StateError",
-    "SystemCounters",
-    "Trace",
-    "_KinetoProfile",
-    "__version__",
-    "align_clocks",
-    "compare",
-    "gather_summaries",
-    "install",
-    "kineto_available",
-    "launch",
-    "leave_on",
-    "log_to_tracker",
-    "merge",
-    "profile",
-    "record_function",
-    "register_flops",
-    "register_peak_flops",
-    "report",
-    "request",
-    "schedule",
-    "steps",
-    "summarize",
-    "supported_activities",
-    "tensorboard_trace_handler",
-    "uninstall",
-    "unregister_flops",
-    "view",
-]
+from kinetoscope._version import __version__  # noqa: F401
 
 # Keeps the names in it alive, see `_import_aside`.
 _CODE = sys._getframe().f_code
 
-_HOMES = {
-    "DataLoading": "kinetoscope.collect",
-    "DeviceType": "kinetoscope.collect",
-    "ExecutionTraceObserver": "kinetoscope.collect",
-    "Job": "kinetoscope.summaries.job",
-    "LaunchResult": "kinetoscope.launcher.run",
-    "OperatorCall": "kinetoscope.tables.costs",
-    "ProfilerAction": "kinetoscope.collect",
-    "ProfilerActivity": "kinetoscope.collect",
-    "SystemCounters": "kinetoscope.collect",
-    "Trace": "kinetoscope.trace",
-    "_KinetoProfile": "kinetoscope.collect",
-    "align_clocks": "kinetoscope.collect",
-    "compare": "kinetoscope.trace.opening",
-    "gather_summaries": "kinetoscope.collect",
-    "install": "kinetoscope.collect",
-    "kineto_available": "kinetoscope.collect",
-    "launch": "kinetoscope.launcher.run",
-    "leave_on": "kinetoscope.flight.flight",
-    "log_to_tracker": "kinetoscope.integrations.trackers",
-    "merge": "kinetoscope.trace.opening",
-    "open": "kinetoscope.trace",
-    "profile": "kinetoscope.collect",
-    "record_function": "kinetoscope.collect",
-    "register_flops": "kinetoscope.tables.costs",
-    "register_peak_flops": "kinetoscope.tables.costs",
-    "report": "kinetoscope.viewer.server.report",
-    "request": "kinetoscope.collect",
-    "schedule": "kinetoscope.collect",
-    "steps": "kinetoscope.collect",
-    "summarize": "kinetoscope.summaries.job",
-    "supported_activities": "kinetoscope.collect",
-    "tensorboard_trace_handler": "kinetoscope.collect",
-    "uninstall": "kinetoscope.collect",
-    "unregister_flops": "kinetoscope.tables.costs",
-    "view": "kinetoscope.viewer.server.serve",
+# Where each name is. tools/generate_stubs.py writes `__init__.pyi` from this, for type checkers and editors.
+_NAMES = {
+    "collect": (
+        "DataLoading DeviceType ExecutionTraceObserver ProfilerAction ProfilerActivity "
+        "request SystemCounters _KinetoProfile align_clocks gather_summaries install kineto_available "
+        "profile record_function schedule steps supported_activities tensorboard_trace_handler "
+        "uninstall"
+    ),
+    "flight.flight": "leave_on",
+    "integrations.trackers": "log_to_tracker",
+    "launcher.run": "LaunchResult launch",
+    "summaries.job": "Job summarize",
+    "tables.costs": "OperatorCall register_flops register_peak_flops unregister_flops",
+    "trace": "Trace open",
+    "trace.opening": "compare merge",
+    "viewer.server.report": "report",
+    "viewer.server.serve": "view",
 }
+_HOMES = {name: f"kinetoscope.{home}" for home, names in _NAMES.items() for name in names.split()}
+
+# Without `open`, so that `from kinetoscope import *` does not replace the built-in.
+_ERRORS = {name for name in globals() if name.endswith("Error")}
+__all__ = sorted({*_HOMES, *_ERRORS, "__version__"} - {"open"})  # noqa: PLE0605
 
 # Names that are other ones at home: there is a folder `collect.request`.
 _NAMES_AT_HOME = {"request": "Request"}

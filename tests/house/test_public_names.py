@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,13 +17,23 @@ def test_every_name_in_all_exists_and_nothing_else_is_visible():
     visible = {
         name
         for name, value in vars(kinetoscope).items()
-        if not name.startswith("_") and not inspect.ismodule(value) and name != "TYPE_CHECKING"
+        if not name.startswith("_") and not inspect.ismodule(value)
     }
     assert visible == {name for name in offered if not name.startswith("_")}
 
 
 def test_all_is_sorted_and_listed_once():
     assert kinetoscope.__all__ == sorted(set(kinetoscope.__all__))
+
+
+def test_stubs_list_what_the_packages_export():
+    checked = subprocess.run(
+        [sys.executable, Path(__file__).parents[2] / "tools" / "generate_stubs.py", "--check"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_importing_all_names_replaces_no_builtin():
