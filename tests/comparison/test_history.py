@@ -1,9 +1,6 @@
-"""The history of many builds: where a series changed, and how that is shown."""
+"""The history of many builds."""
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError
 from kinetoscope.comparison.history import (
@@ -12,66 +9,12 @@ from kinetoscope.comparison.history import (
     History,
     build_of,
     build_of_comparison,
-    change_points,
-    same_mean_p,
 )
 from kinetoscope.comparison.measures import run_of
 from kinetoscope.comparison.runs import compare_runs
 from tests.comparison.test_runs import built
-from tests.support.effort import times
 from tests.support.strict_json import read_strictly
 from tests.support.trace_builder import TraceBuilder
-
-
-def noisy(seed, *parts, noise=0.01):
-    """A series of segments, each with a level and a length."""
-    random = np.random.default_rng(seed)
-    return np.concatenate([level * random.normal(1, noise, length) for level, length in parts])
-
-
-def history(values, **options):
-    return History([Build(f"build-{at}", {STEP: value}) for at, value in enumerate(values)], **options)
-
-
-def test_levels_are_divided_where_they_change():
-    values = noisy(1, (1e6, 30), (1.05e6, 20), (0.9e6, 25))
-    assert change_points(values, 0.01) == [30, 50]
-    first, second = history(values).changes
-    assert (first.build, second.build) == ("build-30", "build-50")
-    assert first.percent == pytest.approx(5, abs=0.7)
-    assert second.percent == pytest.approx(-100 * 0.15 / 1.05, abs=0.7)
-
-
-def test_series_that_do_not_change_are_seldom_divided():
-    random = np.random.default_rng(2)
-    tries = times(200, 5000)
-    assert sum(bool(change_points(random.normal(100, 1, 40), 0.01)) for _ in range(tries)) <= 0.02 * tries
-
-
-def test_a_single_outlier_is_no_change():
-    values = noisy(3, (1e6, 40))
-    values[20] *= 3
-    assert change_points(values, 0.01) == []
-
-
-def test_exact_counts_change_without_noise():
-    assert change_points(np.array([5.0] * 4 + [6.0] * 3), 0.01) == [4]
-    assert change_points(np.full(20, 7.0), 0.01) == []
-
-
-@given(
-    values=st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=12),
-    others=st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=12),
-)
-def test_the_probability_is_one(values, others):
-    assert 0 <= same_mean_p(np.array(values), np.array(others)) <= 1
-
-
-def test_the_probability_is_that_of_students_test():
-    # "Student's sleep data", on which every book and package shows this test.
-    one = np.array([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0])
-    other = np.array([1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4])
-    assert same_mean_p(one, other) == pytest.approx(0.07919, abs=5e-6)
 
 
 def test_builds_are_what_recordings_and_comparisons_measured():
@@ -87,43 +30,54 @@ def test_builds_are_what_recordings_and_comparisons_measured():
     assert build_of_comparison({"traceEvents": []}, "7") is None
 
 
-def test_a_history_is_shown_as_text_html_and_json():
+def history(values, **options):
+    return History([Build(f"build-{place}", {STEP: value}) for place, value in enumerate(values)], **options)
+
+
+def test_history_shows_step_times_and_counts_that_differ():
     builds = [
-        Build(f"<b>{at}", {STEP: 1e6 + at % 3, "operators": 5 + (at >= 6)} if at != 2 else {})
-        for at in range(12)
+        Build(f"<b>{place}", {STEP: 1e6, "operators": 5 + (place >= 2), "kernels": 7} if place != 1 else {})
+        for place in range(4)
     ]
-    found = History(builds)
-    text = found.to_text().splitlines()
-    assert text[0] == "12 builds, ordered by name"
-    assert [line.split() for line in text[2:4]] == [
-        ["series", "from", "build", "before", "after", "change"],
-        ["operators", "<b>6", "5", "6", "+20", "%", "p", "=", "0"],
+    shown = History(builds)
+    assert list(shown.series) == [STEP, "operators"]
+    text = shown.to_text().splitlines()
+    assert text[0] == "4 builds, ordered by name"
+    assert [line.split() for line in text[2:]] == [
+        ["build", "time", "of", "a", "step", "change", "operators", "change"],
+        ["<b>0", "1", "ms", "5"],
+        ["<b>1", "-", "-"],
+        ["<b>2", "1", "ms", "6"],
+        ["<b>3", "1", "ms", "6"],
     ]
-    plot = text[text.index("operators") + 1 :]
-    assert len(plot) == 8
-    assert all("|" in line for line in plot[1:-1])
-    values = read_strictly(found.to_json())
-    assert [(one["series"], one["build"], one["place"]) for one in values["changes"]] == [
-        ("operators", "<b>6", 6)
-    ]
-    page = found.to_html()
-    assert "<b>6" not in page
+    assert read_strictly(shown.to_json())["builds"][3]["values"]["kernels"] == 7
+    page = shown.to_html()
+    assert "<b>3" not in page
     assert page.count("<svg") == 2
-    assert "stroke-dasharray" in page
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [({"confidence": 1.0}, "confidence=1.0"), ({"names": ("steps",)}, "there is no series 'steps'")],
-)
-def test_what_cannot_be_used_is_refused(options, said):
-    with pytest.raises(ArgumentError, match=said):
-        history(noisy(1, (1.0, 10)), **options)
+def test_change_is_from_the_build_before():
+    lines = history([4e6, 4.4e6, 4.4e6, 2.2e6]).to_text().splitlines()[3:]
+    assert [line.split("ms")[1].strip() for line in lines] == ["", "+10 %", "", "-50 %"]
+    counts = [Build("1", {"operators": 0}), Build("2", {"operators": 3})]
+    assert History(counts).to_text().endswith("from 0")
 
 
-def test_a_history_needs_some_builds():
-    with pytest.raises(ArgumentError, match="3 builds cannot be searched"):
-        history([1.0, 1.0, 1.0])
+def test_narrow_text_names_the_columns_it_leaves_out():
+    builds = [Build(str(place), {STEP: 1e6, "operators": place, "kernels": place}) for place in range(2)]
+    lines = History(builds).to_text(width=40).splitlines()
+    assert all(len(line) <= 40 for line in lines[:-1])
+    assert "kernels" in lines[-1]
+
+
+def test_unknown_series_is_refused():
+    with pytest.raises(ArgumentError, match="there is no series 'steps'"):
+        history([1.0, 2.0], names=("steps",))
+
+
+def test_a_history_needs_two_builds():
+    with pytest.raises(ArgumentError, match="1 build cannot be compared"):
+        history([1.0])
 
 
 def test_the_fastest_steps_of_each_kind_are_those_of_a_build():

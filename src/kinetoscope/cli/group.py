@@ -24,7 +24,7 @@ COMMANDS = {
     "findings": "Show what makes a run slow, and what to change.",
     "compare": "Compare two runs: what got slower, and how sure that is.",
     "ab": "Run two programs in turn, and compare them.",
-    "history": "Show from which build on something changed.",
+    "history": "Show what many builds measured.",
     "check": "Check a run against a budget, for a build.",
     "table": "Print a table of a trace.",
     "view": "Show traces in the browser.",

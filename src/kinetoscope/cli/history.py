@@ -1,4 +1,4 @@
-"""`kinetoscope history`: what many builds measured, and from which on it changed."""
+"""`kinetoscope history`: what many builds measured."""
 
 from __future__ import annotations
 
@@ -22,14 +22,6 @@ _SUMMARY = ".parquet"
 @click.command("history")
 @click.argument("folder", metavar="FOLDER", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--confidence",
-    metavar="C",
-    type=float,
-    default=0.99,
-    show_default=True,
-    help="How sure a change has to be, below 1.",
-)
-@click.option(
     "--series",
     "names",
     metavar="NAME",
@@ -39,18 +31,17 @@ _SUMMARY = ".parquet"
 @WARM_UP
 @AS_JSON
 @click.option(
-    "--html", "html_file", metavar="FILE", help="Also write the history to FILE, as HTML with drawings."
+    "--html", "html_file", metavar="FILE", help="Also write the history to FILE, as HTML with charts."
 )
 def command(
     folder: Path,
     *,
-    confidence: float,
     names: tuple[str, ...],
     warm_up: int | None,
     as_json: bool,
     html_file: str | None,
 ) -> None:
-    """Show from which build on the time of a step, or a count, changed.
+    """Show the time of a step, and the counts that differ, of many builds.
 
     Each entry of FOLDER is a build: a trace, a folder with several recordings or with summaries, a summary of `kinetoscope summarize`, or the
     JSON of `kinetoscope compare`, of which the new run counts. Builds are ordered by when they were recorded or, where that is not known, by
@@ -67,12 +58,12 @@ def command(
     by_time = bool(builds) and all(build.start_ns for build in builds)
     if by_time:
         builds.sort(key=lambda build: build.start_ns)
-    found = History(builds, confidence, "time" if by_time else "name", names)
+    history = History(builds, "time" if by_time else "name", names)
     if html_file is not None:
-        text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: history</title>{found.to_html()}'
+        text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: history</title>{history.to_html()}'
         with open_atomically(Path(html_file)) as file:
             file.write(text.encode("utf-8"))
-    echo(found.to_json() if as_json else found.to_text(console().width))
+    echo(history.to_json() if as_json else history.to_text(console().width))
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
