@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kinetoscope.collect.process.clocks import boot
+from kinetoscope.collect.process.machine import boot
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.storage.live_recording import LAYOUT, MAGIC, is_running, progress
 from tests.support import bare_recorder, recording_builder

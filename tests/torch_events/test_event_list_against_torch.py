@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kinetoscope.display.torch_units import size_text
 from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.event_list import EventList
+from kinetoscope.torch_events.event_sums import size_text
 from kinetoscope.torch_events.function_event import FunctionEvent
 from tests.support.trace_builder import TraceBuilder
 

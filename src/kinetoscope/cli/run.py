@@ -21,14 +21,13 @@ from kinetoscope.cli.completion import files
 from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
-from kinetoscope.launcher.left_on import run_left_on
 from kinetoscope.launcher.options import (
     LaunchOptions,
     choose_prefix,
     place_of_summaries,
     writable_prefix,
 )
-from kinetoscope.launcher.program import Program
+from kinetoscope.launcher.program import Program, run_left_on
 from kinetoscope.launcher.run import Run, RunObserver
 from kinetoscope.model import units
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kinetoscope.combine.extend import extend
-from kinetoscope.combine.origins import Origins
+from kinetoscope.combine.extend import Origins, extend
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.names import COMPILED_GRAPH

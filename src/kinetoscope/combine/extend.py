@@ -81,3 +81,40 @@ def _add_counters(
     time_ns, names, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.argsort(time_ns, kind="stable")
     tables["counters"] = {"time_ns": time_ns[order], "name": names[order], "value": values[order]}
+
+
+class Origins:
+    """The table `origins` of a trace while groups are added to it: the operators that a kernel computes. Spans refer to a group by its first row.
+
+    Attributes:
+        columns: Its columns, those of the trace first.
+        texts: The strings of the trace, with those of the table.
+        strings: Rows of `texts`, added as needed.
+    """
+
+    def __init__(self, trace: TraceData) -> None:
+        """Begin with the groups that the trace has."""
+        stored = trace.columns("origins")
+        self.columns: dict[str, list[Any]] = {
+            column.name: np.asarray(stored[column.name]).tolist() for column in STORED["origins"].columns
+        }
+        self.texts = list(trace.strings)
+        self.strings = StringTable(self.texts)
+
+    def add(self, kernel: str, operators: Sequence[Mapping[str, Any]]) -> int:
+        """Add a group.
+
+        Args:
+            kernel: The name of the kernel; empty where it is not known.
+            operators: For each operator its values, without those of the whole group. The one that stands for all comes first.
+
+        Returns:
+            The first row of the group; -1 without operators.
+        """
+        first = len(self.columns["first"])
+        group = {"first": first, "kernel": self.strings.row(kernel)}
+        for operator in operators:
+            values = {**operator, **group}
+            for column in STORED["origins"].columns:
+                self.columns[column.name].append(values.get(column.name, column.default))
+        return first if operators else -1

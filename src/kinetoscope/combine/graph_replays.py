@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.combine.extend import extend
-from kinetoscope.combine.origins import Origins
+from kinetoscope.combine.extend import Origins, extend
 from kinetoscope.model.device_time import operators_around
 from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
 from kinetoscope.model.losses import Loss

@@ -10,5 +10,4 @@ __all__ = [
     "step_kinds",
     "terminal",
     "text_table",
-    "torch_units",
 ]

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.display.terminal import complain
+from kinetoscope.flight.environment import LeftOn
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # Code below the program's frames on the stack.
@@ -180,3 +182,24 @@ def take_name_of_python() -> None:
         Path("/proc/self/comm").write_text(os.path.basename(sys.executable)[:15], encoding="utf-8")
     except OSError:
         return  # There is no such file on other systems, and nothing depends on it.
+
+
+def run_left_on(program: Program) -> None:
+    """Run a program with a flight recorder, write no trace at its end, and exit as it does."""
+    take_name_of_python()
+    LeftOn().begin()
+    try:
+        program.run()
+    except CannotRun as error:
+        complain(str(error))
+        sys.exit(error.exit_code)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt as error:
+        show_exception(error)
+        # Raised again, so that Python ends the process as it does on an interrupt: by the signal.
+        sys.excepthook = lambda *_: None
+        raise
+    except BaseException as error:  # noqa: BLE001  (whatever it is, it is the program's)
+        show_exception(error)
+        sys.exit(1)

@@ -1,6 +1,6 @@
 """Format and parse times, bytes, counts and shares, in one way everywhere.
 
-Only the tables that replace torch's use torch's format, from `kinetoscope.display.torch_units`.
+Only the tables that replace torch's use torch's format, from `kinetoscope.torch_events.event_sums`.
 """
 
 from __future__ import annotations

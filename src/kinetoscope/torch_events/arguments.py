@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.display.torch_units import TIME_UNITS
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES
+from kinetoscope.torch_events.event_sums import TIME_UNITS
 
 SORT_KEYS = ("cpu_time", "device_time", *TIMES, *SIZES, "count", "flops")
 TEXT_KEYS = ("key", "overload_name")

@@ -12,7 +12,6 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.printable import printable
-from kinetoscope.display.torch_units import flops_scale, share_text, size_text, time_text
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.schema import SpanKind
@@ -20,6 +19,7 @@ from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.event_sources import (
     Event,
 )
+from kinetoscope.torch_events.event_sums import flops_scale, share_text, size_text, time_text
 from kinetoscope.torch_events.function_event import FunctionEvent
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity
 from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.engines.kineto_columns import note_this_thread
 from kinetoscope.collect.engines.kineto_recording import MONOTONIC_KEY, KinetoRecording, read_before_the_next
-from kinetoscope.collect.process.clocks import monotonic_of_realtime_ns
+from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import Recorder, ready_recorder
 from kinetoscope.collect.request.activities import collector_takes, device_among, extensions

@@ -33,8 +33,7 @@ from kinetoscope.collect.engines.kineto_columns import (
     unwritable_ranges,
 )
 from kinetoscope.collect.engines.kineto_text import read_objects, read_text
-from kinetoscope.collect.process.clocks import boot
-from kinetoscope.collect.process.import_folders import import_folders
+from kinetoscope.collect.process.machine import boot, import_folders
 from kinetoscope.collect.request.activities import name_of
 from kinetoscope.collect.request.options import RecordingRequest
 from kinetoscope.collect.request.torch_settings import changed_settings

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._core import living_objects
 from kinetoscope._errors import RecorderError, StateError
-from kinetoscope.collect.process.clocks import boot
-from kinetoscope.collect.process.import_folders import import_folders
+from kinetoscope.collect.process.machine import boot, import_folders
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect.recorder.selftest import FEATURES, check_calls, check_recorder

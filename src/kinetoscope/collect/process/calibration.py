@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kinetoscope.collect.process.devices import processor_name
+from kinetoscope.collect.process.machine import processor_name
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.cache import cache_directory
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
+from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT, TABLE, Compilation, CompileFacts, GraphBreak
@@ -262,16 +262,9 @@ def _compilation(metrics: Any) -> Compilation:
             text("fail_user_frame_filename"),
             number("fail_user_frame_lineno") or -1,
         )
-    return Compilation(columns, begin_us * 1000 + _to_monotonic_ns(), threading.get_native_id(), broke)
-
-
-def _to_monotonic_ns() -> int:
-    """The monotonic clock minus the system's clock in nanoseconds, from the most precise of three readings."""
-    best = (1 << 62, 0)
-    for _ in range(3):
-        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-        best = min(best, (after - before, before - wall))
-    return best[1]
+    return Compilation(
+        columns, begin_us * 1000 + monotonic_of_realtime_ns(), threading.get_native_id(), broke
+    )
 
 
 def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]:

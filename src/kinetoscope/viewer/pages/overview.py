@@ -18,7 +18,7 @@ from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.step_plan import StepSampling
 from kinetoscope.tables.device.utilization import edges_of
-from kinetoscope.viewer.pages.empty import advised
+from kinetoscope.viewer.pages.every_page import advised
 from kinetoscope.viewer.requests import Limited
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.timeline import find_device, need_memory
 from kinetoscope.viewer.pages import (
     compare,
-    empty,
+    every_page,
     export,
     findings,
     health,
@@ -41,7 +41,6 @@ from kinetoscope.viewer.pages import (
     operators,
     overview,
     ranks,
-    source_text,
     stacks,
 )
 from kinetoscope.viewer.requests import Limited, MadeFile
@@ -530,7 +529,7 @@ def answer_with_report(trace: Trace, path: str, query: Query) -> Answer:
 
 def requests_of(trace: Trace, pages: Sequence[str] = tuple(PAGES)) -> Iterator[Request]:
     """Iterate over the requests that pages make without user input, which their modules list in `REPORTED` and `reported`."""
-    for module in (empty, source_text, *(module for page in pages for module in PAGES[page])):
+    for module in (every_page, *(module for page in pages for module in PAGES[page])):
         yield from getattr(module, "REPORTED", ())
         if hasattr(module, "reported"):
             yield from module.reported(trace)

@@ -17,7 +17,7 @@ from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.viewer.open_traces import Offer
 from kinetoscope.viewer.pages import (
     compare,
-    empty,
+    every_page,
     export,
     findings,
     health,
@@ -27,7 +27,6 @@ from kinetoscope.viewer.pages import (
     operators,
     overview,
     ranks,
-    source_text,
     stacks,
 )
 from kinetoscope.viewer.requests import MOST_ROWS, Limited, MadeFile
@@ -203,7 +202,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "copies": kernels.copies,
     "counter": counters.counter,
     "findings": findings.findings,
-    "empty": empty.empty,
+    "empty": every_page.empty,
     "flame": stacks.flame,
     "flame_chart": stacks.flame_chart,
     "flame_chart/choices": stacks.flame_chart_choices,
@@ -232,8 +231,8 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "overview/": overview.part,
     "range": within,
     "search": search.search,
-    "advice": empty.advice,
-    "source": source_text.source,
+    "advice": every_page.advice,
+    "source": every_page.source,
     "span/": span.span,
     "steps": steps,
     "table/": table,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect.process.devices import described_devices, processor_name
+from kinetoscope.collect.process.machine import described_devices, processor_name
 from tests.support.noting_engine import NotingEngine
 
 

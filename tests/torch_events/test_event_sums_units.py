@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kinetoscope.display.torch_units import share_text, size_text, time_text
+from kinetoscope.torch_events.event_sums import share_text, size_text, time_text
 
 
 @pytest.mark.parametrize(

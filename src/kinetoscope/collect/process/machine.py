@@ -1,9 +1,13 @@
-"""Metadata of the processor and devices, and of torch's settings for them."""
+"""Metadata of the machine: processor and devices with torch's settings for them, its boot and clocks, and the folders of imports."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
+import site
+import sys
+import time
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +15,8 @@ import torch
 import torch.distributed
 
 _CPU_INFO = Path("/proc/cpuinfo")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_CLOCKS = Path("/proc/self/ns/time")
 
 
 def described_devices() -> dict[str, str]:
@@ -48,3 +54,37 @@ def _cuda_name(index: int) -> str:
         return str(torch.cuda.get_device_name(index))
     except (RuntimeError, AssertionError):
         return ""
+
+
+def boot() -> dict[str, str]:
+    """Return the metadata `boot_id`, within which all recordings share a monotonic clock, as a JSON text; empty if the system does not provide it.
+
+    It consists of Linux's random boot id and the id of the time namespace, because a container can have a monotonic clock of
+    its own.
+    """
+    try:
+        number = _BOOT_ID.read_text().strip()
+    except OSError:
+        return {}
+    try:
+        clocks = f" {os.readlink(_CLOCKS)}"
+    except OSError:
+        # Kernels before Linux 5.6 have no time namespaces.
+        clocks = ""
+    return {"boot_id": json.dumps(number + clocks)}
+
+
+def monotonic_of_realtime_ns() -> int:
+    """The monotonic clock minus the system's clock, in nanoseconds; the most precise of three readings."""
+    readings = []
+    for _ in range(3):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        readings.append((after - before, (before + after) // 2 - wall))
+    return min(readings)[1]
+
+
+def import_folders() -> list[str]:
+    """Return the folders whose names torch removes from file names, in reverse order, so that subfolders come first."""
+    of_torch = str(Path(torch.__file__).parent.parent)
+    folders = {*site.getsitepackages(), *sys.path, site.getuserbase(), site.getusersitepackages(), of_torch}
+    return sorted({os.path.abspath(folder) for folder in folders}, reverse=True)

@@ -1,4 +1,4 @@
-"""The pages that have no data of a trace, with the reasons; they are dimmed in the navigation."""
+"""What every page asks for: which pages have no data, and why; how to record what is missing; the text of source lines."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.health import RECORDED, how_to_record
 from kinetoscope.model.kinds import is_device_work
+from kinetoscope.model.strings import to_utf8
+from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
 
-REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("empty", {}), ("advice", {}))
+REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("empty", {}), ("advice", {}), ("source", {}))
 """What a report includes."""
 
 
 def empty(trace: Trace, query: Query) -> dict[str, str]:
-    """Respond to `empty`: the reason for each page without data, by its name."""
+    """Respond to `empty`: the reason for each page without data, by its name; the navigation dims them."""
     on_device = is_device_work(trace.column("spans", "kind"))
     snapshot = "A memory snapshot has only what the allocator did." if trace.run_info.is_snapshot else ""
     modules, stacks, memory, devices = (
@@ -53,3 +55,11 @@ def advised(trace: Trace, what: str) -> str:
     """The end of a sentence: how to record what a trace lacks."""
     how = how_to_record(trace, what)
     return f": use {how}" if how else ", although that was turned on"
+
+
+def source(trace: Trace, query: Query) -> dict[str, dict[str, str]]:
+    """Respond to `source`: the stored lines of each file, by line number."""
+    return {
+        to_utf8(file): {str(number): to_utf8(text) for number, text in lines.items()}
+        for file, lines in source_lines(trace).items()
+    }
