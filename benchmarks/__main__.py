@@ -32,7 +32,6 @@ SCRIPTS = (
     "memory_start",
     "chrome_export",
     "listed_calls",
-    "perfetto_export",
     "demo_overhead",
     "overhead_estimate",
     "python_calls",

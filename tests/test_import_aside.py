@@ -122,7 +122,6 @@ CALLS = {
     "events": "[str(event) for event in session.events()]",
     "save": 'trace.save("a.ktrace"); open_trace("a.ktrace").table("spans")',
     "chrome": 'session.export_chrome_trace("a.json"); open_trace("a.json").findings()',
-    "perfetto": 'trace.save("a.pftrace")',
     "parquet": 'trace.save("a.parquet")',
     "stacks": 'session.export_stacks("a.txt")',
     "flops": 'trace.column("spans", "flops")',

@@ -221,31 +221,6 @@ class ChromeWriter(metaclass=_NanobindType):
     def __next__(self) -> bytes: ...
 
 @final
-class PerfettoWriter(metaclass=_NanobindType):
-    def __init__(
-        self,
-        *,
-        spans: dict[str, NDArray[Any]],
-        span_facts: Sequence[tuple[NDArray[np.int32] | None, Sequence[tuple[Any, ...]]]],
-        moments: dict[str, Any],
-        moment_facts: Sequence[tuple[Any, ...]],
-        counters: Sequence[tuple[int, NDArray[np.int64], NDArray[Any]]],
-        arrows: Sequence[tuple[NDArray[np.int32], NDArray[np.int32]]],
-        strings: Sequence[str],
-        categories: Sequence[str],
-        stacks: dict[str, NDArray[np.int32]],
-        tracks: Sequence[tuple[str, str, int, int, int, int, str, str]],
-        thread_first_track: NDArray[np.int32],
-        metadata: Sequence[tuple[str, str]],
-        realtime_ns: int = 0,
-        identity: int = 0,
-        block_bytes: int = 4194304,
-    ) -> None: ...
-    def write_to(self, file: int) -> int: ...
-    def __iter__(self) -> Iterator[bytes]: ...
-    def __next__(self) -> bytes: ...
-
-@final
 class ChromeReader(metaclass=_NanobindType):
     def __init__(
         self, categories: Sequence[str], kinds: Sequence[int], on_device: Sequence[bool], max_bytes: int

@@ -6,7 +6,6 @@ import pytest
 
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
-from tests.support.perfetto_file import written
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -46,18 +45,3 @@ def test_in_a_chrome_trace(merged, tmp_path):
     assert sorted((row["rank"], row["name"]) for row in back) == sorted(
         (rank, name) for rank in range(2) for name in ("aten::add", "cudaLaunchKernel", "add")
     )
-
-
-def test_in_a_perfetto_trace(merged, tmp_path):
-    file = written(merged, tmp_path)
-    pids = {track.process.pid for track in file.tracks.values() if track.HasField("process")}
-    assert len(pids) == 2
-    counters = {file.path(track): [value for _, value in values] for track, values in file.samples.items()}
-    assert counters == {
-        ("python, rank 0", "CPU memory in use"): [100],
-        ("python, rank 1", "CPU memory in use"): [101],
-        ("rank 0: GPU 0", "memory in use"): [200],
-        ("rank 1: GPU 0", "memory in use"): [201],
-        ("python, rank 0", "queue"): [0.5],
-        ("python, rank 1", "queue"): [1.5],
-    }

@@ -276,7 +276,7 @@ def test_an_unnamed_pipe_is_written_to_by_its_descriptor():
 @pytest.mark.parametrize(
     "name",
     [
-        "x.ktrace", "x.json", "x.json.gz", "x.json.zst", "x.perfetto-trace", "x.pftrace.gz", "x.speedscope.json",
+        "x.ktrace", "x.json", "x.json.gz", "x.json.zst", "x.speedscope.json",
         "x.speedscope.json.gz", "x.collapsed", "x.memory.json", "x.memory.raw.json.gz", "x.parquet", "x.arrow",
     ],
 )  # fmt: skip

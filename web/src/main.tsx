@@ -21,12 +21,11 @@ async function start(): Promise<void> {
     render(<App offered={offered} chosen={0} source={source} empty={empty} notice={report.notice} />, root);
     return;
   }
-  const [first, options] = await Promise.all([asked<Offered[]>("api/traces"), asked<Options>("api/options")]);
-  const offered = signal(first);
+  const offered = signal(await asked<Offered[]>("api/traces"));
   const gone = signal(false);
   const sources: ServerSource[] = [];
   const sourceOf = (index: number) => {
-    sources[index] ??= new ServerSource(index, options.perfetto_ui, offered.value[index]?.job);
+    sources[index] ??= new ServerSource(index, offered.value[index]?.job);
     return sources[index];
   };
   const chosen = () => {
@@ -60,10 +59,6 @@ async function start(): Promise<void> {
     offered.value = now;
     if (now[chosen()]?.version !== before) version.value += 1;
   }, LOOK_AGAIN_MS);
-}
-
-interface Options {
-  perfetto_ui?: string;
 }
 
 async function asked<T>(path: string): Promise<T> {

@@ -480,8 +480,8 @@ NB_MODULE(_core, module) {
   using namespace kinetoscope;
   nb::set_leak_warnings(false);
   module.doc() =
-      "Kinetoscope's native core: reads recordings, nests, links and groups columns, writes Chrome and "
-      "Perfetto traces.";
+      "Kinetoscope's native core: reads recordings, nests, links and groups columns, reads and writes Chrome "
+      "traces.";
   bind_recording(module);
   bind_living(module);
   bind_step_count(module);
@@ -495,5 +495,4 @@ NB_MODULE(_core, module) {
          nb::arg("text"));
   bind_chrome_writer(module);
   bind_chrome_reader(module);
-  bind_perfetto_writer(module);
 }

@@ -77,6 +77,5 @@ void bind_step_count(nb::module_& module);
 void bind_followed(nb::module_& module);
 void bind_chrome_writer(nb::module_& module);
 void bind_chrome_reader(nb::module_& module);
-void bind_perfetto_writer(nb::module_& module);
 
 }  // namespace kinetoscope

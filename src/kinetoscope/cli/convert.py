@@ -57,7 +57,6 @@ def command(
     \b
     .ktrace                          Kinetoscope's own format: small and complete
     .json .json.gz .json.zst         Perfetto, chrome://tracing, and tools that read Kineto traces
-    .perfetto-trace .pftrace (.gz)   Perfetto; smaller and faster to load
     .memory.json (.gz)               memory by category over time, as torch writes it
     .memory.raw.json.gz              each allocation and free, as torch writes it
     .memory.html                     the memory page of the viewer

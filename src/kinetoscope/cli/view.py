@@ -23,14 +23,7 @@ from kinetoscope.display.terminal import echo
     help="Port of the local server.  [default: the first free one from 8765]",
 )
 @click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
-@click.option(
-    "--perfetto-ui",
-    metavar="URL",
-    default="https://ui.perfetto.dev",
-    show_default=True,
-    help="Perfetto UI that parts of the timeline can be opened in.",
-)
-def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto_ui: str) -> None:
+def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
     """Show traces in the browser, from a server that only this machine can reach. Press Ctrl-C to stop it.
 
     TRACE is a path or URL of a trace, or a folder of summaries (see `kinetoscope summarize`). It may also be a job that is left on: the
@@ -43,7 +36,7 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool, perfetto
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     paths = tuple(found for path in paths for found in _rings_or_trace(path))
-    with opened(paths, port, perfetto_ui, open_trace) as viewer:
+    with opened(paths, port, open_trace) as viewer:
         for problem in viewer.problems:
             echo(f"kinetoscope: {problem}", err=True)
         echo(viewer.address)

@@ -6,7 +6,6 @@ __all__ = [
     "memory_snapshot",
     "memory_timeline",
     "nsight_systems",
-    "perfetto",
     "stacks",
     "suffixes",
 ]

@@ -48,8 +48,6 @@ _TRACES = (
     ".json.xz",
     ".json.bz2",
     ".zip",
-    ".pftrace",
-    ".perfetto-trace",
 )
 _OPEN_TRACES = 4
 _MOST_WAIT_S = 600.0

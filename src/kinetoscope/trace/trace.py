@@ -688,8 +688,6 @@ def _writer(form: str) -> Callable[[Trace, Path], None]:
         from kinetoscope.storage.ktrace import write_ktrace as write
     elif form == "chrome":
         from kinetoscope.formats.chrome.write import write_chrome_trace as write
-    elif form == "perfetto":
-        from kinetoscope.formats.perfetto import write_perfetto as write
     elif form == "memory timeline":
         from kinetoscope.formats.memory_timeline import write_memory_timeline as write
     elif form == "speedscope":

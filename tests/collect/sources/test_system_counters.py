@@ -417,5 +417,3 @@ def test_counters_come_out_in_every_format_and_come_back(tmp_path):
             assert again.table("counters").to_pylist() == trace.table("counters").to_pylist()
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "C" and event["name"] == "cpu_percent" for event in events) == 2
-    trace.save(tmp_path / "run.pftrace")
-    assert b"cpu_percent" in (tmp_path / "run.pftrace").read_bytes()

@@ -67,9 +67,7 @@ def test_a_window_is_cut_and_counted_alike(trace, tmp_path):
         path.write_bytes(body)
         assert name == f"trace.from-{start / 1e6:.3f}ms.ktrace"
         with kinetoscope.open(path) as part:
-            assert about(trace, {"start": str(start), "end": str(end)})["slices"] == len(
-                part.columns("spans")
-            )
+            assert about(trace, {"start": str(start), "end": str(end)})["spans"] == len(part.columns("spans"))
 
 
 def test_steps_are_chosen_by_their_numbers(trace, tmp_path):
@@ -80,30 +78,20 @@ def test_steps_are_chosen_by_their_numbers(trace, tmp_path):
     with kinetoscope.open(path) as part:
         assert part.column("steps", "number").tolist() == [1, 2]
         assert about(trace, {"steps": "1-2"}) == {
-            "slices": len(part.columns("spans")),
-            "most_slices": 3_000_000,
+            "spans": len(part.columns("spans")),
             "steps": [0, 3],
         }
 
 
 def test_fractions_of_a_nanosecond_in_an_address_are_cut_off(trace):
-    assert made(trace, "perfetto", start="-12.7", end="1000.4") == made(
-        trace, "perfetto", start="0", end="1000"
+    assert made(trace, "speedscope", start="-12.7", end="1000.4") == made(
+        trace, "speedscope", start="0", end="1000"
     )
-
-
-def test_more_slices_than_a_reader_can_hold_are_refused(trace, monkeypatch):
-    with pytest.raises(ArgumentError, match="12 slices are more than the 7"):
-        export(trace, {"most": "7"}, "perfetto")
-    assert made(trace, "perfetto", most="12")[1]
-    monkeypatch.setattr(export_module, "MOST_SLICES", 5)
-    with pytest.raises(ArgumentError, match="select a shorter window"):
-        export(trace, {"most": "1e9"}, "perfetto")
 
 
 @pytest.mark.parametrize("form", ["", "exe", "../ktrace", "ktrace/x", "x" * 5000])
 def test_there_are_no_other_formats(trace, form):
-    with pytest.raises(ArgumentError, match="choose one of: ktrace, json, perfetto, speedscope") as caught:
+    with pytest.raises(ArgumentError, match="choose one of: ktrace, json, speedscope") as caught:
         export(trace, {}, form)
     assert len(str(caught.value)) < 300
 

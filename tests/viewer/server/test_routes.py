@@ -97,15 +97,9 @@ def test_a_policy_names_exactly_the_scripts_of_a_page():
 
 
 def test_answers_are_inert_wherever_they_are_opened(trace):
-    for path in ("api/traces", "api/options", "api/0/tracks", "api/0/table/ops", "api/9/x", "x"):
+    for path in ("api/traces", "api/0/tracks", "api/0/table/ops", "api/9/x", "x"):
         policy = respond([("t", trace)], path, {}).headers["Content-Security-Policy"]
         assert policy == "default-src 'none'; frame-ancestors 'none'; sandbox"
-
-
-def test_options_are_what_the_server_was_started_with():
-    assert told(respond([], "api/options", {}, {"perfetto_ui": "http://127.0.0.1:1"})) == {
-        "perfetto_ui": "http://127.0.0.1:1"
-    }
 
 
 def test_a_mistake_of_ours_is_not_told_as_an_unknown_question(trace, monkeypatch):

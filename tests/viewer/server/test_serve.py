@@ -285,7 +285,7 @@ def test_a_question_that_goes_wrong_is_told_and_the_server_goes_on(capsys):
     def broken():
         raise RuntimeError("a mistake")
 
-    answer = server_module.answering(broken, {}, tuple)
+    answer = server_module.answering(broken, tuple)
     response = answer("api/traces", {})
     assert response.status == 500
     assert "RuntimeError" in json.loads(response.body)["error"]

@@ -157,14 +157,6 @@ def test_what_goes_wrong_leaves_no_server(tmp_path, monkeypatch):
     assert len(closed) == 3
 
 
-@pytest.mark.parametrize(
-    "address", ["javascript:alert(1)", "file:///x", "ui.perfetto.dev", "https://", "https://[", ""]
-)
-def test_perfettos_page_must_have_an_address_of_the_web(trace, address):
-    with pytest.raises(ArgumentError, match="is not the address of a page"):
-        kinetoscope.view(trace, port=0, wait=False, perfetto_ui=address)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_ends_in_order(trace, tmp_path, number):
     trace.save(tmp_path / "run.ktrace")

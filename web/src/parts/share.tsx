@@ -1,5 +1,5 @@
 /**
- * What can be taken away: a link to what is shown, files of the trace or of a part of it, and a window for Perfetto.
+ * What can be taken away: a link to what is shown, and files of the trace or of a part of it.
  * Any page can show it; which part is meant stands in the address.
  */
 
@@ -9,15 +9,13 @@ import type { Query, Source } from "../source/source";
 import * as units from "../units";
 import { useJson, useSource, words } from "./answer";
 import { Button } from "./button";
-import { handOver } from "./perfetto";
 import { pngOf, svgOf } from "./picture";
 import { save } from "./save";
 import "./share.css";
 
 const FORMATS = [
   ["ktrace", "Kinetoscope", ".ktrace: lossless and small"],
-  ["json", "Chrome JSON", ".json.gz: for tools that read torch.profiler traces"],
-  ["perfetto", "Perfetto", ".pftrace: for ui.perfetto.dev and trace processor"],
+  ["json", "Chrome JSON", ".json.gz: for ui.perfetto.dev and tools that read torch.profiler traces"],
   ["report", "Report", ".html: these pages in one file, without a server"],
   ["speedscope", "speedscope", ".speedscope.json: for speedscope.app"],
 ] as const;
@@ -30,8 +28,7 @@ interface Part {
 }
 
 interface About {
-  slices: number;
-  most_slices: number;
+  spans: number;
   steps: [number, number] | null;
 }
 
@@ -44,7 +41,7 @@ export function Share() {
         aria-expanded={at !== null}
         aria-haspopup="dialog"
         popovertarget="share"
-        title={source.served ? "Save, share, or open in another tool" : "Share this view"}
+        title={source.served ? "Save or share" : "Share this view"}
         onClick={(event) => setAt(event.currentTarget.getBoundingClientRect())}
       >
         Export
@@ -113,41 +110,10 @@ function Files(props: { source: Source }) {
   const parts = partsOf(route.value.query);
   const [key, setKey] = useState(parts[0]?.key ?? "all");
   const [steps, setSteps] = useState("");
-  const [status, setStatus] = useState("");
-  const [working, setWorking] = useState(false);
   const part = parts.find((one) => one.key === key);
   const query: Query | null = part ? part.query : steps.trim() ? { steps: steps.trim() } : null;
   const about = useJson<About>(query && "export/about", query ?? {});
   const known = useJson<About>("export/about");
-  const tooMany = about.value !== undefined && about.value.slices > about.value.most_slices;
-
-  const perfetto = async () => {
-    const address = source.perfettoUi;
-    const from = query && source.download("export/perfetto", { ...query, most: about.value?.most_slices });
-    if (!address || !from) return;
-    // Only a window that opens in the very moment of a click is let through.
-    const beside = open(address, "_blank");
-    if (!beside) {
-      setStatus("The browser blocked the new window: allow pop-ups for this page, then try again.");
-      return;
-    }
-    setWorking(true);
-    setStatus("Creating the file…");
-    try {
-      const response = await fetch(from);
-      if (!response.ok) throw new Error(((await response.json()) as { error: string }).error);
-      const buffer = await response.arrayBuffer();
-      setStatus("Sending it to Perfetto…");
-      const title = document.title;
-      await handOver(beside, address, { buffer, title, fileName: "kinetoscope.pftrace" });
-      setStatus("Opened in Perfetto.");
-    } catch (error) {
-      beside.close();
-      setStatus(error instanceof Error ? error.message : words(error));
-    } finally {
-      setWorking(false);
-    }
-  };
 
   const radio = (value: string) =>
     ({ type: "radio", name: "share-part", checked: key === value, onChange: () => setKey(value) }) as const;
@@ -176,7 +142,7 @@ function Files(props: { source: Source }) {
           </label>
         )}
         <p class={about.error === undefined ? "muted" : "warn"} role="status">
-          {about.error ?? (query && about.value ? units.counted(about.value.slices, "span") : "\u00a0")}
+          {about.error ?? (query && about.value ? units.counted(about.value.spans, "span") : "\u00a0")}
         </p>
       </fieldset>
       <ul>
@@ -196,23 +162,6 @@ function Files(props: { source: Source }) {
           );
         })}
       </ul>
-      {source.perfettoUi && (
-        <div class="share-perfetto">
-          <div class="share-row">
-            <Button disabled={!query || working || tooMany || about.error !== undefined} onClick={perfetto}>
-              Open in Perfetto
-            </Button>
-            <span class="muted" role="status">
-              {status}
-            </span>
-          </div>
-          <p class="muted">
-            {tooMany
-              ? `Perfetto's page can load about ${units.count(about.value?.most_slices)} spans: select a shorter part.`
-              : `Opens ${new URL(source.perfettoUi).host} in a new window. The trace stays in this browser.`}
-          </p>
-        </div>
-      )}
     </>
   );
 }

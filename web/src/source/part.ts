@@ -16,10 +16,6 @@ export class PartSource implements Source {
     readonly part: string,
   ) {}
 
-  get perfettoUi(): string | undefined {
-    return this.whole.perfettoUi;
-  }
-
   has(path: string, query?: Query): boolean {
     return this.whole.has(path, query);
   }

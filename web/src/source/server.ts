@@ -17,7 +17,6 @@ export class ServerSource implements Source {
   /** `trace` is the number of the trace among those that the server has open; `job` says that it is the summaries of a job instead. */
   constructor(
     readonly trace: number,
-    readonly perfettoUi?: string,
     readonly job = false,
   ) {}
 

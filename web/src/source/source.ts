@@ -134,8 +134,6 @@ export interface Source {
   readonly served: boolean;
   /** What this source does not have of the trace, as one sentence; undefined where it has all. */
   readonly lacks?: string | undefined;
-  /** Where Perfetto's page is, to which a window can be sent; undefined where none can be made. */
-  readonly perfettoUi?: string | undefined;
   /** Whether this source can respond; a report has only what was put into it. */
   has(path: string, query?: Query): boolean;
   info<T>(path: string, query?: Query): Promise<T>;

@@ -31,7 +31,7 @@ class SystemCounters:
     `disk_read_bytes_per_s`, `disk_written_bytes_per_s`, `network_received_bytes_per_s`, `network_sent_bytes_per_s`; of this
     process `process_cpu_percent` (100 is one processor) and `process_rss_bytes`; of each device of NVIDIA, such as the
     first, `gpu0_percent`, `gpu0_memory_used_bytes` and `gpu0_power_watts`. Rates are means over the time since the sample
-    before. The Chrome and Perfetto exports show each as a track.
+    before. The Chrome export shows each as a track.
 
     Args:
         cpu: Record CPU utilization.

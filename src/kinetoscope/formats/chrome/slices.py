@@ -1,4 +1,4 @@
-"""The spans, names and arguments that Chrome and Perfetto traces show as slices."""
+"""The spans, names and arguments that Chrome traces show as slices."""
 
 from __future__ import annotations
 

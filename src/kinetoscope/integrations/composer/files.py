@@ -202,7 +202,7 @@ class TraceFiles:
         folder: The local folder. Variables: run_name, rank, local_rank, world_size, local_world_size, node_rank.
         filename: Name of a trace in the folder. Variables: those of the folder, and epoch, batch, batch_in_epoch, sample,
             sample_in_epoch, token, token_in_epoch, total_wct, epoch_wct, batch_wct (seconds). Its suffix names the format, as
-            for `Trace.save`: `.json`, `.ktrace`, `.perfetto-trace` and so on.
+            for `Trace.save`: `.json`, `.ktrace`, `.speedscope.json` and so on.
         remote_file_name: Under which name each trace is uploaded; None for no upload. A URL (`s3://bucket/...`, `gs://`,
             `file://`, `memory://`) says where. A plain name goes to the logger of the trainer; without one, there
             is no place for it, and nothing is uploaded. Leading slashes of a plain name are dropped.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
 from kinetoscope.viewer.requests import MadeFile, number
 
 if TYPE_CHECKING:
@@ -21,15 +20,9 @@ if TYPE_CHECKING:
 FORMATS = {
     "ktrace": (".ktrace", "application/octet-stream"),
     "json": (".json.gz", "application/gzip"),
-    "perfetto": (".pftrace", "application/octet-stream"),
     "speedscope": (".speedscope.json", "application/json"),
 }
-MOST_SLICES = 3_000_000
-"""A tab with Perfetto's page has room for about as many."""
-
-_KNOWN_SUFFIXES = re.compile(
-    r"\.(ktrace|kscope|tables|pt\.trace\.json|json|pftrace)?(\.gz|\.zst)?$", re.IGNORECASE
-)
+_KNOWN_SUFFIXES = re.compile(r"\.(ktrace|kscope|tables|pt\.trace\.json|json)?(\.gz|\.zst)?$", re.IGNORECASE)
 _LONGEST_RANGE = 1_000_000
 _LONGEST_TEXT = 1_000
 
@@ -37,10 +30,8 @@ _LONGEST_TEXT = 1_000
 def export(trace: Trace, query: Query, form: str) -> MadeFile:
     """Respond to `export/<format>`: the trace, its steps `steps`, or the range from `start` to `end`, as a file.
 
-    `most` is the largest number of slices, for viewers that cannot load more.
-
     Raises:
-        ArgumentError: There is no such format or part, or it has more slices than `most`.
+        ArgumentError: There is no such format or part.
     """
     if form not in FORMATS:
         raise ArgumentError(
@@ -48,12 +39,6 @@ def export(trace: Trace, query: Query, form: str) -> MadeFile:
         )
     suffix, type_ = FORMATS[form]
     chosen, label = part(trace, query)
-    if "most" in query:
-        most, count = _most(query), slices(chosen)
-        if count > most:
-            raise ArgumentError(
-                f"{count:,} slices are more than the {most:,} that Perfetto's page can load: select a shorter window"
-            )
     name = f"{stem(trace)}{label}{suffix}"
     with tempfile.TemporaryDirectory(prefix="kinetoscope-export-") as folder:
         path = Path(folder) / f"trace{suffix}"
@@ -63,11 +48,10 @@ def export(trace: Trace, query: Query, form: str) -> MadeFile:
 
 
 def about(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `export/about`: the number of slices of a part, the most that Perfetto can load, and the steps of the trace."""
+    """Respond to `export/about`: the number of spans of a part, and the steps of the trace."""
     steps = trace.column("steps", "number")
     return {
-        "slices": _count(trace, query),
-        "most_slices": MOST_SLICES,
+        "spans": _spans(trace, query),
         "steps": [int(steps.min()), int(steps.max())] if len(steps) else None,
     }
 
@@ -106,19 +90,10 @@ def step_numbers(text: str) -> list[int]:
     return sorted(numbers)
 
 
-def slices(trace: Trace) -> int:
-    """Number of slices that Perfetto shows of a trace: its spans, and calls that are reconstructed from stacks."""
-    spans = len(trace.columns("spans"))
-    if spans > MOST_SLICES or not len(trace.columns("stacks")):
-        return spans
-    calls = rebuilt_calls(trace, shown_stacks(trace))
-    return spans + (0 if calls is None else len(calls.start_ns))
-
-
-def _count(trace: Trace, query: Query) -> int:
-    """Number of slices of a part; counted without cutting it out, unless calls are reconstructed from stacks."""
-    if "steps" in query or trace.run_info.with_stack:
-        return slices(part(trace, query)[0])
+def _spans(trace: Trace, query: Query) -> int:
+    """Number of spans of a part; those of a window are counted without cutting it out."""
+    if "steps" in query:
+        return len(part(trace, query)[0].columns("spans"))
     spans = trace.columns("spans")
     start, end = _window(query)
     within = spans["start_ns"] + np.maximum(spans["duration_ns"], 1) > start
@@ -136,11 +111,6 @@ def _window(query: Query) -> tuple[int, int | None]:
             f"a window from {start} ns to {end} ns is empty: the end must come after the start"
         )
     return start, end
-
-
-def _most(query: Query) -> int:
-    """Return the option `most`."""
-    return int(min(max(number(query, "most"), 1), MOST_SLICES))
 
 
 def stem(trace: Trace) -> str:

@@ -69,7 +69,6 @@ def respond(
     traces: Sequence[Offer | tuple[str, Trace]],
     path: str,
     query: Mapping[str, str],
-    options: Mapping[str, str] | None = None,
     answer_of: Callable[[Trace, str, Query], Answer] | None = None,
     opened: Callable[[str], int] | None = None,
 ) -> Response:
@@ -79,7 +78,6 @@ def respond(
         traces: The open traces, each with its name.
         path: The path of the request after the token, without a leading slash.
         query: Its options.
-        options: Options of the server that the page needs.
         answer_of: Responds to a request about a trace; `answer` if None.
         opened: Opens a trace of a job, and returns its number; None if that is not possible.
 
@@ -89,8 +87,6 @@ def respond(
     offers = [Offer(*one) for one in traces]
     if path == "":
         return _page()
-    if path == "api/options":
-        return _json(dict(options or {}))
     if path == "api/traces":
         return _json(
             [
@@ -313,7 +309,7 @@ def _page() -> Response:
     policy = content_policy(page, "connect-src 'self'; ") + "; frame-ancestors 'none'"
     headers = {
         "Content-Security-Policy": policy,
-        # Other pages that open this one get no reference to it. It needs one to Perfetto's page, to send a window there.
-        "Cross-Origin-Opener-Policy": "same-origin-allow-popups",
+        # Other pages that open this one get no reference to it.
+        "Cross-Origin-Opener-Policy": "same-origin",
     }
     return Response(200, page.encode(), "text/html; charset=utf-8", headers)

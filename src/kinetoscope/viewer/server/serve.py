@@ -25,7 +25,6 @@ import webbrowser
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self, cast
-from urllib.parse import urlsplit
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, MissingDependencyError, StateError
 from kinetoscope.model import units
@@ -53,9 +52,6 @@ if TYPE_CHECKING:
     Answering = Callable[[str, Mapping[str, str]], Response]
 
 
-PERFETTO_UI = "https://ui.perfetto.dev"
-
-
 class Viewer:
     """A server that shows traces, on a thread of its own. A context manager, which stops the server.
 
@@ -66,7 +62,7 @@ class Viewer:
     """
 
     def __init__(
-        self, traces: Sequence[Source], port: int | None, perfetto_ui: str, open_trace: Callable[[str], Trace]
+        self, traces: Sequence[Source], port: int | None, open_trace: Callable[[str], Trace]
     ) -> None:
         """Load the traces and start the server; use `view` instead."""
         self._given: list[Given] = []
@@ -77,7 +73,6 @@ class Viewer:
         self._server = Server(
             lambda: [one.offer for one in self._given],
             port,
-            {"perfetto_ui": _checked(perfetto_ui)},
             self._look_again,
             lasting_token(traces),
             Uploads(self._take),
@@ -163,7 +158,6 @@ def view(
     port: int | None = None,
     browser: bool = True,
     wait: bool | None = None,
-    perfetto_ui: str = PERFETTO_UI,
 ) -> Viewer:
     """Show traces in a browser.
 
@@ -176,7 +170,6 @@ def view(
         browser: Open a browser, if this machine has one.
         wait: Wait for Ctrl-C. By default True in programs, and False in notebooks and at Python's prompt, where the server runs
             until the viewer is closed or Python ends.
-        perfetto_ui: The address of Perfetto's UI, to which a window can be sent; for a self-hosted copy.
 
     Returns:
         The viewer: its `address`, `wait()` and `close()`.
@@ -188,7 +181,7 @@ def view(
         OSError: None of the files can be read.
         StateError: The port is taken.
     """
-    viewer = opened(traces, port, perfetto_ui)
+    viewer = opened(traces, port)
     if wait is None:
         wait = not _is_interactive()
     if wait:
@@ -203,11 +196,10 @@ def view(
 def opened(
     traces: Sequence[Source],
     port: int | None,
-    perfetto_ui: str,
     open_trace: Callable[[str], Trace] = open_any,
 ) -> Viewer:
     """Load traces and serve them; see `view`."""
-    return Viewer(traces, port, perfetto_ui, open_trace)
+    return Viewer(traces, port, open_trace)
 
 
 def open_browser(viewer: Viewer) -> bool:
@@ -220,20 +212,6 @@ def open_browser(viewer: Viewer) -> bool:
 def _is_interactive() -> bool:
     """Whether Python is interactive: at a prompt or in a notebook, which must not be blocked."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
-
-
-def _checked(address: str) -> str:
-    """Check the address of Perfetto's UI."""
-    try:
-        parts = urlsplit(address)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.fragment
-    except ValueError:
-        good = False
-    if not good:
-        raise ArgumentError(
-            f"perfetto_ui={address!r} is not the address of a page, such as {PERFETTO_UI} or http://127.0.0.1:8000"
-        )
-    return address
 
 
 LOOPBACK = "127.0.0.1"
@@ -271,7 +249,6 @@ class Server:
         self,
         traces: Offering,
         port: int | None = None,
-        options: Mapping[str, str] | None = None,
         look_again: Callable[[], object] = tuple,
         token: str | None = None,
         uploads: Uploads | None = None,
@@ -282,7 +259,6 @@ class Server:
         Args:
             traces: Returns the traces with their names; called for each request, because a trace may have been reloaded.
             port: The port, 0 for any free one, or the first free one from `FIRST_PORT` on if None.
-            options: Options of the server that the page needs.
             look_again: Called before a page gets the list of traces.
             token: The token of the address; a new one if None.
             uploads: Receives uploaded files; None rejects them.
@@ -310,7 +286,7 @@ class Server:
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 application(
-                    answering(traces, options or {}, look_again, opened),
+                    answering(traces, look_again, opened),
                     self._token,
                     self.port,
                     Ticket(ticket),
@@ -384,7 +360,6 @@ def _private(path: str, flags: int) -> int:
 
 def answering(
     traces: Offering,
-    options: Mapping[str, str],
     look_again: Callable[[], object],
     opened: Callable[[str], int] | None = None,
 ) -> Answering:
@@ -394,7 +369,7 @@ def answering(
         if path == "api/traces":
             look_again()
         try:
-            return respond(traces(), path, query, options, answer_with_report, opened)
+            return respond(traces(), path, query, answer_with_report, opened)
         except Exception as error:  # noqa: BLE001  (a request that fails must not affect others)
             traceback.print_exc()
             message = f"The viewer failed ({type(error).__name__}); its terminal shows the details."
