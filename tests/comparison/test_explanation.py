@@ -20,12 +20,12 @@ MS = 1_000_000
 # What the first part of the explanation says of programs that take much longer with their fault: what, and the text of the line.
 FIRST = {
     "anomaly-detection:gradients_are_checked": ("aten::", "functional.relu(layer(x))"),
-    "double-precision:a_model_in_64_bits": ("aten::", "functional.gelu"),
-    "dtype-conversion:types_back_and_forth": ("aten::copy_", "to(torch.float64)"),
+    "double-precision:a_model_in_64_bits": ("double precision", "functional.gelu"),
+    "dtype-conversion:types_back_and_forth": ("type conversion", "to(torch.float64)"),
     "gc-pause:garbage_is_collected_in_each_step": ("garbage collection", ""),
     "hot-line:a_result_of_which_few_rows_are_used": ("result is mostly discarded", "head(hidden)"),
     "hot-line:a_transform_of_a_prime_length": ("awkward length", "torch.fft"),
-    "layout-copy:layouts_back_and_forth": ("aten::copy_", "permute"),
+    "layout-copy:layouts_back_and_forth": ("copies to another layout", "permute"),
     "main-process-loading:loading_in_the_loop": ("waiting for data", ""),
     "output-in-step:a_checkpoint_is_saved_in_each_step": ("Python", "torch.save"),
     "output-in-step:the_model_is_copied_in_each_step": ("Python", "copy.deepcopy"),
@@ -208,3 +208,24 @@ def test_without_the_account_nothing_is_explained():
     found = compare_runs(runs[:1], runs[1:], Margins())
     assert found.explanation is None
     assert read_strictly(found.to_json())["explanation"] is None
+
+
+def evaluating(steps=8, evaluates=True):
+    """Steps of one layer that is trained, and run once more without autograd."""
+    builder = TraceBuilder()
+    layer = builder.module("Linear", name="layer")
+    trains = builder.stack(("train.py", 5, "train_step"))
+    validates = builder.stack(("train.py", 9, "validate"))
+    for number in range(steps):
+        at_ns = number * 60 * MS
+        builder.span("aten::addmm", at_ns, 10 * MS, stack=trains, module=layer, sequence=number)
+        builder.backward("AddmmBackward0", at_ns + 10 * MS, 10 * MS - 1, sequence=number)
+        if evaluates:
+            builder.span("aten::addmm", at_ns + 20 * MS, 15 * MS, stack=validates, module=layer)
+        builder.step(number, at_ns, (35 if evaluates else 20) * MS)
+    return builder.build()
+
+
+def test_what_findings_say_can_be_left_out_is_named_so():
+    found = explained(evaluating(evaluates=False), evaluating())
+    assert found.why == "+15 ms: evaluation in each step at train.py:9"

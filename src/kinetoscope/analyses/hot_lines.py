@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.attribution import BLOCKED, ProcessAccount, attributed, wait_of
+from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.attribution import BLOCKED, ProcessAccount, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
 from kinetoscope.analyses.repeats import repeats_of
@@ -50,7 +51,7 @@ def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
         loop: The training loop.
         found: What the rules found.
     """
-    mine = [one for one in attributed(loop.trace) if one.window.activity.owner.process == loop.process]
+    mine = [one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process]
     made = [(cause, _finding(loop, mine[0], cause)) for cause in _CHANGEABLE] if mine else []
     return [one for cause, one in made if one is not None and not _is_covered(one, cause, found)]
 

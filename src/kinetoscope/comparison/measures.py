@@ -12,11 +12,8 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.attribution import (
-    ProcessAccount,
-    attributed,
-    frame_of_stacks,
-)
+from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.attribution import ProcessAccount, frame_of_stacks
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
 from kinetoscope.model import units
@@ -404,7 +401,7 @@ class _Recording:
     def account(self) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
         found = [
-            one for one in attributed(self.trace) if one.window.activity.owner.process == self.loop.process
+            one for one in accounts(self.trace) if one.window.activity.owner.process == self.loop.process
         ]
         if not found:
             return _population([], *_nothing()[:3], self.steps)
