@@ -133,6 +133,22 @@ bool same_callers(const CallPosition* path, uint32_t depth, const void* frame) {
   }
 }
 
+bool is_past_anchor(const PathCall& call, const void* instruction) {
+  return call.anchor != nullptr && call.anchor < instruction;
+}
+
+// What may be new outside of a call, by whether it has passed its anchor.
+MayBeNew outside_of(const PathCall* calls, uint32_t call, bool passed) {
+  if (passed) return {};
+  if (call == 0) return {0, 0, true};
+  MayBeNew outside = calls[call - 1].outside;
+  if (calls[call - 1].reach.loop_head != nullptr || calls[call].called_by_c) {
+    outside.most = static_cast<uint16_t>(call);
+    if (outside.fewest == 0) outside.fewest = outside.most;
+  }
+  return outside;
+}
+
 struct Kept {
   uint32_t calls = 0;
   uint32_t unsure = 0;  // of these, the innermost
@@ -168,17 +184,20 @@ Kept kept_calls(const CallPosition* path, const PathCall* calls, uint32_t before
   if (!possible) possible = most > 0 ? runs_again(most - 1) : !outermost_stays;
   Kept kept{same};
   bool is_first = true;
-  for (uint32_t count = most;; --count) {
-    if (possible) {
-      if (std::exchange(is_first, false)) kept.calls = count;
-      kept.unsure = kept.calls - count;
-    }
-    if (count == 0) return kept;
-    const PathCall& call = calls[count - 1];
-    if (call.anchor != nullptr && call.anchor < (count > same ? now : path[count - 1].instruction))
-      return kept;
-    possible = count > 1 ? runs_again(count - 2) : !outermost_stays;
+  const auto may_be_all = [&](uint32_t count) {
+    if (std::exchange(is_first, false)) kept.calls = count;
+    kept.unsure = kept.calls - count;
+  };
+  if (possible) may_be_all(most);
+  if (most == 0) return kept;
+  const MayBeNew outside =
+      most > same ? outside_of(calls, same, is_past_anchor(calls[same], now)) : calls[most - 1].outside;
+  if (outside.most != 0) {
+    may_be_all(outside.most);
+    may_be_all(outside.fewest);
   }
+  if (outside.none_kept && !outermost_stays) may_be_all(0);
+  return kept;
 }
 
 // Notes where the calls of a walk have run an operator, innermost first: where one did so at an instruction
@@ -272,6 +291,10 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
   const Kept kept = comparable
                         ? kept_calls(path, calls, before, chain, depth, same, thread.main_python != nullptr)
                         : Kept{};
+  for (uint32_t again = kept.calls; again < at; ++again) {
+    calls[again].anchor = nullptr;
+    calls[again].outside = outside_of(calls, again, false);
+  }
   for (; at < depth; ++at) {
     const void* frame = chain[depth - 1 - at];
     const uint32_t parent = at == 0 ? 0 : calls[at - 1].stack;
@@ -290,9 +313,9 @@ Place locate(ThreadState& thread, Session& session, Walk& walk, const PythonPosi
     // Complete before the next step, which may throw if memory is out.
     path[at] = {frame, instruction, self};
     calls[at] = {code, anchor, call.stack, module, call.reach, by_c};
+    calls[at].outside = outside_of(calls, at, is_past_anchor(calls[at], instruction));
     walk.path_depth = at + 1;
   }
-  for (uint32_t again = kept.calls; again < same; ++again) calls[again].anchor = nullptr;
   walk.path_depth = depth;
   set_anchors(path, calls, depth);
   Place place{calls[depth - 1].stack, calls[depth - 1].module};

@@ -64,6 +64,14 @@ struct CallPosition {
   const void* module_self;  // the instance, in frames of nn.Module's call; else null
 };
 
+// Outside of a call: which numbers of calls on the stack may be all that are still the same, see
+// `kept_calls`.
+struct MayBeNew {
+  uint16_t most = 0;    // the largest such number; 0 for none
+  uint16_t fewest = 0;  // the smallest above 0
+  bool none_kept = false;
+};
+
 // Other data of that call.
 struct PathCall {
   const void* code;
@@ -72,6 +80,7 @@ struct PathCall {
   uint32_t module;          // innermost module at this frame
   kinetoscope_reach reach;  // from its position's instruction
   bool called_by_c;
+  MayBeNew outside = {};
 };
 
 // A thread's last position in Python: every call on its stack, outermost first.
