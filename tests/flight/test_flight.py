@@ -110,9 +110,6 @@ def test_a_recording_says_which_share_of_the_steps_it_has(tmp_path):
             # A capture has all its steps; what it has of the milliseconds before them may be none.
             assert len(losses) == 1 or (one == captured and not losses)
             assert all("recorded 1 of 4 " in loss["why"] for loss in losses)
-            found = trace.table("estimates").to_pylist()
-            assert {row["captured"] for row in found} >= {True}
-            assert all(row["per_step_ns"] is None for row in found if not row["captured"])
 
 
 def test_it_starts_once_another_session_has_ended(tmp_path):
@@ -362,7 +359,6 @@ def test_steps_that_are_looked_at_together_keep_their_numbers(tmp_path):
 def test_a_copy_is_cut_to_the_time_that_is_kept(tmp_path):
     done = run(
         tmp_path,
-        "from kinetoscope.flight.last import last_event\n"
         "for keep in ('1ms,4MiB', '10min,4MiB'):\n"
         "    with kinetoscope.leave_on(keep=keep) as recorder:\n"
         "        recorder._follow_plan = lambda *_: None\n"
@@ -371,17 +367,13 @@ def test_a_copy_is_cut_to_the_time_that_is_kept(tmp_path):
         "            recorder.step(number)\n"
         "            train_step()\n"
         "        path = recorder.snapshot('look')\n"
-        "        lines = last_event(str(path.parent), path.parent).lines()\n"
-        "        print(path, next(line for line in lines if 'on average' in line))\n",
+        "        print(path)\n",
     )
     assert (done.returncode, done.stderr) == (0, "")
     kept = []
-    for line in done.stdout.splitlines():
-        path, words = line.split(maxsplit=1)
-        assert words.startswith("a step has on average ")
+    for path in done.stdout.splitlines():
         with kinetoscope.open(path) as trace:
             kept.append(trace.table("steps")["number"].to_pylist())
-            assert len(trace.table("estimates")) > 0
     all_steps = list(range(7000, 7300, 2))
     assert kept[1] == all_steps
     # Short steps: the least number of steps decides. The first one may be cut.

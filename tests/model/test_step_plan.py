@@ -3,7 +3,7 @@
 import pytest
 
 from kinetoscope.model.losses import sampled_losses
-from kinetoscope.model.step_plan import StepSampling
+from kinetoscope.model.step_plan import recorded_share
 
 
 @pytest.mark.parametrize(
@@ -19,20 +19,21 @@ from kinetoscope.model.step_plan import StepSampling
 )
 def test_shares_in_words(shares, text):
     plan = {"stretches": [[place, share] for place, share in enumerate(shares)]}
-    assert StepSampling.of({"step_plan": plan}).text() == text
+    assert recorded_share({"step_plan": plan}) == text
 
 
 def test_what_makes_no_sense_is_left_out():
     plan = {"stretches": [[0, 0], [1, 2], [2], "x", [3, "a"], [4, 0.5]], "asked": {}}
-    assert StepSampling.of({"step_plan": plan}) == (((4, 0.5),), ())
-    assert StepSampling.of({}) == ((), ())
-    assert StepSampling.of({"step_plan": []}) == ((), ())
+    assert recorded_share({"step_plan": plan}) == "1 of 2 steps"
+    assert recorded_share({}) == ""
+    assert recorded_share({"step_plan": []}) == ""
+    assert recorded_share({"step_plan": {"stretches": 1}}) == ""
 
 
 def test_a_sampled_run_says_so():
     info = {"step_plan": {"stretches": [[0, 0.25]]}, "pauses": [{}, {}, {}]}
     (loss,) = sampled_losses(info)
     assert (loss.code, loss.count) == ("sampled_steps", 3)
-    assert loss.why.startswith("kinetoscope.leave_on recorded 1 of 4 steps, to keep to its budget.")
+    assert loss.why.startswith("kinetoscope.leave_on recorded 1 of 4 steps, to keep to its budget:")
     assert sampled_losses({"pauses": [{}]}) == []
     assert sampled_losses(info | {"pauses": []}) == []

@@ -50,8 +50,6 @@ LAST_STEPS = 20
 # Of more ranks, only those that differ are looked into more deeply, and told one by one.
 _MOST_COMPARED = _MOST_TOLD = 16
 _READERS = 4
-# For how many operators and modules estimates are reported, and for how many operators in text.
-_ESTIMATED, _ESTIMATED_IN_TEXT = 5, 3
 # Incidents with less than so much time between them may have one cause, of which the last is a consequence.
 _TOGETHER_S = 90.0
 _ENDINGS = ("crash", "oom", "exit", "hang", GONE)
@@ -82,9 +80,6 @@ class RankPlace:
         steps: In words, how the last steps differ from those before; empty if there are too few.
         memory: In words, the memory and its trend; empty if unknown.
         overhead: In words, what recording cost; empty if unknown.
-        estimates: For `operator` and `module` the first rows of the table `estimates` with an estimate, of the steps of the most frequent
-            kind: the `name`, how long it takes in a step on average (`per_step_ns`), and the 95 % interval (`low_ns`, `high_ns`). Empty
-            for too few steps, and for most of many ranks.
         what: What the rank itself said of the incident.
         path: Its recording.
         problem: Why the recording could not be read; empty if it was.
@@ -109,7 +104,6 @@ class RankPlace:
     steps: str = ""
     memory: str = ""
     overhead: str = ""
-    estimates: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     what: str = ""
     problem: str = ""
     is_stuck: bool = False
@@ -549,19 +543,6 @@ def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: 
         place.steps = _step_times(steps["duration_ns"][:-1].tolist())
     if place.steps and compare:
         place.steps += _what_changed(trace)
-    if compare:
-        place.estimates = {by: found for by in ("operator", "module") if (found := _estimates(trace, by))}
-
-
-def _estimates(trace: Trace, by: str) -> list[dict[str, Any]]:
-    """The first rows of the table `estimates` that have one, of the steps that are most frequent."""
-    rows = [row for row in trace.table("estimates", by=by).to_pylist() if not row["captured"] and row["name"]]
-    known = [row for row in rows if row["per_step_ns"] is not None]
-    if not known:
-        return []
-    kind = max(known, key=lambda row: row["of_steps"])["step_kind"]
-    columns = ("name", "per_step_ns", "low_ns", "high_ns", "effective_steps")
-    return [{name: row[name] for name in columns} for row in known if row["step_kind"] == kind][:_ESTIMATED]
 
 
 def _module(trace: Trace, row: int) -> str | None:
@@ -606,12 +587,6 @@ def _memory(sizes: list[int], times_ns: list[int]) -> str:
     return f"{text}, {sign}{units.size(abs(change))} in {units.duration(times_ns[-1] - times_ns[0])}"
 
 
-def _estimate_text(row: dict[str, Any]) -> str:
-    """An estimate in words: `1.2 ms of aten::mm (1.1 to 1.3 ms)`."""
-    low, high = (units.duration(max(row[name], 0)) for name in ("low_ns", "high_ns"))
-    return f"{units.duration(row['per_step_ns'])} of {row['name']} ({low} to {high})"
-
-
 def _lines_of(place: RankPlace) -> list[str]:
     """A rank as lines of text."""
     head = f"rank {place.rank}{', dead' if place.state == GONE else ''}: "
@@ -643,11 +618,7 @@ def _lines_of(place: RankPlace) -> list[str]:
         lines.append("  where in the step is unknown: neither this step nor the ones before have samples")
     lines += [f"  {worker}" for worker in place.workers]
     overhead = f"overhead {place.overhead}" if place.overhead else ""
-    average = ", ".join(
-        _estimate_text(row) for row in place.estimates.get("operator", [])[:_ESTIMATED_IN_TEXT]
-    )
-    average = f"a step has on average {average}" if average else ""
-    lines += [f"  {text}" for text in (place.steps, average, place.memory, overhead) if text]
+    lines += [f"  {text}" for text in (place.steps, place.memory, overhead) if text]
     if place.problem:
         lines.append(f"  the recording cannot be read: {place.problem}")
     lines.append(f"  {place.path}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetoscope.model import units
-from kinetoscope.model.step_plan import StepSampling
+from kinetoscope.model.step_plan import recorded_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -159,13 +159,10 @@ def paused_losses(pauses: object) -> list[Loss]:
 
 def sampled_losses(info: Mapping[str, Any]) -> list[Loss]:
     """The loss of a recording in which only some steps were recorded, in place of its pauses; none of another one."""
-    recorded, pauses = StepSampling.of(info).text(), info.get("pauses")
+    recorded, pauses = recorded_share(info), info.get("pauses")
     if not recorded or not isinstance(pauses, list) or not pauses:
         return []
-    why = (
-        f"kinetoscope.leave_on recorded {recorded}, to keep to its budget. The table `estimates` has the time in a step on average, with "
-        "its interval."
-    )
+    why = f"kinetoscope.leave_on recorded {recorded}, to keep to its budget: sums over the recording are not those of the job."
     return [Loss.of("sampled_steps", len(pauses), why=why)]
 
 

@@ -6,7 +6,7 @@ recorded, the first one first, and, under `asked`, which steps were recorded by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,33 +15,18 @@ PLAN_KEY = "step_plan"
 """The key of the metadata."""
 
 
-class StepSampling(NamedTuple):
-    """Which steps were recorded; both are empty where all were.
+def recorded_share(info: Mapping[str, Any]) -> str:
+    """In words, of how many steps one was recorded: `1 of 32 steps`, or `1 of 4 to 1 of 128 steps`; empty where all were.
 
-    Attributes:
-        stretches: The first step of each stretch, and the share of its steps that was recorded.
-        captures: The first and the last step of each capture.
+    Args:
+        info: The metadata of a run; what makes no sense in it is ignored.
     """
-
-    stretches: tuple[tuple[float, float], ...]
-    captures: tuple[tuple[float, float], ...]
-
-    @classmethod
-    def of(cls, info: Mapping[str, Any]) -> StepSampling:
-        """Read the metadata of a run; what makes no sense is left out."""
-        plan = info.get(PLAN_KEY)
-        if not isinstance(plan, dict):
-            return cls((), ())
-        stretches = tuple(pair for pair in _pairs(plan.get("stretches")) if 0 < pair[1] <= 1)
-        return cls(stretches, tuple(_pairs(plan.get("asked"))))
-
-    def text(self) -> str:
-        """In words: `1 of 32 steps`, or `1 of 4 to 1 of 128 steps`; empty where all were recorded."""
-        shares = sorted({share for _, share in self.stretches})
-        if not shares:
-            return ""
-        ends = [_of(shares[-1]), _of(shares[0])]
-        return " to ".join(dict.fromkeys(ends)) + " steps"
+    plan = info.get(PLAN_KEY)
+    shares = sorted(set(_shares(plan.get("stretches")))) if isinstance(plan, dict) else []
+    if not shares:
+        return ""
+    ends = [_of(shares[-1]), _of(shares[0])]
+    return " to ".join(dict.fromkeys(ends)) + " steps"
 
 
 def _of(share: float) -> str:
@@ -52,10 +37,13 @@ def _of(share: float) -> str:
     return f"1 of {round(1 / share):,}"
 
 
-def _pairs(value: Any) -> list[tuple[float, float]]:
-    """The pairs of numbers in a list; what is none is left out."""
+def _shares(stretches: Any) -> list[float]:
+    """The shares of stretches that are pairs of numbers, above 0 and at most 1."""
     return [
-        (pair[0], pair[1])
-        for pair in (value if isinstance(value, list) else [])
-        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(one, int | float) for one in pair)
+        pair[1]
+        for pair in (stretches if isinstance(stretches, list) else [])
+        if isinstance(pair, list)
+        and len(pair) == 2
+        and all(isinstance(number, int | float) for number in pair)
+        and 0 < pair[1] <= 1
     ]

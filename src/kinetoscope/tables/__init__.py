@@ -22,7 +22,6 @@ TABLES = {
     "overlap": "breakdown",
     "step_kinds": "step_kinds",
     "temporary_allocations": "temporary_allocations",
-    "estimates": "estimates",
     "flops": "costs.flops",
     "flops_coverage": "costs.flops",
     "spans": "stored",

@@ -192,27 +192,3 @@ def test_numbers_of_real_traces_are_those_of_their_tables(name):
         peaks = answer(trace, "overview/memory", {})["peaks"]
         top = trace.table("memory_peak", device="cuda:0")
         assert peaks[0]["attributed_bytes"] == sum(top["bytes"].to_pylist())
-
-
-def test_where_only_some_steps_were_recorded_the_average_step_is_estimated():
-    builder = TraceBuilder().know("step_plan", {"stretches": [[0, 0.25]]})
-    for number in range(0, 200, 4):
-        builder.step(number, 100 * number, 100)
-        for at in range(10):
-            builder.span(f"aten::op{at}", 100 * number + 10 * at, 9 - at // 2 if at else 3 + number % 8)
-    trace = builder.build()
-    assert answer(trace, "overview", {})["sampling"] == "1 of 4 steps"
-    (kind,) = answer(trace, "overview/estimates", {})["kinds"]
-    assert (kind["steps"], kind["of_steps"], kind["per_step_ns"]) == (50, 200, 100)
-    # The whole step, and the eight operators with most time.
-    assert [row["name"] for row in kind["rows"][:3]] == [None, "aten::op1", "aten::op2"]
-    assert len(kind["rows"]) == 9
-    first = next(row for row in kind["rows"] if row["name"] == "aten::op0")
-    assert first["low_ns"] < first["per_step_ns"] == 5 < first["high_ns"]
-    assert answer(trace, "overview/estimates", {"by": "module"})["kinds"][0]["rows"][0]["name"] is None
-    assert respond([("trace", trace)], "api/0/overview/estimates", {"by": "line"}).status == 400
-
-
-def test_where_all_steps_were_recorded_nothing_is_estimated():
-    assert answer(trained(), "overview", {})["sampling"] == ""
-    assert answer(trained(), "overview/estimates", {}) == {"kinds": []}

@@ -23,27 +23,6 @@ export interface Overview {
   incident: Incident | null;
   /** Why the trace has no times; empty if it has. */
   without_times: string;
-  /** Which of the steps were recorded, such as `1 of 32 steps`; empty where all were. */
-  sampling: string;
-}
-
-/** The average step of one kind, estimated from the steps that were recorded. */
-export interface EstimatedKind {
-  kind: number;
-  steps: number;
-  of_steps: number;
-  /** Null with too few steps. */
-  per_step_ns: number | null;
-  /** The whole step first, then what takes most of it. */
-  rows: readonly Estimated[];
-}
-
-/** What takes how long in an average step; `name` is null for all of it. */
-export interface Estimated {
-  name: string | null;
-  per_step_ns: number | null;
-  low_ns: number | null;
-  high_ns: number | null;
 }
 
 /** Why a job that was left on kept these steps. */

@@ -1,7 +1,6 @@
 /** What ran where, how long the steps took, and what took most of the time: the first look at a trace. */
 
 import { type Health, SIGNS, sentence } from "../health/health";
-import { EstimatesCard } from "../overview/estimates";
 import { type Incident, moment, type Overview } from "../overview/facts";
 import { FindingsCard } from "../overview/findings";
 import { MemoryCard, RunCard, UtilizationCard } from "../overview/side-cards";
@@ -129,7 +128,6 @@ function Times(props: { overview: Overview }) {
   return (
     <>
       <StepCard overview={overview} />
-      {overview.sampling && <EstimatesCard overview={overview} />}
       <header class="head-line">
         <h2>Where the time went</h2>
         {time === "host" && (

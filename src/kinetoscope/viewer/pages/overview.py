@@ -16,7 +16,6 @@ from kinetoscope.display.description import command_line, environment
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.model.step_plan import StepSampling
 from kinetoscope.tables.device.utilization import edges_of
 from kinetoscope.viewer.pages.every_page import advised
 from kinetoscope.viewer.requests import Limited
@@ -225,7 +224,7 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
     return tile("MFU", share, "%", sentence("{}", (speed, "FLOP/s")), hint)
 
 
-MOST_PLACES, MOST_NAMED, MOST_ESTIMATES = 12, 1000, 8
+MOST_PLACES, MOST_NAMED = 12, 1000
 _MOST_KINDS = 4
 
 REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
@@ -233,8 +232,6 @@ REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
     ("overview", {}),
     ("overview/work", {}),
     ("overview/memory", {}),
-    ("overview/estimates", {"by": "operator"}),
-    ("overview/estimates", {"by": "module"}),
     ("table/breakdown", {}),
     ("table/devices", {}),
     ("table/step_difference", {}),
@@ -264,7 +261,6 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "requests": shown.requests,
         "incident": incident(shown),
         "without_times": without_times(trace),
-        "sampling": StepSampling.of(trace.info).text(),
     }
     return {**found, "tiles": tiles(shown, found)}
 
@@ -346,15 +342,12 @@ def utilization(shown: Overview) -> list[dict[str, Any]]:
 
 
 def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
-    """Respond to `overview/work`, `overview/memory` and `overview/estimates`, which take longer to compute.
+    """Respond to `overview/work` and `overview/memory`, which take longer to compute.
 
     Raises:
         LookupError: `name` is another one.
-        ArgumentError: `by` of estimates has an invalid value.
     """
     shown = trace.overview()
-    if name == "estimates":
-        return {"kinds": estimated(trace, query.get("by", "operator"))}
     if name == "work":
         found = asdict(shown.work)
         return {**found, "tile": work_tile(found)}
@@ -362,33 +355,6 @@ def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
         peaks = memory_peaks(shown)
         return {"peaks": peaks, "tile": memory_tile(peaks)}
     raise LookupError(name)
-
-
-def estimated(trace: Trace, by: str) -> list[dict[str, Any]]:
-    """Return, for each kind of steps of which only some were recorded, what takes most of the average step; the kind with most time first.
-
-    Args:
-        trace: The trace.
-        by: `operator` or `module`.
-    """
-    if not StepSampling.of(trace.info).stretches:
-        return []
-    table = trace.table("estimates", by=by)
-    kinds: dict[int, list[dict[str, Any]]] = {}
-    for row in table.filter(pc.invert(table["captured"])).to_pylist():
-        rows = kinds.setdefault(row["step_kind"], [])
-        # The first row of a kind is the whole step.
-        if len(rows) <= MOST_ESTIMATES:
-            rows.append({name: row[name] for name in _OF_ESTIMATES})
-    found = [
-        {"kind": kind, **{name: rows[0][name] for name in ("steps", "of_steps", "per_step_ns")}, "rows": rows}
-        for kind, rows in kinds.items()
-    ]
-    found.sort(key=lambda one: -one["of_steps"] * (one["per_step_ns"] or 0))
-    return found[:_MOST_KINDS]
-
-
-_OF_ESTIMATES = ("name", "steps", "of_steps", "per_step_ns", "low_ns", "high_ns")
 
 
 def memory_peaks(shown: Overview) -> list[dict[str, Any]]:
