@@ -15,7 +15,7 @@ from kinetoscope.analyses.findings import headline, whose_line
 from kinetoscope.analyses.waterfall import floor_with_parts
 from kinetoscope.display.description import command_line, completeness, lost, peak_lines
 from kinetoscope.display.terminal import UNLIMITED, console
-from kinetoscope.display.text_table import bar_table, cut
+from kinetoscope.display.text_table import bar_table, cut, folded
 from kinetoscope.launcher.overhead import records_of
 from kinetoscope.model import units
 from kinetoscope.model.losses import consequence, counted
@@ -91,19 +91,11 @@ LABEL = 10
 def fold(label: str, text: str, width: int, style: str = "", indent: int | None = None) -> list[Text]:
     """Wrap a sentence beside its label."""
     indent = (LABEL if label else 0) if indent is None else indent
-    lines, line = [], ""
-    for word in text.split():
-        if line and cell_len(line) + 1 + cell_len(word) > width - indent:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    lines.append(line)
     return [
         Text.assemble(
             (label.ljust(indent) if place == 0 else " " * indent, "bold"), (cut(part, width - indent), style)
         )
-        for place, part in enumerate(lines)
+        for place, part in enumerate(folded(text, width - indent))
     ]
 
 

@@ -12,13 +12,12 @@ from typing import Any
 import pyarrow as pa
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED, console, echo, rows_in_view
-from kinetoscope.display.text_table import GAP
+from kinetoscope.display.text_table import GAP, cut, text_table
 from kinetoscope.model import units
 from kinetoscope.model.arrow import text_array
 
@@ -187,26 +186,19 @@ def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> Non
     """
     rows = table.slice(0, min(limit, table.num_rows)) if limit else table
     columns = [_cells(field.name, rows.column(place)) for place, field in enumerate(rows.schema)]
-    numeric = [_is_number(field.type) for field in rows.schema]
     widths = [
-        min(WIDEST_TEXT, max([len(name), *(Text(cell).cell_len for cell in cells)]))
+        min(WIDEST_TEXT, max(cell_len(text) for text in (name, *cells)))
         for name, cells in zip(rows.column_names, columns, strict=True)
     ]
     shown = _fitting(widths, console.width)
     _widen(widths, columns, shown, console.width)
-    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for place in shown:
-        grid.add_column(
-            Text(rows.column_names[place]),
-            justify="right" if numeric[place] else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            max_width=min(widths[place], console.width),
-        )
-    for row in zip(*(columns[place] for place in shown), strict=True):
-        grid.add_row(*(Text(cell) for cell in row))
-    if rows.num_columns:
-        console.print(grid)
+    cells = [
+        [cut(text, min(widths[place], console.width)) for text in (rows.column_names[place], *columns[place])]
+        for place in shown
+    ]
+    alignment = "".join(">" if _is_number(rows.schema.field(place).type) else "<" for place in shown)
+    for number, line in enumerate(text_table(list(zip(*cells, strict=True)), alignment, "")):
+        console.print(Text(line, style="" if number else "bold"))
     notes = []
     if rows.num_rows < table.num_rows:
         notes.append(f"{units.count(table.num_rows - rows.num_rows, 'more row')} (--limit 0 for all)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -75,14 +74,14 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
     """Break a text into lines of a width, each after an indent; only a longer word makes a longer line."""
     if width >= UNLIMITED:
         return [indent + text]
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [indent.rstrip()]
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and len(indent) + cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [(indent + line).rstrip() for line in lines]
 
 
 def bar_table(

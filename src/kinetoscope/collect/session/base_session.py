@@ -51,8 +51,7 @@ from kinetoscope.collect.session.source_window import SourceWindow
 from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.session.stats import Stopwatch
 from kinetoscope.collect.session.torch_api import TorchSessionApi
-from kinetoscope.collect.sources.compiled_kernels import CompiledKernels
-from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES
+from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES, CompiledKernels
 from kinetoscope.collect.sources.compiling import Compiling
 from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES

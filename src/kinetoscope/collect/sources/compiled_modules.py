@@ -1,4 +1,14 @@
-"""The Python modules that `torch.compile` generated: which kernels they call, and what each kernel computes."""
+"""Record kernels that torch.compile generated as spans, with the source lines and modules of the program that they compute.
+
+Inductor calls its C++ kernels from a generated Python module, in which each kernel is a global variable. While a session
+records, these variables are replaced by callables that open a range. Nothing is compiled for that, so kernels that come from a
+cache, or were compiled long before, are recorded, too.
+
+What a kernel computes is only known while it is generated. From the first session of the process on, we store for each
+generated call the nodes of its graph, in a file next to the generated module, where later processes that load the module from
+the cache find it. A module that was compiled and cached without us has no such file. To keep it from being used, we turn on the
+compiler's own provenance setting, which is part of the key of its cache.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.recorder.library import ready_recorder
@@ -30,9 +40,12 @@ from kinetoscope.combine.compiled import (
     notes_of,
     stored_calls,
 )
-from kinetoscope.storage.appended_rows import KeptRows
+from kinetoscope.storage.appended_rows import LOSSES, KeptRows
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES
+
+if TYPE_CHECKING:
+    from kinetoscope.collect.request.options import AppendRows
 
 # A call takes one or two KB of JSON.
 _CALLS_IN_A_ROW = 500
@@ -534,3 +547,40 @@ def _collect(tree: ast.AST, prefix: str, into: list[tuple[int, int, str]]) -> No
 
 COMPILED_MODULES = CompiledModules()
 OBSERVED_KERNELS.module_is_loaded = COMPILED_MODULES.module_is_loaded
+
+
+class CompiledKernels:
+    """A source that every session has: records the kernels of compiled graphs."""
+
+    def __init__(self) -> None:
+        self._append: AppendRows | None = None
+
+    def open(self) -> None:
+        """Collect what generated kernels compute from now on."""
+        COMPILED_MODULES.watch()
+
+    def start(self) -> None:
+        """Start to record kernels as ranges."""
+        OBSERVED_KERNELS.open(self)
+
+    def write_to(self, append: AppendRows) -> None:
+        """Write the facts of compiled modules to the recording, once for all sessions that share it."""
+        self._append = append
+        if not isinstance(append, KeptRows):
+            COMPILED_MODULES._safely(COMPILED_MODULES.recording_began)
+
+    def stop(self) -> None:
+        """Stop recording kernels, and write the remaining facts of compiled modules, and losses."""
+        OBSERVED_KERNELS.close(self)
+        append, self._append = self._append, None
+        if append is not None:
+            kept = append if isinstance(append, KeptRows) else None
+            COMPILED_MODULES._safely(functools.partial(COMPILED_MODULES.recording_ends, kept))
+            failures = COMPILED_MODULES.failures
+            if failures:
+                why = [f"Noting them failed: {why}" for why in failures]
+                codes, counts = ["unknown_kernels"] * len(why), [*failures.values()]
+                append(LOSSES, {"code": codes, "count": counts, "why": why})
+
+    def close(self) -> None:
+        """Do nothing: what generated kernels compute is still collected, for later sessions."""

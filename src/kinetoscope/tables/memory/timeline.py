@@ -13,7 +13,7 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
+from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.stored import memory_recorded
 
@@ -88,7 +88,24 @@ class AllocatorPeak:
 @derived
 def changes_of(trace: TraceData, device: int) -> Changes:
     """Return what happened to the blocks of a device, by its place in `Blocks.devices`, in order of time."""
-    return _changes(blocks_of(trace), device)
+    blocks = blocks_of(trace)
+    mine = np.flatnonzero(blocks.device == device).astype(np.int32)
+    ended = mine[blocks.end_ns[mine] < NEVER_NS]
+    rank = np.concatenate([blocks.start_rank[mine], blocks.end_rank[ended]])
+    # What ends where another begins ends first: its address was handed out again.
+    order = np.lexsort((np.arange(len(rank)) < len(mine), rank))
+    before = blocks.start_rank[mine] < 0
+    change = np.concatenate([blocks.bytes[mine], -blocks.bytes[ended]])[order]
+    return Changes(
+        time_ns=np.concatenate([blocks.start_ns[mine], blocks.end_ns[ended]])[order],
+        rank=rank[order],
+        block=np.concatenate([mine, ended])[order],
+        action=np.concatenate([
+            np.where(before, PREEXISTING, CREATE), np.full(len(ended), DESTROY)
+        ])[order].astype(np.uint8),
+        change_bytes=change,
+        total_bytes=np.cumsum(change),
+    )  # fmt: skip
 
 
 def device_names(trace: TraceData) -> tuple[str, ...]:
@@ -217,27 +234,6 @@ def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.T
     for name, labels in texts.items():
         columns[name] = Labels(columns[name], labels)
     return to_arrow(MEMORY_TIMELINE_SCHEMA, columns)
-
-
-def _changes(blocks: Blocks, device: int) -> Changes:
-    """Sort the starts and ends of the blocks of a device."""
-    mine = np.flatnonzero(blocks.device == device).astype(np.int32)
-    ended = mine[blocks.end_ns[mine] < NEVER_NS]
-    rank = np.concatenate([blocks.start_rank[mine], blocks.end_rank[ended]])
-    # What ends where another begins ends first: its address was handed out again.
-    order = np.lexsort((np.arange(len(rank)) < len(mine), rank))
-    before = blocks.start_rank[mine] < 0
-    change = np.concatenate([blocks.bytes[mine], -blocks.bytes[ended]])[order]
-    return Changes(
-        time_ns=np.concatenate([blocks.start_ns[mine], blocks.end_ns[ended]])[order],
-        rank=rank[order],
-        block=np.concatenate([mine, ended])[order],
-        action=np.concatenate([
-            np.where(before, PREEXISTING, CREATE), np.full(len(ended), DESTROY)
-        ])[order].astype(np.uint8),
-        change_bytes=change,
-        total_bytes=np.cumsum(change),
-    )  # fmt: skip
 
 
 def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -356,13 +356,13 @@ class Regions(nn.Module):
 def test_regions_that_share_a_graph_have_each_their_own_modules(
     noting_compiler: None, monkeypatch: pytest.MonkeyPatch, noted_here: bool
 ) -> None:
-    from kinetoscope.collect.sources import compiled_kernels
+    from kinetoscope.collect.sources import compiled_modules
 
     kinetoscope.profile()
     model, x = Regions(), torch.randn(4, 8, requires_grad=True)
     model(x).sum().backward()
     if not noted_here:  # as of a module that comes from the compiler's cache
-        monkeypatch.setattr(compiled_kernels, "COMPILED_MODULES", CompiledModules())
+        monkeypatch.setattr(compiled_modules, "COMPILED_MODULES", CompiledModules())
     with kinetoscope.profile() as session:
         model(x).sum().backward()
     spans = session.trace.table("spans").to_pylist()
@@ -582,11 +582,11 @@ def unknown_kernels(trace: kinetoscope.Trace) -> list[int]:
 def test_kernels_from_a_cache_without_our_notes_have_lines_and_a_loss(
     compiler_cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kinetoscope.collect.sources import compiled_kernels
+    from kinetoscope.collect.sources import compiled_modules
 
     run = compiled(PROGRAMS[0])
     monkeypatch.setattr("kinetoscope.combine.compiled._SUFFIX", ".of-nobody")
-    monkeypatch.setattr(compiled_kernels, "COMPILED_MODULES", CompiledModules())
+    monkeypatch.setattr(compiled_modules, "COMPILED_MODULES", CompiledModules())
     with kinetoscope.profile() as session:
         run()
     trace = session.trace
@@ -603,12 +603,12 @@ def test_kernels_from_a_cache_without_our_notes_have_lines_and_a_loss(
 def test_a_compiler_without_the_hooked_functions_compiles_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._inductor.graph  # noqa: F401  (what is imported already is watched at once)
 
-    from kinetoscope.collect.sources import compiled_kernels
+    from kinetoscope.collect.sources import compiled_modules
 
     def fail() -> None:
         raise AttributeError("torch._inductor.config.trace has no such setting")
 
-    monkeypatch.setattr(compiled_kernels.OBSERVED_KERNELS, "compiler_is_imported", fail)
+    monkeypatch.setattr(compiled_modules.OBSERVED_KERNELS, "compiler_is_imported", fail)
     modules = CompiledModules()
     modules.watch()
     assert modules.failures == {"AttributeError: torch._inductor.config.trace has no such setting": 1}
