@@ -269,13 +269,12 @@ def test_a_stopped_program_hangs_and_goes_on(tmp_path):
         inside="os.kill(os.getpid(), signal.SIGSTOP)",
     )
     (tmp_path / "train.py").write_text(text)
-    child = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+    child = warm_python.start("train.py", cwd=tmp_path)
+    until = time.monotonic() + PATIENCE_S
     try:
-        assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+        while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            look_again(child, until)
         (log,) = tmp_path.glob("jobs/*/0/*.steps")
-        until = time.monotonic() + PATIENCE_S
         while state_of(read_step_log(log), time.monotonic_ns()) != HANGS:
             look_again(child, until)
         found = last_event(None, tmp_path / "jobs")
@@ -284,7 +283,8 @@ def test_a_stopped_program_hangs_and_goes_on(tmp_path):
         assert rank.operator == "deaths::sum"
     finally:
         child.send_signal(signal.SIGCONT)
-    assert child.communicate(timeout=PATIENCE_S)[0] == RESULT
+    assert child.stdout.read() == RESULT
+    child.close()
 
 
 def test_a_pipe_that_nobody_reads(tmp_path):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import kinetoscope
+from tests.support import warm_python
 
 PROGRAM = """
 {first}
@@ -19,7 +20,8 @@ raise ValueError("the end")
 """
 
 
-def run(folder, words, first="", **environment):
+def run(folder, words, first="", *, torch_is_imported=False, **environment):
+    """Runs the program in a new Python, or in one in which torch was imported before."""
     (folder / "train.py").write_text(PROGRAM.format(first=first))
     environment = {
         **os.environ,
@@ -27,6 +29,8 @@ def run(folder, words, first="", **environment):
         "KINETOSCOPE_KEEP": "8MiB",
         **environment,
     }
+    if torch_is_imported:
+        return warm_python.run(*words, "train.py", cwd=folder, env=environment)
     return subprocess.run(
         [sys.executable, *words, "train.py"],
         cwd=folder,
@@ -61,23 +65,25 @@ def test_the_environment_leaves_a_program_on_that_imports_us(tmp_path):
 
 def test_the_environment_leaves_a_program_on_that_has_imported_torch_before(tmp_path):
     # As servers have when they load their plugins.
-    check(tmp_path, run(tmp_path, [], "import torch, kinetoscope", KINETOSCOPE="on"))
+    check(tmp_path, run(tmp_path, [], "import kinetoscope", torch_is_imported=True, KINETOSCOPE="on"))
 
 
 def test_nobody_is_left_on_unasked(tmp_path):
-    run(tmp_path, [], "import kinetoscope")
+    run(tmp_path, [], "import kinetoscope", torch_is_imported=True)
     assert not (tmp_path / "jobs").exists()
 
 
 def test_a_wrong_setting_is_one_line(tmp_path):
-    done = run(tmp_path, [], "import kinetoscope", KINETOSCOPE="on", KINETOSCOPE_BUDGET="much")
+    settings = {"KINETOSCOPE": "on", "KINETOSCOPE_BUDGET": "much"}
+    done = run(tmp_path, [], "import kinetoscope", torch_is_imported=True, **settings)
     assert done.stderr.startswith("kinetoscope: ")
     assert "the program is not left on: budget='much'" in done.stderr
     assert done.stderr.endswith("ValueError: the end\n")
 
 
 def test_options_of_traces_are_refused(tmp_path):
-    done = run(tmp_path, ["-m", "kinetoscope", "run", "--leave-on", "--memory", "-o", "x"])
+    words = ["-m", "kinetoscope", "run", "--leave-on", "--memory", "-o", "x"]
+    done = run(tmp_path, words, torch_is_imported=True)
     assert done.returncode != 0
     assert "--memory" in done.stderr
     assert "cannot be combined with --leave-on" in done.stderr

@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import time
 from contextlib import contextmanager, suppress
 
@@ -55,15 +53,14 @@ def hanging(folder, text, ranks=1, environment=None):
     try:
         for rank in range(ranks):
             own = {} if environment is None else {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            words = [sys.executable, "train.py"]
-            programs.append(subprocess.Popen(words, cwd=folder, env={**os.environ, **own}))
+            programs.append(warm_python.start("train.py", cwd=folder, env={**os.environ, **own}))
         while sum(is_hung(path) for path in folder.glob("jobs/*/0/*.steps")) < ranks:
             look_again(programs[0], until)
         yield programs[0]
     finally:
         for program in programs:
-            program.send_signal(signal.SIGKILL)
-            program.wait()
+            program.kill()
+            program.close()
 
 
 def is_hung(path):

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ import kinetoscope
 from kinetoscope.flight.incidents import Incidents
 from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.storage.incident_files import SUMMARY
+from tests.support import warm_python
 
 PROGRAM = Path(__file__).with_name("answering_rank.py")
 PATIENCE_S = 60.0
@@ -45,13 +44,7 @@ class Rank:
             "KINETOSCOPE_DIR": str(folder),
         }
         self.folder = folder / "job" / "0"
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        self.process = warm_python.start(PROGRAM, env=environment)
 
     def ready(self):
         assert self.process.stdout.readline() == "ready\n"
@@ -73,7 +66,7 @@ class Rank:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-        self.process.communicate()
+        self.process.close()
 
 
 @contextmanager

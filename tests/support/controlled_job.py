@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kinetoscope.flight.control.client import ControlTarget, targets
+from tests.support import warm_python
 
 JOB = """
 import ctypes, os, signal, sys
@@ -73,7 +72,7 @@ class ControlledJob:
         problem: What the recorder said at its start.
     """
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+    def __init__(self, process: warm_python.Started, folder: Path) -> None:
         self.process = process
         self.folder = folder
         self.problem = self.answer()
@@ -85,7 +84,6 @@ class ControlledJob:
 
     def begin(self, *words: object) -> None:
         """Call a function of the job; `answer` waits until it returns."""
-        assert self.process.stdin is not None
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         self.process.stdin.flush()
 
@@ -105,30 +103,21 @@ class ControlledJob:
 
     def answer(self) -> str:
         """Wait until the function that was called returns."""
-        assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
 
 @contextmanager
 def controlled_job(folder: Path, control: str = "socket", **environment: str) -> Iterator[ControlledJob]:
     """A job whose files are below a folder; it ends with the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", JOB, control],
-        cwd=folder,
-        env={**os.environ, "KINETOSCOPE_DIR": str(folder / "jobs"), **environment},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = warm_python.start(
+        "-c", JOB, control,
+        cwd=folder, env={**os.environ, "KINETOSCOPE_DIR": str(folder / "jobs"), **environment},
+    )  # fmt: skip
     try:
         yield ControlledJob(process, folder / "jobs")
-        assert process.stdin is not None
         process.stdin.close()
         process.wait(60)
     finally:
-        for end in (process.stdin, process.stdout):
-            if end is not None and not end.closed:
-                end.close()
         if process.poll() is None:
             process.kill()
-        process.wait()
+        process.close()

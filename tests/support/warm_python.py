@@ -7,6 +7,8 @@ a new Python.
 
     done = warm_python.run("-c", "import torch; print(torch.ones(3))", cwd=folder)
     done.stdout, done.returncode
+
+`start` is to `subprocess.Popen` what `run` is to `subprocess.run`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -66,18 +69,11 @@ def run_together(
             environment = dict(os.environ if given is None else given)
             files = [open_files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
             outputs.append(files)
-            requests.append(
-                {
-                    "words": [os.fspath(word) for word in words],
-                    "cwd": os.fspath(os.getcwd() if cwd is None else cwd),
-                    "environment": environment,
-                    # The template was started before them, and opens them as this process's.
-                    "outputs": [
-                        f"/proc/{os.getpid()}/fd/{file.fileno() if given is None else given}"
-                        for file, given in zip(files, (stdout, stderr), strict=True)
-                    ],
-                }
-            )
+            numbers = [
+                file.fileno() if given is None else given
+                for file, given in zip(files, (stdout, stderr), strict=True)
+            ]
+            requests.append(_request(words, environment, cwd, None, *numbers))
         codes = _ask(requests)
         texts = []
         for files in outputs:
@@ -90,8 +86,103 @@ def run_together(
     ]
 
 
-def _ask(requests: list[dict[str, Any]]) -> list[int]:
-    """Lets the template fork for each request; returns the exit codes, once all have ended."""
+def start(
+    *words: str | os.PathLike[str],
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Started:
+    """Begins `python WORDS...`, with pipes as its standard input and output; what it writes to standard error is the test's.
+
+    Raises:
+        ValueError: The environment sets what only a new Python would read.
+    """
+    (read_input, write_input), (read_output, write_output) = os.pipe(), os.pipe()
+    try:
+        environment = dict(os.environ if env is None else env)
+        (pid,) = _ask([_request(words, environment, cwd, read_input, write_output, 2)], "start")
+    except BaseException:
+        os.close(write_input)
+        os.close(read_output)
+        raise
+    finally:
+        os.close(read_input)
+        os.close(write_output)
+    return Started(pid, write_input, read_output)
+
+
+class Started:
+    """A program that `start` began; it has the methods of `subprocess.Popen` that tests need.
+
+    Attributes:
+        pid: Its process ID.
+        stdin: Writes to its standard input.
+        stdout: Reads its standard output.
+        returncode: As that of `Popen`; None until it was waited for.
+    """
+
+    def __init__(self, pid: int, write_input: int, read_output: int) -> None:
+        self.pid = pid
+        self.stdin = open(write_input, "w")  # noqa: SIM115
+        self.stdout = open(read_output)  # noqa: SIM115
+        self.returncode: int | None = None
+        self._ends = os.pidfd_open(pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits until it has ended, and returns its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not ended after so many seconds.
+        """
+        if self.returncode is None:
+            if not select.select([self._ends], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            os.close(self._ends)
+            (self.returncode,) = _ask([self.pid], "wait")
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, unless it was waited for."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL, unless it was waited for."""
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Closes the pipes, and waits until it has ended."""
+        with self.stdout, contextlib.suppress(BrokenPipeError):
+            self.stdin.close()
+        self.wait()
+
+
+def _request(
+    words: Iterable[str | os.PathLike[str]],
+    environment: Mapping[str, str],
+    cwd: str | os.PathLike[str] | None,
+    *files: int | None,
+) -> dict[str, Any]:
+    """What the template needs to know of a program; `files` are the numbers of its three standard files here."""
+    return {
+        "words": [os.fspath(word) for word in words],
+        "cwd": os.fspath(os.getcwd() if cwd is None else cwd),
+        "environment": environment,
+        # The template was started before them, and opens them as this process's.
+        "files": [os.devnull if file is None else f"/proc/{os.getpid()}/fd/{file}" for file in files],
+    }
+
+
+def _ask(requests: list[Any], what: str = "run") -> list[int]:
+    """Lets the template fork for each request and returns the exit codes, once all have ended.
+
+    Or lets it only "start" them, and returns their process IDs; or lets it "wait" for those, and returns the exit codes.
+    """
     global _template, _template_environment
     if _template is None:
         _template_environment = dict(os.environ)
@@ -103,7 +194,7 @@ def _ask(requests: list[dict[str, Any]]) -> list[int]:
             start_new_session=True,
         )
         atexit.register(_close)
-    for request in requests:
+    for request in requests if what != "wait" else ():
         given = request["environment"]
         changed = [
             name
@@ -117,7 +208,7 @@ def _ask(requests: list[dict[str, Any]]) -> list[int]:
     assert _template.stdin is not None
     assert _template.stdout is not None
     try:
-        _template.stdin.write(json.dumps(requests) + "\n")
+        _template.stdin.write(json.dumps([what, requests]) + "\n")
         _template.stdin.flush()
         answer = _template.stdout.readline()
     except BaseException:
@@ -148,14 +239,24 @@ def _close() -> None:
 def _next_program() -> dict[str, Any]:
     """Forks for each request that comes; returns it in the fork."""
     for line in sys.stdin:
+        what, requests = json.loads(line)
         children = []
-        for request in json.loads(line):
+        for request in requests if what != "wait" else ():
+            # Before it forks: whoever asked closes its pipes once it has the answer.
+            modes = (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND)
+            files = [os.open(*path_and_mode) for path_and_mode in zip(request["files"], modes, strict=True)]
             child = os.fork()
             if child == 0:
-                return request
+                return {**request, "files": files}
+            for file in files:
+                os.close(file)
             children.append(child)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        print(json.dumps(codes), flush=True)
+        if what != "start":
+            children = [
+                os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                for child in (requests if what == "wait" else children)
+            ]
+        print(json.dumps(children), flush=True)
     os._exit(0)
 
 
@@ -163,8 +264,7 @@ def _become(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Makes this process what a new Python would be; returns the code of the program and the names it begins with."""
     import types
 
-    for number, path in enumerate((os.devnull, *request["outputs"])):
-        opened = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND)
+    for number, opened in enumerate(request["files"]):
         os.dup2(opened, number)
         os.close(opened)
     # The template's reads requests.
