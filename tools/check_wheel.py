@@ -1,4 +1,7 @@
-"""Build the wheel as `pip install .` does, isolated, and try it without torch.
+"""Build the wheel as `pip install .` does, isolated, and try the installed one without torch.
+
+The isolated build has no torch, and only the build requirements that the project states. It compiles nothing, since all was
+compiled for the installed wheel: both must contain the same files, apart from compiled ones.
 
 This environment records a trace. A second environment under build/, with only the wheel and its dependencies, reads,
 queries and writes the trace; recording there must fail with an error that says what is missing.
@@ -61,6 +64,12 @@ def check_bill_of_materials(wheel: Path) -> None:
     print(f"ok: {place} names {len(names)} libraries")
 
 
+def contents(wheel: Path) -> set[str]:
+    """The names of the files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
 def run(*command: str | Path) -> None:
     """Run a command from outside the source tree, so that only installed packages can be imported."""
     environment = {
@@ -75,17 +84,26 @@ def main() -> None:
     """Build, install and try the wheel."""
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
+    (wheel,) = (ROOT / "build" / "installed").glob("kinetoscope-*.whl")
     # A separate build folder: isolated and normal builds would invalidate each other's files.
-    where = f"build-dir={ROOT / 'build' / 'isolated'}"
-    # Without optimization and debug information, which are most of the time and no matter of packaging.
-    settings = ["-C", where, "-C", "cmake.build-type=Debug", "-C", "cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0"]
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *settings, "-w", BUILD, ROOT)
-    (wheel,) = BUILD.glob("kinetoscope-*.whl")
-    print(f"built {wheel.name} ({wheel.stat().st_size / 1e3:.0f} kB)")
+    settings = [
+        f"build-dir={ROOT / 'build' / 'isolated'}",
+        "build.targets=help",
+        "install.components=Unspecified",
+    ]
+    options = [word for setting in settings for word in ("-C", setting)]
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *options, "-w", BUILD, ROOT)
+    (isolated,) = BUILD.glob("kinetoscope-*.whl")
+    differing = {name for name in contents(wheel) ^ contents(isolated) if not name.endswith(".so")}
+    if isolated.name != wheel.name or differing:
+        raise SystemExit(
+            f"the isolated build makes {isolated.name}, and differs in {sorted(differing)} from {wheel.name}"
+        )
+    print(f"ok: an isolated build makes {wheel.name} ({wheel.stat().st_size / 1e3:.0f} kB)")
     check_bill_of_materials(wheel)
-    run(sys.executable, "-m", "venv", BUILD / "venv")
+    run(sys.executable, "-m", "venv", "--without-pip", BUILD / "venv")
     python = BUILD / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--no-compile", wheel)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile", wheel)
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-c", RECORD, Path(folder) / "run.ktrace")
         run(python, "-c", READ, folder)

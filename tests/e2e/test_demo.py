@@ -51,9 +51,17 @@ PARTS = (
 )
 
 
-def test_the_demo_finds_its_mistake_and_proves_that_mending_it_helps(tmp_path):
-    done = warm_python.run("-m", "kinetoscope", "demo", "--steps", "4", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def demonstrated(tmp_path_factory):
+    """A run of the demo, and the folder that it ran in."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = warm_python.run("-m", "kinetoscope", "demo", "--steps", "4", cwd=folder)
     assert done.returncode == 0, done.stderr
+    return done, folder
+
+
+def test_the_demo_finds_its_mistake_and_proves_that_mending_it_helps(demonstrated):
+    done, _ = demonstrated
     places = [done.stdout.index(part) for part in PARTS]
     assert places == sorted(places)
     run, time, line, mended, proof, what_next = (
@@ -76,10 +84,8 @@ def test_the_demo_finds_its_mistake_and_proves_that_mending_it_helps(tmp_path):
     assert "kinetoscope run train.py" in what_next
 
 
-def test_the_demo_leaves_the_traces_that_it_compared(tmp_path):
-    done = warm_python.run("-m", "kinetoscope", "demo", "--steps", "3", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "kinetoscope-demo"
+def test_the_demo_leaves_the_traces_that_it_compared(demonstrated):
+    folder = demonstrated[1] / "kinetoscope-demo"
     rounds = ("", *(f"-{number}" for number in range(1, demo.ROUNDS + 1)))
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         f"{name}{number}.ktrace" for name in ("mended", "slow") for number in rounds
@@ -88,7 +94,7 @@ def test_the_demo_leaves_the_traces_that_it_compared(tmp_path):
     for name in ("slow", "mended"):
         with kinetoscope.open(folder / f"{name}.ktrace") as trace:
             assert trace.complete
-            assert trace.table("steps").num_rows == 3
+            assert trace.table("steps").num_rows == 4
             assert trace.info["program"]["command"][:2] == ["-m", "kinetoscope.examples.train_gpt"]
             codes[name] = set(trace.findings()["code"].to_pylist())
     assert "tiny-operators" in codes["slow"] - codes["mended"]

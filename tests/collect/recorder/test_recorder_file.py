@@ -8,8 +8,6 @@ import multiprocessing
 import os
 import stat
 import struct
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -114,21 +112,17 @@ with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine="
 
 def test_a_later_process_leaves_a_recording_in_progress_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.recording"
-    with subprocess.Popen(
-        [sys.executable, "-c", RECORD, str(path), "2"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
+    other = warm_python.start("-c", RECORD, path, "2")
+    try:
         assert other.stdout.readline() == "recording\n"
         prof = profile(path=path)
         with pytest.warns(UserWarning, match="so this recording is written to"):
             prof.start()
         take_cosines(5)
         prof.stop()
-        other.stdin.write("\n")
+    finally:
+        # The end of its input lets it stop, too.
+        other.close()
     assert other.returncode == 0
     assert cosines(kinetoscope.open(path)) == 2
     own = tmp_path / f"x.p{os.getpid()}.recording"

@@ -18,7 +18,7 @@ from kinetoscope.collect.sources.rank_clock import (
 )
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.combine.ranks import aligned
-from tests.support.ranks import run_ranks_by_torchrun
+from tests.support.ranks import run_ranks
 
 JOB = """
 x = torch.ones(64, 64)
@@ -68,7 +68,7 @@ Path(f"said.{rank}.json").write_text(json.dumps([said, told, dist.get_backend()]
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    run_ranks_by_torchrun(JOB, folder)
+    run_ranks(JOB, folder)
     return folder
 
 

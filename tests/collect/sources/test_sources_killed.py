@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope.model.schema import StorageRole
+from tests.support import warm_python
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("native")
@@ -72,18 +71,18 @@ def workers_in(path: Path) -> set[int]:
 
 def killed(path: Path, kind: str) -> Counter[str]:
     """Run the program until its recording has rows of each source and worker, and kill it; return how many batches and samples it had by then."""
-    child = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", TRAINS, path, kind], stderr=subprocess.PIPE, text=True
-    )
+    child = warm_python.start("-c", TRAINS, path, kind)
     try:
         seen: Counter[str] = Counter()
         while seen["loader_batches"] < 20 or seen["counters"] < 40 or len(workers_in(path)) < 2:
-            assert child.poll() is None, child.communicate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(0.05)
+                raise AssertionError("the program has ended")
             seen = rows_in(path)
         return seen
     finally:
-        os.kill(child.pid, signal.SIGKILL)
-        child.communicate()
+        child.kill()
+        child.close()
 
 
 def check(trace: kinetoscope.Trace, seen: Counter[str]) -> None:

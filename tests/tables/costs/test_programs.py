@@ -1,8 +1,6 @@
 """The costs of real programs, and that hardly any of their time is spent where nothing is known."""
 
 import functools
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from kinetoscope.tables.costs import operator_names
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import is_made_of_others, rule_of
 from kinetoscope.tables.costs.flops import covered_percent
+from tests.support import warm_python
 from tests.support.counting import Recorded, recorded
 from tests.support.programs import PROGRAMS
 
@@ -188,4 +187,4 @@ def test_all_other_operators_of_this_torch_are_covered():
 @same_torch
 def test_the_generated_names_are_those_of_this_torch():
     tool = ROOT / "tools" / "generate_operator_names.py"
-    subprocess.run([sys.executable, str(tool), "--check"], check=True)
+    warm_python.run(tool, "--check").check_returncode()
