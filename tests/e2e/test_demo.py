@@ -108,17 +108,27 @@ def test_on_a_terminal_the_loss_is_one_line_in_colour(tmp_path):
     assert {path.suffix for path in (tmp_path / "here").iterdir()} == {".ktrace"}
 
 
-QUIET = """
-import time, torch
-x, end = torch.ones(8, 8), time.monotonic() + 1.6
-while time.monotonic() < end:
-    x = (x @ x).tanh()
+# It waits until the line was written again, or is no longer written.
+WATCHING = """
+import threading, torch
+
+def written():
+    # How many bytes the process has written, see /proc in proc(5).
+    return open("/proc/self/io").read().split()[3]
+
+lines = [thread for thread in threading.enumerate() if thread.name == "kinetoscope-progress"]
+torch.ones(8).tanh()
+{says}
+before = written()
+for line in lines:
+    while line.is_alive() and ({says!r} or written() == before):
+        line.join(0.05)
 """
 
 
 @pytest.mark.parametrize(("talks", "rewritten"), [(False, True), (True, False)])
 def test_the_progress_line_stops_where_the_program_talks(tmp_path, talks, rewritten):
-    (tmp_path / "train.py").write_text(f"import torch\nprint('hello')\n{QUIET}" if talks else QUIET)
+    (tmp_path / "train.py").write_text(WATCHING.format(says="print('hello', flush=True)" if talks else ""))
     code, shown = on_a_terminal(tmp_path, "run", "--no-summary", "train.py", columns=80)
     assert code == 0, shown
     assert shown.startswith("kinetoscope: recording to train.recording (native engine)\r\n")
@@ -128,7 +138,7 @@ def test_the_progress_line_stops_where_the_program_talks(tmp_path, talks, rewrit
 
 
 def test_no_progress_is_shown_where_nobody_looks(tmp_path):
-    (tmp_path / "train.py").write_text(QUIET)
+    (tmp_path / "train.py").write_text(WATCHING.format(says=""))
     done = warm_python.run("-m", "kinetoscope", "run", "--no-summary", "train.py", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout == done.stderr == ""
