@@ -57,8 +57,8 @@ def test_in_a_ring_calls_of_step_are_marked() -> None:
     assert found == list(range(3_001 - len(found), 3_001))
     assert len(found) > 100
     assert operators_of_steps(trace) == [20] * (len(found) - 1) + [0]
-    duration = trace.column("steps", "duration_ns")
-    assert duration.max() < trace.duration_ns / 4
+    # Of the first one that is left, the beginning is known. Any other may have waited for a processor.
+    assert trace.column("steps", "duration_ns")[0] < trace.duration_ns / 4
 
 
 def test_marks_of_steps_do_not_fill_the_dictionary_of_a_ring() -> None:

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ from kinetoscope import ArgumentError, StateError
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp, files, merge_traces, merging
 from kinetoscope.integrations.composer.json_trace_merger import main
+from tests.support import warm_python
 from tests.support.trace_builder import TraceBuilder
 
 BOOT_NS, SECOND = 1_700_000_000_000_000_000, 10**9
@@ -477,17 +476,10 @@ torch.distributed.destroy_process_group()
 def job(tmp_path_factory):
     """A job of two ranks of this machine, and the folder of its traces."""
     folder = tmp_path_factory.mktemp("job")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rank), str(folder / "store")],
-            cwd=folder,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [process.communicate(timeout=120)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], told
+    done = warm_python.run_together(
+        [(("-c", PROGRAM, str(rank), str(folder / "store")), None) for rank in range(2)], cwd=folder
+    )
+    assert [rank.returncode for rank in done] == [0, 0], [rank.stderr for rank in done]
     return folder
 
 
