@@ -1,6 +1,7 @@
 """A real Chromium, driven from Python, that notes whatever a page complains about or asks of other machines.
 
-Pages are visited one after the other in one browser; each visit has a profile of its own.
+Pages are visited one after the other, in one tab of one browser as long as that does not matter: what starts anew is its content, and
+what the pages have stored. A new tab with a profile of its own takes a second to start and to compile the page's script.
 """
 
 from __future__ import annotations
@@ -57,10 +58,19 @@ class Chromium:
     def __init__(self) -> None:
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
+        self._page: Page | None = None
 
     def visit(self, **options: Any) -> Visit:
-        """Begins a visit; the options are those of playwright's `new_context`."""
-        return Visit(self._started().new_context(**{"viewport": SCREEN, "color_scheme": "light"} | options))
+        """Begins a visit; the options are those of playwright's `new_context`, and a visit with any has a profile of its own."""
+        if options:
+            return Visit(self._new_page(**options), lasts=False)
+        if self._page is None or self._page.is_closed():
+            self._page = self._new_page()
+        return Visit(self._page, lasts=True)
+
+    def _new_page(self, **options: Any) -> Page:
+        context = self._started().new_context(**{"viewport": SCREEN, "color_scheme": "light"} | options)
+        return context.new_page()
 
     def close(self) -> None:
         """Ends the browser, and the event loop that playwright keeps running in this thread."""
@@ -68,7 +78,7 @@ class Chromium:
             self._browser.close()
         if self._playwright is not None:
             self._playwright.stop()
-        self._browser = self._playwright = None
+        self._browser = self._playwright = self._page = None
 
     def _started(self) -> Browser:
         if self._browser is None:
@@ -90,16 +100,21 @@ class Visit:
         strayed: Addresses that were asked for and are neither part of a page nor its server's.
     """
 
-    def __init__(self, context: BrowserContext) -> None:
-        self.page: Page = context.new_page()
+    def __init__(self, page: Page, *, lasts: bool) -> None:
+        self.page = page
         self.complaints: list[str] = []
         self.strayed: list[str] = []
-        self._context = context
+        self._lasts = lasts
         self._home = ""
-        self.page.on("console", lambda message: self._hear(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        context.on("request", lambda request: self._follow(request.url))
-        self.page.on("websocket", lambda socket: self._follow(socket.url))
+        self._homes: set[str] = set()
+        self._listeners: list[tuple[Page | BrowserContext, Any, Callable[[Any], None]]] = [
+            (page, "console", lambda message: self._hear(message.type, message.text)),
+            (page, "pageerror", lambda error: self.complaints.append(str(error))),
+            (page.context, "request", lambda request: self._follow(request.url)),
+            (page, "websocket", lambda socket: self._follow(socket.url)),
+        ]
+        for emitter, event, listener in self._listeners:
+            emitter.on(event, listener)
 
     def open(self, address: str, *, settled: bool = True) -> Page:
         """Goes to an address of the viewer's and waits until its page shows what it has to show."""
@@ -107,6 +122,7 @@ class Visit:
         self.page.goto("about:blank")
         # Only now: the page before may have asked its own server until here.
         self._home = _home(address)
+        self._homes.add(self._home)
         self.page.goto(address)
         if settled:
             self.settle()
@@ -119,8 +135,23 @@ class Visit:
         )
 
     def close(self) -> None:
-        """Ends the visit."""
-        self._context.close()
+        """Ends the visit; the next one begins in the same tab if that has no trace of this one."""
+        if not self._lasts or len(self._homes) > 1 or self.page.is_closed():
+            self.page.context.close()
+            return
+        for key in ("Shift", "Control"):
+            self.page.keyboard.up(key)
+        self.page.mouse.up()
+        self.page.mouse.move(0, 0)
+        self.page.unroute_all()
+        if self._homes:
+            self.page.evaluate("localStorage.clear()")
+        self.page.goto("about:blank")
+        for other in self.page.context.pages:
+            if other is not self.page:
+                other.close()
+        for emitter, event, listener in self._listeners:
+            emitter.remove_listener(event, listener)
 
     def _hear(self, kind: str, text: str) -> None:
         if kind in ("error", "warning", "assert"):
