@@ -45,6 +45,7 @@ _NAMES = {
     "sources.execution_trace": "ExecutionTraceObserver",
     "sources.nvml": "NvmlError nvml",
     "sources.optimizer_steps": "OPTIMIZER_STEPS",
+    "sources.quick_ranges": "begin_range end_range",
     "sources.ranges": "ITT",
     "sources.rank_clock": "align_clocks",
     "sources.requests": "Request follow install_request_hooks",

@@ -58,6 +58,8 @@ from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver a
 from kinetoscope.collect.sources.nvml import NvmlError as NvmlError
 from kinetoscope.collect.sources.nvml import nvml as nvml
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS as OPTIMIZER_STEPS
+from kinetoscope.collect.sources.quick_ranges import begin_range as begin_range
+from kinetoscope.collect.sources.quick_ranges import end_range as end_range
 from kinetoscope.collect.sources.ranges import ITT as ITT
 from kinetoscope.collect.sources.rank_clock import align_clocks as align_clocks
 from kinetoscope.collect.sources.requests import Request as Request
@@ -110,6 +112,7 @@ __all__ = [
     "SystemCounters",
     "_KinetoProfile",
     "align_clocks",
+    "begin_range",
     "build",
     "calibrate",
     "change_at",
@@ -120,6 +123,7 @@ __all__ = [
     "choose_engine",
     "compilers",
     "copied_function",
+    "end_range",
     "follow",
     "gather_summaries",
     "hybrid_status",

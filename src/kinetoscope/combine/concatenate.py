@@ -318,18 +318,19 @@ class Joining:
 
     def _join_rows(self, name: str) -> None:
         """Concatenate the rows of all traces, in the order of the table."""
+        order = self._number_rows(name)
+        rows = slice(None) if order is None else order
+        self._tables[name] = {column: self._column(name, column)[rows] for column in self._given(name)}
+
+    def _number_rows(self, name: str) -> Rows | None:
+        """Assign the new rows of a table, and return their order; None where that of the traces is the right one."""
         lengths = [len(part.trace.columns(name)) for part in self._parts]
-        given = self._given(name)
         order = self._order(name)
         place = np.arange(sum(lengths)) if order is None else np.argsort(order)
         begins = np.cumsum([0, *lengths])
         for part, begin, end in zip(self._parts, begins[:-1], begins[1:], strict=True):
             part.rows[name] = np.append(place[begin:end], -1)
-        made: dict[str, Any] = {}
-        for column in given:
-            values = self._column(name, column)
-            made[column] = values if order is None else values[order]
-        self._tables[name] = made
+        return order
 
     def _order(self, name: str) -> Rows | None:
         """The order of the rows of all traces, one after the other; None where that is the right one."""

@@ -121,7 +121,8 @@ class _MergedProcesses(Joining):
         self._join_rows("cycles")
         self._join_rows("origins")
         # Spans and steps refer to each other, so both need their rows before either is moved.
-        self._number_rows("spans", "steps")
+        for name in ("spans", "steps"):
+            self._number_rows(name)
         for name in ("spans", "steps", *STORED):
             if name not in self._tables and name != "losses":
                 self._join_rows(name)
@@ -157,16 +158,6 @@ class _MergedProcesses(Joining):
         return list(self._moved(part, "processes", name))
 
     # Tables
-
-    def _number_rows(self, *names: str) -> None:
-        """Assign the new rows of tables before these are joined."""
-        for name in names:
-            lengths = [len(part.trace.columns(name)) for part in self._parts]
-            order = self._order(name)
-            place = np.arange(sum(lengths)) if order is None else np.argsort(order)
-            begins = np.cumsum([0, *lengths])
-            for part, begin, end in zip(self._parts, begins[:-1], begins[1:], strict=True):
-                part.rows[name] = np.append(place[begin:end], -1)
 
     def _sorted_by(self, name: str) -> str | None:
         """The column that the rows of a table must be in order of; spans are, as their threads are not mixed."""

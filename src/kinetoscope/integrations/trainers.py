@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
 from kinetoscope.collect import (
     OPTION_NAMES,
@@ -27,13 +25,14 @@ from kinetoscope.collect import (
     ProfilerActivity,
     RecordingOptions,
     Schedule,
+    begin_range,
     checked_callable,
     checked_choices,
     checked_switch,
+    end_range,
     profile,
     ranked,
     record_always,
-    record_function,
     scheduled_action,
     supported_activities,
     warn_user,
@@ -490,13 +489,13 @@ class TrainerProfiler:
 
     def open(self, name: str) -> None:
         """Open the span of a hook."""
-        self._open.setdefault(name, []).append(_enter(name) if self.recording else None)
+        self._open.setdefault(name, []).append(begin_range(name) if self.recording else None)
 
     def close(self, name: str) -> None:
         """Close the innermost span of a hook of this name."""
         spans = self._open.get(name)
         if spans and (span := spans.pop()) is not None:
-            _leave(span)
+            end_range(span)
 
     @property
     def trace(self) -> Trace:
@@ -553,24 +552,6 @@ class _Session(profile):
 def _warn_of(failure: Exception) -> None:
     """Turn our failure into a warning: it must not end the training."""
     warn_user(f"profiling stopped, training continues: {type(failure).__name__}: {failure}")
-
-
-def _quick_marks() -> tuple[Callable[[str], Any], Callable[[Any], None]]:
-    """Functions that open and close a range: torch's internal calls of `record_function`, at a quarter of its cost, if available."""
-    enter = getattr(torch._C._autograd, "_record_function_with_args_enter", None)
-    leave = getattr(torch._C._autograd, "_record_function_with_args_exit", None)
-    if enter is not None and leave is not None:
-        return enter, leave
-
-    def open_range(name: str) -> Any:
-        opened = record_function(name)
-        opened.__enter__()
-        return opened
-
-    return open_range, lambda opened: opened.__exit__(None, None, None)
-
-
-_enter, _leave = _quick_marks()
 
 
 class TraceAccess:

@@ -195,7 +195,7 @@ def _part_to_numpy(part: pyarrow.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(content, dtype, len(part), part.offset * dtype.itemsize)
 
 
-def _labels(values: Iterable[str | None]) -> Labels:
+def labels(values: Iterable[str | None]) -> Labels:
     """Strings that repeat, as places in a list of the different ones."""
     places: dict[str, int] = {}
     ids = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
@@ -214,7 +214,7 @@ def _array(column: Column, values: Any, length: int) -> pyarrow.Array:
     if values is None:
         return pa.nulls(length, type_)
     if column.type == "category" and not isinstance(values, Labels):
-        values = _labels(values)
+        values = labels(values)
     if isinstance(values, Labels):
         ids, texts = compact(values)
         if column.type != "category" and len(ids) <= _FEW_ROWS:

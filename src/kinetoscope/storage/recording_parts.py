@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from kinetoscope.storage.live_recording import progress
 from kinetoscope.storage.recording import read_recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -35,14 +36,8 @@ def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
         OSError: A file cannot be read or written.
     """
     _check(source)
-    target = Path(target)
-    made = _unfinished(target)
-    try:
-        _core.clone_recording(str(source), str(made))
-        made.replace(target)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
+    with _replacing(Path(target)) as unfinished:
+        _core.clone_recording(str(source), unfinished)
 
 
 def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
@@ -57,14 +52,8 @@ def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
         OSError: It cannot be read or written.
     """
     _check(path)
-    path = Path(path)
-    made = _unfinished(path)
-    try:
-        _core.cut_recording(str(path), 0, str(made), start_ns)
-        made.replace(path)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
+    with _replacing(Path(path)) as unfinished:
+        _core.cut_recording(str(path), 0, unfinished, start_ns)
 
 
 def cut_time(
@@ -167,9 +156,16 @@ def _cut(
         made.replace(target)
 
 
-def _unfinished(target: Path) -> Path:
-    """A new name beside a file that is to be made."""
-    return target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}")
+@contextmanager
+def _replacing(target: Path) -> Iterator[str]:
+    """A new name beside a file, which the file of that name replaces at the end; removed if the block fails."""
+    unfinished = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}")
+    try:
+        yield str(unfinished)
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _check(source: str | os.PathLike[str]) -> None:

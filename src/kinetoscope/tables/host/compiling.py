@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import labels, to_arrow
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
@@ -23,10 +23,15 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeVar
+
     import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
+
+    Meaning = TypeVar("Meaning")
 
     Rows = NDArray[np.int64]
 
@@ -153,7 +158,7 @@ def compiles(trace: TraceData) -> pyarrow.Table:
         columns["kernel_compile_ns"][place] = max(columns["kernel_compile_ns"][place], 0) + time_ns
     order = np.argsort(columns["start_ns"], kind="stable")
     made: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
-    made |= {name: _labels([values[row] for row in order.tolist()]) for name, values in texts.items()}
+    made |= {name: labels(values[row] or None for row in order.tolist()) for name, values in texts.items()}
     made |= of_processes(trace, process[order])
     return to_arrow(COMPILES_SCHEMA, made)
 
@@ -186,7 +191,7 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
     }
     made: dict[str, Any] = {name: values[order] for name, values in columns.items()}
     for name in ("file", "function", "reason", "stack"):
-        made[name] = _labels([own[name][row] for row in order.tolist()])
+        made[name] = labels(own[name][row] or None for row in order.tolist())
     return to_arrow(GRAPH_BREAKS_SCHEMA, made | of_processes(trace, own["process_row"][order]))
 
 
@@ -206,13 +211,17 @@ class CompileRanges:
 @derived
 def compile_ranges(trace: TraceData) -> CompileRanges:
     """Find the ranges of compilations, once for a trace."""
-    spans, names = trace.columns("spans"), trace.column("spans", "name")
-    stage_of = {
-        row: _STAGE_OF_RANGE[text] for row, text in enumerate(trace.strings) if text in _STAGE_OF_RANGE
-    }
-    rows = np.flatnonzero(np.isin(names, list(stage_of)) & ~is_call(spans["kind"]))
+    stage_of, rows = _ranges_named(trace, _STAGE_OF_RANGE)
     rows = rows[is_outermost(trace, rows)]
-    return CompileRanges(rows, np.array([stage_of[one] for one in names[rows].tolist()], dtype=np.int64))
+    names = trace.column("spans", "name")[rows].tolist()
+    return CompileRanges(rows, np.array([stage_of[name] for name in names], dtype=np.int64))
+
+
+def _ranges_named(trace: TraceData, meaning: Mapping[str, Meaning]) -> tuple[dict[int, Meaning], Rows]:
+    """What the strings of a trace mean that are names of ranges, and the ranges of these names."""
+    spans = trace.columns("spans")
+    meaning_of = {row: meaning[text] for row, text in enumerate(trace.strings) if text in meaning}
+    return meaning_of, np.flatnonzero(np.isin(spans["name"], list(meaning_of)) & ~is_call(spans["kind"]))
 
 
 # The column of the phase that a range belongs to.
@@ -234,11 +243,11 @@ def _cpp_compiler_ns(trace: TraceData, compilations: set[int]) -> dict[tuple[int
     Returns:
         Nanoseconds by the range and the column of the phase that contains them in torch's metrics.
     """
-    spans, strings = trace.columns("spans"), trace.strings
-    phase_of = {row: _PHASE_OF_RANGE[text] for row, text in enumerate(strings) if text in _PHASE_OF_RANGE}
-    compilers = [row for row in phase_of if strings[row] == _CPP_COMPILER]
+    spans, (phase_of, ranges) = trace.columns("spans"), _ranges_named(trace, _PHASE_OF_RANGE)
     found: dict[tuple[int, str], int] = {}
-    for row in np.flatnonzero(np.isin(spans["name"], compilers) & ~is_call(spans["kind"])).tolist():
+    for row in ranges.tolist():
+        if trace.strings[spans["name"][row]] != _CPP_COMPILER:
+            continue
         outer, phase = int(spans["parent"][row]), None
         while outer >= 0 and outer not in compilations:
             phase = phase or phase_of.get(int(spans["name"][outer]))
@@ -279,10 +288,7 @@ def compile_phases(trace: TraceData) -> CompilePhases:
     }
     text = {row: of_range.get(row, "autotuning") for row in ranges.rows.tolist()}
     level = dict.fromkeys(text, 0)
-    phase_of = {
-        row: _PHASE_OF_RANGE[name] for row, name in enumerate(trace.strings) if name in _PHASE_OF_RANGE
-    }
-    parts = np.flatnonzero(np.isin(spans["name"], list(phase_of)) & ~is_call(spans["kind"]))
+    phase_of, parts = _ranges_named(trace, _PHASE_OF_RANGE)
     around = {row: row for row in text}
     for row in parts[np.lexsort((spans["start_ns"][parts], spans["thread"][parts]))].tolist():
         outer = int(spans["parent"][row])
@@ -484,10 +490,3 @@ def _steps_at(trace: TraceData, time_ns: Rows, process: NDArray[np.int32]) -> ND
         at = step_at(time_ns[mine], steps["start_ns"][own], steps["duration_ns"][own])
         found[mine] = np.append(steps["number"][own], -1)[at]
     return found
-
-
-def _labels(texts: list[str]) -> Labels:
-    """Texts as a column of categories, null for the empty one."""
-    known: dict[str, int] = {}
-    ids = [known.setdefault(text, len(known)) if text else -1 for text in texts]
-    return Labels(np.array(ids, dtype=np.int32), list(known))
