@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.processes import thread_processes
@@ -89,14 +90,6 @@ def waits_that_make(trace: TraceData) -> Rows:
 def in_waits(trace: TraceData) -> NDArray[np.bool_]:
     """Which spans are a wait for the next batch, or ran in one on its thread: what makes the batch where no worker does."""
     return lies_in(trace, loading_spans(trace).waits)
-
-
-def sum_by(groups: NDArray[np.int64] | NDArray[np.int32], values: Rows, length: int) -> Rows:
-    """Sum values by group; rows of group -1 are ignored."""
-    sums = np.zeros(length, dtype=np.int64)
-    inside = groups >= 0
-    np.add.at(sums, groups[inside], values[inside])
-    return sums
 
 
 ROLES = ("loop", "worker", "pinning")
@@ -191,7 +184,7 @@ class _OfThreads:
         spans, count = trace.columns("spans"), len(trace.columns("threads"))
         thread, duration = spans["thread"][rows], spans["duration_ns"][rows]
         self.calls = np.bincount(thread, minlength=count)
-        self._total = sum_by(thread, duration, count)
+        self._total = _core.group_sums(thread, count, duration)
         self._longest = np.full(count, -1, dtype=np.int64)
         np.maximum.at(self._longest, thread, duration)
 
