@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.analyses.findings import examine
+from kinetoscope.comparison.measures import run_of
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.breakdown import PARTS, breakdown
 from kinetoscope.tables.processor_waits import processor_waits
 from tests.support.trace_builder import TraceBuilder
@@ -123,3 +125,39 @@ def test_more_threads_than_processors_may_be_its_own(threads, who):
     finding = next(one for one in examine(builder.build()).findings if one.code == "processor-wait")
     assert plain(finding.finding).endswith(f": {who} were using them")
     assert ("OMP_NUM_THREADS" in finding.advice) == (threads > 2)
+
+
+def test_every_door_says_the_same_of_one_wait():
+    builder = waiting([5, 7, 9, 6, 8, 7] * 4, blocked={3, 7})
+    for step in range(24):
+        builder.span(
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+            step * 10 * MS + 7 * MS,
+            MS,
+        )
+    trace = builder.build()
+    steps, report = trace.table("steps"), examine(trace)
+    waits_ns = sum(steps.column("processor_wait_ns").to_pylist())
+    assert waits_ns > 0
+    assert sum(trace.table("breakdown").column("processor_wait_ns").to_pylist()) == waits_ns
+    assert (
+        sum(
+            row["time_ns"]
+            for row in trace.table("account").to_pylist()
+            if row["cause"] == Cause.PROCESSOR.words
+        )
+        == waits_ns
+    )
+    finding = next(one for one in report.findings if one.code == "processor-wait")
+    assert finding.finding["values"][1] == (round(waits_ns / 24), "ns")
+    run = run_of(trace, warm_up=0)
+    parts = {
+        key[0]: mean
+        for key, mean in zip(
+            run.populations["part"].keys, run.populations["part"].means(np.full(24, 1 / 24)), strict=True
+        )
+    }
+    assert parts[Cause.PROCESSOR.words] == pytest.approx(waits_ns / 24)
+    loading_ns = sum(steps.column("data_wait_ns").to_pylist())
+    assert loading_ns == 24 * MS == sum(trace.table("breakdown").column("data_wait_ns").to_pylist())
+    assert parts[Cause.DATA.words] == pytest.approx(loading_ns / 24)

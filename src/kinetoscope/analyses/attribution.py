@@ -32,6 +32,7 @@ from kinetoscope.tables.device.work import WorkCategory, device_work
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import parts_of_requests, requests_of
+from kinetoscope.tables.host.steps import step_parts
 from kinetoscope.tables.host.units_of_work import Unit, UnitsOfWork, units_of_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits
@@ -231,10 +232,11 @@ def _of_process(work: UnitsOfWork, window: Windows, left_out: LeftOut | None) ->
     pieces = _pieces(layers, _Stretches(steps, window.start_ns, window.end_ns))
     cells = _cells(trace, pieces, left_out, on_device=window.activity.device is not None)
     waited_ns = np.zeros(len(steps), np.int64)
-    if thread >= 0 and window.activity.device is None:
+    if window.activity.device is None and work.unit is Unit.STEP:
+        waited_ns = step_parts(trace)["processor_wait_ns"][work.row]
+    elif thread >= 0 and window.activity.device is None:
         waited_ns = processor_waits(trace, thread).within(window.start_ns, window.end_ns)
-    share = _processor_share(cells, waited_ns)
-    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share, work)
+    return ProcessAccount(trace, window, thread, *_without_processor(cells, waited_ns), work)
 
 
 def _of_requests(work: UnitsOfWork, left_out: LeftOut | None) -> list[ProcessAccount]:
@@ -282,9 +284,8 @@ def _of_requests_in(work: UnitsOfWork, window: Windows, left_out: LeftOut | None
         _cells(trace, _Pieces.joined(found), left_out, on_device=on_device),
         *(Cells.of(every, Entry.WAITING, cause, parts[part][requests]) for cause, part in waits.items()),
     ])  # fmt: skip
-    share = _processor_share(cells, waited_ns)
     thread = max(busy_ns, key=lambda one: busy_ns[one], default=-1)
-    return ProcessAccount(trace, window, thread, _without_processor(cells, share), share, work)
+    return ProcessAccount(trace, window, thread, *_without_processor(cells, waited_ns), work)
 
 
 def _cells(trace: TraceData, pieces: _Pieces, left_out: LeftOut | None, *, on_device: bool) -> Cells:
@@ -776,37 +777,45 @@ def _needs_processor(cells: Cells) -> Mask:
     return np.asarray(of_calls | np.isin(cells.entry, _OF_PROCESSOR))
 
 
-def _processor_share(cells: Cells, waited_ns: Rows) -> NDArray[np.float64]:
-    """For each step the share of `_OF_PROCESSOR` in which its thread had no processor; a device computes on without the host.
+def _without_processor(cells: Cells, waited_ns: Rows) -> tuple[Cells, NDArray[np.float64]]:
+    """Take the time without a processor out of what needs one: out of work that is needed only what is left.
 
     Args:
         cells: The parts of the steps.
-        waited_ns: For each step how long its thread had no processor; zeros with a device.
+        waited_ns: For each step how long its thread had no processor; zeros with a device, which computes on without the host.
+
+    Returns:
+        The parts with that time as a wait, and for each step the share of what needs a processor, needed work left out, that was spent without one.
     """
-    count = len(waited_ns)
+    if not waited_ns.any():
+        return cells, np.zeros(len(waited_ns))
     concerned = _needs_processor(cells)
-    whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=count)
-    return np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
-
-
-def _without_processor(cells: Cells, share: NDArray[np.float64]) -> Cells:
-    """Take the time without a processor out of what needs one, but not out of the work that is needed."""
-    if not share.any():
-        return cells
-    concerned = _needs_processor(cells)
-    taken = np.where(concerned, np.floor(cells.time_ns * share[cells.step]), 0).astype(np.int64)
+    is_needed = ~concerned & np.isin(cells.entry, (Entry.NEEDED, Entry.UNKNOWN))
+    taken = _taken(cells, concerned, waited_ns)
+    out = np.bincount(cells.step, weights=taken, minlength=len(waited_ns))
+    whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=len(waited_ns))
+    taken += _taken(cells, is_needed, waited_ns - out.astype(np.int64))
+    out = np.bincount(cells.step, weights=taken, minlength=len(waited_ns)).astype(np.int64)
     columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
     columns["time_ns"] = cells.time_ns - taken
     # What is taken out whole is no part any more; mostly nothing is.
     left = columns["time_ns"] > 0
     if not left.all():
         columns = {name: values[left] for name, values in columns.items()}
-    out = np.zeros(len(share), np.int64)
-    np.add.at(out, cells.step, taken)
-    return Cells.joined([
-        Cells(**columns),
-        Cells.of(np.arange(len(out)), Entry.WAITING, Cause.PROCESSOR, out),
-    ])  # fmt: skip
+    waits = Cells.of(np.arange(len(out)), Entry.WAITING, Cause.PROCESSOR, out)
+    return Cells.joined([Cells(**columns), waits]), np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
+
+
+def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
+    """What is taken out of each cell so that the chosen ones of each step lose so much, or all that they have, each the same share."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(cells.step[rows], kind="stable")]
+    steps, of = np.unique(cells.step[rows], return_inverse=True)
+    whole = np.bincount(of, weights=cells.time_ns[rows], minlength=len(steps))
+    amount = np.minimum(amount_ns[steps], whole.astype(np.int64))
+    taken = np.zeros(len(chosen), np.int64)
+    taken[rows] = np.minimum(_divided(amount, of, cells.time_ns[rows] / whole[of]), cells.time_ns[rows])
+    return taken
 
 
 def frame_of_stacks(trace: TraceData) -> NDArray[np.int32]:

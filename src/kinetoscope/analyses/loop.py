@@ -19,6 +19,7 @@ from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
+from kinetoscope.model.time_spent import part_words
 from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.launches import starters
@@ -216,6 +217,8 @@ class Loop:
     @cached_property
     def processor_wait_ns(self) -> int:
         """How long the loop's thread was ready to run in the steps, but had no processor; 0 where it was not recorded."""
+        if self.unit is Unit.STEP:
+            return int(self.work.parts[part_words("processor_wait_ns")].sum())
         return sum(
             int(processor_waits(self.trace, thread).within(start, end).sum())
             for thread, start, end in self.stretches

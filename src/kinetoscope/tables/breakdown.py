@@ -13,7 +13,8 @@ from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.processor_waits import processor_waits, running_thread, without_waits
+from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.processor_waits import running_thread, waits_in, without_waits
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
@@ -226,30 +227,30 @@ def _breakdown_parts(trace: TraceData, window: Windows) -> dict[str, NDArray[np.
     sets = dict(zip(PARTS, (activity.compute, communication, copies, loading, running), strict=False))
     sets["unrecorded_ns"] = running - host.calls
     made = {name: part.within(window.start_ns, window.end_ns) for name, part in sets.items()}
-    waited_ns = _processor_waits(trace, window)
-    blocked = host.waiting.within(window.start_ns, window.end_ns)
-    ready_ns = window.end_ns - window.start_ns - blocked
     # A device computes on when the host has no processor.
     of_host = ["host_wait_ns"] if activity.device is not None else ["compute_ns", "host_wait_ns"]
-    made["unrecorded_ns"] = without_waits([made["unrecorded_ns"]], waited_ns, ready_ns)[0][0]
-    less, made["processor_wait_ns"] = without_waits([made[name] for name in of_host], waited_ns, ready_ns)
-    made |= dict(zip(of_host, less, strict=True))
+    every = Intervals.of(window.start_ns, window.end_ns)
+    in_host = running if activity.device is not None else every - host.loading - host.waiting
+    for names, moments in ((["unrecorded_ns"], running - host.calls), (of_host, in_host)):
+        parts = [made[name] for name in names]
+        waits_ns = np.minimum(_processor_waits(trace, window, moments), sum(parts))
+        made |= dict(zip(names, without_waits(parts, waits_ns), strict=True))
+    made["processor_wait_ns"] = waits_ns
+    # Each loses the same share, to the nearest nanosecond.
+    made["unrecorded_ns"] = np.minimum(made["unrecorded_ns"], made["host_wait_ns"])
     made["idle_ns"] = window.end_ns - window.start_ns - sum(made[name] for name in PARTS[:-1])
     return made
 
 
-def _processor_waits(trace: TraceData, window: Windows) -> NDArray[np.int64]:
-    """How long the thread of the loop had no processor in each window; of windows that are no steps, the thread that ran most."""
+def _processor_waits(trace: TraceData, window: Windows, moments: Intervals) -> NDArray[np.int64]:
+    """How long the thread of the loop had no processor at some moments of each window; of windows that are no steps, the thread that ran most."""
     threads = np.append(trace.column("spans", "thread"), -1)[
         np.append(trace.column("steps", "span"), -1)[window.step]
     ]
     mine = owned(trace, window.activity.owner)
     threads = np.where(threads >= 0, threads, running_thread(trace, mine)) if (threads < 0).any() else threads
-    waited_ns = np.zeros(len(threads), dtype=np.int64)
-    for thread in np.unique(threads[threads >= 0]).tolist():
-        rows = np.flatnonzero(threads == thread)
-        waited_ns[rows] = processor_waits(trace, thread).within(window.start_ns[rows], window.end_ns[rows])
-    return waited_ns
+    waiting = window.activity.host.waiting
+    return waits_in(trace, threads, moments, waiting, window.start_ns, window.end_ns)
 
 
 OVERLAP_SCHEMA = Table(

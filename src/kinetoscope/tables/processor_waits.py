@@ -13,6 +13,7 @@ import numpy as np
 
 from kinetoscope.model.schema import SampleState
 from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,20 +86,37 @@ def running_thread(trace: TraceData, mine: NDArray[np.bool_]) -> int:
     return int(np.argmax(np.bincount(samples["thread"][rows], weights=samples["period_ns"][rows])))
 
 
-def without_waits(parts: list[Rows], waited_ns: Rows, ready_ns: Rows) -> tuple[list[Rows], Rows]:
-    """Take the time without a processor out of parts of windows, from each the same share.
+def waits_in(
+    trace: TraceData, threads: Rows, parts: Intervals, waiting: Intervals, start_ns: Rows, end_ns: Rows
+) -> Rows:
+    """How long threads had no processor in some parts of windows: such waits are spread evenly over the time in which a thread ran or was ready to run.
 
     Args:
-        parts: For each part its time in each window.
-        waited_ns: How long the thread waited in each window.
-        ready_ns: How long it ran or was ready to run in it.
-
-    Returns:
-        The parts without it, and what was taken out of all of them: together as much as before.
+        trace: The trace.
+        threads: The thread of each window, -1 for none.
+        parts: When a wait counts.
+        waiting: When the process waits for a device, and needs no processor.
+        start_ns: When each window begins.
+        end_ns: When each ends.
     """
-    share = np.clip(waited_ns / np.maximum(ready_ns, 1), 0.0, 1.0)
-    taken = [np.minimum((each * share).astype(np.int64), each) for each in parts]
-    waits = np.zeros(len(waited_ns), dtype=np.int64)
-    for each in taken:
-        waits += each
-    return [part - each for part, each in zip(parts, taken, strict=True)], waits
+    found, samples = np.zeros(len(threads), dtype=np.int64), trace.columns("samples")
+    for thread in np.unique(threads[threads >= 0]).tolist():
+        rows, waits = np.flatnonzero(threads == thread), processor_waits(trace, thread)
+        if not waits.known:
+            continue
+        blocked = np.flatnonzero((samples["thread"] == thread) & (samples["state"] == SampleState.BLOCKED))
+        until_ns = samples["time_ns"][blocked].astype(np.int64)
+        away = waiting | Intervals.of(until_ns - samples["period_ns"][blocked], until_ns)
+        start, end = start_ns[rows], end_ns[rows]
+        ready_ns = end - start - away.within(start, end)
+        waited_ns = np.minimum(waits.within(start, end), ready_ns)
+        found[rows] = np.floor(waited_ns * (parts - away).within(start, end) / np.maximum(ready_ns, 1))
+    return found
+
+
+def without_waits(parts: list[Rows], waits_ns: Rows) -> list[Rows]:
+    """Parts of windows without waits, at most all of them: each loses the same share, and all together exactly the waits."""
+    until = np.cumsum(parts, axis=0)
+    share = waits_ns / np.maximum(until[-1], 1)
+    taken = np.diff(np.round(until * share).astype(np.int64), axis=0, prepend=0)
+    return [part - each for part, each in zip(parts, taken, strict=True)]

@@ -19,7 +19,7 @@ from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.named_steps import named_steps
-from kinetoscope.tables.processor_waits import processor_waits, without_waits
+from kinetoscope.tables.processor_waits import waits_in, without_waits
 from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.stored import memory_recorded
@@ -219,13 +219,17 @@ def closures(trace: TraceData) -> Closures:
     return find_closures(trace.columns("spans"), trace.strings)
 
 
+@derived
 def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     """What the process of each step did at each moment of it; together the duration."""
     own, extents = trace.columns("steps"), step_extents(trace)
     start, duration = extents.start_ns, extents.duration_ns
     thread = np.append(trace.column("spans", "thread"), -1)[own["span"]]
     names = ("operator_ns", "data_wait_ns", "device_wait_ns")
-    parts = {name: np.zeros(len(own), dtype=np.int64) for name in names}
+    parts, waited_ns = (
+        {name: np.zeros(len(own), dtype=np.int64) for name in names},
+        np.zeros(len(own), np.int64),
+    )
     for owner in host_owners(trace):
         rows = np.flatnonzero(owned(trace, owner)[thread])
         host = host_activity(trace, owner)
@@ -233,21 +237,19 @@ def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
         running = (host.calls | host.communication) - host.loading - waiting
         for name, moments in zip(names, (running, host.loading, waiting), strict=True):
             parts[name][rows] = moments.within(start[rows], start[rows] + duration[rows])
+        in_host = Intervals.of(start[rows], start[rows] + duration[rows]) - host.loading - waiting
+        waited_ns[rows] = waits_in(
+            trace, thread[rows], in_host, host.waiting, start[rows], start[rows] + duration[rows]
+        )
     rest = duration - sum(parts.values())
     found, blocked = gaps(trace), np.zeros(len(own), dtype=np.int64)
     rows = np.flatnonzero((found.step >= 0) & ~found.in_loading)
     np.add.at(blocked, found.step[rows], found.blocked_ns[rows])
     parts["blocked_ns"] = np.minimum(rest, blocked)
     parts["python_ns"] = rest - parts["blocked_ns"]
-    waited_ns = np.zeros(len(own), dtype=np.int64)
-    for one in np.unique(thread[thread >= 0]).tolist():
-        rows = np.flatnonzero(thread == one)
-        waited_ns[rows] = processor_waits(trace, one).within(start[rows], start[rows] + duration[rows])
-    ready_ns = duration - parts["device_wait_ns"] - parts["blocked_ns"]
     running_parts = [parts["operator_ns"], parts["python_ns"]]
-    (parts["operator_ns"], parts["python_ns"]), parts["processor_wait_ns"] = without_waits(
-        running_parts, waited_ns, ready_ns
-    )
+    parts["processor_wait_ns"] = np.minimum(waited_ns, sum(running_parts))
+    parts["operator_ns"], parts["python_ns"] = without_waits(running_parts, parts["processor_wait_ns"])
     return parts
 
 
