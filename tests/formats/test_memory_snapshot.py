@@ -13,7 +13,6 @@ import kinetoscope
 from kinetoscope.analyses.health import health
 from kinetoscope.cli import main
 from kinetoscope.display.description import describe
-from kinetoscope.tables import temporary_allocations
 from kinetoscope.viewer.server.routes import respond
 
 FORWARD = [
@@ -366,8 +365,6 @@ def test_blocks_from_before_the_history_are_in_no_category(tmp_path):
     with opened(content, tmp_path) as trace:
         rows = trace.table("memory_peak", at_ns=0).to_pylist()
         assert [(row["bytes"], row["category"]) for row in rows] == [(10 * MIB, "unknown")]
-        summary = temporary_allocations.summary(trace)
-        assert (summary.allocations, summary.allocated_bytes) == (3, 7 * MIB)
 
 
 def test_lists_that_a_pickle_repeats_without_end_are_read_once(tmp_path):

@@ -49,17 +49,6 @@ _LEADING = {
         "count",
     ),
     "ops": ("name", "self_ns", "self_percent", "count", "mean_ns", "total_ns", "self_bytes"),
-    "temporary_allocations": (
-        "operator",
-        "line",
-        "within",
-        "bytes",
-        "percent",
-        "allocations",
-        "largest_bytes",
-        "longest_lifetime_ns",
-        "peak_bytes",
-    ),
     "allocations": ("id", "time_ns", "bytes", "lifetime_ns", "total_bytes", "operator", "module"),
 }
 

@@ -13,7 +13,6 @@ __all__ = [
     "step_extents",
     "step_kinds",
     "stored",
-    "temporary_allocations",
     "windows",
 ]
 
@@ -21,7 +20,6 @@ TABLES = {
     "breakdown": "breakdown",
     "overlap": "breakdown",
     "step_kinds": "step_kinds",
-    "temporary_allocations": "temporary_allocations",
     "flops": "costs.flops",
     "flops_coverage": "costs.flops",
     "spans": "stored",

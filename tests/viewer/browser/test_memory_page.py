@@ -75,22 +75,3 @@ def test_a_memory_page_shows_its_notice_and_the_chosen_device(visit, tmp_path):
     page.locator(".chart canvas").wait_for()
     assert page.locator("pre.notice").inner_text() == "Out of memory: <b>no</b> & more"
     assert "400 B" in page.locator(".readings").inner_text()
-
-
-def test_temporary_allocations_are_filtered_and_lead_to_the_timeline(visit, served):
-    builder = TraceBuilder().step(0, 0, 1000).span("aten::softmax", 100, 100).span("aten::mul", 300, 100)
-    builder.allocate(110, 0x10, 4096)
-    builder.free(150, 0x10)
-    builder.allocate(310, 0x20, 512)
-    builder.free(900, 0x20)
-    page = visit.open(served.address(builder.build(), "memory"))
-    part = page.locator(".part", has=page.get_by_role("heading", name="Short-lived allocations"))
-    part.get_by_text("At the peak, short-lived allocations held 4 KiB of 4 KiB").wait_for()
-    assert part.locator(".ranked .name").all_inner_texts() == ["Within one operator", "Within one step"]
-    part.get_by_role("link", name="Within one step").click()
-    part.get_by_text("1 row").wait_for()
-    assert part.get_by_role("row", name="aten::mul").count() == 1
-    part.get_by_role("combobox", name="Lifetime").select_option("shorter than 10 µs")
-    part.get_by_text("1 row").wait_for()
-    part.get_by_role("link", name="512 B", exact=True).click()
-    page.wait_for_function("() => location.hash.includes('timeline') && location.hash.includes('span=')")

@@ -13,10 +13,9 @@ import { type Device, knows, stackOf } from "./facts";
 export function Holders(props: {
   device: Device;
   answer: Answer<Columns>;
-  /** What stands above the list, what in the place of an empty one, and what between heading and list. */
+  /** What stands above the list, and what in the place of an empty one. */
   heading: ComponentChildren;
   nothing: string;
-  above?: ComponentChildren;
   id: string;
   order: string;
   height: string;
@@ -29,7 +28,6 @@ export function Holders(props: {
   return (
     <section class="part">
       <header class="title">{props.heading}</header>
-      {props.above}
       <Shown answer={props.answer}>
         {(table) =>
           table.rows === 0 ? (

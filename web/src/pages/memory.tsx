@@ -1,11 +1,10 @@
-/** Memory over time, who held it at the cursor and at the peak, what was temporary, and the blocks one by one. */
+/** Memory over time, who held it at the cursor and at the peak, and the blocks one by one. */
 
 import { BlocksView } from "../memory/blocks-view";
 import { CurveView } from "../memory/curve-view";
 import { countsFit, type Device, deviceTitle, type Memory, mostBytes } from "../memory/facts";
 import { LiveView } from "../memory/live-view";
 import { StackView } from "../memory/stack-view";
-import { TemporaryView } from "../memory/temporary-view";
 import { Button } from "../parts/button";
 import "../memory/memory.css";
 import { Nothing, Shown, useAdvice, useColumns, useJson, useSource } from "../parts/answer";
@@ -106,7 +105,6 @@ function OfDevice(props: { memory: Memory; device: Device }) {
         shown={part ? part.end - part.start : memory.duration_ns}
         chosen={stack}
       />
-      <TemporaryView device={device} chosen={stack} />
       <BlocksView device={device} order={query["blocks"] ?? "biggest"} chosen={stack} />
       {stack !== undefined && <StackView device={device} stack={Number(stack)} />}
     </>

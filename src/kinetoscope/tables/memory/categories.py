@@ -55,7 +55,8 @@ class BlockFacts:
         phase: The `Phase` in which it was allocated.
         recorded: Whether its allocation was recorded; if not, nothing is known of where it came from.
         is_gradient: Whether autograd put it into a parameter's `grad`.
-        gone_with_operator: Whether it was freed before the outermost operator that allocated it had ended.
+        gone_with_operator: Whether it was freed before the outermost operator that allocated it had ended; in backward, the
+            backward function.
         gone_with_step: Whether it was freed before the optimizer's step that allocated it had ended.
         in_module: Whether it was allocated in the forward of a module, recomputation in backward included.
         computed: Whether it was allocated in forward by an operator that backward came back to, or was computed from
@@ -140,15 +141,12 @@ class Judged:
             ran next after its allocation, activations and details outside all modules (those of the loss) to the
             model that ran last before it.
         stack: The row of `stacks` of the Python code that allocated it, -1 without.
-        gone_with_operator: Whether it was freed before the outermost operator that allocated it had ended; in backward, the
-            backward function.
     """
 
     blocks: Blocks
     category: NDArray[np.uint8]
     module: Rows
     stack: Rows
-    gone_with_operator: Flags
 
 
 @derived
@@ -217,7 +215,7 @@ class _Inquiry:
         module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
         taken = np.append(self.own_stack, -1)[blocks.allocation]
         stack = np.where(taken >= 0, taken, _look_up(span, spans["stack"], -1)).astype(np.int32)
-        return Judged(blocks, category, module, stack, facts.gone_with_operator & recorded)
+        return Judged(blocks, category, module, stack)
 
     def _outermost(self) -> tuple[Rows, Flags]:
         """For each span the outermost operator it is part of, and whether it computes a forward again in backward.

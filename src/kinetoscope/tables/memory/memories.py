@@ -557,7 +557,7 @@ _WHO = (
     ),
     Column("line", "category", "", "The innermost line of the user's code that allocated them."),
 )
-STACK = Column("stack", "int32", "row of stacks", "The Python stack that allocated the first of them.")
+_STACK = Column("stack", "int32", "row of stacks", "The Python stack that allocated the first of them.")
 """The column that refers to `stacks`."""
 _BLOCK = Table(
     "blocks",
@@ -570,7 +570,7 @@ _BLOCK = Table(
         *_WHO,
         Column("step", "int64", "", "The number of the step in which it was allocated."),
         Column("span", "int32", "row of spans", "The span that allocated it."),
-        STACK,
+        _STACK,
     ),
 )  # fmt: skip
 _STACKS = Table(
@@ -605,7 +605,7 @@ def live(
     size = columns["bytes"]
     columns |= {"percent": percent(size, int(size.sum())), "stack": judged_blocks(trace).stack[rows][first]}
     shown = tuple(column for column in _WHO if column.name in GROUPINGS[by])
-    table = Table("live", "Blocks that were live.", (*_SIZE, *shown, STACK))
+    table = Table("live", "Blocks that were live.", (*_SIZE, *shown, _STACK))
     return to_arrow(table, columns, np.argsort(-size, kind="stable"))
 
 
@@ -635,15 +635,12 @@ def blocks(
     return to_arrow(_BLOCK, columns | who), total
 
 
-def stacks(
-    trace: TraceData, device: str | None = None, *, also: NDArray[np.int32] | None = None
-) -> pyarrow.Table:
+def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
     """Return the Python stacks to which the rows of `live` and `blocks` refer.
 
     Args:
         trace: The trace.
         device: As for `curve`.
-        also: Further rows of `stacks`, -1 for none.
 
     Raises:
         ArgumentError: There is no such device.
@@ -654,8 +651,6 @@ def stacks(
     parent, frame = (trace.column("stacks", name) for name in ("parent", "frame"))
     wanted = np.zeros(len(parent) + 1, bool)
     wanted[own[np.concatenate(rows)]] = True
-    if also is not None:
-        wanted[also] = True
     # A report contains only the blocks of these tables; a server responds for any moment.
     wanted[own[place.block]] |= len(np.unique(own[place.block])) <= MOST_STACK_ROWS
     for row in np.flatnonzero(wanted[:-1])[::-1].tolist():

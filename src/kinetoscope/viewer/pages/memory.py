@@ -1,12 +1,9 @@
-"""Routes of the memory page: each parses its options and returns what `tables.memory.memories` and `tables.temporary_allocations` have."""
+"""Routes of the memory page: each parses its options and returns what `tables.memory.memories` has."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.tables import temporary_allocations
 from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.peak import GROUPINGS
 from kinetoscope.tables.stored import memory_recorded
@@ -53,21 +50,7 @@ def blocks(trace: Trace, query: Query) -> Limited:
 
 def stacks(trace: Trace, query: Query) -> pyarrow.Table:
     """Respond to `memory/stacks?device=`."""
-    options = _options(query, {})
-    return memories.stacks(trace, **options, also=temporary_allocations.largest_stacks(trace, **options))
-
-
-def temporary(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/temporary?device=&by=[&shorter=]`."""
-    options = _options(query, {"shorter": "shorter_than_ns"}, "by")
-    if "shorter_than_ns" in options:
-        options["shorter_than_ns"] = math.ceil(options["shorter_than_ns"])
-    return temporary_allocations.of_memory(trace, **options)
-
-
-def temporaries(trace: Trace, query: Query) -> dict[str, Any]:
-    """Respond to `memory/temporaries?device=`: how much of what was allocated was temporary."""
-    return asdict(temporary_allocations.summary(trace, **_options(query, {})))
+    return memories.stacks(trace, **_options(query, {}))
 
 
 def _options(query: Query, numbers: dict[str, str], *texts: str) -> dict[str, Any]:
@@ -89,6 +72,5 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
         requests += [("memory/at", of | {"by": by}) for by in memories.BY]
         requests += [("memory/live", of | {"by": by}) for by in GROUPINGS]
         requests += [("memory/blocks", of | {"order": order}) for order in memories.ORDERS]
-        requests += [("memory/temporary", of | {"by": by}) for by in GROUPINGS]
-        requests += [("memory/stacks", of), ("memory/temporaries", of)]
+        requests.append(("memory/stacks", of))
     return requests

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PARTIAL = frozenset((
     "chosen", "copies", "flame", "flame_choices", "flame_operators", "histogram", "instances", "kernels", "memory",
     "memory/at", "memory/blocks", "memory/curve", "memory/live", "memory/stacks",
-    "memory/temporaries", "memory/temporary", "module_operators", "modules", "operators",
+    "module_operators", "modules", "operators",
 ))  # fmt: skip
 """The paths that can be asked about a part of the trace."""
 

@@ -217,8 +217,6 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "memory/curve": memory.curve,
     "memory/live": memory.live,
     "memory/stacks": memory.stacks,
-    "memory/temporaries": memory.temporaries,
-    "memory/temporary": memory.temporary,
     "module_operators": modules.module_operators,
     "modules": modules.modules,
     "notes": notes.notes,
