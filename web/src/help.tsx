@@ -73,7 +73,6 @@ const GROUPS: readonly (readonly [title: string, lines: readonly Line[]])[] = [
       [["n", "N"], "next, previous match"],
       [["r"], "select the time range of the span"],
       [["m"], "measure the time from the span to others"],
-      [["e"], "write a note on the span or range"],
     ],
   ],
 ];

@@ -8,7 +8,6 @@ __all__ = [
     "incident_files",
     "ktrace",
     "live_recording",
-    "notes",
     "recording",
     "recording_parts",
     "table_files",

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.overview import Overview
     from kinetoscope.model.assemble import Strings
     from kinetoscope.model.columns import Columns
-    from kinetoscope.storage.notes import Note
     from kinetoscope.torch_events.event_list import EventList
 
 DEVICE_RULES = ("time", "launch")
@@ -434,18 +433,6 @@ class Trace(TraceData):
         )
 
     # As files
-
-    @property
-    def notes(self) -> list[Note]:
-        """The notes that people wrote on the timeline of this trace, in order of time; read anew from the file beside it.
-
-        Raises:
-            FormatError: That file does not contain notes.
-            OSError: It cannot be read.
-        """
-        from kinetoscope.storage.notes import read_notes
-
-        return read_notes(self.path)
 
     def save(self, path: str | os.PathLike[str], *, table: str | None = None) -> None:
         """Write the trace to a file; the suffix selects the format. `.ktrace` contains everything and is small.

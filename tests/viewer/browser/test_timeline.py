@@ -315,28 +315,6 @@ def test_time_is_measured_from_one_span_to_another(visit, served, device_trace):
     page.wait_for_function("() => !location.hash.includes('from=')")
 
 
-def test_a_note_is_kept_beside_the_trace_until_it_is_deleted(visit, served, device_trace, tmp_path):
-    device_trace.save(tmp_path / "run.ktrace")
-    with kinetoscope.open(tmp_path / "run.ktrace") as trace:
-        page = open_timeline(visit, served, trace)
-        page.mouse.click(*place(page, 240 * US, 0))
-        chosen(page, "aten::relu")
-        page.keyboard.press("e")
-        page.get_by_label("Note", exact=True).fill("  <b>too late</b> ")
-        page.keyboard.press("Enter")
-        page.locator(".tl-note", has_text="too late").wait_for()
-        (note,) = trace.notes
-        assert (note.start_ns, note.end_ns, note.text) == (200 * US, 280 * US, "<b>too late</b>")
-        page.keyboard.press("Escape")
-        again = open_timeline(visit, served, trace)
-        again.locator(".tl-note button").first.click()
-        chosen(again, "aten::relu")
-        again.get_by_label("Delete the note").click()
-        again.wait_for_function("() => !document.querySelector('.tl-note')")
-        assert trace.notes == []
-        assert [one.name for one in tmp_path.iterdir()] == ["run.ktrace"]
-
-
 def test_names_of_any_kind_are_texts(visit, served):
     script = "<img src=x onerror=\"document.title='taken'\">\u202egnirts"
     builder = TraceBuilder()

@@ -10,15 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 
-import kinetoscope
 from kinetoscope import ArgumentError, MissingDependencyError, StateError
 from kinetoscope.viewer.server import serve as server_module
 from kinetoscope.viewer.server.serve import Server, Uploads, refusal
-from kinetoscope.viewer.timeline.notes import MOST_BYTES
 from tests.support.trace_builder import TraceBuilder
 
 HOST = "127.0.0.1:8765"
-NOTES = "/TOKEN/api/0/notes"
 
 
 def said(host=HOST, token="secret", **headers):
@@ -221,22 +218,6 @@ def test_a_dropped_file_needs_the_token_and_our_page_and_has_a_limit(tmp_path):
         assert json.loads(asked(server, path, "POST", body=b"abc")[2]) == {"trace": 7}
     assert taken == [b"abc"]
     assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["run.ktrace"]
-
-
-def test_notes_need_the_token_and_our_page_and_have_a_limit(tmp_path):
-    TraceBuilder().span("aten::mm", 0, 10).build().save(tmp_path / "run.ktrace")
-    body = json.dumps({"notes": [{"start_ns": 0, "end_ns": 1, "text": "here"}]}).encode()
-    with (
-        kinetoscope.open(tmp_path / "run.ktrace") as trace,
-        running(lambda: [("run", trace)]) as server,
-    ):
-        for address, headers in (("/wrong/api/0/notes", {}), (NOTES, {"Origin": "http://evil.invalid"})):
-            assert asked(server, address, "PUT", body=body, **headers)[0] == 403
-        status, _, answer = asked(server, NOTES, "PUT", body=b" " * (MOST_BYTES + 1))
-        assert (status, "larger than 8 MiB" in json.loads(answer)["error"]) == (413, True)
-        assert trace.notes == []
-        assert asked(server, NOTES, "PUT", body=body)[0] == 200
-        assert json.loads(asked(server, NOTES)[2])["notes"][0]["text"] == "here"
 
 
 @pytest.mark.parametrize("ending", [TimeoutError, ConnectionError, KeyboardInterrupt])

@@ -40,10 +40,6 @@ export class PartSource implements Source {
     return this.whole.span(id);
   }
 
-  store<T>(path: string, value: unknown): Promise<T> {
-    return this.whole.store(path, value);
-  }
-
   download(path: string, query?: Query): string | null {
     return this.whole.download(path, this.#asking(path, query));
   }

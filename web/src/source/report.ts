@@ -100,10 +100,6 @@ export class ReportSource implements Source {
     );
   }
 
-  async store<T>(): Promise<T> {
-    throw new SourceError("A report cannot be changed: open the trace with `kinetoscope view`.");
-  }
-
   download(): null {
     return null;
   }

@@ -44,11 +44,6 @@ export class ServerSource implements Source {
     return this.info(`span/${id}`);
   }
 
-  async store<T>(path: string, value: unknown): Promise<T> {
-    const body = JSON.stringify(value);
-    return (await requested(this.download(path), { method: "PUT", body })).json() as Promise<T>;
-  }
-
   has(path: string): boolean {
     return this.job === /^ranks\b/.test(path);
   }

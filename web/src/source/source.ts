@@ -144,8 +144,6 @@ export interface Source {
   counters(query: WindowQuery): Promise<Columns[]>;
   /** The details of a span. */
   span(id: number): Promise<SpanFacts>;
-  /** Store a JSON value in place of what a path has; returns what it has then. Only a server can. */
-  store<T>(path: string, value: unknown): Promise<T>;
   /** The address of a file made from the trace, or null where there is no server to make it. */
   download(path: string, query?: Query): string | null;
 }

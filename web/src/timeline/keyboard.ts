@@ -4,7 +4,6 @@ import { isTyping } from "../keys";
 import { change } from "../router";
 import { listening, MOVES } from "./input";
 import type { Side } from "./neighbors";
-import { beginNote } from "./notes";
 import type { Timeline } from "./timeline";
 import { panned } from "./view";
 
@@ -63,7 +62,6 @@ function done(timeline: Timeline, event: KeyboardEvent): boolean {
     n: find(1),
     N: find(-1),
     m: () => timeline.measure(),
-    e: () => beginNote(timeline),
     r: () => {
       if (!chosen) return false;
       return timeline.chooseRange({ start: chosen.start, end: chosen.start + Math.max(chosen.duration, 1) });

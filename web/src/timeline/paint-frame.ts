@@ -125,41 +125,6 @@ export function paintSign(sheet: Sheet, text: string, x: number): void {
   context.fillText(text, left + 5 * ratio, 9.5 * ratio);
 }
 
-/** The notes along the axis: as much of each text as there is room for up to the next one. */
-export function paintFlags(
-  sheet: Sheet,
-  view: View,
-  notes: readonly { start_ns: number; text: string }[],
-): void {
-  const { context, width, height, ratio } = sheet;
-  context.font = `600 ${fontOf(sheet, 10.5)}`;
-  context.textBaseline = "middle";
-  notes.forEach(({ start_ns, text }, index) => {
-    const x = Math.round(pixelOf(view, sheet, start_ns));
-    if (x < 0 || x > width) return;
-    const next = pixelOf(view, sheet, notes[index + 1]?.start_ns ?? Number.POSITIVE_INFINITY);
-    const room = Math.min(next - x - 2 * ratio, width - x, 160 * ratio);
-    const end = Math.min(context.measureText(text).width + 10 * ratio, Math.max(room, 6 * ratio));
-    fill(sheet, "note", x, 0, end, height);
-    if (end < 24 * ratio) return;
-    context.save();
-    context.beginPath();
-    context.rect(x, 0, end - 3 * ratio, height);
-    context.clip();
-    context.fillStyle = sheet.colors("text");
-    context.fillText(text, x + 5 * ratio, height / 2);
-    context.restore();
-  });
-}
-
-/** Where a note lies over the tracks. */
-export function paintNoted(sheet: Sheet, view: View, note: { start_ns: number; end_ns: number }): void {
-  const left = Math.round(pixelOf(view, sheet, note.start_ns));
-  const right = Math.max(Math.round(pixelOf(view, sheet, note.end_ns)), left + sheet.ratio);
-  fill(sheet, "note", left, 0, right - left, sheet.height, 0.18);
-  upright(sheet, "note", left, 0.9);
-}
-
 /** The moment that another page points to. */
 export function paintPin(sheet: Sheet, x: number): void {
   const { height, ratio } = sheet;

@@ -12,7 +12,6 @@ import * as units from "../units";
 import { argumentText } from "./details";
 import { drag } from "./input";
 import { plain } from "./names";
-import { NotesLine } from "./notes";
 import { RangeTable } from "./range-table";
 import { moment } from "./ticks";
 import type { Timeline } from "./timeline";
@@ -59,7 +58,6 @@ export function Panel(props: { timeline: Timeline }) {
         onKeyDown={onKey}
       />
       {timeline.problem.value && <Problem>{timeline.problem.value}</Problem>}
-      <NotesLine timeline={timeline} />
       {details ? (
         <div class="tl-chosen" aria-live="polite">
           {details.error !== undefined && <Problem>{details.error}</Problem>}

@@ -11,11 +11,9 @@ import {
   paintArrows,
   paintAxis,
   paintBrush,
-  paintFlags,
   paintGrid,
   paintMarks,
   paintMeasure,
-  paintNoted,
   paintOutline,
   paintPin,
   paintRange,
@@ -83,10 +81,9 @@ export class Stage {
         this.draw();
       }),
       effect(() => {
-        const { range, pinned, arrows, anchor, notes } = timeline;
+        const { range, pinned, arrows, anchor } = timeline;
         for (const one of [search.found, pointer, cursor, chosen, details, range, pinned, arrows, anchor])
           one.value;
-        notes.all.value;
         this.draw();
       }),
     ];
@@ -195,7 +192,6 @@ export class Stage {
     clear(sheet);
     const range = timeline.range.peek();
     if (range) paintRange(sheet, view, range);
-    for (const note of timeline.notes.all.peek()) paintNoted(sheet, view, note);
     const pinned = timeline.pinned.peek();
     if (pinned !== null) paintPin(sheet, pixelOf(view, sheet, pinned));
     const cursor = timeline.cursor.peek();
@@ -232,7 +228,6 @@ export class Stage {
     const [anchor, chosen] = [timeline.anchor.peek(), timeline.chosen.peek()];
     if (anchor && chosen && anchor.span !== chosen.span)
       sign(time(Math.abs(chosen.start - anchor.start)), (anchor.start + chosen.start) / 2);
-    paintFlags(axis, view, timeline.notes.all.peek());
     const resolution = (view.end - view.start) / (axis.width / axis.ratio);
     for (const at of [timeline.pinned.peek(), timeline.cursor.peek()])
       if (at !== null && at >= view.start && at <= view.end) sign(moment(at, resolution), at);
@@ -250,8 +245,6 @@ export class Stage {
     clear(sheet);
     sheet.context.drawImage(picture.context.canvas, 0, 0);
     paintBrush(sheet, view, whole);
-    const noted = timeline.notes.all.peek().map((note) => note.start_ns);
-    paintMarks(sheet, whole, noted, "accent", true);
     const found = timeline.search.found.peek();
     if (found) paintMarks(sheet, whole, found.numbers("start_ns"), "warn", false);
     if (chosen) paintMarks(sheet, whole, [chosen.start], "text", true);

@@ -10,7 +10,6 @@ import { type Group, groupKey, type Layout, laneOf, layout, matches, type Tracks
 import { Loader } from "./loader";
 import { Motion } from "./motion";
 import { type Known, neighbor, type Side } from "./neighbors";
-import { Notes } from "./notes";
 import type { Arrow, Place } from "./paint-frame";
 import { Palette } from "./palette";
 import { Search } from "./search";
@@ -75,7 +74,6 @@ export class Timeline {
   readonly loader: Loader;
   readonly motion: Motion;
   readonly search: Search;
-  readonly notes: Notes;
   readonly whole: View;
   /** What is shown at first: a median step, else all. */
   readonly home: View;
@@ -117,7 +115,6 @@ export class Timeline {
     };
     this.loader = new Loader(source, this.whole, this.palette.label, arrived, this.fail);
     this.search = new Search(source, (span) => this.choose(span, true));
-    this.notes = new Notes(source);
     if (before) this.#goOnFrom(before);
     this.#unbind = effect(() => this.#follow(route.value.page === "timeline" ? route.value.query : {}));
   }

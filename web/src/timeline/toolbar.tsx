@@ -4,7 +4,6 @@ import { dialog } from "../keys";
 import { Button } from "../parts/button";
 import { change } from "../router";
 import * as units from "../units";
-import { beginNote } from "./notes";
 import type { Timeline } from "./timeline";
 import { zoomed } from "./view";
 
@@ -134,11 +133,6 @@ export function FitOrClose(props: { timeline: Timeline; onClose: () => void }) {
   const { timeline } = props;
   return (
     <>
-      {timeline.notes.writable.value && (
-        <Button title="Write a note on it (e)" onClick={() => beginNote(timeline)}>
-          Note
-        </Button>
-      )}
       <Button title="Zoom to it (f)" onClick={() => timeline.fit()}>
         Fit
       </Button>

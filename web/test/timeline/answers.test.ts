@@ -52,7 +52,6 @@ function source(spans: readonly Span[], asked: WindowQuery[] = []): Source {
     has: () => true,
     download: () => null,
     info: unexpected,
-    store: unexpected,
     table: unexpected,
     counters: unexpected,
     span: unexpected,

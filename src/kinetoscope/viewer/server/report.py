@@ -45,8 +45,8 @@ from kinetoscope.viewer.pages import (
 )
 from kinetoscope.viewer.requests import Limited, MadeFile
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
-from kinetoscope.viewer.timeline import notes, tracks
 from kinetoscope.viewer.timeline import range as range_sums
+from kinetoscope.viewer.timeline import tracks
 from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
 from kinetoscope.viewer.timeline.span import (
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 PAGES = {
     "overview": (overview, findings),
-    "timeline": (tracks, range_sums, notes),
+    "timeline": (tracks, range_sums),
     "operators": (operators,),
     "kernels": (kernels,),
     "modules": (modules,),

@@ -31,7 +31,7 @@ from kinetoscope.viewer.pages import (
 )
 from kinetoscope.viewer.requests import MOST_ROWS, Limited, MadeFile
 from kinetoscope.viewer.server.part import answer_part, steps
-from kinetoscope.viewer.timeline import counters, notes, search, span, tracks, window
+from kinetoscope.viewer.timeline import counters, search, span, tracks, window
 from kinetoscope.viewer.timeline.range import within
 
 if TYPE_CHECKING:
@@ -129,31 +129,6 @@ def respond(
         return _error(500, f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
-def store_notes(traces: Sequence[Offer | tuple[str, Trace]], number: int, body: bytes) -> Response:
-    """Store the notes that a person wrote on one of the open traces.
-
-    Args:
-        traces: The open traces, each with its name.
-        number: Which of them.
-        body: The notes as JSON.
-
-    Returns:
-        What `api/N/notes` responds from now on, or an error as JSON with one sentence in `error`.
-    """
-    offers = [Offer(*one) for one in traces]
-    trace = offers[number].trace if number < len(offers) else None
-    if trace is None:
-        return _error(404, "There is no such trace.")
-    try:
-        return _json(notes.store(trace, body))
-    except ArgumentError as error:
-        return _error(400, str(error))
-    except KinetoscopeError as error:
-        return _error(409, str(error))
-    except OSError as error:
-        return _error(500, f"{error.filename or 'the notes'}: {error.strerror or error}")
-
-
 def answer(trace: Trace, path: str, query: Query) -> Answer:
     """Respond to one request.
 
@@ -219,7 +194,6 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "memory/stacks": memory.stacks,
     "module_operators": modules.module_operators,
     "modules": modules.modules,
-    "notes": notes.notes,
     "operators": operators.operators,
     "overview": overview.overview,
     "overview/": overview.part,

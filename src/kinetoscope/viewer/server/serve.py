@@ -32,8 +32,7 @@ from kinetoscope.storage.cache import cache_directory
 from kinetoscope.trace import open as open_any
 from kinetoscope.viewer import open_traces
 from kinetoscope.viewer.server.report import answer_with_report
-from kinetoscope.viewer.server.routes import INERT, Response, respond, store_notes
-from kinetoscope.viewer.timeline.notes import MOST_BYTES as MOST_NOTES_BYTES
+from kinetoscope.viewer.server.routes import INERT, Response, respond
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -291,7 +290,6 @@ class Server:
                     self.port,
                     Ticket(ticket),
                     uploads,
-                    lambda number, body: store_notes(traces(), number, body),
                 ),
                 log_level="error",
                 log_config=None,
@@ -495,7 +493,6 @@ def application(
     port: int,
     ticket: Ticket,
     uploads: Uploads | None = None,
-    noted: Callable[[int, bytes], Response] | None = None,
 ) -> ASGIApp:
     """Return the ASGI application, which checks the token, `Host` and `Origin` of requests before it calls `answer`."""
     from starlette.applications import Starlette
@@ -532,26 +529,9 @@ def application(
         found = await uploads.receive(request.query_params.get("name", ""), request.stream())
         return Whole(found.body, found.status, dict(found.headers), found.type)
 
-    async def note(request: Request) -> StarletteResponse:
-        refused = refusal(request.path_params["token"], token, request.headers, port)
-        if refused or noted is None:
-            return Whole(refused, 403, media_type="text/plain")
-        body = bytearray()
-        async with asyncio.timeout(REQUEST_S):
-            async for block in request.stream():
-                body += block
-                if len(body) > MOST_NOTES_BYTES:
-                    break
-        if len(body) > MOST_NOTES_BYTES:
-            found = _problem(413, f"the notes are larger than {units.size(MOST_NOTES_BYTES)}")
-        else:
-            found = await run_in_threadpool(noted, request.path_params["number"], bytes(body))
-        return Whole(found.body, found.status, dict(found.headers), found.type)
-
     routes = [
         Route("/open/{ticket}", open_page, methods=["GET"]),
         *([Route("/{token}/api/open", upload, methods=["POST"])] if uploads else []),
-        *([Route("/{token}/api/{number:int}/notes", note, methods=["PUT"])] if noted else []),
         Route("/{path:path}", serve, methods=["GET"]),
     ]
     return _with_headers(Starlette(routes=routes))
