@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { beyond, boxAt, forkRow, isWithin, laidOut, neighbor, pathTo } from "../src/parts/icicle-rows";
+import { beyond, boxAt, forkRow, laidOut, neighbor, pathTo } from "../src/parts/icicle-rows";
 
 // 0 holds 1 and 3, 1 holds 2; 4 stands beside 0.
 const PARENT = [-1, 0, 1, 0, -1];
@@ -21,9 +21,6 @@ test("the box at a place, and none in a gap", () => {
 
 test("what is within a box follows it", () => {
   expect([0, 1, 2, 3, 4].map((index) => beyond(boxes, index))).toEqual([4, 3, 3, 4, 5]);
-  expect(isWithin(boxes, 2, 0)).toBe(true);
-  expect(isWithin(boxes, 4, 0)).toBe(false);
-  expect(isWithin(boxes, 4, -1)).toBe(true);
   expect(pathTo(boxes, 2)).toEqual([0, 1, 2]);
   expect(pathTo(boxes, -1)).toEqual([]);
 });

@@ -6,7 +6,6 @@ __all__ = [
     "finding",
     "findings",
     "flame",
-    "flame_chart",
     "health",
     "lateness",
     "loop",

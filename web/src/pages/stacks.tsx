@@ -6,7 +6,6 @@ import { Button } from "../parts/button";
 import { Choice, Select } from "../parts/choice";
 import { change, route } from "../router";
 import type { Columns } from "../source/source";
-import { TimeOrder } from "../stacks/chart-view";
 import { Flame } from "../stacks/flame";
 import { FlameView } from "../stacks/flame-view";
 import { HideTorch } from "../stacks/hide-torch";
@@ -53,37 +52,9 @@ const MEASURES: Readonly<Record<string, { title: string; none: string; of: strin
 const ORDERS = [
   ["callees", "Flame graph", "From the program down: each frame in the one that called it"],
   ["callers", "Callers", "From where it was spent up: each frame in the one that it called"],
-  ["time", "Over time", "Flame chart: every call of one thread, in the order of time"],
 ] as const;
 
 export function Stacks() {
-  return route.value.query["order"] === "time" ? (
-    <TimeOrder direction={<Direction can={() => true} />} />
-  ) : (
-    <Graphs />
-  );
-}
-
-/** The choice of what is drawn; `can` says whether there is a flame graph of a direction. */
-function Direction(props: { can: (order: string) => boolean }) {
-  const source = useSource();
-  const order = route.value.query["order"] ?? "callees";
-  const options = ORDERS.filter(([one]) =>
-    one === "time" ? source.has("flame_chart/choices") : props.can(one),
-  );
-  return (
-    <Choice
-      label="Direction"
-      options={options}
-      chosen={options.some(([one]) => one === order) ? order : "callees"}
-      onChoice={(one) =>
-        change({ order: one, at: undefined, zoom: undefined, start: undefined, end: undefined })
-      }
-    />
-  );
-}
-
-function Graphs() {
   const choices = useJson<Choices>("flame_choices");
   return (
     <Shown answer={choices}>
@@ -159,7 +130,12 @@ function Graph(props: { choices: Choices }) {
             );
           })}
         </div>
-        <Direction can={(one) => can({ order: one })} />
+        <Choice
+          label="Direction"
+          options={ORDERS.filter(([one]) => can({ order: one }))}
+          chosen={order}
+          onChoice={(one) => change({ order: one, at: undefined, zoom: undefined })}
+        />
         {choices.library && choices.own && can({ library: hide ? undefined : "hide" }) && (
           <HideTorch hide={hide} />
         )}

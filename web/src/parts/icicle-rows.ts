@@ -60,11 +60,6 @@ export function beyond(boxes: Boxes, index: number): number {
   return next;
 }
 
-/** Whether a box is another one or within it; all are within -1. */
-export function isWithin(boxes: Boxes, index: number, around: number): boolean {
-  return around < 0 || (index >= around && index < beyond(boxes, around));
-}
-
 /** Boxes around a box, the outermost first, and itself. */
 export function pathTo(boxes: Boxes, index: number): number[] {
   const path: number[] = [];

@@ -2,7 +2,6 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { drag, listening, pixelsOf, zoomOf } from "../timeline/input";
 import { IciclePainter, type Look, type Picture, type Sight } from "./icicle-paint";
 import { type Boxes, boxAt, forkRow, neighbor } from "./icicle-rows";
 import { beside, rem, reveal, useSized } from "./lengths";
@@ -33,8 +32,6 @@ export interface IcicleProps {
   /** `byKey` is true while arrow keys walk: then the back button need not stop at each box. */
   onChoose: (index: number, byKey: boolean) => void;
   onZoom: (index: number) => void;
-  /** Another part is to be in sight: it was dragged, or the wheel turned. Left out where only boxes can be zoomed to. */
-  onSight?: ((sight: Sight) => void) | undefined;
 }
 
 const ROW_REM = 1.45;
@@ -74,44 +71,6 @@ export function Icicle(props: IcicleProps) {
     if (around && zoom < 0 && chosen < 0 && boxes.rows * rowHeight > around.clientHeight)
       around.scrollTop = Math.max(forkRow(boxes) - 3, 0) * rowHeight;
   }, [boxes, rowHeight]);
-  const { onSight } = props;
-  const dragged = useRef(false);
-  useEffect(() => {
-    const around = scroller.current;
-    if (!around || !onSight) return;
-    const perPixel = ({ start, end }: Sight) => (end - start) / Math.max(around.clientWidth, 1);
-    return listening(around, {
-      pointerdown: (event: PointerEvent) => {
-        dragged.current = false;
-        if (event.button !== 0) return;
-        const { start, end } = drawing.aim;
-        const pixel = perPixel(drawing.aim);
-        const scroll = around.scrollTop;
-        drag(event, around, (dx, dy) => {
-          dragged.current = true;
-          setHovered(null);
-          around.scrollTop = scroll - dy;
-          onSight({ start: start - dx * pixel, end: end - dx * pixel });
-        });
-      },
-      wheel: (event: WheelEvent) => {
-        const closer = event.ctrlKey || event.metaKey || event.altKey;
-        if (!closer && !event.shiftKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
-        event.preventDefault();
-        const { start, end } = drawing.aim;
-        if (closer) {
-          const share = (event.clientX - around.getBoundingClientRect().left) / around.clientWidth;
-          const at = start + share * (end - start);
-          const factor = zoomOf(event);
-          onSight({ start: at - (at - start) * factor, end: at + (end - at) * factor });
-        } else {
-          const turned = event.shiftKey && event.deltaX === 0 ? event.deltaY : event.deltaX;
-          const by = pixelsOf(event, turned) * perPixel(drawing.aim);
-          onSight({ start: start + by, end: end + by });
-        }
-      },
-    });
-  }, [drawing, onSight]);
   // A box that keys lead to is scrolled into sight.
   useEffect(() => {
     if (chosen >= 0) reveal(scroller.current, (boxes.row[chosen] ?? 0) * rowHeight, rowHeight);
@@ -153,9 +112,7 @@ export function Icicle(props: IcicleProps) {
         onKeyDown={onKeyDown}
         onPointerMove={(event) => setHovered(at(event))}
         onPointerLeave={() => setHovered(null)}
-        onClick={(event) =>
-          event.detail < 2 && !dragged.current && props.onChoose(at(event)?.index ?? -1, false)
-        }
+        onClick={(event) => event.detail < 2 && props.onChoose(at(event)?.index ?? -1, false)}
         onDblClick={(event) => {
           const box = at(event);
           if (box) props.onZoom(box.index);
@@ -185,10 +142,6 @@ type Shown = Omit<Picture, "scroll" | "width" | "height" | "ratio">;
 /** The canvas: it fills what is in sight of the scroller, and glides where another part is to be shown. */
 class Drawing {
   sight: Sight = { start: 0, end: 1 };
-  /** Where it glides to. */
-  get aim(): Sight {
-    return this.shown?.sight ?? this.sight;
-  }
 
   private scroller: HTMLElement | null = null;
   private painter: IciclePainter | null = null;

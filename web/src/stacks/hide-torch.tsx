@@ -1,4 +1,4 @@
-/** The switch that hides what is inside libraries, above flame graphs and charts. */
+/** The switch that hides what is inside libraries, above flame graphs. */
 
 import { change } from "../router";
 

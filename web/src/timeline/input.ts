@@ -265,12 +265,12 @@ function onWheel(timeline: Timeline, element: HTMLElement, event: WheelEvent, zo
 }
 
 /** By how much a turn of the wheel zooms. Two fingers on a touchpad turn it in small steps. */
-export function zoomOf(event: WheelEvent): number {
+function zoomOf(event: WheelEvent): number {
   const turned = pixelsOf(event, event.deltaY);
   return Math.exp(turned * ZOOM_PER_PX * (event.ctrlKey && Math.abs(turned) < 30 ? 4 : 1));
 }
 
 /** Some browsers count wheels in lines. */
-export function pixelsOf(event: WheelEvent, delta: number): number {
+function pixelsOf(event: WheelEvent, delta: number): number {
   return event.deltaMode === WheelEvent.DOM_DELTA_LINE ? delta * 33 : delta;
 }

@@ -175,8 +175,6 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "findings": findings.findings,
     "empty": every_page.empty,
     "flame": stacks.flame,
-    "flame_chart": stacks.flame_chart,
-    "flame_chart/choices": stacks.flame_chart_choices,
     "flame_choices": stacks.flame_choices,
     "flame_operators": stacks.flame_operators,
     "health": health.health,
