@@ -13,7 +13,6 @@ import kinetoscope
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp, files, merge_traces, merging
-from kinetoscope.integrations.composer.json_trace_merger import main
 from tests.support import warm_python
 from tests.support.trace_builder import TraceBuilder
 
@@ -352,15 +351,6 @@ def paths():
 def test_files_are_merged_in_whatever_order_they_are_named(paths):
     assert merge_traces("merged.ktrace", *paths) == Path("merged.ktrace")
     assert names_in("merged.ktrace") == {0: ["op0.0", "op0.1"], 1: ["op1.0", "op1.1"]}
-
-
-def test_the_command_line_does_the_same(paths, capsys):
-    assert main(["-o", "merged.ktrace", *paths]) == 0
-    assert names_in("merged.ktrace") == {0: ["op0.0", "op0.1"], 1: ["op1.0", "op1.1"]}
-    assert main(["--output_file", "merged.json", "nothing.json"]) == 1
-    told = capsys.readouterr().err
-    assert "nothing.json" in told
-    assert told.count("\n") == 1
 
 
 def events_of_composer(rank):
