@@ -71,9 +71,6 @@ _SAME_ELEMENTS = VIEWS - _PARTS | names(
 _CONVERSIONS = names("aten::to aten::_to_copy aten::type_as")
 # What changes a tensor in place is the update of a parameter, or looks at a gradient.
 _NOT_UPDATES = names("aten::zero_ aten::detach_ aten::requires_grad_ aten::resize_ aten::as_strided_")
-_USES_PARAMETERS = frozenset(
-    {"matmul", "convolution", "embedding", "normalisation", "recurrent", "attention", "quantized"}
-)
 _JOINS = names("aten::cat aten::concat aten::concatenate aten::hstack aten::vstack")
 LEAST_GROWN = 10
 """Fewer parts that are put together one after the other are no loop."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 _RECORDED_TYPES = ("pyarrow.lib", "Table")
-_FILE_OF_A_CELL = "Cell"
 
 # IPython declares no types for these.
 _argument: Any = magic_arguments.argument
@@ -44,7 +43,6 @@ _magic_arguments: Any = magic_arguments.magic_arguments
 
 # A word of a line, whose quoted parts may hold spaces.
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
-_QUOTED = re.compile(r"""(["'])(.*?)\1""")
 
 
 class Summary:

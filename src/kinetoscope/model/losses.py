@@ -21,7 +21,6 @@ TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 NOT_STOPPED = "recording_not_stopped"
 UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
-UNKNOWN_WAITS = "unknown_waits"
 UNREAD_GRADIENTS = "unread_gradients"
 CALLS_MISSING = "calls_missing"
 # Fewer torn samples, or a smaller share of all, change no number that a person sees.

@@ -91,13 +91,6 @@ def frame_texts(trace: TraceData) -> list[str]:
     ]
 
 
-def frame_location(trace: TraceData, frame: FrameRow) -> str:
-    """Return one frame as `file:line function`, which terminals and editors can follow."""
-    frames, strings = trace.columns("frames"), trace.strings
-    file, line, function = (int(frames[name][frame]) for name in ("file", "line", "function"))
-    return f"{strings[file]}:{line} {strings[function]}"
-
-
 def stack_frames(trace: TraceData, stack: StackRow, limit: int | None = None) -> list[FrameRow]:
     """Return the frame rows of a stack, innermost first, at most `limit`; none for stack -1."""
     stacks = trace.columns("stacks")

@@ -123,8 +123,6 @@ _COPIED = (
     "shapes",
     "flags",
 )
-OVERLOADS = "capture_overload_names"
-"""The metadata key that makes names include the overload."""
 _OPTIONAL = ("record_function", "event_index", "external_id", "correlation", "stream")
 _UNSURE = '{"Calls":"1 or more: several operators of one call look the same as several calls"}'
 # Kineto's category names before torch 1.11, mapped to the current ones, the only ones that current tools know.
