@@ -210,7 +210,7 @@ def test_an_interrupted_program_leaves_its_trace(tmp_path):
 def test_an_exception_is_shown_as_always_and_the_trace_is_kept(tmp_path):
     ending = "def fail():\n    torch.ones(2, 3) @ torch.ones(2, 3)\ntrain(1)\nfail()\n"
     name = program(tmp_path, ending)
-    plain, ended = python(tmp_path, name), new_python(tmp_path, *RUN, name)
+    plain, ended = python(tmp_path, name), profiled(tmp_path, name)
     assert ended == plain
     assert ended.code == 1
     with kinetoscope.open(tmp_path / "train.ktrace") as trace:

@@ -13,7 +13,7 @@ from tests.support.effort import STRESS
 
 ROOT = Path(__file__).parents[3]
 # So many that what two threads keep between them, which is not always as much, is little beside it.
-EVENTS = 1_000_000
+EVENTS = 400_000
 # Random digits stay text, in memory and in a `.ktrace`.
 # Those that have the most for each byte; writing and reading any of them takes four seconds.
 FEW = ("operators without arguments", "begins and ends", RANDOM_ARGUMENTS)
