@@ -205,7 +205,10 @@ ANOTHER_USER = """
 import os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 client = socket.socket(socket.AF_UNIX)
-client.connect(sys.argv[1])
+# The whole path may be too long for a socket.
+folder, name = os.path.split(sys.argv[1])
+os.chdir(folder)
+client.connect(name)
 try:
     client.sendall(b'{"do": "status"}\\n')
     print(client.recv(4096))
