@@ -14,6 +14,7 @@ inline constexpr uint64_t kStepLogMagic = 0x315350455453534bull;  // "KSSTEPS1"
 inline constexpr uint32_t kLoggedSteps = 1024;
 inline constexpr uint32_t kLoggedMemory = 512;
 inline constexpr uint32_t kEndBytes = 4096;
+inline constexpr uint32_t kPlaceBytes = 4096;
 
 // A file beside a recording, with the last steps of the program, whether they were recorded or not. Python
 // writes it (kinetoscope/flight/step_log.py has the same layout), except for what is marked. All times are of
@@ -36,7 +37,8 @@ struct StepLog {
   // Written by Python at the start: where the process can be seen by its id.
   int64_t process_namespace;  // 0: unknown
   int64_t boot;               // of the machine; 0: unknown
-  int64_t reserved;
+  // Written by the handler of fatal signals: the one that ends the process; 0: none.
+  int64_t signal;
   struct Step {
     int64_t number, began_ns, duration_ns, recorded;
   } step[kLoggedSteps];
@@ -49,14 +51,27 @@ struct StepLog {
   kinetoscope_interpreter interpreter;
   // JSON of the incident that has no whole copy of the ring, ended by a 0: here it needs no room on the disk.
   char end[kEndBytes];
+  int64_t thread;  // that marks the steps, by the system's id; 0: unknown
+  // Where that thread was, or the one that crashed, as the watcher sees it once a second: of the two, the
+  // one with the later time. 0 while it is written.
+  struct Place {
+    int64_t time_ns;
+    int64_t step;  // the one under way
+    int64_t thread;
+    int64_t state;  // the letter that the system has for what the thread does; X: it has crashed
+    char stack[kPlaceBytes - 32];  // lines of file, line and function with tabs between, the innermost first
+  } place[2];
 };
-static_assert(sizeof(StepLog) == 128 + 32 * kLoggedSteps + 16 * kLoggedMemory + 184 + kEndBytes);
+static_assert(sizeof(StepLog) ==
+              128 + 32 * kLoggedSteps + 16 * kLoggedMemory + 184 + kEndBytes + 8 + 2 * kPlaceBytes);
 
 namespace step_watch {
 
 // Creates the file at `path`, which must not be there, and watches it until stop(). Where a step hangs, the
 // ring of the recording is frozen, once a few samples of all threads were taken, and `signal`, an eventfd,
-// becomes readable, as it does when memory runs short. Throws std::runtime_error.
+// becomes readable, as it does when memory runs short. Where the process crashes by a signal that nobody else
+// handles, or only Python, the place is noted before that goes on. Throws std::runtime_error.
+// [GIL]
 StepLog* start(const char* path, std::weak_ptr<RecordingFile> recording, int signal);
 // Ends that, and unmaps the file, to which nobody may write any more.
 void stop();

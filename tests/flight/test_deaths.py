@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import struct
 
 from kinetoscope.flight.deaths import end_text, keep_deaths
@@ -98,6 +99,9 @@ def test_memory_that_was_nearly_all_used_is_named(tmp_path):
         struct.pack_into("<2q", data, 128 + 1024 * 32, 1, had_bytes)
         path.write_bytes(data)
         assert ("the system may have killed it" in end_text(7, read_step_log(path))) is hint
+    struct.pack_into("<q", data, 120, signal.SIGABRT)
+    path.write_bytes(data)
+    assert "crashed in step 7 with SIGABRT" in end_text(7, read_step_log(path))
     assert end_text(None, None).startswith("ended without a word before its first step")
 
 

@@ -282,8 +282,8 @@ def test_a_program_that_does_not_go_on_is_looked_at_now(situation, state):
     ("situation", "reason", "what", "has_line"),
     [
         important(killed, "gone", "ended without a word in step 30", False),
-        in_stress(segmentation_fault, "gone", "ended without a word in step 30", False),
-        in_stress(aborted, "gone", "ended without a word in step 30", False),
+        important(segmentation_fault, "gone", "crashed in step 30 with SIGSEGV", True),
+        in_stress(aborted, "gone", "crashed in step 30 with SIGABRT", True),
         in_stress(exits_at_once, "gone", "ended without a word in step 30", False),
         important(raised, "crash", "ValueError: the real cause", True),
         in_stress(raised_in_torch, "crash", "RuntimeError: The size of tensor a (3)", True),
@@ -305,10 +305,9 @@ def test_the_end_of_a_program_is_told_with_its_cause_and_step(situation, reason,
     if has_line:
         assert f"in {line_of(situation)}" in text
     elif reason == "gone" and f"in {line_of(situation)}" not in text:
-        # The step may not be one of those that are recorded.
-        assert "where in the step is unknown" in text or (
-            "  last sample, " in text and " before the process was last seen" in text
-        ), text
+        # At most a second before the end, whether the step is recorded or not.
+        assert "  last sample, " in text, text
+        assert " before the process was last seen" in text, text
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

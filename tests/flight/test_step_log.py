@@ -1,10 +1,13 @@
 """The log of steps: what is written is read, also while it goes round."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope._core import StepCount
+from kinetoscope.flight.live_stacks import CRASHED
 from kinetoscope.flight.step_log import SIZE_BYTES, StepLogWriter, read_step_log
 
 MAGIC = b"KSSTEPS1"
@@ -71,3 +74,19 @@ def test_the_end_is_said_in_the_log_however_long_it_is(tmp_path):
     log.note_end({})
     path.write_bytes(data)
     assert read_step_log(path).end == {}
+
+
+def test_the_newer_of_two_places_is_read_but_none_half_written(tmp_path):
+    data, path = empty_log(), tmp_path / "rank0.steps"
+    StepLogWriter(memoryview(data)).note_thread(12)
+    older = (500, 3, 12, ord("S"), b"/a\tb.py\t7\tinner\n/c.py\t9\t<module>\n")
+    for newer, time_ns, step, state in (
+        ((900, -1, 13, ord("X"), b"/d.py\t1\tf\n"), 900, None, CRASHED),
+        ((0, 4, 12, ord("R"), b"/d.py\t1"), 500, 3, "blocked"),
+    ):
+        struct.pack_into("<4q4064s4q4064s", data, SIZE_BYTES - 2 * 4096, *newer, *older)
+        path.write_bytes(data)
+        log = read_step_log(path)
+        assert (log.place.time_ns, log.place_step, log.place.state) == (time_ns, step, state)
+        assert (log.last_seen_ns, log.thread) == (time_ns, 12)
+    assert [str(line) for line in log.place.lines] == ["/c.py:9 <module>", "/a\tb.py:7 inner"]

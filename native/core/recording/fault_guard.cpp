@@ -42,18 +42,8 @@ void on_fault(int number, siginfo_t* info, void* context) {
   const int error = errno;
   // A signal that a process has sent has no address.
   const bool fault = info->si_code > 0;
-  if (!(fault && replace_mapping(reinterpret_cast<uintptr_t>(info->si_addr)))) {
-    if ((before.sa_flags & SA_SIGINFO) != 0) {
-      before.sa_sigaction(number, info, context);
-    } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-      before.sa_handler(number);
-    } else if (fault || before.sa_handler == SIG_DFL) {
-      // The access is repeated, or the signal is sent again, and now ends the process as it would have
-      // without us.
-      signal(number, SIG_DFL);
-      if (!fault) raise(number);
-    }
-  }
+  if (!(fault && replace_mapping(reinterpret_cast<uintptr_t>(info->si_addr))))
+    hand_on(before, number, info, context);
   errno = error;
 }
 
@@ -74,6 +64,20 @@ void install() {
 }
 
 }  // namespace
+
+void hand_on(const struct sigaction& before, int number, siginfo_t* info, void* context) {
+  const bool fault = info->si_code > 0;
+  if ((before.sa_flags & SA_SIGINFO) != 0) {
+    before.sa_sigaction(number, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(number);
+  } else if (fault || before.sa_handler == SIG_DFL) {
+    // The access is repeated, or the signal is sent again, and now ends the process as it would have
+    // without us.
+    signal(number, SIG_DFL);
+    if (!fault) raise(number);
+  }
+}
 
 FaultGuard::FaultGuard(void* mapping, std::size_t bytes) : slot_(-1) {
   install();

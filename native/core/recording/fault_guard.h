@@ -1,9 +1,14 @@
 // Keeps the process from crashing if another program truncates a file that it has mapped.
 #pragma once
 
+#include <signal.h>
+
 #include <cstddef>
 
 namespace kinetoscope {
+
+// [signal handler] Does with a signal what the handler before ours would have done.
+void hand_on(const struct sigaction& before, int number, siginfo_t* info, void* context);
 
 // Guards one mapping of a file; it must be destroyed before the mapping is. Accessing a page beyond the end
 // of the file would raise SIGBUS. Instead, the whole mapping is replaced by private memory that reads as

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,7 +76,7 @@ def last_seen_s(ring: RankFiles) -> float:
     log = ring.log
     if log is None or not log.memory:
         return ring.changed_s
-    return time.time() - (time.monotonic_ns() - log.memory[-1][0]) / 1e9
+    return time.time() - (time.monotonic_ns() - log.last_seen_ns) / 1e9
 
 
 def end_text(step: int | None, log: StepLog | None) -> str:
@@ -85,6 +86,9 @@ def end_text(step: int | None, log: StepLog | None) -> str:
         where = f"after step {log.steps[-1].number}"
     if log is not None and log.end:
         return f"ended {where}: {facts_of_end(log)['what']}"
+    if log is not None and log.signal:
+        name = signal.Signals(log.signal).name
+        return f"crashed {where} with {name} ({signal.strsignal(log.signal)}) outside of Python"
     text = f"ended without a word {where}: killed, or crashed outside of Python"
     if log is not None and log.memory and log.most_bytes > 0:
         had_bytes = log.memory[-1][1]

@@ -172,6 +172,8 @@ class FlightRecorder:
         self._log_path: Path | None = None
         # Where this process's stacks are found.
         self._layout: dict[str, int] = {}
+        # The system's id of the one that marks the steps; 0 before the first.
+        self._thread = 0
         # Readable when the native watcher has noticed something.
         self._signal = -1
         self._listener: threading.Thread | None = None
@@ -668,6 +670,9 @@ class FlightRecorder:
                 )
             if self._threads.is_due(entered_ns):
                 self._read_threads(entered_ns)
+                if self._log is not None:
+                    self._thread = threading.get_native_id()
+                    self._log.note_thread(self._thread)
             self._follow_plan(session, entered_ns)
             count.began_ns = time.monotonic_ns()
             took_ns = count.began_ns - entered_ns
@@ -938,12 +943,13 @@ class FlightRecorder:
 
     def _facts_of_now(self) -> dict[str, Any]:
         """What every incident says; read without our lock, which the program's thread may hold."""
+        place = sight(self._process, self._layout, self._thread)
         return {
             "step": self._count.number,
             "process": self._process,
             "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
             "overhead_shares": self._overhead_shares(),
-            "sight": None if (place := sight(self._process, self._layout)) is None else asdict(place),
+            "sight": asdict(place) if place else None,
         }
 
     def _overhead_shares(self) -> list[float] | None:

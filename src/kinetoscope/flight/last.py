@@ -29,7 +29,7 @@ from kinetoscope.flight.jobs import (
     attempts_in,
     incident_ranks,
 )
-from kinetoscope.flight.live_stacks import Sight, program_line, sight
+from kinetoscope.flight.live_stacks import CRASHED, Sight, program_line, sight
 from kinetoscope.flight.other_ranks import first_failure
 from kinetoscope.flight.ring_stacks import last_sample, stack_lines
 from kinetoscope.model import units
@@ -72,7 +72,8 @@ class RankPlace:
         operator: The innermost operator or range that had begun and not ended; None if there is none.
         module: The path of the module that it is in.
         line: The user's line, `file:line function`.
-        thread_state: What the main thread does, or did when it was sampled.
+        thread_state: What the thread that marks the steps does, or did when it was sampled.
+        thread: The system's id of that thread, or of the one that crashed; None for the main one.
         age_s: By how many seconds `line` and `thread_state`, if they are of a sample, are older than the rest; None if they are not.
         sampled_step: The step of that sample, if it is another one than the one under way.
         workers: The data loader's workers that are busy, each in words.
@@ -97,6 +98,7 @@ class RankPlace:
     module: str | None = None
     line: str | None = None
     thread_state: str | None = None
+    thread: int | None = None
     age_s: float | None = None
     sampled_step: int | None = None
     workers: list[str] = field(default_factory=list)
@@ -115,7 +117,7 @@ class RankPlace:
 
     @property
     def where(self) -> str:
-        """What the main thread does, and at which line, in words."""
+        """What the thread does, and at which line, in words."""
         line = f" at {self.line}" if self.line else ""
         return (
             f"{self.thread_state or 'last seen'}{line}"
@@ -470,7 +472,7 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
     goes_on = files.state in (HANGS, RUNS)
     look = Sight(**facts["sight"]) if facts.get("sight") else None
     if goes_on and log is not None and log.is_of_here:
-        look = sight(log.process, log.layout)
+        look = sight(log.process, log.layout, log.thread)
     try:
         # A ring may go on while it is read; what its process writes meanwhile does not matter.
         copy = scratch / f"{files.rank}.recording" if goes_on else files.recording
@@ -489,6 +491,7 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
             None,
             None,
         )
+        place.thread = look.thread
         place.workers = list(look.workers)
         # Which of torch's collectives, a span of this step may say that DDP called it.
         place.collective = look.collective and (place.collective or look.collective)
@@ -503,7 +506,8 @@ def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: 
     if place.last_step is None and len(steps) > 1:
         place.last_step = int(steps["number"][-2])
     # Of the process, the main thread has the same id.
-    threads = np.flatnonzero(trace.columns("threads")["os_tid"] == place.process)
+    marks_steps = log.thread if log is not None and log.thread else place.process
+    threads = np.flatnonzero(trace.columns("threads")["os_tid"] == marks_steps)
     main = int(threads[0]) if len(threads) else 0
     # From when on something says where the rank is: a step that is not recorded has no spans, and perhaps no samples.
     zero_ns = trace.run_info.start_monotonic_ns or 0
@@ -519,13 +523,21 @@ def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: 
         place.module = _module(trace, int(spans["module"][row]))
         place.line = program_line(stack_lines(trace, int(spans["stack"][row])))
     stack, module = last_sample(trace, main)
+    is_logged = (
+        log is not None and log.place is not None and (stack is None or log.place.time_ns > stack.time_ns)
+    )
+    if log is not None and is_logged:
+        stack, module = log.place, -1
     at_ns = -1 if stack is None else stack.time_ns - zero_ns
     if stack is not None and (len(own) == 0 or at_ns >= spans["start_ns"][own[-1]]):
         place.thread_state = stack.state
+        place.thread = None if stack.thread == place.process else stack.thread
         place.line = stack.program_line or place.line
-        if log is not None:
+        if log is not None and stack.state != CRASHED:
             place.age_s = max(log.last_seen_ns - stack.time_ns, 0) / 1e9
-            if log.began_ns == 0 or at_ns < log.began_ns - zero_ns:
+            if is_logged:
+                place.sampled_step = None if log.place_step == place.step else log.place_step
+            elif log.began_ns == 0 or at_ns < log.began_ns - zero_ns:
                 row = int(np.searchsorted(steps["start_ns"], at_ns, side="right")) - 1
                 place.sampled_step = int(steps["number"][row]) if row >= 0 else None
         if at_ns >= from_ns:
@@ -603,9 +615,10 @@ def _lines_of(place: RankPlace) -> list[str]:
         *([f"collective {place.collective}"] if place.collective else []),
         *([f"module {place.module}"] if place.module else []),
     ]
+    thread = "main thread" if place.thread is None else f"thread {place.thread}"
     seen = [
         *([place.line] if place.line else []),
-        *([f"main thread {place.thread_state}"] if place.thread_state else []),
+        *([f"{thread} {place.thread_state}"] if place.thread_state else []),
     ]
     if where or (seen and place.age_s is None):
         lines.append("  in " + ", ".join(where + seen if place.age_s is None else where))

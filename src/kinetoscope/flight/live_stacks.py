@@ -25,6 +25,9 @@ _ATTEMPTS = 20
 _MOST_FRAMES = 2000
 _MOST_BYTES = 1 << 22
 _FIRST_C_OWNER = 3
+CRASHED = "crashed"
+"""The state of a thread whose signal ends the process."""
+
 _STOPPED = {"T": "stopped by a signal (SIGSTOP)", "t": "stopped by a debugger", "Z": "ended"}
 # What the kernel's function that a thread waits in is called.
 _WAITS = {
@@ -122,31 +125,36 @@ class Sight:
     """Where a process is at a moment.
 
     Attributes:
-        line: The program's innermost line of the main thread, `file:line function`.
-        thread_state: What the main thread does; empty for the caller's own.
+        line: The program's innermost line of the thread, `file:line function`.
+        thread_state: What the thread does; empty for the caller's own.
         collective: What it waits in for other ranks; None if it does not.
         workers: The data loader's workers that are in the program's code, each in words.
+        thread: The system's id of the thread; None for the main one.
     """
 
     line: str | None
     thread_state: str
     collective: str | None = None
     workers: tuple[str, ...] = ()
+    thread: int | None = None
 
 
-def sight(process: int, layout: Layout) -> Sight | None:
+def sight(process: int, layout: Layout, thread: int = 0) -> Sight | None:
     """Look where a process is; None if its memory cannot be read, or it has no Python stack.
 
     Args:
         process: The id of the process.
         layout: Where its interpreter keeps what is read, from its log of steps.
+        thread: The one to look at, by the system's id; 0, or one that has ended: the main thread.
     """
-    main = _main_stack(process, layout)
+    stacks = live_stacks(process, layout)
+    main = _stack_of(stacks, thread) or _stack_of(stacks, process)
     if main is None:
         state = _STOPPED.get(_state_letter(process, process))
         return None if state is None else Sight(None, state)
-    state = "" if process == threading.get_native_id() else main.state
-    return Sight(main.program_line, state, main.collective, tuple(_workers(process, layout)))
+    state = "" if main.thread == threading.get_native_id() else main.state
+    at = None if main.thread == process else main.thread
+    return Sight(main.program_line, state, main.collective, tuple(_workers(process, layout)), at)
 
 
 def sight_of_exception(error: BaseException) -> Sight:
@@ -171,7 +179,11 @@ def live_stacks(process: int, layout: Layout) -> list[ThreadStack]:
 
 def _main_stack(process: int, layout: Layout) -> ThreadStack | None:
     """The stack of the main thread, which has the id of its process."""
-    return next((one for one in live_stacks(process, layout) if one.thread == process), None)
+    return _stack_of(live_stacks(process, layout), process)
+
+
+def _stack_of(stacks: list[ThreadStack], thread: int) -> ThreadStack | None:
+    return next((one for one in stacks if one.thread == thread), None)
 
 
 def program_line(lines: tuple[StackLine, ...]) -> str | None:

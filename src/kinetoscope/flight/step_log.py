@@ -16,6 +16,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kinetoscope.flight.live_stacks import CRASHED, StackLine, ThreadStack
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -49,7 +51,10 @@ _LAYOUT_NAMES = (
 _LAYOUT = struct.Struct("<26I8Q3I4x")
 _LAYOUT_AT = _FIRST_READING + _READINGS * _READING.size
 _END, _END_BYTES = _LAYOUT_AT + _LAYOUT.size, 4096
-SIZE_BYTES = _END + _END_BYTES
+_THREAD = _END + _END_BYTES
+_PLACES = _THREAD + _NUMBER.size
+_PLACE = struct.Struct("<4q4064s")
+SIZE_BYTES = _PLACES + 2 * _PLACE.size
 """The size of a log."""
 
 
@@ -94,6 +99,10 @@ class StepLog:
         memory: The resident memory in bytes, once a second, the oldest first, each with its time by the monotonic clock.
         layout: Where the process's interpreter keeps its stacks, for `live_stacks`; empty if that is unknown.
         end: What the process said of the incident that has no whole copy of the ring; empty without one.
+        signal: The number of the signal that it crashed by; 0 if it did not, or that is unknown.
+        thread: The system's id of the thread that marks the steps; 0 if unknown.
+        place: Where that thread was, as is noted once a second, or the one that crashed; None if its stacks cannot be read.
+        place_step: The step that was under way then; None in none.
     """
 
     process: int
@@ -110,12 +119,21 @@ class StepLog:
     layout: dict[str, int]
     left_ring: bool = False
     end: dict[str, Any] = field(default_factory=dict)
+    signal: int = 0
+    thread: int = 0
+    place: ThreadStack | None = None
+    place_step: int | None = None
 
     @property
     def last_seen_ns(self) -> int:
         """When the process was last seen to live, by the monotonic clock; 0 if it never was."""
         ended_ns = self.steps[-1].began_ns + self.steps[-1].duration_ns if self.steps else 0
-        return max(ended_ns, self.began_ns, self.memory[-1][0] if self.memory else 0)
+        placed_ns = self.place.time_ns if self.place else 0
+        return max(ended_ns, self.began_ns, self.memory[-1][0] if self.memory else 0, placed_ns)
+
+
+# By the letters of the system.
+_STATES = {"R": "running", "S": "blocked", "D": "blocked", "X": CRASHED}
 
 
 class StepLogWriter:
@@ -141,6 +159,10 @@ class StepLogWriter:
         """Say that the program has ended well, and whether it leaves a ring that is worth keeping; or that it goes on after all."""
         _NUMBER.pack_into(self._memory, _STOPPED, 2 if leaves_ring else int(stopped))
 
+    def note_thread(self, thread: int) -> None:
+        """Say which thread marks the steps, by the system's id."""
+        _NUMBER.pack_into(self._memory, _THREAD, thread)
+
     def note_end(self, facts: Mapping[str, Any]) -> None:
         """Say what the incident was that has no whole copy of the ring; empty once there is one. This needs no room on the disk."""
         for most in _MOST_TEXT:
@@ -152,7 +174,7 @@ class StepLogWriter:
             text = json.dumps(short, default=str).encode()
             if len(text) < _END_BYTES:
                 break
-        self._memory[_END:SIZE_BYTES] = text[: _END_BYTES - 1].ljust(_END_BYTES, b"\0")
+        self._memory[_END:_THREAD] = text[: _END_BYTES - 1].ljust(_END_BYTES, b"\0")
 
     @property
     def memory_is_short(self) -> bool:
@@ -176,7 +198,7 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
     data = Path(path).read_bytes()
     end: dict[str, Any] = {}
     with suppress(ValueError):
-        end = json.loads(data[_END:].partition(b"\0")[0])
+        end = json.loads(data[_END:_THREAD].partition(b"\0")[0])
     if len(data) != SIZE_BYTES:
         return None
     head = _HEADER.unpack_from(data)
@@ -191,6 +213,7 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         # The one that was being replaced while the file was read.
         steps = [step for step in steps if step.began_ns <= began_ns]
     steps.sort(key=itemgetter(1))
+    place, place_step = _last_place(data)
     return StepLog(
         process=process,
         stopped=bool(stopped),
@@ -206,7 +229,22 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         layout=interpreter_layout(data),
         left_ring=stopped == 2,
         end=end,
+        signal=head[15],
+        thread=_NUMBER.unpack_from(data, _THREAD)[0],
+        place=place,
+        place_step=place_step,
     )
+
+
+def _last_place(data: bytes) -> tuple[ThreadStack | None, int | None]:
+    """The newer of the two places of a log, and the step that was under way; one that is being written has no time."""
+    time_ns, step, thread, letter, text = max(_PLACE.iter_unpack(data[_PLACES:]))
+    rows = [row.rsplit("\t", 2) for row in text.partition(b"\0")[0].decode(errors="replace").split("\n")]
+    lines = tuple(StackLine(row[0], int(row[1]), row[2]) for row in reversed(rows) if len(row) == 3)
+    if not time_ns or not lines:
+        return None, None
+    state = _STATES.get(chr(letter & 127), "")
+    return ThreadStack("", thread, state, time_ns, lines), step if step >= 0 else None
 
 
 def interpreter_layout(data: bytes | memoryview) -> dict[str, int]:
