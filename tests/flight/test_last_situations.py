@@ -8,6 +8,7 @@ import gc
 import inspect
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -85,6 +86,21 @@ def thread_join():
     thread.join()  # here
 
 
+def deadlock():
+    mine, other = threading.Lock(), threading.Lock()
+    took = threading.Barrier(2)
+
+    def take():
+        with other:
+            took.wait()
+            mine.acquire()
+
+    with mine:
+        threading.Thread(target=take, daemon=True).start()
+        took.wait()
+        other.acquire()  # here
+
+
 class Stuck(Dataset):
     def __len__(self):
         return 8
@@ -97,6 +113,16 @@ class Stuck(Dataset):
 
 def loader_worker():
     for _ in DataLoader(Stuck(), num_workers=2, batch_size=2):  # here
+        pass
+
+
+class Dies(Stuck):
+    def __getitem__(self, at):
+        os._exit(1)
+
+
+def dead_loader_worker():
+    for _ in DataLoader(Dies(), num_workers=1):  # here
         pass
 
 
@@ -133,6 +159,27 @@ def torch_memory_error():
     torch.empty(1 << 58)  # here
 
 
+def little_address_space():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
+    bytearray(8 << 30)  # here
+
+
+def recursion():
+    recursion()  # here
+
+
+def interrupted():
+    signal.raise_signal(signal.SIGINT)  # here
+
+
+def exits_with_1():
+    sys.exit(1)  # here
+
+
+def replaced():
+    os.execv("/bin/true", ["true"])  # here
+
+
 def raised_in_library():
     inspect.signature(3)  # here
 
@@ -145,6 +192,7 @@ def loss_is_nan():
     current_recorder().end_step(float("nan"))  # here
 
 
+ENDS = (killed, raised, raised_in_torch, exits_with_1, exits_at_once, segmentation_fault, aborted)
 WORKER_LINE = next(
     at
     for at, text in enumerate(inspect.getsourcelines(Stuck)[0], inspect.getsourcelines(Stuck)[1])
@@ -264,6 +312,7 @@ def place(tmp_path, monkeypatch):
         in_stress(full_pipe, "blocked by a pipe"),
         in_stress(fifo, "blocked by a pipe"),
         in_stress(thread_join, "blocked by a lock"),
+        in_stress(deadlock, "blocked by a lock"),
         important(loader_worker, "blocked by events"),
     ],
 )
@@ -295,6 +344,12 @@ def test_a_program_that_does_not_go_on_is_looked_at_now(situation, state):
         in_stress(torch_memory_error, "oom", "RuntimeError: ", True),
         in_stress(loss_is_nan, "nan", "the loss of step 30 is nan", False),
         in_stress(terminated, "exit", "SIGTERM", True),
+        in_stress(dead_loader_worker, "crash", "RuntimeError: DataLoader worker", True),
+        in_stress(little_address_space, "oom", "MemoryError", True),
+        in_stress(recursion, "crash", "RecursionError: ", True),
+        in_stress(interrupted, "exit", "KeyboardInterrupt", True),
+        in_stress(exits_with_1, "exit", "sys.exit(1)", True),
+        in_stress(replaced, "gone", "another program", False),
     ],
 )
 def test_the_end_of_a_program_is_told_with_its_cause_and_step(situation, reason, what, has_line):
@@ -325,6 +380,14 @@ def test_the_end_of_a_program_is_told_with_its_cause_and_step(situation, reason,
         in_stress(stopped, "rank 1 is stopped by a signal (SIGSTOP)", True),
         in_stress(killed, "rank 1 ended without a word in step 30", False),
         in_stress(raised, "crash of rank 1 at ", True),
+        in_stress(sleeping, "rank 1 holds up the job: blocked by sleep", True),
+        in_stress(subprocess_wait, "rank 1 holds up the job: blocked by a process", True),
+        in_stress(loader_worker, "rank 1 holds up the job: blocked by events", True),
+        in_stress(raised_in_torch, "crash of rank 1 at ", True),
+        in_stress(exits_with_1, "exit of rank 1 at ", True),
+        in_stress(exits_at_once, "rank 1 ended without a word in step 30", False),
+        in_stress(segmentation_fault, "rank 1 crashed in step 30 with SIGSEGV", True),
+        in_stress(aborted, "rank 1 crashed in step 30 with SIGABRT", True),
     ],
 )
 def test_the_rank_that_holds_up_a_job_or_failed_first_is_named(situation, begins, has_line):
@@ -333,7 +396,7 @@ def test_the_rank_that_holds_up_a_job_or_failed_first_is_named(situation, begins
         return first.startswith(begins) and "rank 0" in first
 
     with job(situation, ranks=2) as children:
-        if situation in (killed, raised):
+        if situation in ENDS:
             for child in children:
                 os.waitpid(child, 0)
         _, text = last_words(is_told)

@@ -206,8 +206,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
     """
     shown = report.findings[: most or None]
     return {
-        "steps": report.count if report.unit is Unit.STEP else 0,
-        "requests": report.count if report.unit is Unit.REQUEST else 0,
+        **{f"{one.noun}s": report.count if one is report.unit else 0 for one in (Unit.STEP, Unit.REQUEST)},
         "step_ns": round(report.whole_ns / max(1, report.count)),
         "process": report.process or None,
         "findings": [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
-from kinetoscope.analyses.rules import CAUSES, RULES
+from kinetoscope.analyses.rules import CAUSES, RULES, RULES_OF_REQUESTS
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.units_of_work import Unit
 
@@ -39,7 +39,8 @@ class RuleFindings:
 def rule_findings(trace: TraceData) -> RuleFindings:
     """Apply all rules to a trace, once."""
     loop = Loop(trace)
-    answers = [tried(rule, loop) for rule in (RULES if loop.whole_ns > 0 else ())]
+    rules = (*RULES, *(RULES_OF_REQUESTS if loop.unit is Unit.REQUEST else ()))
+    answers = [tried(rule, loop) for rule in (rules if loop.whole_ns > 0 else ())]
     results = [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
     found = ranked([_with_time(loop, one) for one in results if isinstance(one, Finding)])
     return RuleFindings(loop, found, tuple(one for one in results if isinstance(one, CannotTell)))

@@ -306,8 +306,7 @@ def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) ->
     made |= {name: np.where(is_part, -1, made[name]) for name in ("count", "usual_count")}
     numbers, none = np.full(len(rows), number, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
     return made | {
-        "step": none if loop.unit is Unit.REQUEST else numbers,
-        "request": numbers if loop.unit is Unit.REQUEST else none,
+        **{one: numbers if one == loop.unit.noun else none for one in ("step", "request")},
         "kind": Labels(np.array([KINDS.index(kind) for kind, _, _ in rows], dtype=np.int32), KINDS),
         "name": [name_of(kind, key) for kind, key, _ in rows],
         "file": Labels(np.append(frames["file"], -1)[frame], strings),

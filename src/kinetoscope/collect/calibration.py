@@ -86,8 +86,6 @@ def _memory(count: int) -> Iterator[Call]:
     yield partial(target.fill_, 1.0)
     yield source.sum
     if count > 2**22:
-        # So large that the system hands out new memory each time.
-        yield partial(torch.zeros, count)
         return
     yield partial(torch.sigmoid, source, out=target)
     yield target.uniform_

@@ -71,8 +71,6 @@ RULES = (
     double_precision,
     dtype_conversion,
     evaluation_in_step,
-    event_loop_busy,
-    executor_wait,
     exposed_communication,
     first_step,
     fragmentation,
@@ -107,7 +105,6 @@ RULES = (
     scalar_read,
     single_tensor_optimizer,
     slow_collectives,
-    slow_requests,
     slowing_steps,
     small_collectives,
     small_kernels,
@@ -124,6 +121,8 @@ RULES = (
     unfused_normalization,
     zero_grad_fill,
 )
+RULES_OF_REQUESTS = (event_loop_busy, executor_wait, slow_requests)
+"""Those for requests where a trace has no steps."""
 
 _LOADING = ("input-wait", "main-process-loading")
 _HOST = ("output-in-step", "python-bound", "scalar-read", "single-tensor-optimizer", "tiny-operators")

@@ -22,7 +22,6 @@ from kinetoscope.model import units
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest_tenth
-from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,8 +69,6 @@ _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED, Entry.UNKNOWN)
 
 def executor_wait(loop: Loop) -> Finding | None:
     """Find requests that wait for a thread of a pool."""
-    if loop.unit is not Unit.REQUEST:
-        return None
     homes = _homes(loop)
     pool = loop.threads & ~homes
     count = units.count(int(pool.sum()), "thread")
@@ -87,8 +84,6 @@ def executor_wait(loop: Loop) -> Finding | None:
 
 def event_loop_busy(loop: Loop) -> Finding | None:
     """Find requests that wait while their event loop runs others."""
-    if loop.unit is not Unit.REQUEST:
-        return None
     said = f"Requests wait while their event loop runs others: {{}} of {loop.unit.time}, {{}}{loop.unit.each}"
     return _waits(loop, Cause.OTHERS, "event-loop-busy", said, _homes(loop), _EVENT_LOOP)
 
@@ -144,8 +139,6 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, tuple[int, ...]]:
 
 def slow_requests(loop: Loop) -> Finding | None:
     """Find what the slowest tenth of the requests of a name spend more time on than typical ones, if it is one thing."""
-    if loop.unit is not Unit.REQUEST:
-        return None
     account = _account(loop)
     names = names_by_time(loop.trace)
     found = [

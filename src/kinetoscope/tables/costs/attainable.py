@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-CALL, FIRST_TOUCH, STREAM, RANDOM = "call", "first touch", "stream", "random"
-"""Curves of no family: an operator that does nothing, memory that is touched for the first time, reading and writing memory, random numbers."""
+CALL, STREAM, RANDOM = "call", "stream", "random"
+"""Curves of no family: an operator that does nothing, reading and writing memory, random numbers."""
 
 # Families that are as fast as memory is, each by the bytes they move; others than these by their operations.
 _BY_BYTES = {
@@ -192,11 +192,6 @@ class Rates:
                     found[rows] = np.maximum(found[rows], least_ns)
         return found
 
-    def first_touch_ns(self, size: NDArray[np.int64]) -> Floats | None:
-        """What the system takes to hand out so many bytes of memory that was not used before; None where that was not measured."""
-        curve = self.curves.get(FIRST_TOUCH)
-        return None if curve is None else np.where(size > 0, curve.least_ns(np.maximum(size, 1.0)), 0.0)
-
 
 @derived
 def rates_of(trace: TraceData) -> Rates:
@@ -209,7 +204,7 @@ def rates_of(trace: TraceData) -> Rates:
     curves = {
         name: curve
         for name, points in stored.items()
-        if name != CALL and (curve := Curve.of(points, 0.0 if name == FIRST_TOUCH else call_ns)) is not None
+        if name != CALL and (curve := Curve.of(points, call_ns)) is not None
     }
     seen = _seen(trace, call_ns)
     fixed_ns = call_ns if CALL in stored else max(call_ns, _USUAL_CALL_NS)
@@ -263,8 +258,6 @@ def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
         if (made := _envelope([one for one in of_curve if one[0] >= _SOMETHING]))
     }
     found[CALL] = [(1.0, call_ns)]
-    if touched := _first_touch(trace):
-        found[FIRST_TOUCH] = touched
     return found
 
 
@@ -275,31 +268,6 @@ def _envelope(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
         if not found or (size < found[-1][0] and time < found[-1][1]):
             found.append((size, time))
     return found[::-1]
-
-
-def _first_touch(trace: TraceData) -> list[tuple[float, float]]:
-    """What zeros in fresh memory take longer than filling memory in use."""
-    spans, costs = trace.columns("spans"), costs_of(trace)
-    fresh, used = (
-        {
-            int(size): float(np.median(spans["duration_ns"][rows[costs.bytes_moved[rows] == size]]))
-            for size in np.unique(costs.bytes_moved[rows])
-        }
-        for rows in (
-            np.flatnonzero(costs.counted.counts & (spans["name"] == _string(trace, name)))
-            for name in ("aten::zero_", "aten::fill_")
-        )
-    )
-    return [
-        (float(size), max(time - used[size], 1.0))
-        for size, time in fresh.items()
-        if size in used and size >= FRESH_BYTES
-    ]
-
-
-def _string(trace: TraceData, text: str) -> int:
-    """The row of a string; -2 where the trace does not have it."""
-    return trace.strings.index(text) if text in trace.strings else -2
 
 
 def _seen_call_ns(trace: TraceData) -> float:
