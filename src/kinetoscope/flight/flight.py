@@ -409,7 +409,7 @@ class FlightRecorder:
         if isinstance(exc_val, Exception):
             self._crashed(exc_val)
         elif isinstance(exc_val, SystemExit) and exc_val.code not in (None, 0):
-            self._exits(exc_val.code, exc_val.__context__)
+            self._exits(exc_val.code, exc_val.__context__, exc_val)
         self.stop()
 
     # ------------------------------------------------------------------------------------------------------ start
@@ -852,13 +852,13 @@ class FlightRecorder:
             facts = {"what": _exception_text(error), "sight": asdict(sight_of_exception(error))}
             self._incident(reason, facts, ends=True)
 
-    def _exits(self, code: object, error: BaseException | None) -> None:
+    def _exits(self, code: object, error: BaseException | None, raised: SystemExit | None = None) -> None:
         """Remember a `sys.exit` that is no success: it is an incident if the recorder stops in the same step."""
         reason = "exit" if error is None else "oom" if is_out_of_memory(error) else "crash"
         facts: dict[str, Any] = {"what": f"sys.exit({str(code)[:200]})"}
         if error is not None:
             facts["what"] += f", after {_exception_text(error)}"
-            facts["sight"] = asdict(sight_of_exception(error))
+        facts["sight"] = asdict(sight_of_exception(error or raised))
         self._exit = (self._count.number, reason, facts)
 
     def _keep_exit(self) -> None:

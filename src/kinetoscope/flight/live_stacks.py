@@ -157,9 +157,9 @@ def sight(process: int, layout: Layout, thread: int = 0) -> Sight | None:
     return Sight(main.program_line, state, main.collective, tuple(_workers(process, layout)), at)
 
 
-def sight_of_exception(error: BaseException) -> Sight:
-    """Where an exception was raised: the program's innermost line of its traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
+def sight_of_exception(error: BaseException | None) -> Sight:
+    """Where an exception was raised: the program's innermost line of its traceback, or without one of the stack of the caller."""
+    frames = traceback.extract_stack() if error is None else traceback.extract_tb(error.__traceback__)
     return Sight(
         program_line(tuple(StackLine(one.filename, one.lineno or 0, one.name) for one in frames)), ""
     )
