@@ -89,6 +89,11 @@ def accounts(trace: TraceData) -> list[ProcessAccount]:
     return attributed(trace) if left_out is None else attribute(trace, left_out)
 
 
+def account_of_process(trace: TraceData, process: int) -> ProcessAccount | None:
+    """The account of a process, a row of `processes`; None where it has none."""
+    return next((one for one in accounts(trace) if one.window.activity.owner.process == process), None)
+
+
 def _left_out(trace: TraceData) -> LeftOut | None:
     """What findings say that the program can leave out; None for nothing."""
     claims = [
@@ -270,17 +275,17 @@ def account_of(trace: TraceData) -> Account:
     for one in accounts(trace):
         pid = int(of_processes(trace, np.array([one.window.activity.owner.process], np.int32))["process"][0])
         for kind in np.unique(one.work.kind[one.counted]).tolist():
-            mine = one.counted & (one.work.kind == kind)
-            entry_ns = one.entry_ns[mine].sum(axis=0).tolist()
-            duration_ns = int(one.duration_ns[mine].sum())
+            of_kind = one.counted & (one.work.kind == kind)
+            entry_ns = one.entry_ns[of_kind].sum(axis=0).tolist()
+            duration_ns = int(one.duration_ns[of_kind].sum())
             known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * duration_ns
-            floor_ns = int(one.floor_ns[mine].sum())
+            floor_ns = int(one.floor_ns[of_kind].sum())
             kinds.append(
                 KindAccount(
                     one.window.activity.owner.process,
                     None if pid < 0 else pid,
                     kind,
-                    int(mine.sum()),
+                    int(of_kind.sum()),
                     duration_ns,
                     floor_ns if known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),

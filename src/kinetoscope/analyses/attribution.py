@@ -791,19 +791,20 @@ def _without_processor(cells: Cells, waited_ns: Rows) -> tuple[Cells, NDArray[np
         return cells, np.zeros(len(waited_ns))
     concerned = _needs_processor(cells)
     is_needed = ~concerned & np.isin(cells.entry, (Entry.NEEDED, Entry.UNKNOWN))
+    concerned_ns = np.bincount(
+        cells.step[concerned], weights=cells.time_ns[concerned], minlength=len(waited_ns)
+    ).astype(np.int64)
     taken = _taken(cells, concerned, waited_ns)
-    out = np.bincount(cells.step, weights=taken, minlength=len(waited_ns))
-    whole = np.bincount(cells.step[concerned], weights=cells.time_ns[concerned], minlength=len(waited_ns))
-    taken += _taken(cells, is_needed, waited_ns - out.astype(np.int64))
-    out = np.bincount(cells.step, weights=taken, minlength=len(waited_ns)).astype(np.int64)
+    taken += _taken(cells, is_needed, np.maximum(waited_ns - concerned_ns, 0))
+    step_taken_ns = np.bincount(cells.step, weights=taken, minlength=len(waited_ns)).astype(np.int64)
     columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
     columns["time_ns"] = cells.time_ns - taken
     # What is taken out whole is no part any more; mostly nothing is.
     left = columns["time_ns"] > 0
     if not left.all():
         columns = {name: values[left] for name, values in columns.items()}
-    waits = Cells.of(np.arange(len(out)), Entry.WAITING, Cause.PROCESSOR, out)
-    return Cells.joined([Cells(**columns), waits]), np.minimum(waited_ns / np.maximum(whole, 1.0), 1.0)
+    waits = Cells.of(np.arange(len(waited_ns)), Entry.WAITING, Cause.PROCESSOR, step_taken_ns)
+    return Cells.joined([Cells(**columns), waits]), np.minimum(waited_ns / np.maximum(concerned_ns, 1), 1.0)
 
 
 def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
@@ -811,10 +812,10 @@ def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(cells.step[rows], kind="stable")]
     steps, of = np.unique(cells.step[rows], return_inverse=True)
-    whole = np.bincount(of, weights=cells.time_ns[rows], minlength=len(steps))
-    amount = np.minimum(amount_ns[steps], whole.astype(np.int64))
+    step_ns = np.bincount(of, weights=cells.time_ns[rows], minlength=len(steps))
+    amount = np.minimum(amount_ns[steps], step_ns.astype(np.int64))
     taken = np.zeros(len(chosen), np.int64)
-    taken[rows] = np.minimum(_divided(amount, of, cells.time_ns[rows] / whole[of]), cells.time_ns[rows])
+    taken[rows] = np.minimum(_divided(amount, of, cells.time_ns[rows] / step_ns[of]), cells.time_ns[rows])
     return taken
 
 

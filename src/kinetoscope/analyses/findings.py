@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.account import account_of, accounts
+from kinetoscope.analyses.account import account_of, account_of_process
 from kinetoscope.analyses.hot_lines import CODE as ABOVE_FLOOR
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
@@ -155,8 +155,8 @@ def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
 
 def _above_floor_ns(loop: Loop) -> int:
     """What of the step time the trace by itself shows to be above the floor, that of operators of which it is not known what they need included."""
-    mine = [one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process]
-    floor_ns = sum(int(one.floor_ns[one.counted].sum()) for one in mine)
+    account = account_of_process(loop.trace, loop.process)
+    floor_ns = 0 if account is None else int(account.floor_ns[account.counted].sum())
     return max(loop.whole_ns - floor_ns, 0)
 
 

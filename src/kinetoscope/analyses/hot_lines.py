@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.account import account_of_process
 from kinetoscope.analyses.attribution import BLOCKED, ProcessAccount, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
@@ -51,9 +51,9 @@ def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
         loop: The training loop.
         found: What the rules found.
     """
-    mine = [one for one in accounts(loop.trace) if one.window.activity.owner.process == loop.process]
-    made = [(cause, _finding(loop, mine[0], cause)) for cause in _CHANGEABLE] if mine else []
-    return [one for cause, one in made if one is not None and not _is_covered(one, cause, found)]
+    account = account_of_process(loop.trace, loop.process)
+    by_cause = [] if account is None else [(cause, _finding(loop, account, cause)) for cause in _CHANGEABLE]
+    return [one for cause, one in by_cause if one is not None and not _is_covered(one, cause, found)]
 
 
 def _is_covered(one: Finding, cause: Cause, found: Sequence[Finding]) -> bool:

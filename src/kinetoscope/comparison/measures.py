@@ -12,7 +12,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.account import account_of_process
 from kinetoscope.analyses.attribution import ProcessAccount, frame_of_stacks
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
@@ -400,12 +400,9 @@ class _Recording:
 
     def account(self) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
-        found = [
-            one for one in accounts(self.trace) if one.window.activity.owner.process == self.loop.process
-        ]
-        if not found:
+        one = account_of_process(self.trace, self.loop.process)
+        if one is None:
             return _population([], *_nothing()[:3], self.steps)
-        one = found[0]
         cells = one.cells
         step = np.where(one.counted, np.cumsum(one.counted) - 1, -1)[cells.step]
         rows = np.flatnonzero(step >= 0)

@@ -49,7 +49,7 @@ class Unit(Enum):
 
     @property
     def time(self) -> str:
-        """What shares are of."""
+        """What percentages are of, as in `5 % of step time`."""
         return "recorded time" if self is Unit.RECORDING else f"{self.noun} time"
 
     @property
@@ -92,11 +92,11 @@ class UnitsOfWork:
     kind: Rows
 
     def __len__(self) -> int:
-        """The number of units."""
+        """How many steps or requests these are; of recordings one for each process."""
         return len(self.row)
 
     def __getitem__(self, chosen: Rows | Mask) -> UnitsOfWork:
-        """Some of them."""
+        """The units at some places, or where a mask is true."""
         columns = (
             "row",
             "process",
@@ -115,7 +115,7 @@ class UnitsOfWork:
 
     @property
     def duration_ns(self) -> Rows:
-        """How long each takes."""
+        """How long the extent of each is, in nanoseconds."""
         return self.end_ns - self.start_ns
 
     @property
