@@ -89,11 +89,6 @@ def accounts(trace: TraceData) -> list[ProcessAccount]:
     return attributed(trace) if left_out is None else attribute(trace, left_out)
 
 
-def account_of_process(trace: TraceData, process: int) -> ProcessAccount | None:
-    """The account of a process, a row of `processes`; None where it has none."""
-    return next((one for one in accounts(trace) if one.window.activity.owner.process == process), None)
-
-
 def _left_out(trace: TraceData) -> LeftOut | None:
     """What findings say that the program can leave out; None for nothing."""
     claims = [

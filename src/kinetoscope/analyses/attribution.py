@@ -202,6 +202,11 @@ def attributed(trace: TraceData) -> list[ProcessAccount]:
     return attribute(trace, None)
 
 
+def account_of_process(accounts: list[ProcessAccount], process: int) -> ProcessAccount | None:
+    """The account of a process, a row of `processes`; None where it has none."""
+    return next((one for one in accounts if one.window.activity.owner.process == process), None)
+
+
 def attribute(trace: TraceData, left_out: LeftOut | None) -> list[ProcessAccount]:
     """The account of each process with steps or, where none has any, of those with requests, else of all that was recorded of each.
 

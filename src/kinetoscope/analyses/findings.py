@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.account import account_of, account_of_process
+from kinetoscope.analyses.account import account_of, accounts
+from kinetoscope.analyses.attribution import account_of_process
 from kinetoscope.analyses.hot_lines import CODE as ABOVE_FLOOR
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
@@ -155,7 +156,7 @@ def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
 
 def _above_floor_ns(loop: Loop) -> int:
     """What of the step time the trace by itself shows to be above the floor, that of operators of which it is not known what they need included."""
-    account = account_of_process(loop.trace, loop.process)
+    account = account_of_process(accounts(loop.trace), loop.process)
     floor_ns = 0 if account is None else int(account.floor_ns[account.counted].sum())
     return max(loop.whole_ns - floor_ns, 0)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.account import account_of_process
-from kinetoscope.analyses.attribution import BLOCKED, ProcessAccount, wait_of
+from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.attribution import BLOCKED, ProcessAccount, account_of_process, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
 from kinetoscope.analyses.repeats import repeats_of
@@ -51,7 +51,7 @@ def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
         loop: The training loop.
         found: What the rules found.
     """
-    account = account_of_process(loop.trace, loop.process)
+    account = account_of_process(accounts(loop.trace), loop.process)
     by_cause = [] if account is None else [(cause, _finding(loop, account, cause)) for cause in _CHANGEABLE]
     return [one for cause, one in by_cause if one is not None and not _is_covered(one, cause, found)]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.attribution import attributed
+from kinetoscope.analyses.attribution import account_of_process, attributed
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
@@ -775,12 +775,10 @@ class Loop:
     @cached_property
     def _processor_share(self) -> NDArray[np.float64]:
         """For each step the share of the Python in it that was spent without a processor, as the account has it."""
-        shares = [
-            one.processor_share[~one.work.is_start_up]
-            for one in attributed(self.trace)
-            if one.window.activity.owner.process == self.process and self.unit is not Unit.RECORDING
-        ]
-        return shares[0] if shares else np.zeros(len(self.start_ns))
+        account = account_of_process(attributed(self.trace), self.process)
+        if account is None or self.unit is Unit.RECORDING:
+            return np.zeros(len(self.start_ns))
+        return account.processor_share[account.counted]
 
     @cached_property
     def _in_other_libraries(self) -> NDArray[np.bool_]:

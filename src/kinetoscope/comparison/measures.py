@@ -12,8 +12,8 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.account import account_of_process
-from kinetoscope.analyses.attribution import ProcessAccount, frame_of_stacks
+from kinetoscope.analyses.account import accounts
+from kinetoscope.analyses.attribution import ProcessAccount, account_of_process, frame_of_stacks
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
 from kinetoscope.model import units
@@ -400,7 +400,7 @@ class _Recording:
 
     def account(self) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
-        one = account_of_process(self.trace, self.loop.process)
+        one = account_of_process(accounts(self.trace), self.loop.process)
         if one is None:
             return _population([], *_nothing()[:3], self.steps)
         cells = one.cells
