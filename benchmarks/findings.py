@@ -21,8 +21,8 @@ import kinetoscope
 from benchmarks.big_traces import pattern, write_trace
 from benchmarks.harness import Result, run
 from kinetoscope.analyses.findings import examine
-from kinetoscope.analyses.repeats import repeats_of
 from kinetoscope.examples import train_convnet, train_gpt
+from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.trace import Trace
 from tests.analyses import planted, planted_devices
 from tests.support.undisturbed import undisturbed

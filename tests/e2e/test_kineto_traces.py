@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import kinetoscope
+from kinetoscope.ledger.breakdown import PARTS
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.breakdown import PARTS
 from tests.support.plain_chrome import (
     COPIES,
     DEVICE_WORK,

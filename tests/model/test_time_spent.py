@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kinetoscope.ledger import breakdown
+from kinetoscope.ledger.steps import STEP_PARTS
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, PARTS, Cause, part_words, words_of
-from kinetoscope.tables import breakdown
 from kinetoscope.tables.host import requests
-from kinetoscope.tables.host.steps import STEP_PARTS
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "kinetoscope"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from kinetoscope.analyses.findings import examine
 from kinetoscope.comparison.measures import run_of
 from kinetoscope.display.sentence import plain
+from kinetoscope.ledger.breakdown import PARTS, breakdown
 from kinetoscope.model.schema import SampleState
 from kinetoscope.model.time_spent import Cause
-from kinetoscope.tables.breakdown import PARTS, breakdown
 from kinetoscope.tables.processor_waits import processor_waits
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,7 +2,6 @@
 
 __all__ = [
     "account",
-    "attribution",
     "finding",
     "findings",
     "flame",

@@ -14,14 +14,14 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
-from kinetoscope.analyses.attribution import (
+from kinetoscope.analyses.rule_findings import rule_findings
+from kinetoscope.ledger.ledger import (
     LeftOut,
     ProcessAccount,
     attribute,
     attributed,
     frame_of_stacks,
 )
-from kinetoscope.analyses.rule_findings import rule_findings
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table

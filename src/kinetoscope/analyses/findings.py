@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.analyses.account import account_of, accounts
-from kinetoscope.analyses.attribution import account_of_process
 from kinetoscope.analyses.hot_lines import CODE as ABOVE_FLOOR
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
 from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
+from kinetoscope.ledger.ledger import account_of_process
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table

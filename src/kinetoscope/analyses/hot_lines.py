@@ -11,13 +11,13 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import accounts
-from kinetoscope.analyses.attribution import BLOCKED, ProcessAccount, account_of_process, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
-from kinetoscope.analyses.repeats import repeats_of
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
-from kinetoscope.analyses.waste import good_length, table_rows, transform_length
 from kinetoscope.display.sentence import sentence
+from kinetoscope.ledger.avoidable_work.repeats import repeats_of
+from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, transform_length
+from kinetoscope.ledger.ledger import BLOCKED, ProcessAccount, account_of_process, wait_of
 from kinetoscope.model import units
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.attribution import account_of_process, attributed
 from kinetoscope.analyses.loop_device import LoopDevice
+from kinetoscope.ledger.breakdown import StepTime, step_time
+from kinetoscope.ledger.ledger import account_of_process, attributed
+from kinetoscope.ledger.parts import parts_of_units
+from kinetoscope.ledger.steps import closures
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
@@ -20,14 +23,13 @@ from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.time_spent import part_words
-from kinetoscope.tables.breakdown import StepTime, host_shares, step_time
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.data_loading import in_waits, loading_spans
+from kinetoscope.tables.host.host_shares import host_shares
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import ran_in_requests
-from kinetoscope.tables.host.steps import closures
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
 from kinetoscope.tables.intervals import Intervals, united
 from kinetoscope.tables.processor_waits import processor_waits
@@ -218,7 +220,7 @@ class Loop:
     def processor_wait_ns(self) -> int:
         """How long the loop's thread was ready to run in the steps, but had no processor; 0 where it was not recorded."""
         if self.unit is Unit.STEP:
-            return int(self.work.parts[part_words("processor_wait_ns")].sum())
+            return int(parts_of_units(self.work)[part_words("processor_wait_ns")].sum())
         return sum(
             int(processor_waits(self.trace, thread).within(start, end).sum())
             for thread, start, end in self.stretches

@@ -13,6 +13,8 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
 from kinetoscope.display.step_kinds import StepKind, kinds_in_words
+from kinetoscope.ledger.breakdown import StepTime, busiest_places, step_time
+from kinetoscope.ledger.steps import phase_moments, phase_times
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import host_work, operator_spans
@@ -21,18 +23,17 @@ from kinetoscope.model.processes import host_threads, of_processes
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.breakdown import HostShares, StepTime, busiest_places, host_shares, step_time
 from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.device.kernels import kernels
 from kinetoscope.tables.device.streams import devices
+from kinetoscope.tables.host.host_shares import HostShares, host_shares
 from kinetoscope.tables.host.lines import lines, lines_in
 from kinetoscope.tables.host.modules import modules, modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.requests import NAMES_OF_PARTS, request_names
 from kinetoscope.tables.host.requests import PARTS as PARTS_OF_REQUESTS
-from kinetoscope.tables.host.steps import phase_moments, phase_times
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds

@@ -13,10 +13,10 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
-from kinetoscope.analyses.attribution import frame_of_stacks
 from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.analyses.replay import Replay, Steps
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
+from kinetoscope.ledger.ledger import frame_of_stacks
 from kinetoscope.model.processes import process_runs
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.tables.device.collectives import collectives
@@ -26,7 +26,7 @@ from kinetoscope.tables.stacks import span_stacks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.analyses.attribution import ProcessAccount
+    from kinetoscope.ledger.ledger import ProcessAccount
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]

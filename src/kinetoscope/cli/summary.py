@@ -17,11 +17,11 @@ from kinetoscope.display.description import command_line, completeness, lost, pe
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut, folded
 from kinetoscope.launcher.overhead import records_of
+from kinetoscope.ledger.breakdown import part_names
 from kinetoscope.model import units
 from kinetoscope.model.losses import consequence, counted
 from kinetoscope.model.schema import Phase
 from kinetoscope.summaries import SUFFIX
-from kinetoscope.tables.breakdown import part_names
 from kinetoscope.tables.host.source_lines import line_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.overview import HostTime, Overview
     from kinetoscope.launcher.overhead import Overhead, Records
     from kinetoscope.launcher.recording import Finished
-    from kinetoscope.tables.breakdown import StepTime
+    from kinetoscope.ledger.breakdown import StepTime
     from kinetoscope.trace import Trace
 
 

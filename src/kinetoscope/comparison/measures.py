@@ -13,9 +13,10 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
-from kinetoscope.analyses.attribution import ProcessAccount, account_of_process, frame_of_stacks
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
+from kinetoscope.ledger.ledger import ProcessAccount, account_of_process, frame_of_stacks
+from kinetoscope.ledger.parts import parts_of_units
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work
@@ -284,7 +285,7 @@ class _Recording:
 
     def parts(self) -> Population:
         """The step itself, and what the process did at each moment of it."""
-        used = {name: time_ns for name, time_ns in self.loop.work.parts.items() if time_ns.any()}
+        used = {name: time_ns for name, time_ns in parts_of_units(self.loop.work).items() if time_ns.any()}
         keys: list[Key] = [(name,) for name in used]
         row, step = np.repeat(np.arange(len(used)), self.steps), np.tile(np.arange(self.steps), len(used))
         time_ns = np.concatenate([np.zeros(0), *used.values()])

@@ -22,7 +22,7 @@ import numpy as np
 
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.tables.breakdown import host_shares
+from kinetoscope.tables.host.host_shares import host_shares
 from kinetoscope.tables.processor_waits import processor_waits, running_thread
 from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.windows import recorded_extent

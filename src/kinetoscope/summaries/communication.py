@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.ledger.breakdown import PARTS
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_step
 from kinetoscope.summaries.sections import medians_of
-from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.device.collectives import bus_factor
 
 if TYPE_CHECKING:

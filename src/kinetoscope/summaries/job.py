@@ -14,6 +14,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import Report, table_of
 from kinetoscope.comparison.kinds import most_of, typical_operators
+from kinetoscope.ledger.breakdown import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
@@ -28,7 +29,6 @@ from kinetoscope.summaries.replay import without_lateness
 from kinetoscope.summaries.sections import Sections, codes_of, medians_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
-from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from kinetoscope._errors import FormatError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
+from kinetoscope.ledger.breakdown import PARTS, breakdown, busiest_places
 from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
@@ -29,7 +30,6 @@ from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import is_stream, open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.sketch import Sketches
-from kinetoscope.tables.breakdown import PARTS, breakdown, busiest_places
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.step_kinds import operators_of_kinds

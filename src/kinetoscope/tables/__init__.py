@@ -1,12 +1,12 @@
 """Facts: pure functions from a trace to a table."""
 
 __all__ = [
-    "breakdown",
     "costs",
     "device",
     "host",
     "intervals",
     "memory",
+    "named_steps",
     "processor_waits",
     "shares",
     "stacks",
@@ -17,8 +17,6 @@ __all__ = [
 ]
 
 TABLES = {
-    "breakdown": "breakdown",
-    "overlap": "breakdown",
     "step_kinds": "step_kinds",
     "flops": "costs.flops",
     "flops_coverage": "costs.flops",

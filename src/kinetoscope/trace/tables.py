@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope import analyses, model, tables
+from kinetoscope import analyses, ledger, model, tables
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.formats import execution_trace
@@ -102,7 +102,7 @@ def definition(name: str) -> TableDefinition:
 
 
 # Each room knows its tables; their order is that of the documentation.
-_ROOMS = (host, tables, memory, device, analyses, execution_trace, model)
+_ROOMS = (host, ledger, tables, memory, device, analyses, execution_trace, model)
 TABLES: dict[str, str] = {
     name: f"{room.__name__}.{module}" for room in _ROOMS for name, module in room.TABLES.items()
 }

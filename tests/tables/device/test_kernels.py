@@ -6,9 +6,9 @@ from kinetoscope import ArgumentError
 from kinetoscope import open as open_trace
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.evaluate import is_generated_launch
+from tests.ledger.test_breakdown import NCCL, traces
 from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
-from tests.tables.test_breakdown import NCCL, traces
 
 
 def launched():

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 
 from kinetoscope.model.schema import SpanKind
+from tests.ledger.test_breakdown import NCCL, traces
 from tests.support.trace_builder import TraceBuilder
-from tests.tables.test_breakdown import NCCL, traces
 
 
 def two_streams():

@@ -1,7 +1,7 @@
 """What is told of several processes together."""
 
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.tables.breakdown import host_shares
+from kinetoscope.tables.host.host_shares import host_shares
 from kinetoscope.tables.host.modules import modules_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from tests.support.trace_builder import TraceBuilder

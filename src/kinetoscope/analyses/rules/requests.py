@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.attribution import attributed, wait_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import Ran, more_on_average
 from kinetoscope.display.sentence import sentence
+from kinetoscope.ledger.ledger import attributed, wait_of
 from kinetoscope.model import units
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.host.python_time import charged, gaps
@@ -26,7 +26,7 @@ from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.analyses.attribution import ProcessAccount
+    from kinetoscope.ledger.ledger import ProcessAccount
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]

@@ -20,11 +20,11 @@ from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.step_difference import more_than_all_others
 from kinetoscope.analyses.warm_up import warm_up
 from kinetoscope.display.sentence import sentence
+from kinetoscope.ledger.steps import compile_ns
 from kinetoscope.model import units
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.time_spent import part_words
-from kinetoscope.tables.host.steps import compile_ns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,8 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
-from kinetoscope.analyses.waste import waste_of
 from kinetoscope.display.sentence import sentence
+from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model import units
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.tables.stacks import stacks_inside

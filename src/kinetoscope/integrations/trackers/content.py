@@ -15,9 +15,9 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.analyses.findings import examine, headline, table_of, unknown_lines
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
+from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
 from kinetoscope.tables.host.modules import modules
-from kinetoscope.tables.host.steps import steps
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace

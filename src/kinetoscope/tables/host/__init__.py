@@ -3,6 +3,7 @@
 __all__ = [
     "compiling",
     "data_loading",
+    "host_shares",
     "lines",
     "modules",
     "ops",
@@ -12,7 +13,6 @@ __all__ = [
     "rebuilt_calls",
     "requests",
     "source_lines",
-    "steps",
     "units_of_work",
 ]
 
@@ -22,7 +22,6 @@ TABLES = {
     "module_operators": "modules",
     "histogram": "places",
     "instances": "places",
-    "steps": "steps",
     "lines": "lines",
     "stacks": "lines",
     "samples": "samples",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.hierarchy import Hierarchy
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.breakdown import HostShares
+    from kinetoscope.tables.host.host_shares import HostShares
 
 
 def by_module(

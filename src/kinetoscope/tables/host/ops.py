@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.breakdown import HostShares
+    from kinetoscope.tables.host.host_shares import HostShares
 
 OPS_SCHEMA = Table(
     "ops",

@@ -12,17 +12,13 @@ import numpy as np
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.steps import step_at
-from kinetoscope.model.time_spent import part_words
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.requests import (
-    PARTS,
     kinds_of_requests,
-    parts_of_requests,
     request_at,
     requests_as_steps,
     requests_of,
 )
-from kinetoscope.tables.host.steps import STEP_PARTS, step_parts
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import recorded_extent
@@ -124,17 +120,6 @@ class UnitsOfWork:
         if self.unit is Unit.STEP:
             return np.asarray(self.trace.column("steps", "number")[self.row], dtype=np.int64)
         return np.maximum(self.row, 0)
-
-    @property
-    def parts(self) -> dict[str, Rows]:
-        """For each part, in words, how long each unit spends on it: together its duration; no parts of a recording."""
-        names, parts_of = {
-            Unit.STEP: (STEP_PARTS, step_parts),
-            Unit.REQUEST: (PARTS, parts_of_requests),
-            Unit.RECORDING: ((), lambda _: {}),
-        }[self.unit]
-        times = parts_of(self.trace)
-        return {part_words(name): times[name][self.row] for name in names}
 
     def place_at(self, time_ns: Rows, thread: NDArray[Any]) -> Rows:
         """The place of the unit that the host works for at some moments of threads; -1 for none."""

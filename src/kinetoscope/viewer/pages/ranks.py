@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.ledger.breakdown import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.summaries.lateness import less_waiting
-from kinetoscope.tables.breakdown import PARTS
 from kinetoscope.viewer.pages.findings import described
 from kinetoscope.viewer.requests import Limited, choice, integer
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 
+from tests.ledger.test_breakdown import NCCL, traces
 from tests.support.trace_builder import TraceBuilder
-from tests.tables.test_breakdown import NCCL, traces
 
 
 def test_what_runs_beside_computing_is_hidden_and_the_rest_exposed():

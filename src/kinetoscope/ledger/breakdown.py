@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import running_thread, waits_in, without_waits
-from kinetoscope.tables.step_extents import start_up_steps, step_extents
+from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
     Windows,
@@ -23,7 +22,6 @@ from kinetoscope.tables.windows import (
     in_order_of_time,
     owned,
     place_columns,
-    recorded_extent,
     windows,
 )
 
@@ -164,51 +162,6 @@ def busiest_places(trace: TraceData) -> dict[ProcessRow, StepTime]:
         if place.working_ns >= places.setdefault(place.process, place).working_ns:
             places[place.process] = place
     return places
-
-
-@dataclass(frozen=True)
-class HostShares:
-    """What the host's spans are shares of, in lists of operators, modules and lines.
-
-    Attributes:
-        counts: Which spans are shown: those in the steps of their process, start-up and the marks of steps left out; of processes
-            without steps, all.
-        own_ns: The self time of these, 0 for all others.
-        whole_ns: The time that shares are of: that of the steps, or all that was recorded.
-        in_steps: Whether it is that of steps.
-        process: The row of the process in `processes`; None for all that have steps or, where none has any, for all.
-    """
-
-    counts: NDArray[np.bool_]
-    own_ns: NDArray[np.int64]
-    whole_ns: int
-    in_steps: bool
-    process: ProcessRow | None
-
-
-@derived
-def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShares:
-    """What lists of the host's work show, and what their shares are of; once for a trace.
-
-    Args:
-        trace: The trace.
-        process: A row of `processes`; None for all processes that have steps or, where none has any, for all.
-    """
-    spans, steps = trace.columns("spans"), trace.columns("steps")
-    counts = host_work(trace, with_steps=False).mask.copy()
-    counted = ~start_up_steps(trace)
-    rows = [ProcessRow(row) for row in range(len(trace.columns("processes")))] or [ProcessRow(-1)]
-    if process is not None:
-        rows = [process]
-        counts &= trace.column("threads", "process_row")[spans["thread"]] == process
-        counted &= steps["process_row"] == process
-    if counted.any():
-        counts &= np.append(counted, False)[spans["step"]]
-        whole_ns = int(step_extents(trace).duration_ns[counted].sum())
-    else:
-        extents = [recorded_extent(trace, row) for row in rows]
-        whole_ns = sum(last - first for first, last in extents)
-    return HostShares(counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()), process)
 
 
 def _breakdown_parts(trace: TraceData, window: Windows) -> dict[str, NDArray[np.int64]]:

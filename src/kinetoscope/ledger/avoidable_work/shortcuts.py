@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.distinct_calls import VIEWS, Call, Calls, Shape, result_of
+from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Call, Calls, Shape, result_of
 from kinetoscope.model.hierarchy import is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow

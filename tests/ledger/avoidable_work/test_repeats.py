@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 import kinetoscope
-from kinetoscope.analyses.repeats import repeats_of
+from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.model.time_spent import CAUSES, Cause
 from kinetoscope.trace import concatenate
 from tests.support.trace_builder import TraceBuilder

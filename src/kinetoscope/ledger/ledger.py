@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.waste import called_again, waste_of
+from kinetoscope.ledger.avoidable_work.waste import called_again, waste_of
+from kinetoscope.ledger.steps import step_parts
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
@@ -32,7 +33,6 @@ from kinetoscope.tables.device.work import WorkCategory, device_work
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import parts_of_requests, requests_of
-from kinetoscope.tables.host.steps import step_parts
 from kinetoscope.tables.host.units_of_work import Unit, UnitsOfWork, units_of_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.processor_waits import processor_waits

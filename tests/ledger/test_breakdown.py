@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError
+from kinetoscope.ledger.breakdown import PARTS
 from kinetoscope.model.schema import SampleState, SpanKind
-from kinetoscope.tables.breakdown import PARTS
 from tests.support.trace_builder import TraceBuilder
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
 
 import kinetoscope
-from kinetoscope.analyses.waste import waste_of
+from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model.time_spent import Cause
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import kinetoscope
-from kinetoscope.analyses.waste import waste_of
+from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
 from tests.support.trace_builder import TraceBuilder

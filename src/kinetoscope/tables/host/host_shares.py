@@ -1,0 +1,64 @@
+"""What the host's spans are shares of in lists of operators, modules and lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.model.hierarchy import host_work
+from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.step_extents import start_up_steps, step_extents
+from kinetoscope.tables.windows import recorded_extent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+
+@dataclass(frozen=True)
+class HostShares:
+    """What the host's spans are shares of, in lists of operators, modules and lines.
+
+    Attributes:
+        counts: Which spans are shown: those in the steps of their process, start-up and the marks of steps left out; of processes
+            without steps, all.
+        own_ns: The self time of these, 0 for all others.
+        whole_ns: The time that shares are of: that of the steps, or all that was recorded.
+        in_steps: Whether it is that of steps.
+        process: The row of the process in `processes`; None for all that have steps or, where none has any, for all.
+    """
+
+    counts: NDArray[np.bool_]
+    own_ns: NDArray[np.int64]
+    whole_ns: int
+    in_steps: bool
+    process: ProcessRow | None
+
+
+@derived
+def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShares:
+    """What lists of the host's work show, and what their shares are of; once for a trace.
+
+    Args:
+        trace: The trace.
+        process: A row of `processes`; None for all processes that have steps or, where none has any, for all.
+    """
+    spans, steps = trace.columns("spans"), trace.columns("steps")
+    counts = host_work(trace, with_steps=False).mask.copy()
+    counted = ~start_up_steps(trace)
+    rows = [ProcessRow(row) for row in range(len(trace.columns("processes")))] or [ProcessRow(-1)]
+    if process is not None:
+        rows = [process]
+        counts &= trace.column("threads", "process_row")[spans["thread"]] == process
+        counted &= steps["process_row"] == process
+    if counted.any():
+        counts &= np.append(counted, False)[spans["step"]]
+        whole_ns = int(step_extents(trace).duration_ns[counted].sum())
+    else:
+        extents = [recorded_extent(trace, row) for row in rows]
+        whole_ns = sum(last - first for first, last in extents)
+    return HostShares(counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()), process)
