@@ -13,7 +13,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from tests.support import warm_python
 
 pytest.importorskip("torch", reason="these programs compute with PyTorch")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kinetoscope
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.schema import SpanKind
 from tests.support.plain_chrome import (
     COPIES,

@@ -8,7 +8,7 @@ from torch.profiler import profile as torch_profile
 
 import kinetoscope
 from kinetoscope import ProfilerActivity
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from tests.gpu.conftest import activity_of
 
 OPERATORS = ["mul", "neg", "add", "exp", "mul", "mul", "sub", "neg"]

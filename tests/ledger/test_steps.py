@@ -16,7 +16,8 @@ def test_a_step_is_divided_into_its_phases():
     first, second = builder.build().table("steps").to_pylist()
     assert first == {
         "number": 0, "start_ns": 0, "duration_ns": 900, "operators": 4, "forward_ns": 100, "backward_ns": 52, "optimizer_ns": 60,
-        "operator_ns": 172, "data_wait_ns": 0, "device_wait_ns": 0, "python_ns": 728, "blocked_ns": 0, "processor_wait_ns": 0, "compile_ns": 0,
+        "compute_ns": 172, "communication_ns": 0, "copy_ns": 0, "data_wait_ns": 0, "device_wait_ns": 0, "host_wait_ns": 728, "blocked_ns": 0,
+        "garbage_ns": 0, "processor_wait_ns": 0, "idle_ns": 0, "compile_ns": 0,
         "largest_gap_ns": 470, "largest_gap_file": None, "largest_gap_line": None,
         "peak_bytes": None, "flops": None, "flops_covered_percent": pytest.approx(100 * 52 / 172), "flops_per_s": None, "mfu": None, "span": 0, "name": None, "arguments": None, "source": "marked",
         "start_up": False, "process": 4242, "rank": None,

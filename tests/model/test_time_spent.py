@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetoscope.ledger import breakdown
-from kinetoscope.ledger.steps import STEP_PARTS
+from kinetoscope.ledger import parts
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, PARTS, Cause, part_words, words_of
-from kinetoscope.tables.host import requests
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "kinetoscope"
@@ -40,7 +38,7 @@ def test_the_page_names_no_wait_by_itself():
         assert not [name for name in DISTINCT if f'"{name}"' in page], path
 
 
-@pytest.mark.parametrize("columns", [breakdown.PARTS, requests.PARTS, STEP_PARTS])
+@pytest.mark.parametrize("columns", [parts.REQUEST_PARTS])
 def test_every_part_of_a_table_has_its_name_there(columns):
     names = [part_words(column) for column in columns]
     assert len(set(names)) == len(names)

@@ -74,7 +74,7 @@ def test_what_kills_each_process_takes_no_other_item_with_it(run, engine):
 
 def test_dask_blames_no_item_for_a_neighbor_that_kills_their_worker(tmp_path):
     import dask
-    from distributed import LocalCluster
+    from distributed import Client, LocalCluster
 
     items = [str(tmp_path / name) for name in ("victim", "neighbor")]
     with (
@@ -83,6 +83,9 @@ def test_dask_blames_no_item_for_a_neighbor_that_kills_their_worker(tmp_path):
     ):
         address = cluster.scheduler_address
         found = dict(engine_of("dask")(killed_with_neighbor, items, workers=None, address=address))
+        # A cluster that is closed while it starts a worker anew fails.
+        with Client(address) as client:
+            client.wait_for_workers(1)
     assert found[1] == "neighbor"
     assert isinstance(found[0], Exception)
 

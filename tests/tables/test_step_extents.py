@@ -10,6 +10,7 @@ from kinetoscope.analyses.findings import examine
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.overview import Overview
 from kinetoscope.comparison.measures import run_of
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import device_work
 from kinetoscope.tables.intervals import Intervals
@@ -218,9 +219,8 @@ def test_extents_do_not_overlap_and_hold_all_work_of_steps(steps, devices, strea
         assert (starters(trace).call[work.rows] >= 0).all()
         every = Intervals.of(extents.start_ns, extents.end_ns)
         assert every.within(work.start_ns, work.end_ns).sum() == (work.end_ns - work.start_ns).sum()
-    parts = ["operator_ns", "data_wait_ns", "device_wait_ns", "python_ns", "blocked_ns", "processor_wait_ns"]
     rows = trace.table("steps").to_pylist()
-    assert [sum(row[part] for part in parts) for row in rows] == extents.duration_ns.tolist()
+    assert [sum(row[part] for part in PARTS) for row in rows] == extents.duration_ns.tolist()
     loop = Loop(trace)
     if extents.is_ahead.any() and loop.device is not None:
         names = trace.column("spans", "name")[loop.device.kernels]

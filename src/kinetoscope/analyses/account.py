@@ -17,10 +17,10 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.rule_findings import rule_findings
 from kinetoscope.ledger.ledger import (
     LeftOut,
-    ProcessAccount,
-    attribute,
-    attributed,
+    ProcessLedger,
     frame_of_stacks,
+    ledger_of,
+    raw_ledger,
 )
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.processes import of_processes
@@ -83,10 +83,11 @@ _LEFT_OUT = {
 
 
 @derived
-def accounts(trace: TraceData) -> list[ProcessAccount]:
+def accounts(trace: TraceData) -> list[ProcessLedger]:
     """The account of each process with steps or, where none has any, of those with requests, else of all that was recorded of each."""
     left_out = _left_out(trace)
-    return attributed(trace) if left_out is None else attribute(trace, left_out)
+    raw = raw_ledger(trace)
+    return raw if left_out is None else [ledger_of(one.moments, left_out, one) for one in raw]
 
 
 def _left_out(trace: TraceData) -> LeftOut | None:
@@ -342,7 +343,7 @@ def _empty() -> dict[str, Any]:
     }
 
 
-def _columns(one: ProcessAccount, *, each: bool) -> dict[str, Any]:
+def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
     """The rows of one process, as columns."""
     trace, cells = one.trace, one.cells
     rows = np.flatnonzero(one.counted[cells.step] & (cells.time_ns > 0))

@@ -16,7 +16,7 @@ from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
 from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
-from kinetoscope.ledger.ledger import account_of_process
+from kinetoscope.ledger.ledger import ledger_of_process
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
@@ -156,7 +156,7 @@ def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
 
 def _above_floor_ns(loop: Loop) -> int:
     """What of the step time the trace by itself shows to be above the floor, that of operators of which it is not known what they need included."""
-    account = account_of_process(accounts(loop.trace), loop.process)
+    account = ledger_of_process(accounts(loop.trace), loop.process)
     floor_ns = 0 if account is None else int(account.floor_ns[account.counted].sum())
     return max(loop.whole_ns - floor_ns, 0)
 

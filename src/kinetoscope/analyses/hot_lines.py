@@ -17,7 +17,7 @@ from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.display.sentence import sentence
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, transform_length
-from kinetoscope.ledger.ledger import BLOCKED, ProcessAccount, account_of_process, wait_of
+from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of_process, wait_of
 from kinetoscope.model import units
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry
@@ -51,7 +51,7 @@ def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
         loop: The training loop.
         found: What the rules found.
     """
-    account = account_of_process(accounts(loop.trace), loop.process)
+    account = ledger_of_process(accounts(loop.trace), loop.process)
     by_cause = [] if account is None else [(cause, _finding(loop, account, cause)) for cause in _CHANGEABLE]
     return [one for cause, one in by_cause if one is not None and not _is_covered(one, cause, found)]
 
@@ -69,7 +69,7 @@ def _is_covered(one: Finding, cause: Cause, found: Sequence[Finding]) -> bool:
     return gain_ns >= COVERED * (one.gain_ns or 0)
 
 
-def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | None:
+def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None:
     """What one cause costs in all steps, at the line where it costs most."""
     cells = account.cells
     rows = np.flatnonzero(
@@ -103,14 +103,14 @@ def _finding(loop: Loop, account: ProcessAccount, cause: Cause) -> Finding | Non
     )
 
 
-def _is_everything(account: ProcessAccount, rows: Rows) -> bool:
+def _is_everything(account: ProcessLedger, rows: Rows) -> bool:
     """Whether some cells are nearly all that operators do: a program that runs one batch again and again, such as a benchmark, is meant to repeat it."""
     cells = account.cells
     computes = np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())
 
 
-def _usual_ns(account: ProcessAccount, rows: Rows) -> int:
+def _usual_ns(account: ProcessLedger, rows: Rows) -> int:
     """What some cells usually take: the median over the steps of each kind times their number, so that one slow step is no cause."""
     cells, steps = account.cells, np.flatnonzero(account.counted)
     each = np.bincount(cells.step[rows], weights=cells.time_ns[rows], minlength=len(account.window.step))[
@@ -120,7 +120,7 @@ def _usual_ns(account: ProcessAccount, rows: Rows) -> int:
     return int(usual_totals(np.zeros(len(steps), np.int64), np.arange(len(steps)), each, 1, kind)[0])
 
 
-def _worst_line(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]:
+def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
     """The line at which some cells take most, and those of them that are there; in an optimizer only if nowhere else."""
     cells = account.cells
     places: dict[Place, list[int]] = {}
@@ -132,7 +132,7 @@ def _worst_line(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place,
 
 
 def _words(
-    loop: Loop, account: ProcessAccount, cause: Cause, place: Place, rows: Rows, mine: Rows
+    loop: Loop, account: ProcessLedger, cause: Cause, place: Place, rows: Rows, mine: Rows
 ) -> tuple[tuple[Any, ...], str]:
     """What is said of a cause, as a text with its values, and what to change."""
     cells, here = account.cells, str(place) or "The program"
@@ -166,7 +166,7 @@ def _words(
     return (f"{loop.unit.subject} {what} in {place.named or here}{more}",), advice
 
 
-def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: Rows) -> str:
+def _repeat(loop: Loop, account: ProcessLedger, cause: Cause, here: str, mine: Rows) -> str:
     """What is said of work that repeats other work, with the place of that, too."""
     cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
     of = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
@@ -188,7 +188,7 @@ def _repeat(loop: Loop, account: ProcessAccount, cause: Cause, here: str, mine: 
     return f"{here} computes a result {known} in the {loop.unit.noun}"
 
 
-def _call(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]:
+def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
     """The call of which nearly all is among some cells, such as that of a whole network, or else the line where most of them are."""
     place, mine = _worst_line(loop, account, rows)
     node, inside = _whole_call(loop, account, mine)
@@ -196,7 +196,7 @@ def _call(loop: Loop, account: ProcessAccount, rows: Rows) -> tuple[Place, Rows]
     return (call, rows[inside[account.cells.stack[rows]]]) if call else (place, mine)
 
 
-def _whole_call(loop: Loop, account: ProcessAccount, mine: Rows) -> tuple[int, NDArray[np.bool_]]:
+def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, NDArray[np.bool_]]:
     """The outermost stack, at or above the one where most of some cells are, below which forward has little else; and which stacks are below it."""
     cells, spans = account.cells, loop.trace.columns("spans")
     parent = loop.trace.column("stacks", "parent")

@@ -12,9 +12,8 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.loop_device import LoopDevice
-from kinetoscope.ledger.breakdown import StepTime, step_time
-from kinetoscope.ledger.ledger import account_of_process, attributed
-from kinetoscope.ledger.parts import parts_of_units
+from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process, raw_ledger
+from kinetoscope.ledger.parts import StepTime, parts_of_ledger, parts_of_units, step_time
 from kinetoscope.ledger.steps import closures
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import is_outermost, lies_in
@@ -22,7 +21,6 @@ from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
-from kinetoscope.model.time_spent import part_words
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.compiling import compiles
@@ -32,7 +30,6 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import ran_in_requests
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
 from kinetoscope.tables.intervals import Intervals, united
-from kinetoscope.tables.processor_waits import processor_waits
 from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
 from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
@@ -145,7 +142,7 @@ class Loop:
         every = units_of_work(trace)
         self.unit, counted = every.unit, every[~every.is_start_up]
         if self.unit is Unit.REQUEST:
-            account = max(attributed(trace), key=lambda one: int(one.duration_ns.sum()))
+            account = max(raw_ledger(trace), key=lambda one: int(one.duration_ns.sum()))
             self.process: int = account.window.activity.owner.process
             self.thread, self.work = account.thread, account.work
         elif self.unit is Unit.STEP:
@@ -219,12 +216,21 @@ class Loop:
     @cached_property
     def processor_wait_ns(self) -> int:
         """How long the loop's thread was ready to run in the steps, but had no processor; 0 where it was not recorded."""
-        if self.unit is Unit.STEP:
-            return int(parts_of_units(self.work)[part_words("processor_wait_ns")].sum())
-        return sum(
-            int(processor_waits(self.trace, thread).within(start, end).sum())
-            for thread, start, end in self.stretches
-        )
+        if self.ledger is None:
+            return 0
+        return int(parts_of_ledger(self.ledger)["processor_wait_ns"][self.ledger.counted].sum())
+
+    @cached_property
+    def ledger(self) -> ProcessLedger | None:
+        """What its process spent the time of all steps on, without what findings say; None where nothing was recorded."""
+        return ledger_of_process(raw_ledger(self.trace), self.process)
+
+    @cached_property
+    def parts(self) -> dict[str, Rows]:
+        """For each part, in words, how long each step spends on it: together its duration; no parts of a recording."""
+        if self.ledger is None:
+            return {}
+        return {name: times[self.ledger.counted] for name, times in parts_of_units(self.ledger).items()}
 
     @cached_property
     def stretches(self) -> list[tuple[int, Rows, Rows]]:
@@ -777,10 +783,9 @@ class Loop:
     @cached_property
     def _processor_share(self) -> NDArray[np.float64]:
         """For each step the share of the Python in it that was spent without a processor, as the account has it."""
-        account = account_of_process(attributed(self.trace), self.process)
-        if account is None or self.unit is Unit.RECORDING:
+        if self.ledger is None or self.unit is Unit.RECORDING:
             return np.zeros(len(self.start_ns))
-        return account.processor_share[account.counted]
+        return self.ledger.processor_share[self.ledger.counted]
 
     @cached_property
     def _in_other_libraries(self) -> NDArray[np.bool_]:

@@ -13,7 +13,8 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
 from kinetoscope.display.step_kinds import StepKind, kinds_in_words
-from kinetoscope.ledger.breakdown import StepTime, busiest_places, step_time
+from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, part_names, step_time
+from kinetoscope.ledger.requests import request_names
 from kinetoscope.ledger.steps import phase_moments, phase_times
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, text_array
@@ -32,8 +33,6 @@ from kinetoscope.tables.host.lines import lines, lines_in
 from kinetoscope.tables.host.modules import modules, modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
-from kinetoscope.tables.host.requests import NAMES_OF_PARTS, request_names
-from kinetoscope.tables.host.requests import PARTS as PARTS_OF_REQUESTS
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds
@@ -375,7 +374,9 @@ class Overview:
     def requests(self) -> list[str]:
         """A sentence for each name of requests: how many, how long they took, on what, and what the slowest have more of."""
         rows = request_names(self.trace).to_pylist()
-        return [_of_requests(*pair) for pair in zip(rows[::2], rows[1::2], strict=True)]
+        on_host = all(place.device == "cpu" for place in self.places)
+        words = dict(zip(REQUEST_PARTS, part_names(on_host, REQUEST_PARTS), strict=True))
+        return [_of_requests(*pair, words) for pair in zip(rows[::2], rows[1::2], strict=True)]
 
     @cached_property
     def incident(self) -> Incident | None:
@@ -744,22 +745,22 @@ def _alike_together(table: pyarrow.Table) -> pyarrow.Table:
 _LEAST_OF_REQUEST = 0.05
 
 
-def _of_requests(of_all: Row, slowest: Row) -> str:
-    """The requests of one name in a sentence, from their two rows of `request_names`."""
+def _of_requests(of_all: Row, slowest: Row, words: dict[str, str]) -> str:
+    """The requests of one name in a sentence, from their two rows of `request_names`, with what their parts are called."""
     count, mean_ns = of_all["count"], of_all["total_ns"] / of_all["count"]
     text = f"{of_all['name']}: {units.count(count, 'request')}"
     if of_all["errors"]:
         text += f", {units.count(of_all['errors'], 'error')}"
     text += f" · p50 {units.duration(of_all['p50_ns'])} · p99 {units.duration(of_all['p99_ns'])}"
-    shares = {part: of_all[f"{part}_ns"] / max(mean_ns, 1) for part in PARTS_OF_REQUESTS}
+    shares = {part: of_all[part] / max(mean_ns, 1) for part in REQUEST_PARTS}
     named = [
         part for part in sorted(shares, key=lambda part: -shares[part]) if shares[part] >= _LEAST_OF_REQUEST
     ]
-    text += " · " + ", ".join(f"{NAMES_OF_PARTS[part]} {units.percent(100 * shares[part])}" for part in named)
-    more = {part: slowest[f"{part}_ns"] - of_all[f"{part}_ns"] for part in PARTS_OF_REQUESTS}
+    text += " · " + ", ".join(f"{words[part]} {units.percent(100 * shares[part])}" for part in named)
+    more = {part: slowest[part] - of_all[part] for part in REQUEST_PARTS}
     most = max(more, key=lambda part: more[part])
     if count >= _LEAST_REQUESTS and more[most] >= _LEAST_OF_REQUEST * mean_ns:
-        text += f" · slowest 10 %: {units.duration(more[most])} more {NAMES_OF_PARTS[most]}"
+        text += f" · slowest 10 %: {units.duration(more[most])} more {words[most]}"
     return text
 
 

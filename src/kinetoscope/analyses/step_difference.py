@@ -9,7 +9,6 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
-from kinetoscope.ledger.parts import parts_of_units
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_device_work
@@ -198,7 +197,7 @@ def _kinds(loop: Loop) -> dict[str, Ran]:
 
 def _parts(loop: Loop) -> Ran:
     """The parts of the steps or requests, by their order."""
-    times, count = [*parts_of_units(loop.work).values()], len(loop.work)
+    times, count = [*loop.parts.values()], len(loop.work)
     return Ran(
         np.repeat(np.arange(len(times)), count),
         np.tile(np.arange(count), len(times)),
@@ -289,7 +288,7 @@ def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) ->
     of_line = [key if kind in ("line", "python") else -1 for kind, key, _ in rows]
     frame = np.array(of_line, dtype=np.int64)
     values = np.array([values for _, _, values in rows], dtype=np.int64).reshape(len(rows), 6)
-    names = list(parts_of_units(loop.work))
+    names = list(loop.parts)
 
     def name_of(kind: str, key: int) -> str | None:
         if key < 0:

@@ -26,7 +26,7 @@ from kinetoscope.tables.stacks import span_stacks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.ledger.ledger import ProcessAccount
+    from kinetoscope.ledger.ledger import ProcessLedger
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]
@@ -75,7 +75,7 @@ def what_if(trace: TraceData, *mended: str) -> WhatIf:
     return WhatIf(recorded_ns, recorded_ns - max(replayed_ns - then_ns, 0), alone_ns)
 
 
-def _ranks(trace: TraceData) -> list[ProcessAccount]:
+def _ranks(trace: TraceData) -> list[ProcessLedger]:
     """The account of each rank that has steps."""
     rank = np.append(trace.column("processes", "rank"), -1)
     return [
@@ -87,7 +87,7 @@ def _ranks(trace: TraceData) -> list[ProcessAccount]:
     ]
 
 
-def _steps(ranks: list[ProcessAccount]) -> Steps:
+def _steps(ranks: list[ProcessLedger]) -> Steps:
     """The steps of all ranks, without those of start-up."""
     counted = [np.flatnonzero(one.counted) for one in ranks]
     return Steps(
@@ -97,7 +97,7 @@ def _steps(ranks: list[ProcessAccount]) -> Steps:
     )
 
 
-def _meetings(trace: TraceData, ranks: list[ProcessAccount]) -> tuple[Meetings, Rows]:
+def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> tuple[Meetings, Rows]:
     """The collectives that ranks ran together in steps that count, and when each record of a call began."""
     numbers = np.append(trace.column("processes", "rank"), -1)
     place = {int(numbers[one.window.activity.owner.process]): at for at, one in enumerate(ranks)}
@@ -137,7 +137,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["entry"], row["cause"] or "", row["operator"], row["file"], row["line"]
 
 
-def _taken(trace: TraceData, one: ProcessAccount, chosen: set[tuple[Any, ...]]) -> Rows:
+def _taken(trace: TraceData, one: ProcessLedger, chosen: set[tuple[Any, ...]]) -> Rows:
     """The cells of a process that are of chosen rows of the account."""
     cells, frames, strings = one.cells, trace.columns("frames"), trace.strings
     frame = frame_of_stacks(trace)[cells.stack]
@@ -161,7 +161,7 @@ def _taken(trace: TraceData, one: ProcessAccount, chosen: set[tuple[Any, ...]]) 
 
 
 def _placed(
-    trace: TraceData, one: ProcessAccount, taken: Rows, start_ns: Rows, end_ns: Rows
+    trace: TraceData, one: ProcessLedger, taken: Rows, start_ns: Rows, end_ns: Rows
 ) -> tuple[Rows, Rows]:
     """When the time of some cells of a rank was spent, and how much at each moment.
 
@@ -204,7 +204,7 @@ def _placed(
 
 
 def _spread(
-    one: ProcessAccount, left_ns: NDArray[Any], start_ns: Rows, end_ns: Rows
+    one: ProcessLedger, left_ns: NDArray[Any], start_ns: Rows, end_ns: Rows
 ) -> tuple[Rows, NDArray[np.float64]]:
     """Spread an amount of each step over what a rank runs in it outside its collectives: moments, and how much at each."""
     begin, end = one.window.start_ns, one.window.end_ns

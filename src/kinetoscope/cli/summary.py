@@ -17,7 +17,7 @@ from kinetoscope.display.description import command_line, completeness, lost, pe
 from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.display.text_table import bar_table, cut, folded
 from kinetoscope.launcher.overhead import records_of
-from kinetoscope.ledger.breakdown import part_names
+from kinetoscope.ledger.parts import part_names
 from kinetoscope.model import units
 from kinetoscope.model.losses import consequence, counted
 from kinetoscope.model.schema import Phase
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.overview import HostTime, Overview
     from kinetoscope.launcher.overhead import Overhead, Records
     from kinetoscope.launcher.recording import Finished
-    from kinetoscope.ledger.breakdown import StepTime
+    from kinetoscope.ledger.parts import StepTime
     from kinetoscope.trace import Trace
 
 

@@ -15,8 +15,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
-from kinetoscope.ledger.ledger import ProcessAccount, account_of_process, frame_of_stacks
-from kinetoscope.ledger.parts import parts_of_units
+from kinetoscope.ledger.ledger import ProcessLedger, frame_of_stacks, ledger_of_process
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work
@@ -285,7 +284,7 @@ class _Recording:
 
     def parts(self) -> Population:
         """The step itself, and what the process did at each moment of it."""
-        used = {name: time_ns for name, time_ns in parts_of_units(self.loop.work).items() if time_ns.any()}
+        used = {name: time_ns for name, time_ns in self.loop.parts.items() if time_ns.any()}
         keys: list[Key] = [(name,) for name in used]
         row, step = np.repeat(np.arange(len(used)), self.steps), np.tile(np.arange(self.steps), len(used))
         time_ns = np.concatenate([np.zeros(0), *used.values()])
@@ -401,7 +400,7 @@ class _Recording:
 
     def account(self) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
-        one = account_of_process(accounts(self.trace), self.loop.process)
+        one = ledger_of_process(accounts(self.trace), self.loop.process)
         if one is None:
             return _population([], *_nothing()[:3], self.steps)
         cells = one.cells
@@ -422,7 +421,7 @@ class _Recording:
         return _population(keys, group, step[rows], cells.time_ns[rows].astype(np.float64), self.steps)
 
     def _account_keys(
-        self, one: ProcessAccount, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
+        self, one: ProcessLedger, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
     ) -> list[Key]:
         """For some cells of the account the kind of their place, what tells that place from others, and what was spent there."""
         cells, strings, texts = one.cells, self.trace.strings, source_lines(self.trace)

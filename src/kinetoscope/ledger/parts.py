@@ -1,26 +1,179 @@
-"""What units of work spend their time on, in parts that add up to each of them."""
+"""What units of work spend their time on, in few parts that add up to each of them: sums of the ledger, and the one source of all shares of time that people see."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.ledger.steps import STEP_PARTS, step_parts
-from kinetoscope.model.time_spent import part_words
-from kinetoscope.tables.host.requests import PARTS, parts_of_requests
-from kinetoscope.tables.host.units_of_work import Unit, UnitsOfWork
+from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of, raw_ledger
+from kinetoscope.ledger.moments import moments_of_requests, moments_of_steps
+from kinetoscope.model.schema import Column
+from kinetoscope.model.time_spent import Cause, Entry, part_words
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.host.requests import requests_of
+from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kinetoscope.model.rows import ProcessRow
+    from kinetoscope.model.trace_data import TraceData
 
-def parts_of_units(work: UnitsOfWork) -> dict[str, NDArray[np.int64]]:
-    """For each part, in words, how long each unit spends on it: together its duration; no parts of a recording."""
-    names, parts_of = {
-        Unit.STEP: (STEP_PARTS, step_parts),
-        Unit.REQUEST: (PARTS, parts_of_requests),
-        Unit.RECORDING: ((), lambda _: {}),
-    }[work.unit]
-    times = parts_of(work.trace)
-    return {part_words(name): times[name][work.row] for name in names}
+    Rows = NDArray[np.int64]
+
+PART_COLUMNS = (
+    Column("compute_ns", "int64", "ns", "A compute kernel ran; on `cpu` an operator, backward function or call of a runtime ran, on any thread.", 0),
+    Column("communication_ns", "int64", "ns", "Nothing computed, and a communication kernel, a backend on the host or a collective that waits for "
+                                              "others moved data between ranks.", 0),
+    Column("copy_ns", "int64", "ns", "Neither of these, and a copy or fill of a device ran.", 0),
+    Column("data_wait_ns", "int64", "ns", "The program waited for its data loader, and no device worked.", 0),
+    Column("device_wait_ns", "int64", "ns", "The host waited for a device of which no work was recorded; 0 where work was.", 0),
+    Column("host_wait_ns", "int64", "ns", "The device was idle while the program ran without waiting: it did not launch work in time; on `cpu` Python and "
+                                          "other code between operators ran.", 0),
+    Column("blocked_ns", "int64", "ns", "The same, but samples say that the thread did not run, such as while it read a file; 0 if samples were not "
+                                        "recorded.", 0),
+    Column("garbage_ns", "int64", "ns", "The same, while Python collected garbage.", 0),
+    Column("processor_wait_ns", "int64", "ns", "The program would have run, and was waited for, but its thread had no CPU core: other programs, or other "
+                                               "threads, had it; 0 if samples were not recorded.", 0),
+    Column("idle_ns", "int64", "ns", "The device was idle, and the host waited for it, or work that was launched did not begin, or, outside of "
+                                     "steps, nothing ran that was recorded or sampled.", 0),
+)  # fmt: skip
+"""The parts of a unit of work; together they are its duration. `docs/devices.md` says which moment counts for which."""
+PARTS = tuple(column.name for column in PART_COLUMNS)
+SUSPENDED = {"executor_ns": Cause.EXECUTOR, "others_ns": Cause.OTHERS, "waiting_ns": Cause.AWAITED}
+"""The parts that requests have beside them: why they ran on no thread."""
+REQUEST_PARTS = (*PARTS, *SUSPENDED)
+
+_OF_WAITS = {
+    Cause.COLLECTIVE: "communication_ns",
+    Cause.COPY: "copy_ns",
+    Cause.DATA: "data_wait_ns",
+    Cause.PROCESSOR: "processor_wait_ns",
+    **dict.fromkeys(BLOCKED, "blocked_ns"),
+    **{cause: part for part, cause in SUSPENDED.items()},
+}
+_ON_HOST = {"compute_ns": "operators", "host_wait_ns": "Python"}
+
+
+def part_names(on_host: bool, parts: tuple[str, ...] = PARTS) -> tuple[str, ...]:
+    """What parts are called; the host does not wait for itself."""
+    return tuple(_ON_HOST[name] if on_host and name in _ON_HOST else part_words(name) for name in parts)
+
+
+def part_of_cells(ledger: ProcessLedger) -> Rows:
+    """For each cell of a ledger its part, a place in `REQUEST_PARTS`."""
+    cells, on_device = ledger.cells, ledger.moments.on_device
+    waiting = np.full(len(Cause), REQUEST_PARTS.index("host_wait_ns"))
+    for cause, name in _OF_WAITS.items():
+        waiting[cause] = REQUEST_PARTS.index(name)
+    waiting[Cause.DEVICE] = REQUEST_PARTS.index("idle_ns" if on_device else "device_wait_ns")
+    between = np.full(len(Entry), REQUEST_PARTS.index("host_wait_ns"))
+    between[Entry.GARBAGE_COLLECTION] = REQUEST_PARTS.index("garbage_ns")
+    between[Entry.UNKNOWN] = REQUEST_PARTS.index("idle_ns")
+    part = np.where(cells.entry == Entry.WAITING, waiting[cells.cause], between[cells.entry])
+    computes = (cells.span >= 0) & (cells.entry != Entry.WAITING) & (cells.cause != Cause.LAUNCH)
+    part[computes] = REQUEST_PARTS.index("compute_ns")
+    return np.asarray(part, dtype=np.int64)
+
+
+def parts_of_ledger(ledger: ProcessLedger) -> dict[str, Rows]:
+    """For each of `REQUEST_PARTS` how long each unit spends on it: together its duration."""
+    sums = np.zeros((len(REQUEST_PARTS), len(ledger.work)), np.int64)
+    np.add.at(sums, (part_of_cells(ledger), ledger.cells.step), ledger.cells.time_ns)
+    return dict(zip(REQUEST_PARTS, sums, strict=True))
+
+
+@derived
+def device_ledgers(trace: TraceData, by: str = "step") -> list[ProcessLedger]:
+    """The ledger of each device of each process, or of its host where it used none, by step, or with `trace` of all that was recorded."""
+    busiest = raw_ledger(trace) if by == "step" else []
+    made = {id(ledger.moments): ledger for ledger in busiest}
+    return [made.get(id(moments)) or ledger_of(moments) for moments in moments_of_steps(trace, by)]
+
+
+@derived
+def step_parts(trace: TraceData) -> dict[str, Rows]:
+    """What each step spends its time on, on the device on which its process works most: for each of `PARTS` the time of each row of `steps`."""
+    parts = {name: np.zeros(len(trace.columns("steps")), np.int64) for name in PARTS}
+    for ledger in raw_ledger(trace) if len(trace.columns("steps")) else ():
+        for name, time_ns in parts_of_ledger(ledger).items():
+            if name in parts:
+                parts[name][ledger.work.row] = time_ns
+    return parts
+
+
+@derived
+def request_parts(trace: TraceData) -> dict[str, Rows]:
+    """What each request spends its time on: for each of `REQUEST_PARTS` the time of each, also of those that did not end in the recording."""
+    parts = {name: np.zeros(len(requests_of(trace)), np.int64) for name in REQUEST_PARTS}
+    for moments in moments_of_requests(trace, unfinished=True):
+        for name, time_ns in parts_of_ledger(ledger_of(moments)).items():
+            parts[name][moments.work.row] = time_ns
+    return parts
+
+
+def parts_of_units(ledger: ProcessLedger) -> dict[str, Rows]:
+    """For each part that a ledger has, in words, how long each unit spends on it: together its duration; no parts of a recording."""
+    if ledger.work.unit is Unit.RECORDING:
+        return {}
+    names = REQUEST_PARTS if ledger.work.unit is Unit.REQUEST else PARTS
+    times = parts_of_ledger(ledger)
+    words = part_names(not ledger.moments.on_device, names)
+    return {word: times[name] for word, name in zip(words, names, strict=True)}
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where the step time of a process went on one device, start-up left out.
+
+    Attributes:
+        process: The row of the process in `processes`, -1 in a trace of one process.
+        rank: Its rank, -1 where it is not known.
+        device: The device, or `cpu` where the process used none.
+        steps: How many steps that is; 0 where the process has none, and all that was recorded of it counts.
+        duration_ns: How long they took: the sum of the parts.
+        parts_ns: The time of each of `PARTS`.
+    """
+
+    process: ProcessRow
+    rank: int
+    device: str
+    steps: int
+    duration_ns: int
+    parts_ns: tuple[int, ...]
+
+    @property
+    def working_ns(self) -> int:
+        """The time in which the device worked: computed, communicated or copied; on the host, the time in operators."""
+        return sum(self.parts_ns[:3])
+
+
+@derived
+def step_time(trace: TraceData) -> list[StepTime]:
+    """Where the step time of each process and device went."""
+    places = []
+    for ledger in device_ledgers(trace):
+        parts, counted = parts_of_ledger(ledger), ledger.counted
+        owner, device = ledger.window.activity.owner, ledger.window.activity.device
+        places.append(
+            StepTime(
+                owner.process,
+                owner.rank,
+                "cpu" if device is None else device.name,
+                int((ledger.window.step[counted] >= 0).sum()),
+                int(ledger.duration_ns[counted].sum()),
+                tuple(int(parts[name][counted].sum()) for name in PARTS),
+            )
+        )
+    return places
+
+
+def busiest_places(trace: TraceData) -> dict[ProcessRow, StepTime]:
+    """For each process, by its row in `processes`, the device on which it worked most."""
+    places: dict[ProcessRow, StepTime] = {}
+    for place in step_time(trace):
+        if place.working_ns >= places.setdefault(place.process, place).working_ns:
+            places[place.process] = place
+    return places

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.ledger.parts import PART_COLUMNS, step_parts
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.closures import Closures, find_closures
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
@@ -19,11 +20,10 @@ from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.named_steps import named_steps
-from kinetoscope.tables.processor_waits import waits_in, without_waits
 from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.tables.windows import host_activity, host_owners, owned
+from kinetoscope.tables.windows import host_owners, owned
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 EVERY = slice(None)
-STEP_PARTS = ("operator_ns", "python_ns", "data_wait_ns", "device_wait_ns", "blocked_ns", "processor_wait_ns")
-"""What a step spends its time on: columns that add up to `duration_ns`."""
-
 STEPS_SCHEMA = Table(
     "steps",
     "One step of the program, of training or of inference, in order of time.",
@@ -49,19 +46,7 @@ STEPS_SCHEMA = Table(
                                             "they wait for backward on another thread."),
         Column("backward_ns", "int64", "ns", "Self time of operators in backward, on all threads."),
         Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs except closures, on all threads."),
-        Column("operator_ns", "int64", "ns", "Time in which the process ran an operator, a backward function, or a call "
-                                             "of a device's runtime, on any thread. This and the next five add up to "
-                                             "the duration."),
-        Column("data_wait_ns", "int64", "ns", "Time that the loop waited for batches of a `DataLoader`; without "
-                                              "workers, this includes making them."),
-        Column("device_wait_ns", "int64", "ns", "Time in calls that wait for a device, while no operator ran."),
-        Column("python_ns", "int64", "ns", "The rest: Python between operators, and what autograd's engine does between "
-                                           "backward functions."),
-        Column("blocked_ns", "int64", "ns", "The part of the rest in which samples say that the loop's thread did not run, "
-                                            "such as while it read a file; 0 if samples were not recorded."),
-        Column("processor_wait_ns", "int64", "ns", "Time in which an operator or Python would have run, but the loop's thread had no CPU core: other "
-                                                   "programs, or other threads, had it. Taken out of `operator_ns` and `python_ns` in equal shares, from "
-                                                   "samples; 0 if they were not recorded.", 0),
+        *PART_COLUMNS,
         Column("compile_ns", "int64", "ns", "Time in which torch.compile compiled or autotuned, on any thread of the process; the "
                                             "columns above count it as what it runs.", 0),
         Column("largest_gap_ns", "int64", "ns", "The longest time in which nothing but Python ran, without what "
@@ -92,7 +77,8 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     """Return the `steps` table.
 
     The three phases are sums of self times on all threads, as `phase_times` returns them; several busy threads can add up to more than
-    the duration. The six parts from `operator_ns` to `processor_wait_ns` add up to it.
+    the duration. The parts from `compute_ns` to `idle_ns` add up to it: they are those of
+    `breakdown` for the device on which the process works most.
 
     Args:
         trace: The trace.
@@ -217,40 +203,6 @@ def phase_moments(trace: TraceData, counts: NDArray[np.bool_]) -> tuple[int, ...
 def closures(trace: TraceData) -> Closures:
     """The closures that optimizers' steps run."""
     return find_closures(trace.columns("spans"), trace.strings)
-
-
-@derived
-def step_parts(trace: TraceData) -> dict[str, NDArray[np.int64]]:
-    """What the process of each step did at each moment of it; together the duration."""
-    own, extents = trace.columns("steps"), step_extents(trace)
-    start, duration = extents.start_ns, extents.duration_ns
-    thread = np.append(trace.column("spans", "thread"), -1)[own["span"]]
-    names = ("operator_ns", "data_wait_ns", "device_wait_ns")
-    parts, waited_ns = (
-        {name: np.zeros(len(own), dtype=np.int64) for name in names},
-        np.zeros(len(own), np.int64),
-    )
-    for owner in host_owners(trace):
-        rows = np.flatnonzero(owned(trace, owner)[thread])
-        host = host_activity(trace, owner)
-        waiting = host.waiting - host.loading
-        running = (host.calls | host.communication) - host.loading - waiting
-        for name, moments in zip(names, (running, host.loading, waiting), strict=True):
-            parts[name][rows] = moments.within(start[rows], start[rows] + duration[rows])
-        in_host = Intervals.of(start[rows], start[rows] + duration[rows]) - host.loading - waiting
-        waited_ns[rows] = waits_in(
-            trace, thread[rows], in_host, host.waiting, start[rows], start[rows] + duration[rows]
-        )
-    rest = duration - sum(parts.values())
-    found, blocked = gaps(trace), np.zeros(len(own), dtype=np.int64)
-    rows = np.flatnonzero((found.step >= 0) & ~found.in_loading)
-    np.add.at(blocked, found.step[rows], found.blocked_ns[rows])
-    parts["blocked_ns"] = np.minimum(rest, blocked)
-    parts["python_ns"] = rest - parts["blocked_ns"]
-    running_parts = [parts["operator_ns"], parts["python_ns"]]
-    parts["processor_wait_ns"] = np.minimum(waited_ns, sum(running_parts))
-    parts["operator_ns"], parts["python_ns"] = without_waits(running_parts, parts["processor_wait_ns"])
-    return parts
 
 
 def compile_ns(trace: TraceData) -> NDArray[np.int64]:

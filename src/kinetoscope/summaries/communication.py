@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.clocks import aligned

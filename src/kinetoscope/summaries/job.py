@@ -14,7 +14,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import Report, table_of
 from kinetoscope.comparison.kinds import most_of, typical_operators
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table

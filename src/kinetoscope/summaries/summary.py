@@ -21,7 +21,8 @@ from kinetoscope._errors import FormatError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
-from kinetoscope.ledger.breakdown import PARTS, breakdown, busiest_places
+from kinetoscope.ledger.breakdown import breakdown
+from kinetoscope.ledger.parts import PARTS, busiest_places
 from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of

@@ -49,6 +49,7 @@ class HostActivity:
     Attributes:
         compute: An operator or backward function ran outside the loading of data, and did not wait for shards.
         communication: A backend moved data between ranks on threads of the host.
+        sharding: A range of FSDP in backward ran, and no operator in it that computes: it asked for communication or waited for it.
         loading: The program waited for the next batch or made it.
         waiting: A call waited for a device, and no operator or call ran on another thread.
         calls: An operator, backward function or call of a runtime ran.
@@ -58,6 +59,7 @@ class HostActivity:
 
     compute: Intervals
     communication: Intervals
+    sharding: Intervals
     loading: Intervals
     waiting: Intervals
     calls: Intervals
@@ -159,6 +161,7 @@ def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
         | _without_own(when, thread, working[sharded], loading),
         # A backend may begin them on the thread that called it, and end them on its own.
         communication=when(np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & names.carries[name])),
+        sharding=when(sharding) - when(working[sharded]),
         loading=when(loading),
         waiting=when(waiting) - _without_own(when, thread, active, waiting)
         if len(waiting)

@@ -10,6 +10,7 @@ from hypothesis import given
 
 import kinetoscope
 from kinetoscope.analyses.flame import flame_graph
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.host.python_time import charged, gaps, program_calls
 from tests.support.any_trace import any_traces
@@ -41,7 +42,7 @@ def test_without_samples_the_function_that_called_both_has_the_time():
     # Before the first and behind the last operator nobody knows.
     assert lines(trace) == {(5, "train"): (300, 0), (6, "train"): (100, 0)}
     (step,) = trace.table("steps").to_pylist()
-    assert (step["operator_ns"], step["python_ns"], step["largest_gap_ns"]) == (300, 700, 300)
+    assert (step["compute_ns"], step["host_wait_ns"], step["largest_gap_ns"]) == (300, 700, 300)
     assert (step["largest_gap_file"], step["largest_gap_line"]) == ("train.py", 5)
 
 
@@ -59,7 +60,7 @@ def test_samples_say_which_lines_ran_and_which_waited():
         (6, "train"): (100, 0),
     }
     (step,) = trace.table("steps").to_pylist()
-    assert (step["python_ns"], step["blocked_ns"], step["largest_gap_line"]) == (625, 75, 8)
+    assert (step["host_wait_ns"], step["blocked_ns"], step["largest_gap_line"]) == (625, 75, 8)
 
 
 def test_few_samples_speak_for_all_times_at_the_same_place():
@@ -97,7 +98,7 @@ def test_what_runs_between_backward_functions_is_no_line_of_python():
     trace = builder.build()
     assert lines(trace) == {}
     (step,) = trace.table("steps").to_pylist()
-    assert (step["python_ns"], step["largest_gap_ns"]) == (1000 - step["operator_ns"], 299)
+    assert (step["host_wait_ns"], step["largest_gap_ns"]) == (1000 - step["compute_ns"], 299)
 
 
 def test_a_range_is_where_the_program_was():
@@ -148,7 +149,7 @@ def test_a_loop_that_makes_its_batches_has_their_python_in_the_wait():
     trace = builder.build()
     assert lines(trace)[4, "__getitem__"] == (400, 0)
     (step,) = trace.table("steps").to_pylist()
-    assert (step["data_wait_ns"], step["python_ns"], step["operator_ns"]) == (400, 500, 100)
+    assert (step["data_wait_ns"], step["host_wait_ns"], step["compute_ns"]) == (400, 500, 100)
 
 
 def test_a_wait_for_workers_is_nobodys_python():
@@ -221,9 +222,7 @@ def test_charges_add_up_to_the_gaps_and_the_parts_to_the_steps(trace):
     half = np.arange(len(found)) % 2 == 0
     assert int(charged(trace, half).sum()) == int(found.duration_ns[half].sum())
     for row in trace.table("steps").to_pylist():
-        parts = [
-            row[name] for name in ("operator_ns", "data_wait_ns", "device_wait_ns", "python_ns", "blocked_ns")
-        ]
+        parts = [row[name] for name in PARTS]
         assert sum(parts) == row["duration_ns"]
         assert min(parts) >= 0
         assert 0 <= row["largest_gap_ns"] <= row["duration_ns"]

@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope.analyses.account import accounts
+from kinetoscope.ledger.parts import REQUEST_PARTS
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.tables.host.requests import PARTS, request_of, requests_as_steps
+from kinetoscope.tables.host.requests import request_of, requests_as_steps
 from tests.support.request_marks import begin_mark, end_mark, run_mark, submit_mark
 from tests.support.server_trace import Server
 from tests.support.trace_builder import TraceBuilder
 
 
 def parts(row):
-    return {part: row[f"{part}_ns"] for part in PARTS if row[f"{part}_ns"]}
+    return {part.removesuffix("_ns"): row[part] for part in REQUEST_PARTS if row[part]}
 
 
 def test_each_moment_of_a_request_is_in_one_part():
@@ -34,10 +35,10 @@ def test_each_moment_of_a_request_is_in_one_part():
     }  # fmt: skip
     assert json.loads(first["arguments"]) == {"tokens": 8, "status_code": 500}
     assert parts(first) == {
-        "operators": 50, "garbage": 5, "python": 25 + 10 + 40 - 0, "executor": 30, "others": 30, "waiting": 10,
+        "compute": 50, "garbage": 5, "host_wait": 25 + 10 + 40 - 0, "executor": 30, "others": 30, "waiting": 10,
     }  # fmt: skip
     assert sum(parts(first).values()) == 200
-    assert parts(second) == {"python": 100}
+    assert parts(second) == {"host_wait": 100}
 
 
 def test_a_number_is_used_again_and_a_name_can_come_at_the_end():
@@ -75,7 +76,7 @@ def test_percentiles_and_what_the_slowest_tenth_has_more_of():
     assert (every["of"], every["count"], every["errors"], every["total_ns"]) == ("all", 20, 1, 2_300)
     assert (every["p50_ns"], every["p99_ns"], every["max_ns"]) == (100, 400, 400)
     assert (slowest["of"], slowest["count"]) == ("slowest", 2)
-    assert slowest["operators_ns"] - every["operators_ns"] == pytest.approx(150 - 15)
+    assert slowest["compute_ns"] - every["compute_ns"] == pytest.approx(150 - 15)
 
 
 def test_operators_are_summed_by_the_module_that_they_ran_in():
@@ -122,8 +123,8 @@ def test_parts_add_up_whatever_was_recorded(events):
     trace = server.builder.build()
     rows = trace.table("requests").to_pylist()
     for row in rows:
-        assert all(row[f"{part}_ns"] >= 0 for part in PARTS)
-        assert sum(row[f"{part}_ns"] for part in PARTS) == row["duration_ns"]
+        assert all(row[part] >= 0 for part in REQUEST_PARTS)
+        assert sum(row[part] for part in REQUEST_PARTS) == row["duration_ns"]
     for one in accounts(trace) if len(requests_as_steps(trace)) else ():
         assert (one.cells.time_ns > 0).all()
         assert one.entry_ns.sum(axis=1).tolist() == [rows[at]["duration_ns"] for at in one.work.row.tolist()]

@@ -16,7 +16,7 @@ import kinetoscope._core as _core
 from kinetoscope.analyses.finding import CannotTell, Finding, Signal
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory

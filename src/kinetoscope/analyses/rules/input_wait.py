@@ -13,7 +13,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.display.sentence import sentence
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.python_time import charged, gaps

@@ -16,7 +16,7 @@ from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
 from kinetoscope.analyses.loop import MOST_ROWS, Loop
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.display.sentence import sentence
-from kinetoscope.ledger.breakdown import PARTS, busiest_places
+from kinetoscope.ledger.parts import PARTS, busiest_places
 from kinetoscope.model.time_spent import part_words
 
 LEAST_RANKS = 2

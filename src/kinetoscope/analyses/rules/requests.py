@@ -17,7 +17,7 @@ from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
 from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import Ran, more_on_average
 from kinetoscope.display.sentence import sentence
-from kinetoscope.ledger.ledger import attributed, wait_of
+from kinetoscope.ledger.ledger import raw_ledger, wait_of
 from kinetoscope.model import units
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.host.python_time import charged, gaps
@@ -26,7 +26,7 @@ from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kinetoscope.ledger.ledger import ProcessAccount
+    from kinetoscope.ledger.ledger import ProcessLedger
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]
@@ -110,9 +110,9 @@ def _waits(loop: Loop, cause: Cause, code: str, said: str, on: Mask, advice: str
     )  # fmt: skip
 
 
-def _account(loop: Loop) -> ProcessAccount:
+def _account(loop: Loop) -> ProcessLedger:
     """The account of the requests of the process that the findings are about."""
-    return next(one for one in attributed(loop.trace) if one.window.activity.owner.process == loop.process)
+    return next(one for one in raw_ledger(loop.trace) if one.window.activity.owner.process == loop.process)
 
 
 def busiest_line(loop: Loop, on: Mask) -> tuple[Place, tuple[int, ...]]:
@@ -150,7 +150,7 @@ def slow_requests(loop: Loop) -> Finding | None:
     return max(found, key=lambda one: one.gain_ns or 0, default=None)
 
 
-def _slowest(loop: Loop, account: ProcessAccount, mine: Rows, name: str) -> Finding | None:
+def _slowest(loop: Loop, account: ProcessLedger, mine: Rows, name: str) -> Finding | None:
     """What the slowest tenth of the requests of one name have more of than the middle half."""
     if len(mine) < LEAST_REQUESTS:
         return None
@@ -208,7 +208,7 @@ def _advice(entry: Entry, cause: Cause) -> str:
     return _WAIT_ADVICE.get(cause) or waiting(wait_of(cause))[1]
 
 
-def _arguments(trace: TraceData, account: ProcessAccount, slow: Rows, typical: Rows) -> str:
+def _arguments(trace: TraceData, account: ProcessLedger, slow: Rows, typical: Rows) -> str:
     """The argument of requests whose number is most unusual among the slowest, in words; empty without one."""
     texts = requests_of(trace).arguments
     values = [

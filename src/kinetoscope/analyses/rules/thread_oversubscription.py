@@ -11,7 +11,7 @@ from collections import defaultdict
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.display.sentence import sentence
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.processes import process_runs, thread_processes

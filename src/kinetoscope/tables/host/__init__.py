@@ -26,8 +26,6 @@ TABLES = {
     "stacks": "lines",
     "samples": "samples",
     "data_loading": "data_loading",
-    "requests": "requests",
-    "request_names": "requests",
     "request_modules": "requests",
     "compiles": "compiling",
     "graph_breaks": "compiling",

@@ -13,11 +13,10 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.model.processes import of_processes, thread_processes
+from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.request_marks import parse_mark, request_names_in
-from kinetoscope.model.schema import Column, SpanKind, Table
-from kinetoscope.model.time_spent import part_words
+from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, united_by
 
@@ -29,59 +28,8 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-PARTS = ("operators", "garbage", "python", "executor", "others", "waiting")
-"""What a request spends its time on; the columns are these words with `_ns`, and add up to `duration_ns`."""
-
-NAMES_OF_PARTS = {name: part_words(name) for name in PARTS}
-"""What people read of each part."""
-
 _NEVER_NS = 2**62
-_STATUSES = ("unfinished", "finished", "error", "canceled")
-_PART_COLUMNS = (
-    Column("operators_ns", "int64", "ns", "It ran operators, backward functions or collectives of the host."),
-    Column("garbage_ns", "int64", "ns", "It ran, and Python collected garbage."),
-    Column("python_ns", "int64", "ns", "It ran something else, such as Python, or blocked its thread."),
-    Column("executor_ns", "int64", "ns", "Its work was queued in a thread pool, and no thread had started it."),
-    Column("others_ns", "int64", "ns", "It did not run, and its thread ran another request."),
-    Column("waiting_ns", "int64", "ns", "It did not run, and its thread ran no request: it awaited something, or the event loop had not resumed it yet."),
-)  # fmt: skip
-
-REQUESTS_SCHEMA = Table(
-    "requests",
-    "A request, in order of time: see `kinetoscope.request`. Its parts add up to its duration.",
-    (
-        Column("request", "int64", "", "Its number in this trace, from 0."),
-        Column("name", "category", "", "Its name; empty if it began before the recording."),
-        Column("arguments", "string", "", "What is known of it, as JSON."),
-        Column("status", "category", "", "`finished`, `error`, `canceled`, or `unfinished` when the recording ended."),
-        Column("process", "int64", "", "The process id; null if unknown."),
-        Column("rank", "int32", "", "The rank of the process; null if unknown."),
-        Column("thread", "int32", "row of threads", "The thread on which it began."),
-        Column("start_ns", "int64", "ns", "When it began, or the recording did."),
-        Column("duration_ns", "int64", "ns", "How long it took."),
-        *_PART_COLUMNS,
-        Column("stretches", "int64", "", "How many times it ran without interruption.", 0),
-        Column("threads", "int64", "", "How many threads it ran on.", 0),
-    ),
-)  # fmt: skip
-
-REQUEST_NAMES_SCHEMA = Table(
-    "request_names",
-    "All finished requests of one name, or the slowest tenth of them, to see what is different in these. Most time first.",
-    (
-        Column("name", "category", "", "The name."),
-        Column("of", "category", "", "`all` of them, or the `slowest` tenth, at least one."),
-        Column("count", "int64", "", "How many.", 0),
-        Column("errors", "int64", "", "How many of them ended with an error or were canceled.", 0),
-        Column("total_ns", "int64", "ns", "How long they took together."),
-        Column("p50_ns", "float64", "ns", "The median duration."),
-        Column("p90_ns", "float64", "ns", "The 90th percentile."),
-        Column("p99_ns", "float64", "ns", "The 99th percentile."),
-        Column("max_ns", "int64", "ns", "The longest."),
-        *(Column(one.name, "float64", "ns", f"The mean of a request: {one.meaning[0].lower()}{one.meaning[1:]}") for one in _PART_COLUMNS),
-    ),
-)  # fmt: skip
-
+STATUSES = ("unfinished", "finished", "error", "canceled")
 REQUEST_MODULES_SCHEMA = Table(
     "request_modules",
     "What requests of one name spend in the operators of a module. Most time first.",
@@ -102,7 +50,7 @@ class Requests:
     Attributes:
         name: For each request its name.
         arguments: What is known of it, as JSON text.
-        status: A place in `_STATUSES`.
+        status: A place in `STATUSES`.
         thread: The row of the thread on which it began.
         start_ns: When it began.
         end_ns: When it ended.
@@ -205,7 +153,7 @@ def requests_of(trace: TraceData) -> Requests:
         if mark.what == "submit":
             one.submitted.append(start)
         elif mark.what == "end":
-            one.end_ns, one.status = start, _STATUSES.index(mark.status)
+            one.end_ns, one.status = start, STATUSES.index(mark.status)
             one.known_at_end(mark.arguments)
             del running[key]
         elif end > start:
@@ -274,37 +222,23 @@ def ran_in_requests(trace: TraceData) -> list[Intervals]:
 
 
 @derived
-def parts_of_requests(trace: TraceData) -> dict[str, Numbers]:
-    """Return for each of `PARTS` how long each request spends on it; they add up to its duration."""
+def suspended_time(trace: TraceData) -> dict[Cause, Numbers]:
+    """For each reason why a request runs on no thread, how long each does not."""
     known, count = requests_of(trace), len(requests_of(trace))
-    threads = len(trace.columns("threads"))
-    operators, garbage = _busy(trace, threads)
-    start, end, thread = known.stretch_start_ns, known.stretch_end_ns, known.stretch_thread
-    in_operators, in_garbage = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
+    executor, others, awaited = np.zeros((3, count), np.int64)
     ran = ran_in_requests(trace)
-    for one in np.unique(thread).tolist():
-        mine = np.flatnonzero(thread == one)
-        in_operators[mine] = operators[one].within(start[mine], end[mine])
-        in_garbage[mine] = (garbage[one] - operators[one]).within(start[mine], end[mine])
-    made = {name: np.zeros(count, np.int64) for name in PARTS}
-    np.add.at(made["operators"], known.of, in_operators)
-    np.add.at(made["garbage"], known.of, in_garbage)
-    np.add.at(made["python"], known.of, end - start - in_operators - in_garbage)
     edges = np.searchsorted(known.of, np.arange(count + 1)).tolist()
     for place in range(count):
         own = slice(edges[place], edges[place + 1])
-        home = int(known.thread[place])
         idle = _gaps(known, place, own)
         if not len(idle[0]):
             continue
         queued = _queued(known, place, own, idle)
-        gaps = Intervals.of(*idle)
-        made["executor"][place] = queued.total_ns
-        rest = gaps - queued
-        others = (rest & ran[home]).total_ns
-        made["others"][place] = others
-        made["waiting"][place] = rest.total_ns - others
-    return made
+        executor[place] = queued.total_ns
+        rest = Intervals.of(*idle) - queued
+        others[place] = (rest & ran[int(known.thread[place])]).total_ns
+        awaited[place] = rest.total_ns - others[place]
+    return {Cause.EXECUTOR: executor, Cause.OTHERS: others, Cause.AWAITED: awaited}
 
 
 def _gaps(known: Requests, place: int, own: slice) -> tuple[Numbers, Numbers]:
@@ -332,91 +266,11 @@ def _queued(known: Requests, place: int, own: slice, idle: tuple[Numbers, Number
     return Intervals.of(from_ns, to_ns) & Intervals.of(*idle)
 
 
-def _busy(trace: TraceData, threads: int) -> tuple[list[Intervals], list[Intervals]]:
-    """When each thread ran operators, and when it collected garbage."""
-    spans = trace.columns("spans")
-    rows = np.flatnonzero(
-        (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.COLLECTIVE)) & (spans["stream"] < 0)
-    )
-    collected = [place for place, text in enumerate(trace.strings) if text == GARBAGE_COLLECTION]
-    pauses = np.flatnonzero(np.isin(spans["name"], collected))
-    return tuple(
-        united_by(
-            spans["thread"][one],
-            threads,
-            spans["start_ns"][one],
-            spans["start_ns"][one] + spans["duration_ns"][one],
-        )
-        if threads
-        else []
-        for one in (rows, pauses)
-    )  # type: ignore[return-value]
-
-
-def requests(trace: TraceData) -> pyarrow.Table:
-    """Return the `requests` table.
-
-    Args:
-        trace: The trace.
-
-    Returns:
-        The table, empty if no request was marked; the meaning of its columns is in `REQUESTS_SCHEMA`.
-    """
-    known, count = requests_of(trace), len(requests_of(trace))
-    parts = parts_of_requests(trace)
-    pairs = np.unique(np.stack([known.of, known.stretch_thread], axis=1), axis=0)
-    columns: dict[str, Any] = {
-        "request": np.arange(count),
-        "name": _labels(known.name),
-        "arguments": known.arguments,
-        "status": Labels(known.status.astype(np.int32), _STATUSES),
-        **of_processes(trace, thread_processes(trace)[known.thread]),
-        "thread": known.thread.astype(np.int32),
-        "start_ns": known.start_ns,
-        "duration_ns": known.end_ns - known.start_ns,
-        **{f"{name}_ns": parts[name] for name in PARTS},
-        "stretches": np.bincount(known.of, minlength=count),
-        "threads": np.bincount(pairs[:, 0], minlength=count),
-    }
-    return to_arrow(REQUESTS_SCHEMA, columns)
-
-
-def _labels(texts: list[str]) -> Labels:
+def labels_of(texts: list[str]) -> Labels:
     """Texts as a dictionary column."""
     places: dict[str, int] = {}
     codes = np.array([places.setdefault(text, len(places)) for text in texts], np.int32)
     return Labels(codes, list(places))
-
-
-def request_names(trace: TraceData) -> pyarrow.Table:
-    """Return the `request_names` table.
-
-    Args:
-        trace: The trace.
-
-    Returns:
-        The table, of requests that began and ended in the recording; the meaning of its columns is in `REQUEST_NAMES_SCHEMA`.
-    """
-    known, parts = requests_of(trace), parts_of_requests(trace)
-    duration = known.end_ns - known.start_ns
-    rows: list[dict[str, Any]] = []
-    for name in names_by_time(trace):
-        mine = np.flatnonzero(known.complete & (np.array(known.name) == name))
-        slowest = slowest_tenth(mine, duration)
-        for of, some in (("all", mine), ("slowest", slowest)):
-            p50, p90, p99 = np.percentile(duration[some], (50, 90, 99), method="inverted_cdf")
-            rows.append({
-                "name": name, "of": of, "count": len(some), "errors": int((known.status[some] > 1).sum()),
-                "total_ns": int(duration[some].sum()), "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
-                "max_ns": int(duration[some].max()), **{f"{part}_ns": float(parts[part][some].mean()) for part in PARTS},
-            })  # fmt: skip
-    columns: dict[str, Any] = {
-        column.name: _labels([row[column.name] for row in rows])
-        if column.type == "category"
-        else np.array([row[column.name] for row in rows], column.type)
-        for column in REQUEST_NAMES_SCHEMA.columns
-    }
-    return to_arrow(REQUEST_NAMES_SCHEMA, columns)
 
 
 def slowest_tenth(requests: Numbers, duration_ns: Numbers) -> Numbers:
@@ -457,7 +311,7 @@ def request_modules(trace: TraceData) -> pyarrow.Table:
     rows = work.rows[is_operator(spans["kind"][work.rows]) & (spans["stream"][work.rows] < 0)]
     of = request_of(trace, rows)
     rows, of = rows[of >= 0], of[of >= 0]
-    name = _labels(known.name)
+    name = labels_of(known.name)
     codes = name.ids[of] if len(of) else np.zeros(0, np.int32)
     module = spans["module"][rows].astype(np.int64)
     keys, group = np.unique(np.stack([codes.astype(np.int64), module], axis=1), axis=0, return_inverse=True)

@@ -152,7 +152,7 @@ class UnitsOfWork:
 @derived
 def units_of_work(trace: TraceData) -> UnitsOfWork:
     """The units of work of a trace: of all its processes, start-up included."""
-    steps, requests = trace.columns("steps"), requests_as_steps(trace)
+    steps = trace.columns("steps")
     if len(steps):
         extents, mark_ns = step_extents(trace), steps["start_ns"].astype(np.int64)
         marks = mark_ns, mark_ns + steps["duration_ns"]
@@ -160,15 +160,25 @@ def units_of_work(trace: TraceData) -> UnitsOfWork:
             trace, Unit.STEP, np.arange(len(steps)), steps["process_row"].astype(np.int64), extents.start_ns, extents.end_ns, *marks,
             start_up_steps(trace), kinds_of_steps(trace),
         )  # fmt: skip
-    if len(requests):
-        known = requests_of(trace)
-        unit, process = Unit.REQUEST, thread_processes(trace)[known.thread[requests]].astype(np.int64)
-        extent, kind = (known.start_ns[requests], known.end_ns[requests]), kinds_of_requests(trace)[requests]
-    else:
-        unit, requests = Unit.RECORDING, np.array([-1])
-        if processes := len(trace.columns("processes")):
-            requests = np.full(processes, -1)
-        process = np.arange(processes) if processes else np.array([-1])
-        first, last = zip(*(recorded_extent(trace, ProcessRow(row)) for row in process.tolist()), strict=True)
-        extent, kind = (np.array(first, np.int64), np.array(last, np.int64)), np.full(len(process), -1)
-    return UnitsOfWork(trace, unit, requests, process, *extent, *extent, np.zeros(len(requests), bool), kind)
+    if len(requests_as_steps(trace)):
+        return requests_as_work(trace)
+    processes = len(trace.columns("processes"))
+    return recordings_of(trace, [*range(processes)] or [-1])
+
+
+def requests_as_work(trace: TraceData, *, unfinished: bool = False) -> UnitsOfWork:
+    """The requests that began and ended in the recording, or all of them with `unfinished`."""
+    known = requests_of(trace)
+    rows = np.arange(len(known)) if unfinished else np.flatnonzero(known.complete)
+    process = thread_processes(trace)[known.thread[rows]].astype(np.int64)
+    extent, is_start_up = (known.start_ns[rows], known.end_ns[rows]), np.zeros(len(rows), bool)
+    kind = kinds_of_requests(trace)[rows]
+    return UnitsOfWork(trace, Unit.REQUEST, rows, process, *extent, *extent, is_start_up, kind)
+
+
+def recordings_of(trace: TraceData, processes: list[int]) -> UnitsOfWork:
+    """All that was recorded of each of some processes, rows of `processes`, as one unit of work; of -1 that of the trace."""
+    extents = np.array([recorded_extent(trace, ProcessRow(row)) for row in processes], np.int64)
+    none, is_start_up = np.full(len(processes), -1), np.zeros(len(processes), bool)
+    extent = extents[:, 0], extents[:, 1]
+    return UnitsOfWork(trace, Unit.RECORDING, none, np.array(processes), *extent, *extent, is_start_up, none)

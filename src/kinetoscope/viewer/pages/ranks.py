@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.ledger.breakdown import PARTS
+from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.schema import Column, Table

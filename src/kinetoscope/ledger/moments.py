@@ -1,0 +1,405 @@
+"""Which moment of a unit of work belongs to what: to the work of the thread or device that the unit waits for at that moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+
+import kinetoscope._core as _core
+from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
+from kinetoscope.model.kinds import is_operator, is_runtime_call
+from kinetoscope.model.nesting import GARBAGE_COLLECTION
+from kinetoscope.model.rows import ProcessRow, rows_of_runs
+from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
+from kinetoscope.model.time_spent import Cause
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.device.launches import starters, waiting_calls
+from kinetoscope.tables.device.work import WorkCategory, device_work
+from kinetoscope.tables.host.compiling import compiles
+from kinetoscope.tables.host.python_time import gaps
+from kinetoscope.tables.host.requests import requests_of, suspended_time
+from kinetoscope.tables.host.units_of_work import UnitsOfWork, recordings_of, requests_as_work, units_of_work
+from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.processor_waits import waits_in
+from kinetoscope.tables.windows import Activity, Windows, activities, owned, windows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+class Columnar:
+    """A dataclass of columns that have equal lengths."""
+
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """Return the rows of all parts, those of one part after those of the other."""
+        names = [one.name for one in fields(cast("Any", cls))]
+        none = [np.zeros(0, np.int64)]
+        return cls(*(np.concatenate([getattr(one, name) for one in parts] or none) for name in names))
+
+
+class Category(IntEnum):
+    """What a moment belongs to."""
+
+    UNKNOWN = 0
+    GARBAGE_COLLECTION = 1
+    PROFILER = 2
+    COMPILING = 3
+    DATA_LOADING = 4
+    OPERATOR = 5
+    KERNEL = 6
+    COMMUNICATION = 7
+    COPY = 8
+    DEVICE_WAIT = 9
+    PYTHON = 10
+    RUNNING = 11
+
+
+_WAITS_OF_HOST = (Category.DATA_LOADING, Category.DEVICE_WAIT)
+_OF_DEVICE = (Category.KERNEL, Category.COMMUNICATION, Category.COPY)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Stretches of time in order that do not overlap, and what each is of: a span, or a gap; -1 for none."""
+
+    category: Category
+    start_ns: Rows
+    end_ns: Rows
+    of: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Moments(Columnar):
+    """Stretches of time, each of one unit, by its place, and of one category; of: the span or the gap that it belongs to, -1 for none."""
+
+    unit: Rows
+    category: Rows
+    of: Rows
+    start_ns: Rows
+    time_ns: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretches:
+    """Stretches of time on one thread, and the unit that each is of, by its place."""
+
+    unit: Rows
+    start_ns: Rows
+    end_ns: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class WorkMoments:
+    """The moments of the units of work of one process, by what they wait for: on one device, or on its host where it used none.
+
+    Attributes:
+        work: The units; their places are those of `window`, and what `moments.unit` says.
+        window: The same as windows, and what the device and its host did.
+        thread: The thread that runs them, -1 where it is unknown.
+        moments: What each moment belongs to; those of a unit add up to its duration, with what it was `suspended`.
+        processor_wait_ns: For each unit how long its thread had no CPU core while the unit waited for it.
+        suspended: For each reason why requests ran on no thread, how long each did not.
+    """
+
+    work: UnitsOfWork
+    window: Windows
+    thread: int
+    moments: Moments
+    processor_wait_ns: Rows
+    suspended: dict[Cause, Rows]
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a device computes, rather than the host."""
+        return self.window.activity.device is not None
+
+    def when(self, chosen: Category | Mask) -> Intervals:
+        """The moments of a category, or where a mask is true."""
+        mask = self.moments.category == chosen if isinstance(chosen, Category) else chosen
+        start = self.moments.start_ns[mask]
+        return Intervals.of(start, start + self.moments.time_ns[mask])
+
+
+@derived
+def moments_of_steps(trace: TraceData, by: str = "step") -> list[WorkMoments]:
+    """The moments of each process and device by step or, where the process has none or `by` is `trace`, of all that was recorded of it."""
+    return [_of_window(trace, window) for window in windows(trace, by)]
+
+
+def _of_window(trace: TraceData, window: Windows) -> WorkMoments:
+    """The moments of the steps of one process, or of its recording."""
+    of_steps = bool((window.step >= 0).any())
+    process = window.activity.owner.process
+    work = units_of_work(trace)[window.step] if of_steps else recordings_of(trace, [process])
+    thread = _thread(trace, window)
+    stretches = _Stretches(np.arange(len(window.step)), window.start_ns, window.end_ns)
+    moments = _moments(_layers(trace, window, thread), stretches)
+    threads = np.full(len(window.step), thread)
+    waited_ns = _processor_waits(trace, window, moments, threads, stretches)
+    return WorkMoments(work, window, thread, moments, waited_ns, {})
+
+
+@derived
+def moments_of_requests(trace: TraceData, *, unfinished: bool = False) -> list[WorkMoments]:
+    """The moments of the requests of each process, on its busiest device or its host; with `unfinished`, also of those that did not begin and end in the recording."""
+    work = requests_as_work(trace, unfinished=unfinished)
+    busiest: dict[ProcessRow, Activity] = {}
+    for activity in activities(trace):
+        process = activity.owner.process
+        if process not in busiest or activity.compute.total_ns > busiest[process].compute.total_ns:
+            busiest[process] = activity
+    moments = []
+    for process, activity in busiest.items():
+        requests = work.of_process(process) if process >= 0 else work
+        if len(requests):
+            extent = requests.start_ns, requests.end_ns
+            window = Windows(activity, np.full(len(requests), -1), *extent, Intervals.of(*extent))
+            moments.append(_of_requests(trace, requests, window))
+    return moments
+
+
+def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMoments:
+    """The moments of the requests of one process: on each thread those in which it worked for them."""
+    requests = requests_of(trace)
+    place = np.full(len(requests), -1)
+    place[work.row] = np.arange(len(work))
+    of_threads, waited_ns = [], np.zeros(len(work), np.int64)
+    operators_ns: dict[int, int] = {}
+    for thread in np.unique(requests.stretch_thread).tolist():
+        rows = np.flatnonzero((requests.stretch_thread == thread) & (place[requests.of] >= 0))
+        stretches = _Stretches(
+            place[requests.of[rows]], requests.stretch_start_ns[rows], requests.stretch_end_ns[rows]
+        )
+        moments = _moments(_layers_of_requests(trace, window, thread), stretches)
+        of_threads.append(moments)
+        operators_ns[thread] = int(moments.time_ns[moments.category == Category.OPERATOR].sum())
+        threads = np.full(len(rows), thread)
+        np.add.at(waited_ns, stretches.unit, _processor_waits(trace, window, moments, threads, stretches))
+    busiest = max(operators_ns, key=lambda thread: operators_ns[thread], default=-1)
+    suspended = {cause: time_ns[work.row] for cause, time_ns in suspended_time(trace).items()}
+    return WorkMoments(work, window, busiest, Moments.joined(of_threads), waited_ns, suspended)
+
+
+def _processor_waits(
+    trace: TraceData, window: Windows, moments: Moments, threads: Rows, stretches: _Stretches
+) -> Rows:
+    """How long the thread of each stretch had no CPU core at moments that belong to the host."""
+    on_device = window.activity.device is not None
+    elsewhere = (*_WAITS_OF_HOST, *(_OF_DEVICE if on_device else ()))
+    host = ~np.isin(moments.category, elsewhere)
+    ran = Intervals.of(moments.start_ns[host], moments.start_ns[host] + moments.time_ns[host])
+    waiting = window.activity.host.waiting
+    return waits_in(trace, threads, ran, waiting, stretches.start_ns, stretches.end_ns)
+
+
+def _thread(trace: TraceData, window: Windows) -> int:
+    """The thread that runs the steps of a process or, without steps, the one that ran most."""
+    spans = trace.columns("spans")
+    marks = np.append(trace.column("steps", "span"), -1)[window.step]
+    marked = spans["thread"][marks[marks >= 0]]
+    if len(marked):
+        return int(marked[0])
+    rows = operator_spans(trace).rows
+    rows = rows[owned(trace, window.activity.owner)[spans["thread"][rows]] & (spans["stream"][rows] < 0)]
+    if len(rows) == 0:
+        return -1
+    return int(np.argmax(np.bincount(spans["thread"][rows], weights=spans["self_ns"][rows])))
+
+
+# Layers of stretches of time, of which the first that has a moment counts.
+
+
+def _layer(category: Category, when: Intervals) -> _Layer:
+    """A layer of moments of which no more is known."""
+    return _Layer(category, when.start_ns, when.end_ns, np.full(len(when), -1))
+
+
+def _moments(layers: list[_Layer], stretches: _Stretches) -> Moments:
+    """Cut stretches where what they wait for changes."""
+    timed: list[_Stretches | _Layer] = [stretches, *layers]
+    edges = _sorted_once(np.concatenate([edge for one in timed for edge in (one.start_ns, one.end_ns)]))
+    edges = edges[(edges >= stretches.start_ns.min(initial=0)) & (edges <= stretches.end_ns.max(initial=0))]
+    begin = edges[:-1]
+    category, of = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
+    left = np.arange(len(begin))
+    for layer in layers:
+        if len(layer.start_ns) == 0:
+            continue
+        at = np.searchsorted(layer.start_ns, begin[left], side="right") - 1
+        inside = (at >= 0) & (begin[left] < layer.end_ns[at])
+        rows, at = left[inside], at[inside]
+        category[rows], of[rows] = layer.category, layer.of[at]
+        left = left[~inside]
+    first, last = (np.searchsorted(edges, side) for side in (stretches.start_ns, stretches.end_ns))
+    at, row = rows_of_runs(first, np.maximum(last - first, 0))
+    return Moments(stretches.unit[at], category[row], of[row], begin[row], np.diff(edges)[row])
+
+
+def _sorted_once(values: Rows) -> Rows:
+    """The distinct ones of some values in order, by sorting: `np.unique` takes several times as long."""
+    # Made of a few that are in order, which a stable sort merges.
+    found = np.sort(values, kind="stable")
+    return np.asarray(found[np.append(True, found[1:] != found[:-1])[: len(found)]], dtype=np.int64)
+
+
+def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
+    """What can have a moment of a step or of a recording, what comes first first."""
+    activity = window.activity
+    host = activity.host
+    loading = _layer(Category.DATA_LOADING, host.loading)
+    operators = [_innermost_operators(trace, thread), _other_threads(trace, window, thread)]
+    on_device = [
+        _layer(Category.COMMUNICATION, activity.communication),
+        _layer(Category.COPY, activity.copies),
+    ]
+    waits = _layer(Category.DEVICE_WAIT, host.waiting | activity.queued)
+    running = _layer(Category.RUNNING, host.ranges | host.sampled | window.in_steps)
+    between = [*_not_seen_to_run(trace, window, thread), _between(trace, thread), running]
+    if activity.device is None:
+        sharding = _layer(Category.COMMUNICATION, host.sharding)
+        return [*_pauses(trace, thread), loading, waits, sharding, *operators, *on_device, *between]
+    return [
+        _kernels(trace, window), *on_device, loading, waits, *_pauses(trace, thread), *operators, *between,
+    ]  # fmt: skip
+
+
+def _not_seen_to_run(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
+    """Outside of steps the moments at which nothing says that the program runs: no call, no range, no step, and no samples of the thread."""
+    if (window.step >= 0).any() or (trace.column("samples", "thread") == thread).any():
+        return []
+    host = window.activity.host
+    runs = host.calls | host.ranges | host.sampled | window.in_steps
+    return [_layer(Category.UNKNOWN, Intervals.of(window.start_ns, window.end_ns) - runs)]
+
+
+def _layers_of_requests(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
+    """The same of the requests on a thread: other threads, and what they started on a device, work for other requests."""
+    activity = window.activity
+    host = [*_pauses(trace, thread), _innermost_operators(trace, thread), _between(trace, thread)]
+    if activity.device is None:
+        return [*host[:-1], _layer(Category.COMMUNICATION, activity.communication), host[-1]]
+    calls = waiting_calls(trace)
+    waiting = _when(trace, calls[trace.column("spans", "thread")[calls] == thread])
+    waits = [
+        _layer(Category.COMMUNICATION, activity.communication & waiting),
+        _layer(Category.COPY, activity.copies & waiting),
+        _layer(Category.DEVICE_WAIT, waiting),
+    ]
+    return [_kernels(trace, window, thread), *waits, *host]
+
+
+def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
+    """When a thread collected garbage, recorded, or compiled."""
+    spans = trace.columns("spans")
+    collections = _named_on(trace, GARBAGE_COLLECTION, thread)
+    overhead = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == thread))
+    return [
+        _layer(Category.GARBAGE_COLLECTION, _when(trace, collections)),
+        _layer(Category.PROFILER, _when(trace, overhead)),
+        _layer(Category.COMPILING, _compiling(trace, thread)),
+    ]
+
+
+def _between(trace: TraceData, thread: int) -> _Layer:
+    """When a thread ran Python between operators."""
+    found = gaps(trace)
+    mine = np.flatnonzero(found.thread == thread)
+    mine = mine[np.argsort(found.start_ns[mine], kind="stable")]
+    return _Layer(Category.PYTHON, found.start_ns[mine], found.end_ns[mine], mine)
+
+
+def _when(trace: TraceData, rows: Rows) -> Intervals:
+    """When some spans ran."""
+    spans = trace.columns("spans")
+    start = spans["start_ns"][rows]
+    return Intervals.of(start, start + spans["duration_ns"][rows])
+
+
+def _named_on(trace: TraceData, name: str, thread: int) -> Rows:
+    """The spans of a name on a thread."""
+    if name not in trace.strings:
+        return np.zeros(0, np.int64)
+    spans = trace.columns("spans")
+    return np.flatnonzero((spans["name"] == trace.strings.index(name)) & (spans["thread"] == thread))
+
+
+def _compiling(trace: TraceData, thread: int) -> Intervals:
+    """When torch.compile compiled on a thread."""
+    rows = [
+        (one["start_ns"], one["start_ns"] + one["duration_ns"])
+        for one in compiles(trace).select(["thread", "start_ns", "duration_ns"]).to_pylist()
+        if one["thread"] == thread and one["start_ns"] is not None and one["duration_ns"] is not None
+    ]
+    start, end = np.array(rows, np.int64).reshape(-1, 2).T
+    return Intervals.of(start, end)
+
+
+def _innermost_operators(trace: TraceData, thread: int) -> _Layer:
+    """When each operator, backward function or call of a runtime on a thread was the innermost one: its self time, where it was."""
+    spans, rows = trace.columns("spans"), _work_on(trace, thread)
+    start = spans["start_ns"][rows]
+    edges = _sorted_once(np.concatenate((start, start + spans["duration_ns"][rows])))
+    inside = _core.running_at(spans["start_ns"], spans["duration_ns"], spans["parent"], rows, edges[:-1])
+    # Time of a range inside an operator is that operator's.
+    is_work = np.append(is_operator(spans["kind"]) | _is_other_work(spans["kind"]), False)
+    above = np.append(_core.nearest_marked(spans["parent"], spans["depth"], is_work[:-1]), np.int32(-1))
+    of = above[inside].astype(np.int64)
+    known = of >= 0
+    return _Layer(Category.OPERATOR, edges[:-1][known], edges[1:][known], of[known])
+
+
+def _is_other_work(kind: NDArray[np.uint8]) -> Mask:
+    """Calls of a device's runtime and what else runs on the host without being an operator or a range; collectives that the host carries out are communication."""
+    return np.asarray(
+        (kind >= SpanKind.RUNTIME) & (kind != SpanKind.OVERHEAD) & (kind != SpanKind.COLLECTIVE)
+    )
+
+
+def _work_on(trace: TraceData, thread: int) -> Rows:
+    """What ran on a thread of the host and nests, ranges and steps left out, in order."""
+    spans = trace.columns("spans")
+    kind = spans["kind"]
+    chosen = host_work(trace, with_steps=False).mask & (spans["thread"] == thread) & (spans["lane"] == 0)
+    chosen &= (is_operator(kind) | _is_other_work(kind)) & (spans["stream"] < 0)
+    chosen &= ((spans["flags"] & FLAG_ASYNC) == 0) & (spans["duration_ns"] > 0)
+    return np.flatnonzero(chosen)
+
+
+def _other_threads(trace: TraceData, window: Windows, thread: int) -> _Layer:
+    """The operators and calls of runtimes on other threads of a process, such as that of backward for a device, or that do not nest: the one that began first has a moment."""
+    spans = trace.columns("spans")
+    elsewhere = (spans["thread"] != thread) | (spans["lane"] > 0)
+    chosen = host_work(trace, with_steps=False).mask & elsewhere & (spans["stream"] < 0)
+    chosen &= owned(trace, window.activity.owner)[spans["thread"]] & ((spans["flags"] & FLAG_ASYNC) == 0)
+    rows = np.flatnonzero(chosen & (is_operator(spans["kind"]) | is_runtime_call(spans["kind"])))
+    return _first_come(trace, Category.OPERATOR, rows[is_outermost(trace, rows)])
+
+
+def _kernels(trace: TraceData, window: Windows, thread: int | None = None) -> _Layer:
+    """The kernels of a device that compute, or those that a thread launched: the one that began first has a moment."""
+    work = device_work(trace)
+    mine = np.array([one == window.activity.device for one in work.devices], dtype=bool)[work.device]
+    mine &= work.category == WorkCategory.COMPUTE
+    if thread is not None:
+        mine &= np.append(trace.column("spans", "thread"), -1)[starters(trace).call[work.rows]] == thread
+    return _first_come(trace, Category.KERNEL, work.rows[mine])
+
+
+def _first_come(trace: TraceData, category: Category, rows: Rows) -> _Layer:
+    """A layer of spans that may overlap: each has the moments that no earlier one has."""
+    spans = trace.columns("spans")
+    rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+    start = spans["start_ns"][rows]
+    end = np.maximum.accumulate(start + spans["duration_ns"][rows])
+    begin = np.maximum(start, np.append(np.iinfo(np.int64).min, end)[: len(end)])
+    some = end > begin
+    return _Layer(category, begin[some], end[some], rows[some].astype(np.int64))
