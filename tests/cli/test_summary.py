@@ -209,7 +209,7 @@ def test_shares_are_of_step_time_and_start_up_is_none_of_it(tmp_path):
     assert addmm[1:5] == ["2", "ms", "20.0", "%"]
     text = "\n".join(lines)
     # 3 ms forward and 2 ms backward are operators, and the optimizer's range is none.
-    assert "step time: operators 50.0 %, Python and other 50.0 %" in text
+    assert "step time: operators 50.0 %, Python 50.0 %" in text
     assert (
         "phases, as shares of step time: forward and other 30.0 %, backward 20.0 %, optimizer 15.0 %" in text
     )
@@ -230,7 +230,7 @@ def test_a_wait_for_data_is_one_share_everywhere_and_no_operator(tmp_path):
     made = finished(tmp_path, builder)
     told = shown(made)
     text = "\n".join(told)
-    assert "step time: waiting for data 60.0 %, operators 20.0 %, Python and other 20.0 %" in text
+    assert "step time: waiting for data 60.0 %, operators 20.0 %, Python 20.0 %" in text
     begin = next(place for place, line in enumerate(told) if line.startswith("operators "))
     assert [line.split()[0] for line in told[begin + 1 : begin + 3]] == ["aten::mm", "aten::stack"]
     assert told[begin + 3] == ""

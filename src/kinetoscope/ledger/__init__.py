@@ -1,6 +1,6 @@
 """Where the time went: what each nanosecond of a step or request was spent on, and all tables that are sums of it."""
 
-__all__ = ["avoidable_work", "breakdown", "ledger", "moments", "parts", "requests", "steps"]
+__all__ = ["avoidable_work", "breakdown", "ledger", "parts", "requests", "steps"]
 
 TABLES = {
     "breakdown": "breakdown",

@@ -491,7 +491,7 @@ def _of_kernels(trace: TraceData, pieces: Moments, left_out: LeftOut | None) -> 
 # Shorter kernels show no rate of memory.
 _LEAST_FOR_A_RATE_NS = 20_000
 # From these the time without a processor is taken, from each the same share; and from what calls cost.
-_OF_PROCESSOR = (Entry.SLOW, Entry.NOT_NEEDED, Entry.PYTHON, Entry.UNKNOWN)
+_OF_PROCESSOR = tuple(entry for entry in Entry if entry not in (Entry.NEEDED, Entry.WAITING))
 
 
 def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | None) -> ProcessLedger:
@@ -511,7 +511,8 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
         np.full(len(cells.span), not moments.on_device) | (cells.span < 0) | (cells.cause == Cause.LAUNCH)
     )
     of_calls = (cells.entry == Entry.NEEDED) & (cells.cause != Cause.NONE)
-    first = on_host & (of_calls | np.isin(cells.entry, _OF_PROCESSOR))
+    is_known = (cells.entry != Entry.UNKNOWN) | (cells.span >= 0)
+    first = on_host & is_known & (of_calls | np.isin(cells.entry, _OF_PROCESSOR))
     second = on_host & ~first & (cells.entry == Entry.NEEDED)
     first_ns = _sums(cells, first, cells.time_ns, len(waited_ns))
     is_work, taken = cells.span >= 0, np.zeros(len(cells.span), np.int64)
