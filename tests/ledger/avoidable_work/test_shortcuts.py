@@ -8,6 +8,7 @@ from torch.nn.utils import parametrizations, parametrize
 import kinetoscope
 from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model.time_spent import Cause
+from tests.support.trace_builder import TraceBuilder
 
 
 def wasted(step, steps=3):
@@ -256,3 +257,11 @@ def test_gradients_that_no_optimizer_has_are_not_needed():
 def test_gradients_of_what_is_trained_or_updated_by_the_program_are_needed():
     assert wasted(head_of_a_body(is_trained=True))[0] == set()
     assert wasted(head_of_a_body(update))[0] == set()
+
+
+def test_operators_without_duration_have_no_cheaper_way():
+    builder = TraceBuilder().step(0, 0, 100)
+    builder.backward("MmBackward0", 20, 30, sequence=1)
+    builder.span("aten::mm", 25, 5, shapes=builder.shapes([[3, 2], [2, 3]]))
+    builder.span("aten::linear", 60, 0, shapes=builder.shapes([[2, 3], [3, 2]]))
+    assert not waste_of(builder.build()).part.any()

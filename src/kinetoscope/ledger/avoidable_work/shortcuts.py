@@ -124,7 +124,7 @@ class _Forward:
         each = np.bincount(self._call, weights=self._took_ns)
         return [
             self._known[row]
-            for row in np.flatnonzero(each >= LEAST_PART * each.sum()).tolist()
+            for row in np.flatnonzero((each > 0) & (each >= LEAST_PART * each.sum())).tolist()
             if row in self._known
         ]
 
