@@ -114,7 +114,7 @@ class _Possible:
         if least > most:
             least, most = self.least, self.most
         drifts = np.clip(self._drifts, least, most)
-        lowest, highest = (np.interp(drifts, self._drifts, one) for one in (self._lowest, self._highest))
+        lowest, highest = (np.interp(drifts, self._drifts, limit) for limit in (self._lowest, self._highest))
         moved = np.multiply.outer(drifts, _near(at_ns, self.origin_ns))
         return (moved + lowest[:, None]).min(axis=0), (moved + highest[:, None]).max(axis=0)
 
@@ -194,14 +194,14 @@ def _middle(possible: _Possible, begin_ns: int, end_ns: int) -> tuple[float, flo
 
 def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float] | None:
     """The drift, and the difference at the origin, that fit the guesses best; None where the bounds say more than they do."""
-    at, guess = _near(guesses.at_ns, possible.origin_ns), _near(guesses.guess_ns, possible.base_ns)
+    moments, guess = _near(guesses.at_ns, possible.origin_ns), _near(guesses.guess_ns, possible.base_ns)
 
     def at_origin(drift: float) -> float:
-        middle = float(np.median(guess - drift * at))
+        middle = float(np.median(guess - drift * moments))
         return min(max(middle, possible.lowest(drift)), possible.highest(drift))
 
     def away_ns(drift: float) -> Values:
-        return np.abs(guess - drift * at - at_origin(drift))
+        return np.abs(guess - drift * moments - at_origin(drift))
 
     closest = _top(lambda drift: -float(away_ns(drift).sum()), possible.least, possible.most)
     spread_ns = max(float(np.median(away_ns(closest))), _LEAST_SPREAD_NS)
@@ -246,15 +246,15 @@ def _crossing(outer: Values, inner: float, drifts: Values, room: Values) -> Valu
     return np.asarray(inner + (outer - inner) * (some / (some - none)))
 
 
-def _upper_hull(at: Values, value: Values, owner: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+def _upper_hull(moments: Values, value: Values, owner: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """The points that no line between two others passes above or through, of each owner, in order of it and of `at`."""
-    whose = np.zeros(len(at), dtype=np.int64) if owner is None else owner
-    order = np.lexsort((value, at, whose))
+    whose = np.zeros(len(moments), dtype=np.int64) if owner is None else owner
+    order = np.lexsort((value, moments, whose))
     # Of those at one moment the highest.
-    last = (np.diff(whose[order]) != 0) | (np.diff(at[order]) != 0)
+    last = (np.diff(whose[order]) != 0) | (np.diff(moments[order]) != 0)
     rows = order[np.append(last, True)[: len(order)]]
     while len(rows) > 2:
-        x, y, who = at[rows], value[rows], whose[rows]
+        x, y, who = moments[rows], value[rows], whose[rows]
         below = (y[1:-1] - y[:-2]) * (x[2:] - x[:-2]) <= (y[2:] - y[:-2]) * (x[1:-1] - x[:-2])
         # What lies below a line between two others is no corner, even if one of these is none either.
         below &= who[2:] == who[:-2]
@@ -306,61 +306,61 @@ class _Solver:
         # Clocks in the order in which they were reached, those of one round together.
         self.reached: list[list[int]] = [[reference]]
         self.contradicted_ns = np.zeros(len(begin_ns), dtype=np.int64)
-        own = slice(self.first[reference], self.first[reference + 1])
-        np.maximum.at(self.low, self.meeting[own], self.entered_ns[own])
-        np.minimum.at(self.high, self.meeting[own], self.left_ns[own])
+        reference_rows = slice(self.first[reference], self.first[reference + 1])
+        np.maximum.at(self.low, self.meeting[reference_rows], self.entered_ns[reference_rows])
+        np.minimum.at(self.high, self.meeting[reference_rows], self.left_ns[reference_rows])
         self.reference = reference
 
     def bounds(self, clocks: NDArray[np.bool_]) -> dict[int, Bounds]:
         """The bounds of some clocks from their meetings, for those with bounds on both sides."""
         rows = np.flatnonzero(clocks[self.clock])
         sides = []
-        for limit, unknown, at, sign in (
+        for limit, unknown, moments_ns, sign in (
             (self.low, _UNKNOWN_LOW, self.left_ns, 1),
             (self.high, _UNKNOWN_HIGH, self.entered_ns, -1),
         ):
             side = rows[limit[self.meeting[rows]] != unknown]
-            value = limit[self.meeting[side]] - at[side]
+            value = limit[self.meeting[side]] - moments_ns[side]
             corners = _upper_hull(
-                at[side].astype(np.float64), sign * value.astype(np.float64), self.clock[side]
+                moments_ns[side].astype(np.float64), sign * value.astype(np.float64), self.clock[side]
             )
             whose = self.clock[side[corners]]
             parts = np.searchsorted(whose, np.arange(len(clocks) + 1))
-            sides.append((at[side[corners]], value[corners], parts))
+            sides.append((moments_ns[side[corners]], value[corners], parts))
         (above_at, above, a), (below_at, below, b) = sides
         return {
-            one: Bounds(above_at[a[one] : a[one + 1]], above[a[one] : a[one + 1]],
-                        below_at[b[one] : b[one + 1]], below[b[one] : b[one + 1]])
-            for one in np.flatnonzero(clocks).tolist()
-            if a[one] < a[one + 1] and b[one] < b[one + 1]
+            clock: Bounds(above_at[a[clock] : a[clock + 1]], above[a[clock] : a[clock + 1]],
+                        below_at[b[clock] : b[clock + 1]], below[b[clock] : b[clock + 1]])
+            for clock in np.flatnonzero(clocks).tolist()
+            if a[clock] < a[clock + 1] and b[clock] < b[clock + 1]
         }  # fmt: skip
 
     def tighten(self) -> None:
         """Let meetings bound clocks, and clocks meetings, until little more is gained."""
-        seen = np.zeros(len(self.begin_ns), dtype=bool)
-        seen[self.reference] = True
+        is_reached = np.zeros(len(self.begin_ns), dtype=bool)
+        is_reached[self.reference] = True
         changed = self.low != _UNKNOWN_LOW
         while changed.any():
-            due = np.zeros(len(seen), dtype=bool)
+            due = np.zeros(len(is_reached), dtype=bool)
             due[self.clock[changed[self.meeting]]] = True
             due[self.reference] = False
             of_clocks = self.bounds(due)
-            new = [one for one in of_clocks if not seen[one]]
+            new = [clock for clock in of_clocks if not is_reached[clock]]
             if new:
                 self.reached.append(new)
-                seen[new] = True
+                is_reached[new] = True
             changed = self._narrow(of_clocks)
 
     def _narrow(self, of_clocks: dict[int, Bounds]) -> NDArray[np.bool_]:
         """Bound meetings by clocks; the meetings that this made notably narrower."""
         rows, low, high = [], [], []
-        for one, bounds in of_clocks.items():
-            own = slice(self.first[one], self.first[one + 1])
-            possible = _Possible(bounds, int(self.begin_ns[one] + self.end_ns[one]) // 2, self.most_drift)
+        for clock, bounds in of_clocks.items():
+            clock_rows = slice(self.first[clock], self.first[clock + 1])
+            possible = _Possible(bounds, int(self.begin_ns[clock] + self.end_ns[clock]) // 2, self.most_drift)
             # A clock that contradicts the others says nothing about them.
             if possible.violated_ns == 0:
-                rows.append(np.arange(own.start, own.stop))
-                entered, left = self.entered_ns[own], self.left_ns[own]
+                rows.append(np.arange(clock_rows.start, clock_rows.stop))
+                entered, left = self.entered_ns[clock_rows], self.left_ns[clock_rows]
                 low.append(
                     entered + np.floor(possible.range_at(entered)[0]).astype(np.int64) + possible.base_ns
                 )
@@ -378,57 +378,57 @@ class _Solver:
             self.contradicted_ns, self.clock[row], np.where(wrong[meeting], np.maximum(off_ns, 0), 0)
         )
         new_low[wrong], new_high[wrong] = self.low[wrong], self.high[wrong]
-        known = (self.low != _UNKNOWN_LOW) & (self.high != _UNKNOWN_HIGH)
-        before_ns = np.where(known, self.high, 0) - np.where(known, self.low, 0)
-        gain_ns = before_ns - (np.where(known, new_high, 0) - np.where(known, new_low, 0))
-        gained = known & (gain_ns > np.maximum(_LEAST_GAIN_NS, _LEAST_GAIN * before_ns))
-        gained |= ~known & (new_low != _UNKNOWN_LOW) & ~wrong
+        bounded = (self.low != _UNKNOWN_LOW) & (self.high != _UNKNOWN_HIGH)
+        before_ns = np.where(bounded, self.high, 0) - np.where(bounded, self.low, 0)
+        gain_ns = before_ns - (np.where(bounded, new_high, 0) - np.where(bounded, new_low, 0))
+        gained = bounded & (gain_ns > np.maximum(_LEAST_GAIN_NS, _LEAST_GAIN * before_ns))
+        gained |= ~bounded & (new_low != _UNKNOWN_LOW) & ~wrong
         self.low, self.high = new_low, new_high
         return np.asarray(gained)
 
     def lines(self) -> list[ClockLine | None]:
         """The line of each clock that meetings tie to the reference."""
-        found: list[ClockLine | None] = [None] * len(self.begin_ns)
-        found[self.reference] = OWN_CLOCK
-        reached = np.zeros(len(found), dtype=bool)
-        reached[[one for group in self.reached for one in group]] = True
+        lines: list[ClockLine | None] = [None] * len(self.begin_ns)
+        lines[self.reference] = OWN_CLOCK
+        reached = np.zeros(len(lines), dtype=bool)
+        reached[[clock for group in self.reached for clock in group]] = True
         reached[self.reference] = False
         of_clocks = self.bounds(reached)
         # When those that were reached before left each meeting, on the axis of the reference.
         left_ns = np.full(len(self.low), np.nan)
-        for place, group in enumerate(self.reached):
-            for one in group if place else ():
-                found[one] = self._line(one, of_clocks[one], left_ns)
-            self._add_leaving(left_ns, group, found)
-        return found
+        for round_number, group in enumerate(self.reached):
+            for clock in group if round_number else ():
+                lines[clock] = self._line(clock, of_clocks[clock], left_ns)
+            self._add_leaving(left_ns, group, lines)
+        return lines
 
-    def _line(self, one: int, bounds: Bounds, left_ns: Values) -> ClockLine | None:
+    def _line(self, clock: int, bounds: Bounds, left_ns: Values) -> ClockLine | None:
         """The line of a clock."""
-        rows = np.arange(self.first[one], self.first[one + 1])
+        rows = np.arange(self.first[clock], self.first[clock + 1])
         rows = rows[self.together[rows] & ~np.isnan(left_ns[self.meeting[rows]])]
         if len(rows) > _MOST_GUESSES:
             rows = rows[np.linspace(0, len(rows) - 1, _MOST_GUESSES).astype(np.int64)]
-        at = self.left_ns[rows]
-        guesses = Guesses(at, np.rint(left_ns[self.meeting[rows]]).astype(np.int64) - at)
-        wider_ns = int(self.contradicted_ns[one])
-        begin_ns, end_ns = int(self.begin_ns[one]), int(self.end_ns[one])
+        left_at_ns = self.left_ns[rows]
+        guesses = Guesses(left_at_ns, np.rint(left_ns[self.meeting[rows]]).astype(np.int64) - left_at_ns)
+        wider_ns = int(self.contradicted_ns[clock])
+        begin_ns, end_ns = int(self.begin_ns[clock]), int(self.end_ns[clock])
         line = fit(bounds.relaxed(wider_ns), begin_ns, end_ns, self.most_drift, guesses)
         return line and replace(line, violated_ns=line.violated_ns + wider_ns)
 
-    def _add_leaving(self, left_ns: Values, group: Sequence[int], found: Sequence[ClockLine | None]) -> None:
+    def _add_leaving(self, left_ns: Values, group: Sequence[int], lines: Sequence[ClockLine | None]) -> None:
         """Estimate unknown times at which clocks left meetings, as the median of the known ones."""
         rows, when = [], []
-        for one in group:
-            line, own = found[one], np.arange(self.first[one], self.first[one + 1])
-            own = own[self.together[own] & np.isnan(left_ns[self.meeting[own]])]
-            if line is not None and len(own):
-                rows.append(own)
-                when.append(self.left_ns[own] * (1 + line.drift) + line.offset_ns)
+        for clock in group:
+            line, clock_rows = lines[clock], np.arange(self.first[clock], self.first[clock + 1])
+            clock_rows = clock_rows[self.together[clock_rows] & np.isnan(left_ns[self.meeting[clock_rows]])]
+            if line is not None and len(clock_rows):
+                rows.append(clock_rows)
+                when.append(self.left_ns[clock_rows] * (1 + line.drift) + line.offset_ns)
         if rows:
             meeting, moment = self.meeting[np.concatenate(rows)], np.concatenate(when)
             order = np.lexsort((moment, meeting))
-            which, first, count = np.unique(meeting[order], return_index=True, return_counts=True)
-            left_ns[which] = moment[order][first + (count - 1) // 2]
+            met, first, count = np.unique(meeting[order], return_index=True, return_counts=True)
+            left_ns[met] = moment[order][first + (count - 1) // 2]
 
 
 def lines_between(

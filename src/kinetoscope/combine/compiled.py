@@ -161,17 +161,17 @@ def _stored_call(call: dict[str, Any], *, keeps_addresses: bool = False) -> Kern
 
 def noted_calls(recordings: Sequence[AppendedRows]) -> dict[str, tuple[KernelCall, ...]]:
     """The calls of kernels in each generated file, as the process noted them in its recordings; what is damaged is left out."""
-    found: dict[str, tuple[KernelCall, ...]] = {}
+    calls_of_file: dict[str, tuple[KernelCall, ...]] = {}
     for rows in recordings:
         columns, _ = rows.columns(KERNELS, {"file": str, "calls": list})
-        own: dict[str, tuple[KernelCall, ...]] = {}
+        recorded_calls: dict[str, tuple[KernelCall, ...]] = {}
         for file, calls in zip(columns["file"], columns["calls"], strict=True):
             with suppress(ValueError, KeyError, TypeError, AttributeError):
                 # Those of a long file are in several rows.
                 more = tuple(_stored_call(call, keeps_addresses=True) for call in calls)
-                own[file] = own.get(file, ()) + more
-        found |= own
-    return found
+                recorded_calls[file] = recorded_calls.get(file, ()) + more
+        calls_of_file |= recorded_calls
+    return calls_of_file
 
 
 def attribute_recording(trace: AnyTrace, recordings: Sequence[AppendedRows] = ()) -> AnyTrace:
@@ -188,8 +188,8 @@ def attribute_recording(trace: AnyTrace, recordings: Sequence[AppendedRows] = ()
         return describe_compilations(trace)
 
     def calls_of(file: str) -> Sequence[KernelCall] | None:
-        own = noted.get(file)
-        return stored_calls(file) if own is None else own
+        file_calls = noted.get(file)
+        return stored_calls(file) if file_calls is None else file_calls
 
     attributed = describe_compilations(attribute_kernels(trace, calls_of))
     spans = attributed.columns("spans")
@@ -225,29 +225,29 @@ def attribute_kernels(
     site = np.append(sites.of_stack, np.int32(-1))[spans["own_stack"]]
     site[is_call(spans["kind"])] = -1
     rows = np.flatnonzero(site >= 0)
-    made = _Origins(trace, sites)
+    origins = _Origins(trace, sites)
     origin = np.full(len(spans), -1, dtype=np.int32)
     keys = np.stack([spans[name][rows] for name in ("own_stack", "forward_stack", "module")], axis=1)
     if len(rows):
         distinct, group = np.unique(keys, axis=0, return_inverse=True)
         firsts = [
-            made.add(int(sites.of_stack[own]), int(own), int(forward), int(module))
-            for own, forward, module in distinct.tolist()
+            origins.add(int(sites.of_stack[stack]), int(stack), int(forward), int(module))
+            for stack, forward, module in distinct.tolist()
         ]
         origin[rows] = np.array(firsts, dtype=np.int32)[group.reshape(-1)]
     scope, arguments = spans["scope"].copy(), spans["arguments"].copy()
     fused = np.array([call.fused for call in sites.calls], dtype=bool)
-    kernel = np.array([made.strings.row(call.kernel) for call in sites.calls], dtype=np.int64)
+    kernel = np.array([origins.strings.row(call.kernel) for call in sites.calls], dtype=np.int64)
     if len(rows):
-        own = rows[fused[site[rows]] & (kernel[site[rows]] == spans["name"][rows])]
-        scope[own] = SCOPE_FUSED
-        bare = own[arguments[own] < 0]
-        arguments[bare] = [made.described(at) for at in origin[bare].tolist()]
+        fused_rows = rows[fused[site[rows]] & (kernel[site[rows]] == spans["name"][rows])]
+        scope[fused_rows] = SCOPE_FUSED
+        bare = fused_rows[arguments[fused_rows] < 0]
+        arguments[bare] = [origins.described(origin_row) for origin_row in origin[bare].tolist()]
     inexact = np.array([not call.exact for call in sites.calls], dtype=bool)
     losses = []
     if len(rows) and (unknown := int(inexact[site[rows]].sum())):
         losses.append(Loss.of("unknown_kernels", unknown))
-    return cast("AnyTrace", made.trace({"origin": origin, "scope": scope, "arguments": arguments}, losses))
+    return cast("AnyTrace", origins.trace({"origin": origin, "scope": scope, "arguments": arguments}, losses))
 
 
 # Columns of `compiles` that a reader of the timeline wants to see of a compilation, in this order.
@@ -265,9 +265,9 @@ def describe_compilations(trace: AnyTrace) -> AnyTrace:
         return trace
     arguments, described = _Growing(trace, "arguments", ("json",)), spans["arguments"].copy()
     for row in compiling.compiles(trace).to_pylist():
-        said = {name: row[name] for name in _DESCRIBED if row[name] is not None}
-        if row["span"] is not None and described[row["span"]] < 0 and "function" in said:
-            described[row["span"]] = arguments.row((json.dumps(said, ensure_ascii=False),))
+        facts = {name: row[name] for name in _DESCRIBED if row[name] is not None}
+        if row["span"] is not None and described[row["span"]] < 0 and "function" in facts:
+            described[row["span"]] = arguments.row((json.dumps(facts, ensure_ascii=False),))
     columns = {name: trace.column("spans", name) for name in spans.given} | {"arguments": described}
     return extend(trace, tables={"spans": columns, "arguments": arguments.columns()})
 
@@ -287,28 +287,28 @@ class _Sites:
     def __init__(self, trace: TraceData, calls_of: Callable[[str], Sequence[KernelCall] | None]) -> None:
         frames, stacks, strings = trace.columns("frames"), trace.columns("stacks"), trace.strings
         self.calls: list[KernelCall] = []
-        places: dict[int, dict[int, int]] = {}
+        call_of_line: dict[int, dict[int, int]] = {}
         for file in np.unique(frames["file"]).tolist():
             calls = calls_of(strings[file])
             if calls is not None:
-                places[file] = {call.line: at for at, call in enumerate(calls, len(self.calls))}
+                call_of_line[file] = {call.line: index for index, call in enumerate(calls, len(self.calls))}
                 self.calls += calls
         self.of_stack = np.full(len(stacks), -1, dtype=np.int32)
         self.entry: list[int] = []
         if not self.calls:
             return
         of_frame = [
-            places[file].get(line, -1) if file in places else _NOT_GENERATED
+            call_of_line[file].get(line, -1) if file in call_of_line else _NOT_GENERATED
             for file, line in zip(frames["file"].tolist(), frames["line"].tolist(), strict=True)
         ]
         of_stack: list[int] = []
         for row, (parent, frame) in enumerate(
             zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
         ):
-            own = of_frame[frame] if frame >= 0 else _NOT_GENERATED
-            inherits = own == _NOT_GENERATED and 0 <= parent < row
-            of_stack.append(of_stack[parent] if inherits else max(own, -1))
-            self.entry.append(self.entry[parent] if inherits else row if own >= 0 else -1)
+            call_index = of_frame[frame] if frame >= 0 else _NOT_GENERATED
+            inherits = call_index == _NOT_GENERATED and 0 <= parent < row
+            of_stack.append(of_stack[parent] if inherits else max(call_index, -1))
+            self.entry.append(self.entry[parent] if inherits else row if call_index >= 0 else -1)
         self.of_stack = np.array(of_stack, dtype=np.int32)
 
 
@@ -325,35 +325,35 @@ class _Origins:
         self._modules = _Modules(trace, self.strings)
         self._calls: dict[int, KernelCall] = {}
 
-    def add(self, site: int, own: int, forward: int, module: int) -> int:
+    def add(self, site: int, kernel_stack: int, forward: int, module: int) -> int:
         """The first row for a kernel called at a site, by a stack, in backward also that of the forward, and in a module."""
         call = self._sites.calls[site]
-        below = self._below(own)
-        around = forward if forward >= 0 else own
+        below = self._below(kernel_stack)
+        around = forward if forward >= 0 else kernel_stack
         shares = _shares(call.nodes)
         nodes: list[tuple[float, Node, int, int]] = []
         for node, share in zip(call.nodes, shares, strict=True):
-            place = self._modules.row(node.modules, module)
-            nodes.append((share, node, place, self._stack(around, node.frames, below)))
-        of_place: dict[tuple[int, int], float] = {}
-        for share, _, place, stack in nodes:
-            of_place[place, stack] = of_place.get((place, stack), 0.0) + share
+            module_row = self._modules.row(node.modules, module)
+            nodes.append((share, node, module_row, self._stack(around, node.frames, below)))
+        weight_of: dict[tuple[int, int], float] = {}
+        for share, _, module_row, stack in nodes:
+            weight_of[module_row, stack] = weight_of.get((module_row, stack), 0.0) + share
         # Of places with equal weights, one in a module.
-        nodes.sort(key=lambda one: (-of_place[one[2], one[3]], one[2] < 0, one[2], one[3], -one[0]))
+        nodes.sort(key=lambda row: (-weight_of[row[2], row[3]], row[2] < 0, row[2], row[3], -row[0]))
         first = self._origins.add(
             call.kernel,
             [
                 {
                     "node": self.strings.row(node.name),
                     "operator": self.strings.row(node.operator),
-                    "module": place,
+                    "module": module_row,
                     "stack": stack,
                     "weight": share,
                     "dtype": self.strings.row(node.dtype),
                     "flops": _known(node.cost.flops),
                     "bytes": call.bytes if call.fused else _known(node.cost.bytes),
                 }
-                for share, node, place, stack in nodes
+                for share, node, module_row, stack in nodes
             ],
         )
         self._calls[first] = call
@@ -382,16 +382,16 @@ class _Origins:
         tables: dict[str, Mapping[str, Any]] = {
             "spans": spans | dict(changed),
             "origins": self._origins.columns,
-            **{one.name: one.columns() for one in grown},
+            **{table.name: table.columns() for table in grown},
         }
         return extend(trace, losses=losses, tables=tables, strings=self._origins.texts)
 
-    def _below(self, own: int) -> list[int]:
+    def _below(self, stack: int) -> list[int]:
         """The frames that a stack has below the generated file's, outermost first."""
-        entry, frames = self._sites.entry[own], []
-        while own != entry:
-            frames.append(self._stacks.value("frame", own))
-            own = self._stacks.value("parent", own)
+        entry, frames = self._sites.entry[stack], []
+        while stack != entry:
+            frames.append(self._stacks.value("frame", stack))
+            stack = self._stacks.value("parent", stack)
         return frames[::-1]
 
     def _stack(self, around: int, frames: tuple[SourceFrame, ...], below: list[int]) -> int:
@@ -450,25 +450,25 @@ class _Growing:
 
     def value(self, column: str, row: int) -> int:
         """Return one value."""
-        found: int = self._columns[column][row]
-        return found
+        value: int = self._columns[column][row]
+        return value
 
     def find(self, key: tuple[Any, ...]) -> int:
         """The first row with this identity; -1 without."""
         return self._row_of.get(key, -1)
 
-    def row(self, key: tuple[Any, ...], **others: Any) -> int:
+    def row(self, key: tuple[Any, ...], **other_values: Any) -> int:
         """The row with this identity, added if it is new; then with the given values of other columns."""
-        found = self._row_of.get(key)
-        return self.add(key, **others) if found is None else found
+        row = self._row_of.get(key)
+        return self.add(key, **other_values) if row is None else row
 
-    def add(self, key: tuple[Any, ...], **others: Any) -> int:
+    def add(self, key: tuple[Any, ...], **other_values: Any) -> int:
         """A new row with an identity that another row may have, too."""
         added = len(self)
         self._row_of.setdefault(key, added)
-        values = dict(zip(self._identity, key, strict=True)) | others
-        for column, own in self._columns.items():
-            own.append(values.get(column, STORED[self.name].column(column).default))
+        values = dict(zip(self._identity, key, strict=True)) | other_values
+        for column, stored_values in self._columns.items():
+            stored_values.append(values.get(column, STORED[self.name].column(column).default))
         return added
 
     def columns(self) -> dict[str, list[Any]]:
@@ -509,15 +509,15 @@ class _Modules:
             return root
         inner = modules[-1]
         base, parts = _parsed(inner.path)
-        classes = {_parsed(one.path)[1]: one.class_name for one in modules}
+        classes = {_parsed(module.path)[1]: module.class_name for module in modules}
         if base == _WRAPPED and root >= 0 and self.grown.value("class", root) == self._strings.row(_WRAPPER):
             wrapped = self._descend(root, ("_orig_mod",), 0, {("_orig_mod",): modules[0].class_name})
             return self._descend(wrapped, parts, 0, classes)
         if base == "self" and root >= 0 and (not parts or self._find(root, parts[0]) >= 0):
             return self._descend(root, parts, 0, classes)
-        known = [at for at, one in enumerate(modules) if one.address in self._by_address]
-        if known:
-            outer = modules[known[-1]]
+        with_address = [index for index, module in enumerate(modules) if module.address in self._by_address]
+        if with_address:
+            outer = modules[with_address[-1]]
             return self._descend(self._by_address[outer.address], parts, len(_parsed(outer.path)[1]), classes)
         if base == "self" and root >= 0:
             return self._descend(root, parts, 0, classes)
@@ -527,14 +527,14 @@ class _Modules:
     def _apart(self, module: ModuleFrame, caller: int) -> int:
         """The row of a module that a compiled function reaches otherwise than through the module that called it."""
         key = (module.class_name, module.address or module.path, caller)
-        found = self._roots.get(key)
-        if found is None:
+        root = self._roots.get(key)
+        if root is None:
             row = self.grown.find((-1, 0, self._strings.row(module.class_name)))
             taken = row < 0 or row in self._roots.values()
-            found = self._roots[key] = (
+            root = self._roots[key] = (
                 self.grown.add((-1, 0, self._strings.row(module.class_name)), caller=caller) if taken else row
             )
-        return found
+        return root
 
     def _find(self, parent: int, name: str) -> int:
         """The row of a module in another one by its name; -1 without."""
@@ -544,14 +544,14 @@ class _Modules:
         self, row: int, parts: tuple[str, ...], skipped: int, classes: Mapping[tuple[str, ...], str]
     ) -> int:
         """Follow names from a module; those that the trace does not have are added."""
-        for at in range(skipped, len(parts)):
-            name = self._strings.row(parts[at])
-            found = self._child.get((row, name), -1)
-            if found < 0:
-                kind = self._strings.row(classes.get(parts[: at + 1], ""))
-                found = self.grown.row((row, name, kind), caller=row)
-                self._child[row, name] = found
-            row = found
+        for depth in range(skipped, len(parts)):
+            name = self._strings.row(parts[depth])
+            child = self._child.get((row, name), -1)
+            if child < 0:
+                kind = self._strings.row(classes.get(parts[: depth + 1], ""))
+                child = self.grown.row((row, name, kind), caller=row)
+                self._child[row, name] = child
+            row = child
         return row
 
 
@@ -559,9 +559,9 @@ def _parsed(path: str) -> tuple[str, tuple[str, ...]]:
     """What a path begins with, and the names that follow; `_modules` is how a name is reached, and none itself."""
     while (plain := _GETATTR.sub(r"\1.\2", path)) != path:
         path = plain
-    found = _BASE.match(path)
-    base, rest = (found[1], path[found.end() :]) if found else ("", path)
-    parts = tuple(part for one in _PART.findall(rest) if (part := one[0] or one[1]) != "_modules")
+    match = _BASE.match(path)
+    base, rest = (match[1], path[match.end() :]) if match else ("", path)
+    parts = tuple(part for groups in _PART.findall(rest) if (part := groups[0] or groups[1]) != "_modules")
     return base, parts
 
 

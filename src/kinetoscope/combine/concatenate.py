@@ -91,17 +91,17 @@ def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, 
 
 
 def _cycles(
-    trace: TraceData, offset_ns: int, numbers: list[int], own: dict[str, Any]
+    trace: TraceData, offset_ns: int, numbers: list[int], facts: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The entries of one trace: one for each of its cycles."""
     table = trace.columns("cycles")
     windows = list(zip(table["start_ns"].tolist(), table["duration_ns"].tolist(), strict=True))
     if not windows:
         windows = [(0, trace.duration_ns)]
-    known = trace.info.get("cycles")
-    earlier = known if isinstance(known, list) and len(known) == len(windows) else [{}] * len(windows)
+    cycles = trace.info.get("cycles")
+    earlier = cycles if isinstance(cycles, list) and len(cycles) == len(windows) else [{}] * len(windows)
     return [
-        {**own, **entry, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
+        {**facts, **entry, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
         for entry, number, (start_ns, duration_ns) in zip(earlier, numbers, windows, strict=True)
     ]
 
@@ -246,36 +246,36 @@ class Joining:
 
     def _join_strings(self) -> None:
         """Merge the string tables; each string once."""
-        known: dict[str, int] = {}
+        rows: dict[str, int] = {}
         for part in self._parts:
-            part.rows["strings"] = row_map(known.setdefault(text, len(known)) for text in part.trace.strings)
-        self._strings = list(known)
+            part.rows["strings"] = row_map(rows.setdefault(text, len(rows)) for text in part.trace.strings)
+        self._strings = list(rows)
 
     def _join_dictionary(self, name: str) -> None:
         """Merge a dictionary table; each entry once."""
         table = STORED[name]
-        known: dict[Any, int] = {}
+        row_of_key: dict[Any, int] = {}
         first: list[tuple[Part, int]] = []
         for part in self._parts:
             columns = part.trace.columns(name)
             part.rows[name] = rows = np.full(len(columns) + 1, -1, dtype=np.int64)
             keys = [self._key(part, table, key) for key in IDENTITY[name]]
-            own = "parent" in IDENTITY[name]
+            is_tree = "parent" in IDENTITY[name]
             for row in range(len(columns)):
                 key = tuple(values[row] for values in keys)
-                if own:
+                if is_tree:
                     # The parent is of this very table, and its row is known, for parents come first.
                     key = (int(rows[key[0]]), *key[1:])
-                rows[row] = known.setdefault(key, len(known))
-                if len(first) < len(known):
+                rows[row] = row_of_key.setdefault(key, len(row_of_key))
+                if len(first) < len(row_of_key):
                     first.append((part, row))
-        made: dict[str, Any] = {}
+        joined: dict[str, Any] = {}
         for column in self._given(name):
             values = {id(part): self._moved(part, name, column) for part in self._parts}
-            made[column] = [values[id(part)][row] for part, row in first]
+            joined[column] = [values[id(part)][row] for part, row in first]
         if name == "threads":
-            made["index"] = np.arange(len(first))
-        self._tables[name] = made
+            joined["index"] = np.arange(len(first))
+        self._tables[name] = joined
 
     def _key(self, part: Part, table: Table, key: str) -> list[Any]:
         """One column of an entry's identity, as a list."""
@@ -293,23 +293,25 @@ class Joining:
         numbers = [int(number) for part in self._parts for number in part.trace.column("cycles", "number")]
         counted = all(len(part.trace.columns("cycles")) for part in self._parts)
         self._renumbered = not counted or len(set(numbers)) < len(numbers)
-        made: dict[str, list[Any]] = {"number": [], "start_ns": [], "duration_ns": []}
+        cycles: dict[str, list[Any]] = {"number": [], "start_ns": [], "duration_ns": []}
         for part in self._parts:
-            own = part.trace.columns("cycles")
-            begin = len(made["number"])
-            if len(own) == 0:
-                made["number"].append(begin)
-                made["start_ns"].append(part.offset_ns)
-                made["duration_ns"].append(part.trace.duration_ns)
+            part_cycles = part.trace.columns("cycles")
+            begin = len(cycles["number"])
+            if len(part_cycles) == 0:
+                cycles["number"].append(begin)
+                cycles["start_ns"].append(part.offset_ns)
+                cycles["duration_ns"].append(part.trace.duration_ns)
             else:
-                made["number"] += (
-                    range(begin, begin + len(own)) if self._renumbered else own["number"].tolist()
+                cycles["number"] += (
+                    range(begin, begin + len(part_cycles))
+                    if self._renumbered
+                    else part_cycles["number"].tolist()
                 )
-                made["start_ns"] += (own["start_ns"] + part.offset_ns).tolist()
-                made["duration_ns"] += own["duration_ns"].tolist()
-            end = len(made["number"])
-            part.rows["cycles"] = np.append(np.arange(begin, end), -1 if len(own) else begin)
-        self._tables["cycles"] = made
+                cycles["start_ns"] += (part_cycles["start_ns"] + part.offset_ns).tolist()
+                cycles["duration_ns"] += part_cycles["duration_ns"].tolist()
+            end = len(cycles["number"])
+            part.rows["cycles"] = np.append(np.arange(begin, end), -1 if len(part_cycles) else begin)
+        self._tables["cycles"] = cycles
 
     def _numbers(self, part: Part) -> list[int]:
         """The numbers that the cycles of a trace have now."""
@@ -326,10 +328,10 @@ class Joining:
         """Assign the new rows of a table, and return their order; None where that of the traces is the right one."""
         lengths = [len(part.trace.columns(name)) for part in self._parts]
         order = self._order(name)
-        place = np.arange(sum(lengths)) if order is None else np.argsort(order)
+        new_rows = np.arange(sum(lengths)) if order is None else np.argsort(order)
         begins = np.cumsum([0, *lengths])
         for part, begin, end in zip(self._parts, begins[:-1], begins[1:], strict=True):
-            part.rows[name] = np.append(place[begin:end], -1)
+            part.rows[name] = np.append(new_rows[begin:end], -1)
         return order
 
     def _order(self, name: str) -> Rows | None:
@@ -344,12 +346,12 @@ class Joining:
 
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what holds within each of them only."""
-        given = {column for part in self._parts for column in part.trace.columns(name).given}
+        names = {column for part in self._parts for column in part.trace.columns(name).given}
         if any(len(part.trace.columns("allocations")) for part in self._parts):
-            given.update(WITHIN_EACH.get(name, ()))
+            names.update(WITHIN_EACH.get(name, ()))
         if name == "spans":
-            given.add("cycle")
-        return [column for column in STORED[name].column_names if column in given]
+            names.add("cycle")
+        return [column for column in STORED[name].column_names if column in names]
 
     def _column(self, name: str, column: str) -> Any:
         """One column of all traces, one after the other."""

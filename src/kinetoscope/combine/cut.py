@@ -79,14 +79,14 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
         if used.all():
             continue
         rows = np.flatnonzero(used)
-        place = np.full(length + 1, -1, dtype=np.int32)
-        place[rows] = np.arange(len(rows), dtype=np.int32)
+        new_row = np.full(length + 1, -1, dtype=np.int32)
+        new_row[rows] = np.arange(len(rows), dtype=np.int32)
         if name == "strings":
             strings = [strings[row] for row in rows.tolist()]
         else:
             tables[name] = {column: _taken(values, rows) for column, values in tables[name].items()}
         for table, column in _references(name, tables):
-            tables[table][column] = place[tables[table][column]]
+            tables[table][column] = new_row[tables[table][column]]
     return strings
 
 
@@ -97,10 +97,10 @@ def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[
         if table != name:
             used[tables[table][column]] = True
     used = used[:-1]
-    own = [tables[name][column] for table, column in _references(name, tables) if table == name]
+    self_references = [tables[name][column] for table, column in _references(name, tables) if table == name]
     while True:
         before = int(used.sum())
-        for values in own:
+        for values in self_references:
             above = values[used]
             used[above[above >= 0]] = True
         if int(used.sum()) == before:
@@ -177,23 +177,23 @@ def pieces_of(trace: TraceData, part: Part) -> Pieces:
 def _unsorted(trace: TraceData, part: Part) -> Pieces:
     """The pieces of all spans, in the order of their spans."""
     spans = trace.columns("spans")
-    whole = _window_of_launch(trace, part) if part.by_launch else None
-    near = _near(trace, part, whole)
+    launch_window = _window_of_launch(trace, part) if part.by_launch else None
+    near = _near(trace, part, launch_window)
     start = spans["start_ns"][near]
     end = ends_ns(start, spans["duration_ns"][near])
     first = np.searchsorted(part.end_ns, start, side="right")
     # What takes no time belongs to the window that begins with it.
     last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
     count = np.maximum(last - first + 1, 0)
-    if whole is not None:
-        first = np.where(whole[near] >= 0, whole[near], first)
-        count[whole[near] >= 0] = 1
-        count[whole[near] == -1] = 0
-    at, window = rows_of_runs(first, count)
-    row, start, end = near[at], start[at], end[at]
+    if launch_window is not None:
+        first = np.where(launch_window[near] >= 0, launch_window[near], first)
+        count[launch_window[near] >= 0] = 1
+        count[launch_window[near] == -1] = 0
+    near_index, window = rows_of_runs(first, count)
+    row, start, end = near[near_index], start[near_index], end[near_index]
     from_ns, to_ns = part.start_ns[window], part.end_ns[window]
-    if whole is not None:
-        uncut = whole[row] >= 0
+    if launch_window is not None:
+        uncut = launch_window[row] >= 0
         from_ns, to_ns = np.where(uncut, start, from_ns), np.where(uncut, end, to_ns)
     begun_before, unfinished = start < from_ns, end > to_ns
     cut_start = np.maximum(start, from_ns)
@@ -202,37 +202,37 @@ def _unsorted(trace: TraceData, part: Part) -> Pieces:
     return Pieces(row, window, cut_start - part.base_ns, duration, begun_before, unfinished)
 
 
-def _near(trace: TraceData, part: Part, whole: Rows | None) -> Rows:
+def _near(trace: TraceData, part: Part, launch_window: Rows | None) -> Rows:
     """The spans between the first and the last moment, on wanted threads; of a long trace these are few."""
     spans = trace.columns("spans")
-    found: Mask = spans["start_ns"] < part.end_ns[-1]
-    rows = np.flatnonzero(found)
+    begins_in_time: Mask = spans["start_ns"] < part.end_ns[-1]
+    rows = np.flatnonzero(begins_in_time)
     start = spans["start_ns"][rows] if len(rows) < len(spans) else spans["start_ns"]
     durations = spans["duration_ns"][rows] if len(rows) < len(spans) else spans["duration_ns"]
     rows = rows[(start >= part.start_ns[0]) | (ends_ns(start, durations) > part.start_ns[0])]
     if part.threads is not None:
         rows = rows[part.threads[spans["thread"][rows]]]
-    if whole is not None:
-        rows = np.union1d(rows, np.flatnonzero(whole >= 0))
+    if launch_window is not None:
+        rows = np.union1d(rows, np.flatnonzero(launch_window >= 0))
     return rows
 
 
 def _window_of_launch(trace: TraceData, part: Part) -> Rows:
     """For each device span of known launch its window, -1 for none; -2 for every other span."""
-    found = np.full(len(trace.columns("spans")), -2, dtype=np.int64)
+    window = np.full(len(trace.columns("spans")), -2, dtype=np.int64)
     launches = trace.columns("launches")
     host, device = launches["host"][::-1], launches["device"][::-1]  # the first launch of several decides
-    known = (host >= 0) & (device >= 0)
-    found[device[known]] = window_at(part, trace.column("spans", "start_ns")[host[known]])
-    found[trace.column("spans", "stream") < 0] = -2
-    return found
+    paired = (host >= 0) & (device >= 0)
+    window[device[paired]] = window_at(part, trace.column("spans", "start_ns")[host[paired]])
+    window[trace.column("spans", "stream") < 0] = -2
+    return window
 
 
 def window_at(part: Part, time_ns: Rows) -> Rows:
     """The window each moment lies in, -1 for none."""
-    found = np.searchsorted(part.end_ns, time_ns, side="right")
-    inside = (found < len(part.end_ns)) & (np.append(part.start_ns, ENDLESS_NS)[found] <= time_ns)
-    return np.where(inside, found, -1)
+    window = np.searchsorted(part.end_ns, time_ns, side="right")
+    inside = (window < len(part.end_ns)) & (np.append(part.start_ns, ENDLESS_NS)[window] <= time_ns)
+    return np.where(inside, window, -1)
 
 
 def ends_ns(start_ns: Rows, duration_ns: Rows) -> Rows:
@@ -306,8 +306,8 @@ class _Cutting:
             references = [
                 held[column.name] for column in STORED[name].columns if column.unit == "row of spans"
             ]
-            kept = np.logical_and.reduce([(rows < 0) | (self._place[rows] >= 0) for rows in references])
-            self._take(name, np.flatnonzero(kept))
+            is_used = np.logical_and.reduce([(rows < 0) | (self._place[rows] >= 0) for rows in references])
+            self._take(name, np.flatnonzero(is_used))
         self._memory()
         counted = self._trace.column("counters", "time_ns")
         self._take(
@@ -330,9 +330,9 @@ class _Cutting:
     def _cut_spans(self) -> None:
         """The columns of the spans."""
         pieces, spans = self._pieces_kept, self._spans
-        made = self._given("spans", pieces.row)
-        made["start_ns"], made["duration_ns"] = pieces.start_ns, pieces.duration_ns
-        made["flags"] = (
+        columns = self._given("spans", pieces.row)
+        columns["start_ns"], columns["duration_ns"] = pieces.start_ns, pieces.duration_ns
+        columns["flags"] = (
             spans["flags"][pieces.row]
             | pieces.begun_before * np.uint8(FLAG_BEGUN_BEFORE)
             | pieces.unfinished * np.uint8(FLAG_UNFINISHED)
@@ -341,17 +341,17 @@ class _Cutting:
         outside = (forward >= 0) & (self._place[forward] < 0)
         # The links go by which operator began last, which cut ones no longer show.
         if outside.any() or (pieces.begun_before & (spans["sequence"][pieces.row] >= 0)).any():
-            made["forward"] = self._place[forward]
+            columns["forward"] = self._place[forward]
             for name in ("module", "forward_stack"):
-                made[name] = spans[name][pieces.row]
-        if "lane" in made or spans["lane"][pieces.row].any():
-            made |= self._nesting_as_it_was()
-        if "step" in made or pieces.begun_before.any():
+                columns[name] = spans[name][pieces.row]
+        if "lane" in columns or spans["lane"][pieces.row].any():
+            columns |= self._nesting_as_it_was()
+        if "step" in columns or pieces.begun_before.any():
             steps = self._trace.columns("steps")
             begun_ns = spans["start_ns"][pieces.row]
-            old = made.get("step", step_at(begun_ns, steps["start_ns"], steps["duration_ns"]))
-            made["step"] = self._place_of("steps")[old]
-        self._tables["spans"] = made
+            old = columns.get("step", step_at(begun_ns, steps["start_ns"], steps["duration_ns"]))
+            columns["step"] = self._place_of("steps")[old]
+        self._tables["spans"] = columns
 
     def _nesting_as_it_was(self) -> dict[str, Any]:
         """Parents, depths and lanes of the pieces in traces with partial overlaps: a cut may hide that spans overlapped."""
@@ -363,8 +363,8 @@ class _Cutting:
 
         def same_window(rows: Rows) -> NDArray[np.int32]:
             wanted = rows[pieces.row].astype(np.int64) * windows + pieces.window
-            at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-            return np.where((rows[pieces.row] >= 0) & (key[at] == wanted), order[at], -1).astype(np.int32)
+            row = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+            return np.where((rows[pieces.row] >= 0) & (key[row] == wanted), order[row], -1).astype(np.int32)
 
         cut_off = pieces.begun_before | pieces.unfinished
 
@@ -401,12 +401,12 @@ class _Cutting:
         start, end = steps["start_ns"], ends_ns(steps["start_ns"], steps["duration_ns"])
         first = np.searchsorted(part.end_ns, start, side="right")
         last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
-        kept = first <= last
+        inside = first <= last
         if part.steps is not None:
-            kept &= np.isin(np.arange(len(kept)), part.steps)
+            inside &= np.isin(np.arange(len(inside)), part.steps)
         if part.threads is not None:
-            kept &= (steps["span"] < 0) | (self._place[steps["span"]] >= 0)
-        rows = np.flatnonzero(kept)
+            inside &= (steps["span"] < 0) | (self._place[steps["span"]] >= 0)
+        rows = np.flatnonzero(inside)
         self._rows_of["steps"] = rows
         if len(rows) == 0:
             # Without any, the new trace would look for some itself.
@@ -433,19 +433,19 @@ class _Cutting:
         begin = int(np.searchsorted(time_ns, self._base_ns)) if self._base_ns > 0 else 0
         wanted[:begin] &= self._live_at(begin)
         self._take("allocations", np.flatnonzero(wanted))
-        taken, made = self._rows_of["allocations"], self._tables["allocations"]
+        taken, allocations = self._rows_of["allocations"], self._tables["allocations"]
         if len(taken):
             before = taken < begin
-            made["time_ns"] = np.where(before, BEFORE_NS, time_ns[taken] - self._base_ns)
+            allocations["time_ns"] = np.where(before, BEFORE_NS, time_ns[taken] - self._base_ns)
             # Only traces put together of several hand these over.
-            if "match" in made:
-                made["match"] = self._place_of("allocations")[made["match"]]
-            if "span" in made:
-                made["span"][before] = -1
-            if "total_bytes" in made:
-                made["total_bytes"][before] = self._live_bytes(taken[before])
-        seen = self._trace.column("storages", "time_ns") < end_ns
-        self._take("storages", np.flatnonzero(seen & self._wanted_of("storages")))
+            if "match" in allocations:
+                allocations["match"] = self._place_of("allocations")[allocations["match"]]
+            if "span" in allocations:
+                allocations["span"][before] = -1
+            if "total_bytes" in allocations:
+                allocations["total_bytes"][before] = self._live_bytes(taken[before])
+        before_end = self._trace.column("storages", "time_ns") < end_ns
+        self._take("storages", np.flatnonzero(before_end & self._wanted_of("storages")))
         self._moved("storages", "time_ns")
 
     def _samples(self) -> None:
@@ -505,21 +505,21 @@ class _Cutting:
         device, size = _devices(events)[rows], events["bytes"][rows]
         device += thread_processes(self._trace)[events["thread"][rows]].astype(np.uint64) << np.uint64(32)
         total = np.zeros(len(rows), dtype=np.int64)
-        for one in np.unique(device).tolist():
-            total[device == one] = np.cumsum(size[device == one])
+        for number in np.unique(device).tolist():
+            total[device == number] = np.cumsum(size[device == number])
         return total
 
     def _bytes_of_pieces(self) -> None:
         """Recompute the bytes of cut spans from the remaining allocations, if the trace stores them."""
-        made, pieces = self._tables["spans"], self._pieces_kept
-        handed_over = [name for name in _BYTES if name in made]
+        span_columns, pieces = self._tables["spans"], self._pieces_kept
+        handed_over = [name for name in _BYTES if name in span_columns]
         changed = pieces.begun_before | pieces.unfinished
         if not handed_over or not changed.any():
             return
-        spans = {name: values for name, values in made.items() if name not in _BYTES}
+        spans = {name: values for name, values in span_columns.items() if name not in _BYTES}
         part = self._trace.from_columns(self._tables | {"spans": spans}, strings=self._trace.strings)
         for name in handed_over:
-            made[name] = np.where(changed, part.column("spans", name), made[name])
+            span_columns[name] = np.where(changed, part.column("spans", name), span_columns[name])
 
     def _cycles(self) -> None:
         """The cycles that lie in the part, cut at its edges."""
@@ -527,11 +527,11 @@ class _Cutting:
         start, end = cycles["start_ns"], ends_ns(cycles["start_ns"], cycles["duration_ns"])
         from_ns, to_ns = np.maximum(start, part.start_ns[0]), np.minimum(end, part.end_ns[-1])
         lasting = (from_ns < to_ns) | ((start == end) & (from_ns == to_ns))
-        kept = np.flatnonzero(lasting & self._wanted_of("cycles"))
-        self._take("cycles", kept)
+        rows = np.flatnonzero(lasting & self._wanted_of("cycles"))
+        self._take("cycles", rows)
         self._tables["cycles"] |= {
-            "start_ns": (from_ns - self._base_ns)[kept],
-            "duration_ns": (to_ns - from_ns)[kept],
+            "start_ns": (from_ns - self._base_ns)[rows],
+            "duration_ns": (to_ns - from_ns)[rows],
         }
         if "cycle" in self._tables["spans"]:
             self._tables["spans"]["cycle"] = self._place_of("cycles")[self._tables["spans"]["cycle"]]
@@ -558,25 +558,25 @@ class _Cutting:
 
     def _info(self) -> dict[str, Any]:
         """The metadata of the run, with a description of the part."""
-        known, pieces = self._trace.info, self._pieces_kept
-        info = dict(known)
+        trace_info, pieces = self._trace.info, self._pieces_kept
+        info = dict(trace_info)
         for key in ("start_realtime_ns", "start_monotonic_ns"):
-            if isinstance(begun_ns := known.get(key), int) and begun_ns:
+            if isinstance(begun_ns := trace_info.get(key), int) and begun_ns:
                 info[key] = begun_ns + self._base_ns
         if len(self._trace.columns("processes")):
             entries = process_entries(self._trace)
             info["processes"] = [entries[row] for row in self._rows_of["processes"].tolist()]
-        if isinstance(known.get("stop_ns"), int) or self._part.end_ns[-1] < ENDLESS_NS:
+        if isinstance(trace_info.get("stop_ns"), int) or self._part.end_ns[-1] < ENDLESS_NS:
             info["stop_ns"] = max(0, min(self._trace.duration_ns, int(self._part.end_ns[-1])) - self._base_ns)
         if len(self._trace.columns("allocations")) and len(self._rows_of["allocations"]) == 0:
             # No row of memory shows any more that it was recorded.
             info.setdefault("profile_memory", True)
-        if isinstance(cycles := known.get("cycles"), list):
-            made = self._tables["cycles"]
+        if isinstance(cycles := trace_info.get("cycles"), list):
+            table = self._tables["cycles"]
             windows = {
                 int(number): (int(start), int(lasted))
                 for number, start, lasted in zip(
-                    made.get("number", []), made["start_ns"], made["duration_ns"], strict=False
+                    table.get("number", []), table["start_ns"], table["duration_ns"], strict=False
                 )
             }
             info["cycles"] = [
@@ -584,7 +584,7 @@ class _Cutting:
                 for cycle in cycles
                 if isinstance(cycle, dict) and cycle.get("number") in windows
             ]
-        earlier = known.get("selections")
+        earlier = trace_info.get("selections")
         cut_spans = int((pieces.begun_before | pieces.unfinished).sum())
         selection = {
             **self._part.said,
@@ -604,19 +604,19 @@ class _Cutting:
     def _given(self, name: str, rows: Rows) -> dict[str, Any]:
         """The columns that a new trace needs of a table, at some rows of it."""
         columns = self._trace.columns(name)
-        made: dict[str, Any] = {}
+        new_columns: dict[str, Any] = {}
         for column in columns.given:
             values = columns[column]
             if isinstance(values, list):
-                made[column] = [values[row] for row in rows.tolist()]
+                new_columns[column] = [values[row] for row in rows.tolist()]
                 continue
-            made[column] = values[rows]
+            new_columns[column] = values[rows]
             unit = STORED[name].column(column).unit
             if unit == f"{_REFERENCE}spans":
-                made[column] = self._place[made[column]]
+                new_columns[column] = self._place[new_columns[column]]
             elif unit == f"{_REFERENCE}processes":
-                made[column] = self._place_of("processes")[made[column]]
-        return made
+                new_columns[column] = self._place_of("processes")[new_columns[column]]
+        return new_columns
 
     def _moved(self, name: str, column: str) -> None:
         """Convert a column of times to the new axis."""
@@ -625,9 +625,9 @@ class _Cutting:
 
     def _place_of(self, name: str) -> NDArray[np.int32]:
         """For each old row of a table its new one, and an entry for the row -1."""
-        place = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32)
-        place[self._rows_of[name]] = np.arange(len(self._rows_of[name]), dtype=np.int32)
-        return place
+        new_row = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32)
+        new_row[self._rows_of[name]] = np.arange(len(self._rows_of[name]), dtype=np.int32)
+        return new_row
 
 
 def _devices(events: Columns) -> NDArray[np.uint64]:

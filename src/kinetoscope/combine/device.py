@@ -116,24 +116,24 @@ class Fit:
 
 def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
     """Check whether a device's calls fit the operators of their threads, and find the shift that corrects them if not."""
-    threads = [one for one in threads if len(one.moments_ns) and len(one.starts_ns)]
-    calls = sum(len(one.starts_ns) for one in threads)
+    threads = [thread for thread in threads if len(thread.moments_ns) and len(thread.starts_ns)]
+    calls = sum(len(thread.starts_ns) for thread in threads)
     shift_ns = 0
     if calls and _count_crossing(threads) > MOST_CROSSING * calls:
         shift_ns = _best_shift(threads, calls)
-        threads = [one.moved(shift_ns) for one in threads]
+        threads = [thread.moved(shift_ns) for thread in threads]
     earliest, latest, needed = [], [], [np.zeros(1, np.int64)]
-    for one in threads:
-        low, high = _inside(one)
+    for thread in threads:
+        low, high = _inside(thread)
         fitting, crossing = high <= low, high > low
         # Where nothing lies before the first moment, or behind the last, there is no limit.
-        before, behind = fitting & (low > 0), fitting & (low < len(one.moments_ns))
-        earliest.append(one.moments_ns[low[before] - 1] - one.starts_ns[before])
-        latest.append(one.moments_ns[low[behind]] - one.ends_ns[behind])
+        before, behind = fitting & (low > 0), fitting & (low < len(thread.moments_ns))
+        earliest.append(thread.moments_ns[low[before] - 1] - thread.starts_ns[before])
+        latest.append(thread.moments_ns[low[behind]] - thread.ends_ns[behind])
         needed.append(
             np.minimum(
-                one.moments_ns[high[crossing] - 1] - one.starts_ns[crossing],
-                one.ends_ns[crossing] - one.moments_ns[low[crossing]],
+                thread.moments_ns[high[crossing] - 1] - thread.starts_ns[crossing],
+                thread.ends_ns[crossing] - thread.moments_ns[low[crossing]],
             )
         )
     known_earliest = np.concatenate(earliest) if earliest else np.zeros(0, np.int64)
@@ -148,66 +148,66 @@ def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
     )
 
 
-def _inside(one: ThreadTimes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _inside(thread: ThreadTimes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each call the first moment after its start, and the first that is not before its end."""
-    low = np.searchsorted(one.moments_ns, one.starts_ns, side="right")
-    return low, np.searchsorted(one.moments_ns, one.ends_ns, side="left")
+    low = np.searchsorted(thread.moments_ns, thread.starts_ns, side="right")
+    return low, np.searchsorted(thread.moments_ns, thread.ends_ns, side="left")
 
 
 def _count_crossing(threads: Sequence[ThreadTimes]) -> int:
     """How many calls have a moment inside them."""
     total = 0
-    for one in threads:
-        low, high = _inside(one)
+    for thread in threads:
+        low, high = _inside(thread)
         total += int(np.count_nonzero(high > low))
     return total
 
 
 def _best_shift(threads: Sequence[ThreadTimes], calls: int) -> int:
     """The shift that moves most calls inside operators; 0 if no shift helps much."""
-    tried = [one.sampled(-(-calls // _CALLS_TRIED)) for one in threads]
+    sampled = [thread.sampled(-(-calls // _CALLS_TRIED)) for thread in threads]
     best_ns = 0
     for _ in range(_ROUNDS):
-        moved = [one.moved(best_ns) for one in tried]
-        wanted_ns = np.concatenate([_needed(one) for one in moved]) + best_ns
+        moved = [thread.moved(best_ns) for thread in sampled]
+        wanted_ns = np.concatenate([_needed(thread) for thread in moved]) + best_ns
         wanted_ns = wanted_ns[np.abs(wanted_ns) <= _LARGEST_SHIFT_NS]
         if len(wanted_ns) == 0:
             break
         candidates = np.unique(
             np.quantile(wanted_ns, np.linspace(0, 1, _CANDIDATES), method="nearest")
         ).tolist()
-        counted = {shift_ns: _misplaced(tried, shift_ns) for shift_ns in (best_ns, *candidates)}
+        counted = {shift_ns: _misplaced(sampled, shift_ns) for shift_ns in (best_ns, *candidates)}
         best_ns = int(min(counted, key=lambda shift_ns: (counted[shift_ns], abs(shift_ns))))
-    left = _count_crossing([one.moved(best_ns) for one in tried])
-    return best_ns if left <= _LEFT_BY_A_SHIFT * _count_crossing(tried) else 0
+    left = _count_crossing([thread.moved(best_ns) for thread in sampled])
+    return best_ns if left <= _LEFT_BY_A_SHIFT * _count_crossing(sampled) else 0
 
 
-def _needed(one: ThreadTimes) -> Times:
+def _needed(thread: ThreadTimes) -> Times:
     """The shifts, to either side, that would correct calls that cross boundaries of operators or lie outside of them."""
-    low, high = _inside(one)
-    wrong = (high > low) | (_around(one, low) == 0)
-    low, high, starts_ns, ends_ns = low[wrong], high[wrong], one.starts_ns[wrong], one.ends_ns[wrong]
-    crossing, last = high > low, len(one.moments_ns) - 1
+    low, high = _inside(thread)
+    wrong = (high > low) | (_around(thread, low) == 0)
+    low, high, starts_ns, ends_ns = low[wrong], high[wrong], thread.starts_ns[wrong], thread.ends_ns[wrong]
+    crossing, last = high > low, len(thread.moments_ns) - 1
     # A call that crosses boundaries has to begin after the last of them, or to end before the first; another has to begin
     # where the next operator does, or to end with the one before.
-    later = one.moments_ns[np.minimum(np.where(crossing, high - 1, low), last)] - starts_ns
-    earlier = one.moments_ns[np.clip(np.where(crossing, low, low - 1), 0, last)] - ends_ns
+    later = thread.moments_ns[np.minimum(np.where(crossing, high - 1, low), last)] - starts_ns
+    earlier = thread.moments_ns[np.clip(np.where(crossing, low, low - 1), 0, last)] - ends_ns
     return np.concatenate((later, earlier))
 
 
 def _misplaced(threads: Sequence[ThreadTimes], shift_ns: int) -> int:
     """Number of calls that, after a shift, would cross boundaries of operators or lie outside of them."""
     total = 0
-    for one in threads:
-        moved = one.moved(shift_ns)
+    for thread in threads:
+        moved = thread.moved(shift_ns)
         low, high = _inside(moved)
         total += int(np.count_nonzero((high > low) | (_around(moved, low) == 0)))
     return total
 
 
-def _around(one: ThreadTimes, low: Times) -> Times:
+def _around(thread: ThreadTimes, low: Times) -> Times:
     """How many operators are running at the moment before each call."""
-    return np.where(low > 0, one.running[np.maximum(low, 1) - 1], 0)
+    return np.where(low > 0, thread.running[np.maximum(low, 1) - 1], 0)
 
 
 _POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
@@ -244,10 +244,10 @@ class _Join:
         self._device = device
         self._tid_of = tid_of
         begins = [trace.run_info.start_realtime_ns for trace in (host, device)]
-        known = [begin for begin in begins if begin is not None]
-        self._clocks_known = len(known) == len(begins)
+        known_begins = [begin for begin in begins if begin is not None]
+        self._clocks_known = len(known_begins) == len(begins)
         self._host_ns = 0
-        self._device_ns = known[1] - known[0] if self._clocks_known else 0
+        self._device_ns = known_begins[1] - known_begins[0] if self._clocks_known else 0
         self._rows: dict[str, Rows] = {}
         self._tables: dict[str, dict[str, Any]] = {}
         self._strings: list[str] = []
@@ -289,20 +289,20 @@ class _Join:
         row_of = {tid: row for row, tid in reversed(list(enumerate(host_tids)))}
         device_tids = self._device.column("threads", "os_tid").tolist()
         tracks = set(self._thread_of_streams())
-        found: dict[int, int] = {}
+        host_row_of: dict[int, int] = {}
         for row, tid in enumerate(device_tids):
             # Runtimes know 32 bits of a number, which Kineto writes with a sign.
-            known = row_of.get(tid, row_of.get(self._tid_of.get(tid & _LOW_BITS, -1)))
-            if row not in tracks and known is not None:
-                found[row] = known
-        unknown = [row for row in range(len(device_tids)) if row not in found and row not in tracks]
+            host_row = row_of.get(tid, row_of.get(self._tid_of.get(tid & _LOW_BITS, -1)))
+            if row not in tracks and host_row is not None:
+                host_row_of[row] = host_row
+        unknown = [row for row in range(len(device_tids)) if row not in host_row_of and row not in tracks]
         if unknown:
-            found |= self._match_by_place(unknown, set(found.values()))
+            host_row_of |= self._match_by_place(unknown, set(host_row_of.values()))
         rows = np.empty(len(device_tids), np.int64)
         following = len(host_tids)
         for row in range(len(device_tids)):
-            rows[row] = found.get(row, following)
-            following += row not in found
+            rows[row] = host_row_of.get(row, following)
+            following += row not in host_row_of
         return rows
 
     def _thread_of_streams(self) -> list[int]:
@@ -318,20 +318,20 @@ class _Join:
             starts_ns, ends_ns = self._calls_of(row)
             if len(starts_ns) < _FEWEST_CALLS:
                 continue
-            for own in range(len(self._host.columns("threads"))):
-                begins_ns, outer_ends_ns = self._operators_of(own)
-                if own in taken or len(begins_ns) == 0:
+            for host_thread in range(len(self._host.columns("threads"))):
+                begins_ns, outer_ends_ns = self._operators_of(host_thread)
+                if host_thread in taken or len(begins_ns) == 0:
                     continue
-                place = np.searchsorted(begins_ns, starts_ns, side="right") - 1
-                inside = (place >= 0) & (ends_ns <= outer_ends_ns[place])
+                operator = np.searchsorted(begins_ns, starts_ns, side="right") - 1
+                inside = (operator >= 0) & (ends_ns <= outer_ends_ns[operator])
                 count = int(np.count_nonzero(inside))
                 if count >= _SHARE_INSIDE * len(starts_ns):
                     # All calls of a thread can lie inside one operator of another that was preempted meanwhile.
-                    votes.append((len(np.unique(place[inside])), count, row, own))
+                    votes.append((len(np.unique(operator[inside])), count, row, host_thread))
         matched: dict[int, int] = {}
-        for _, _, row, own in sorted(votes, key=lambda vote: (-vote[0], -vote[1], vote[2], vote[3])):
-            if row not in matched and own not in matched.values():
-                matched[row] = own
+        for _, _, row, host_thread in sorted(votes, key=lambda vote: (-vote[0], -vote[1], vote[2], vote[3])):
+            if row not in matched and host_thread not in matched.values():
+                matched[row] = host_thread
         return matched
 
     def _calls_of(self, thread: int) -> tuple[Rows, Rows]:
@@ -368,12 +368,12 @@ class _Join:
         """The host's threads, followed by those that only the device's trace has."""
         count = len(self._host.columns("threads"))
         new = np.flatnonzero(thread_rows >= count)
-        made: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for column in self._given("threads"):
-            own, more = self._values("threads", column)
-            made[column] = [*own, *(more[row] for row in new.tolist())]
-        made["index"] = np.arange(count + len(new))
-        self._tables["threads"] = made
+            host, device = self._values("threads", column)
+            columns[column] = [*host, *(device[row] for row in new.tolist())]
+        columns["index"] = np.arange(count + len(new))
+        self._tables["threads"] = columns
 
     def _begin_at_zero(self) -> None:
         """Shift both so that no time is negative."""
@@ -390,10 +390,10 @@ class _Join:
         )
         # Of equal ones the host's come first: an operator is around its calls.
         order = np.lexsort((-duration_ns, start_ns, thread))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        self._host_rows = np.append(place[:count], -1)
-        self._rows["spans"] = np.append(place[count:], -1)
+        new_row = np.empty(len(order), np.int64)
+        new_row[order] = np.arange(len(order))
+        self._host_rows = np.append(new_row[:count], -1)
+        self._rows["spans"] = np.append(new_row[count:], -1)
         return order
 
     def _order_in_time(self, name: str) -> Rows | None:
@@ -404,33 +404,33 @@ class _Join:
 
     def _put_together(self, name: str, order: Rows | None) -> None:
         """Concatenate the rows of both in one table."""
-        made: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for column in self._given(name):
-            own, more = self._values(name, column)
-            if isinstance(own, list):
-                made[column] = own + more
+            host, device = self._values(name, column)
+            if isinstance(host, list):
+                columns[column] = host + device
             else:
-                both = np.concatenate((own, more)).astype(STORED[name].column(column).type, copy=False)
-                made[column] = both if order is None else both[order]
-        self._tables[name] = made
+                both = np.concatenate((host, device)).astype(STORED[name].column(column).type, copy=False)
+                columns[column] = both if order is None else both[order]
+        self._tables[name] = columns
 
     def _given(self, name: str) -> list[str]:
         """The columns that one of them was given: the other's may follow from its others, or be the default."""
-        given = {*self._host.columns(name).given, *self._device.columns(name).given}
-        return [column for column in STORED[name].column_names if column in given]
+        names = {*self._host.columns(name).given, *self._device.columns(name).given}
+        return [column for column in STORED[name].column_names if column in names]
 
     def _values(self, name: str, column: str) -> tuple[Any, Any]:
         """A column of both, with references and times as they are in the new trace."""
         unit = STORED[name].column(column).unit
-        own, more = self._host.column(name, column), self._device.column(name, column)
+        host, device = self._host.column(name, column), self._device.column(name, column)
         if unit == "row of spans":
-            return self._host_rows[own], self._rows["spans"][more]
+            return self._host_rows[host], self._rows["spans"][device]
         if unit.startswith(_REFERENCE):
             target = unit.removeprefix(_REFERENCE)
-            return own, self._rows[target][more]
+            return host, self._rows[target][device]
         if column in _POINTS_IN_TIME:
-            return own + self._host_ns, more + self._device_ns
-        return own, more
+            return host + self._host_ns, device + self._device_ns
+        return host, device
 
     def _moved_cycles(self) -> dict[str, Any]:
         """The cycles of the host's trace."""

@@ -47,21 +47,21 @@ def extend(
         ArgumentError: A counter has a different number of times and values.
         StateError: The trace was closed.
     """
-    kept: dict[str, dict[str, Any]] = {
-        name: {column: trace.column(name, column) for column in given}
+    stored: dict[str, dict[str, Any]] = {
+        name: {column: trace.column(name, column) for column in names}
         for name in STORED
-        if (given := trace.columns(name).given)
+        if (names := trace.columns(name).given)
     }
-    kept |= {name: dict(columns) for name, columns in (tables or {}).items()}
+    stored |= {name: dict(columns) for name, columns in (tables or {}).items()}
     texts = list(trace.strings if strings is None else strings)
     if counters:
-        _add_counters(trace, kept, texts, counters)
+        _add_counters(trace, stored, texts, counters)
     if losses or without_losses:
-        own = losses_of(trace.columns("losses"))
-        kept["losses"] = loss_columns([*(loss for loss in own if loss.code not in without_losses), *losses])
-    made = trace.from_columns(kept, strings=texts, info={**trace.info, **(info or {})}, path=trace.path)
-    made.on_close(trace.close)
-    return made
+        remaining = [loss for loss in losses_of(trace.columns("losses")) if loss.code not in without_losses]
+        stored["losses"] = loss_columns([*remaining, *losses])
+    copy = trace.from_columns(stored, strings=texts, info={**trace.info, **(info or {})}, path=trace.path)
+    copy.on_close(trace.close)
+    return copy
 
 
 def _add_counters(
@@ -72,8 +72,8 @@ def _add_counters(
 ) -> None:
     """Add samples to those of the trace, in order of time."""
     table = StringTable(strings)
-    own = trace.columns("counters")
-    parts = [(own["time_ns"], own["name"], own["value"])]
+    trace_counters = trace.columns("counters")
+    parts = [(trace_counters["time_ns"], trace_counters["name"], trace_counters["value"])]
     for name, (times, values) in counters.items():
         time_ns = np.asarray(times, dtype=np.int64)
         rows = np.full(len(time_ns), table.row(name), dtype=np.int32)

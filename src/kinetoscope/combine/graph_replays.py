@@ -86,25 +86,25 @@ def _replays(trace: TraceData) -> list[tuple[int, NDArray[np.int64], Sequence]]:
     if len(launches) == 0:
         return []
     hosts = _named(trace, _REPLAY)
-    known = np.flatnonzero(np.isin(launches["host"], hosts) & (launches["device"] >= 0))
-    known = known[is_device_work(spans["kind"][launches["device"][known]])]
-    if len(known) == 0:
+    replayed = np.flatnonzero(np.isin(launches["host"], hosts) & (launches["device"] >= 0))
+    replayed = replayed[is_device_work(spans["kind"][launches["device"][replayed]])]
+    if len(replayed) == 0:
         return []
     graph, node = np.full((2, len(spans)), -1, dtype=np.int64)
     for table in ("kernels", "copies"):
-        own = trace.columns(table)
-        graph[own["span"]], node[own["span"]] = own["graph"], own["graph_node"]
-    device, host = launches["device"][known].astype(np.int64), launches["host"][known]
-    found = []
-    for one in hosts.tolist():
-        rows = device[host == one]
+        columns = trace.columns(table)
+        graph[columns["span"]], node[columns["span"]] = columns["graph"], columns["graph_node"]
+    device, host = launches["device"][replayed].astype(np.int64), launches["host"][replayed]
+    replays = []
+    for host_row in hosts.tolist():
+        rows = device[host == host_row]
         rows = rows[np.lexsort((spans["start_ns"][rows], node[rows]))]
         if len(rows):
             # Of work on several streams, the order in time is not that of the capture.
             ordered = (node[rows] >= 0).all() or len(np.unique(spans["stream"][rows])) == 1
             kinds = tuple(SpanKind(kind) for kind in spans["kind"][rows].tolist()) if ordered else ()
-            found.append((int(graph[rows[0]]), rows, kinds))
-    return found
+            replays.append((int(graph[rows[0]]), rows, kinds))
+    return replays
 
 
 def _captures(trace: TraceData) -> list[tuple[NDArray[np.int64], Sequence]]:
@@ -119,12 +119,12 @@ def _captures(trace: TraceData) -> list[tuple[NDArray[np.int64], Sequence]]:
     order = np.argsort(start[calls], kind="stable")
     calls, kinds = calls[order], kinds[order]
     ends = start[_named(trace, _END)]
-    found = []
+    captures = []
     for begin in start[_named(trace, _BEGIN)].tolist():
         if (after := int(np.searchsorted(ends, begin))) < len(ends):
             inside = slice(*np.searchsorted(start[calls], (begin, ends[after])).tolist())
-            found.append((calls[inside], tuple(SpanKind(kind) for kind in kinds[inside].tolist())))
-    return found
+            captures.append((calls[inside], tuple(SpanKind(kind) for kind in kinds[inside].tolist())))
+    return captures
 
 
 def _matched(
@@ -137,12 +137,12 @@ def _matched(
     for graph, _, kinds in replays:
         graphs.setdefault(kinds, set()).add(graph)
         several.setdefault(graph, set()).add(kinds)
-    found: dict[int, NDArray[np.int64]] = {}
+    calls_of_graph: dict[int, NDArray[np.int64]] = {}
     for kinds, alike in graphs.items():
-        calls = [calls for calls, own in captures if own == kinds]
+        calls = [calls for calls, captured_kinds in captures if captured_kinds == kinds]
         if kinds and len(calls) == len(alike) and all(len(several[graph]) == 1 for graph in alike):
-            found |= dict(zip(sorted(alike), calls, strict=True))
-    return found
+            calls_of_graph |= dict(zip(sorted(alike), calls, strict=True))
+    return calls_of_graph
 
 
 class _Captured:
@@ -156,14 +156,14 @@ class _Captured:
     def operators(self, calls: NDArray[np.int64]) -> list[int]:
         """The spans of the operators around some calls of the runtime."""
         spans = self._spans
-        found = operators_around(spans, calls.astype(np.int32), spans["parent"], self._nests)
-        return [int(row) for row in found]
+        operators = operators_around(spans, calls.astype(np.int32), spans["parent"], self._nests)
+        return [int(row) for row in operators]
 
     def origin(self, operator: int, origins: Origins) -> int:
         """The row of `origins` for the kernels of an operator."""
-        known = self._origin_of.get(operator)
-        if known is None:
-            own = {name: int(self._spans[name][operator]) for name in ("module", "stack")}
-            own |= {"operator": int(self._spans["name"][operator]), "node": origins.strings.row("")}
-            known = self._origin_of[operator] = origins.add("", [own | {"weight": 1.0}])
-        return known
+        origin = self._origin_of.get(operator)
+        if origin is None:
+            values = {name: int(self._spans[name][operator]) for name in ("module", "stack")}
+            values |= {"operator": int(self._spans["name"][operator]), "node": origins.strings.row("")}
+            origin = self._origin_of[operator] = origins.add("", [values | {"weight": 1.0}])
+        return origin

@@ -77,21 +77,21 @@ class WorkerBatches:
 def read_workers(rows: AppendedRows) -> list[WorkerBatches]:
     """The workers of a recording, by loader and number."""
     batches, _ = rows.columns(BATCHES, dict.fromkeys((*_KEY, *BATCH_COLUMNS), int))
-    made: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
+    batches_of: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
     for process, loader, *batch in zip(*batches.values(), strict=True):
-        made.setdefault((process, loader), {})[batch[0]] = tuple(batch)
+        batches_of.setdefault((process, loader), {})[batch[0]] = tuple(batch)
     stated, _ = rows.columns(WORKERS, dict.fromkeys((*_KEY, *WORKER_COLUMNS), int))
-    found = {}
+    workers = {}
     for process, loader, begun_ns, ended_ns, worker, lost, killed in zip(*stated.values(), strict=True):
-        own = made.get((process, loader), {})
-        batches_made = np.array([own[number] for number in sorted(own)], dtype=np.int64)
+        by_number = batches_of.get((process, loader), {})
+        batches_made = np.array([by_number[number] for number in sorted(by_number)], dtype=np.int64)
         batches_made = batches_made.reshape(-1, len(BATCH_COLUMNS))
         # A worker makes one at a time: the end of any but the last was overwritten, and is among the lost ones.
-        known = (batches_made[:, 4] > 0) | (batches_made[:, 0] == batches_made[-1:, 0])
-        found[process, loader] = WorkerBatches(
-            *(process, loader, worker, begun_ns, ended_ns), batches_made[known], lost, bool(killed)
+        is_complete = (batches_made[:, 4] > 0) | (batches_made[:, 0] == batches_made[-1:, 0])
+        workers[process, loader] = WorkerBatches(
+            *(process, loader, worker, begun_ns, ended_ns), batches_made[is_complete], lost, bool(killed)
         )
-    return sorted(found.values(), key=lambda worker: (worker.loader, worker.worker, worker.process))
+    return sorted(workers.values(), key=lambda worker: (worker.loader, worker.worker, worker.process))
 
 
 def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: int) -> AnyTrace:
@@ -104,15 +104,15 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     """
     if not any(rows.has(BATCHES) for rows in recordings):
         return trace
-    known: dict[tuple[int, int], WorkerBatches] = {}
+    worker_of: dict[tuple[int, int], WorkerBatches] = {}
     loaders: dict[int, dict[str, Any]] = {}
     for rows in recordings:
         for worker in read_workers(rows):
             key = (worker.process, worker.loader)
-            known[key] = known[key].and_later(worker) if key in known else worker
+            worker_of[key] = worker_of[key].and_later(worker) if key in worker_of else worker
         facts, _ = rows.columns(LOADERS, {"loader": int, "facts": dict})
         loaders.update(zip(facts["loader"], facts["facts"], strict=True))
-    workers = list(known.values())
+    workers = list(worker_of.values())
     losses = []
     if lost := sum(worker.lost for worker in workers):
         losses.append(Loss.of("overwritten_worker_batches", lost))
@@ -134,13 +134,15 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
         for worker in workers
     ]
     # A loader may have begun before the recording, and be forgotten since.
-    facts_of = {str(number): loaders.get(number, {}) for number in sorted({one.loader for one in workers})}
-    own = extend(trace, info={LOADING_INFO: {"loaders": facts_of, "workers": described}}, losses=losses)
-    others = [worker_trace(worker, begin_ns, own) for worker in workers]
+    facts_of = {
+        str(number): loaders.get(number, {}) for number in sorted({worker.loader for worker in workers})
+    }
+    parent = extend(trace, info={LOADING_INFO: {"loaders": facts_of, "workers": described}}, losses=losses)
+    worker_traces = [worker_trace(worker, begin_ns, parent) for worker in workers]
     # All read the same clock of the machine, one after the other.
-    places = [Placement(0, error_ns=0, clock="")]
-    places += [Placement(0, error_ns=_READING_ERROR_NS, clock=MONOTONIC) for _ in others]
-    merged = merge_processes([own, *others], places)
+    placements = [Placement(0, error_ns=0, clock="")]
+    placements += [Placement(0, error_ns=_READING_ERROR_NS, clock=MONOTONIC) for _ in worker_traces]
+    merged = merge_processes([parent, *worker_traces], placements)
     # All of it is from the file of the process.
     merged.path = trace.path
     return merged
@@ -197,8 +199,8 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
     start = np.concatenate([begin, worker.column("collate_ns")[collated]]) - begin_ns
     stop = np.concatenate([end, collate_end]) - begin_ns
     name = np.repeat(np.array([1, 2], dtype=np.int32), [len(begin), len(collate_end)])
-    kept = np.flatnonzero((start < length_ns) & (stop > 0))
-    start, stop, name = start[kept], stop[kept], name[kept]
+    recorded = np.flatnonzero((start < length_ns) & (stop > 0))
+    start, stop, name = start[recorded], stop[recorded], name[recorded]
     flags = np.where(start < 0, FLAG_BEGUN_BEFORE, 0) | np.where(stop > length_ns, FLAG_UNFINISHED, 0)
     start, stop = np.maximum(start, 0), np.minimum(stop, length_ns)
     # The outer one first if two begin together.

@@ -72,13 +72,13 @@ def merge_processes(
         ArgumentError: There are no traces, a trace is passed twice, or the number of offsets differs from that of traces.
         StateError: One of them was closed.
     """
-    places = _placements(traces, offsets_ns)
-    base_ns = min(place.offset_ns for place in places)
+    placements = _placements(traces, offsets_ns)
+    base_ns = min(placement.offset_ns for placement in placements)
     parts = []
-    for trace, place in zip(traces, places, strict=True):
-        moved = Placement(place.offset_ns - base_ns, place.drift, place.error_ns, place.clock, place.facts)
+    for trace, placement in zip(traces, placements, strict=True):
+        moved = replace(placement, offset_ns=placement.offset_ns - base_ns)
         parts.append(Part(trace, moved.offset_ns, placement=moved))
-    return cast("AnyTrace", _MergedProcesses(parts, places[0].offset_ns - base_ns).run())
+    return cast("AnyTrace", _MergedProcesses(parts, placements[0].offset_ns - base_ns).run())
 
 
 def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placement] | None) -> list[Placement]:
@@ -93,11 +93,15 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
         raise ArgumentError(
             f"there are {len(traces)} traces and {len(offsets_ns)} offsets; pass one offset for each trace."
         )
-    places = [one if isinstance(one, Placement) else Placement(int(one)) for one in offsets_ns]
-    for place in places:
-        if not checked_drift(place.drift):
-            raise ArgumentError(f"drift={place.drift} is not a possible drift of a clock; pass one near 0.")
-    return places
+    placements = [
+        offset if isinstance(offset, Placement) else Placement(int(offset)) for offset in offsets_ns
+    ]
+    for placement in placements:
+        if not checked_drift(placement.drift):
+            raise ArgumentError(
+                f"drift={placement.drift} is not a possible drift of a clock; pass one near 0."
+            )
+    return placements
 
 
 class _MergedProcesses(Joining):
@@ -133,27 +137,29 @@ class _MergedProcesses(Joining):
 
     def _join_processes(self) -> None:
         """A row for each process, those of traces that were put together before among them."""
-        made: dict[str, list[Any]] = {column: [] for column in STORED["processes"].column_names}
+        columns: dict[str, list[Any]] = {column: [] for column in STORED["processes"].column_names}
         for part in self._parts:
-            own, begin = part.trace.columns("processes"), len(made["pid"])
-            if len(own):
-                for name, values in made.items():
+            table, begin = part.trace.columns("processes"), len(columns["pid"])
+            if len(table):
+                for name, values in columns.items():
                     values.extend(self._process_column(part, name))
             else:
                 for name, value in process_facts(part.trace, part.place).items():
-                    made[name].append(value)
-            part.rows["processes"] = np.append(np.arange(begin, len(made["pid"])), -1 if len(own) else begin)
-        self._tables["processes"] = made
+                    columns[name].append(value)
+            part.rows["processes"] = np.append(
+                np.arange(begin, len(columns["pid"])), -1 if len(table) else begin
+            )
+        self._tables["processes"] = columns
 
     def _process_column(self, part: Part, name: str) -> list[Any]:
         """A column of the processes of a trace that has several, as they are now."""
-        own = part.trace.columns("processes")
+        table = part.trace.columns("processes")
         if name == "error_ns":
-            known = np.array([part.place.error_ns >= 0]) & (own[name] >= 0)
-            return np.where(known, own[name] + part.place.error_ns, -1).tolist()  # type: ignore[no-any-return]
+            has_error = np.array([part.place.error_ns >= 0]) & (table[name] >= 0)
+            return np.where(has_error, table[name] + part.place.error_ns, -1).tolist()  # type: ignore[no-any-return]
         if name == "clock":
             return [
-                clock if part.place.error_ns == 0 else f"{clock}, {part.place.clock}" for clock in own[name]
+                clock if part.place.error_ns == 0 else f"{clock}, {part.place.clock}" for clock in table[name]
             ]
         return list(self._moved(part, "processes", name))
 
@@ -165,35 +171,35 @@ class _MergedProcesses(Joining):
 
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what would not come out again."""
-        given = {column for part in self._parts for column in part.trace.columns(name).given}
+        names = {column for part in self._parts for column in part.trace.columns(name).given}
         if name in _OWNED:
-            given.add("process_row")
+            names.add("process_row")
         if name == "threads":
-            given.update(("process", "rank"))
+            names.update(("process", "rank"))
         if name == "modules":
             # Paths tell the modules of one process apart.
-            given.update(("path", "depth", "holder"))
+            names.update(("path", "depth", "holder"))
         if name == "spans":
-            given.update(("step", "cycle"))
+            names.update(("step", "cycle"))
         if name == "samples":
-            given.add("step")
+            names.add("step")
         if name == "steps":
-            given.update(STORED["steps"].column_names)
+            names.update(STORED["steps"].column_names)
         if any(
             WITHIN_EACH[name][0] in part.trace.columns(name).given
             for part in self._parts
             if name in WITHIN_EACH
         ):
-            given.update(WITHIN_EACH[name])
-        return [column for column in STORED[name].column_names if column in given]
+            names.update(WITHIN_EACH[name])
+        return [column for column in STORED[name].column_names if column in names]
 
     def _moved(self, part: Part, name: str, column: str) -> Any:
         """A column of one trace, its references and points in time as they are in the new one."""
         if name == "threads" and column in ("process", "rank"):
             rows = part.rows["processes"][part.trace.column("threads", "process_row")]
             of_process = np.array([*self._tables["processes"]["pid" if column == "process" else "rank"], -1])
-            own = part.trace.column("threads", column)
-            return np.where(own >= 0, own, of_process[rows])
+            values = part.trace.column("threads", column)
+            return np.where(values >= 0, values, of_process[rows])
         if column == "duration_ns" and part.place.drift:
             columns = part.trace.columns(name)
             return part.place.lasting(columns["start_ns"], columns["duration_ns"])
@@ -206,21 +212,21 @@ class _MergedProcesses(Joining):
     def _losses(self) -> dict[str, list[Any]]:
         """The losses of every process with its name, and those of the clocks."""
         several = len(self._tables["processes"]["pid"]) > 1
-        made: list[Loss] = []
+        joined: list[Loss] = []
         for part in self._parts:
             process = self._named(part) if several else ""
             losses = losses_of(part.trace.columns("losses"))
-            made += [replace(loss, where=f"{loss.where}{process}") for loss in losses]
+            joined += [replace(loss, where=f"{loss.where}{process}") for loss in losses]
         if unsure := sum(part.place.error_ns < 0 for part in self._parts):
-            made.append(Loss.of("uncompared_clocks", unsure))
+            joined.append(Loss.of("uncompared_clocks", unsure))
         for part in self._parts:
             if violated_ns := part.place.facts.get("violated_ns"):
                 why = (
                     f"The readings of its clock contradict each other by {violated_ns} ns, so its error may be larger than reported: the "
                     "clock was changed during the recording, or collectives of ranks were matched wrongly."
                 )
-                made.append(Loss.of("contradictory_clock", where=f"times{self._named(part)}", why=why))
-        return loss_columns(made)
+                joined.append(Loss.of("contradictory_clock", where=f"times{self._named(part)}", why=why))
+        return loss_columns(joined)
 
     def _named(self, part: Part) -> str:
         """The process of a part, in words."""

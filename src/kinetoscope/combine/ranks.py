@@ -72,39 +72,39 @@ class Meeting:
 def meetings_of(traces: Sequence[TraceData]) -> list[Meeting]:
     """All meetings that two or more of the traces recorded."""
     return [
-        *_together(BARRIERS, (_barriers(place, trace) for place, trace in enumerate(traces))),
+        *_together(BARRIERS, (_barriers(trace_number, trace) for trace_number, trace in enumerate(traces))),
         *_together(COLLECTIVES, _collectives(traces)),
     ]
 
 
 def _together(kind: str, of_traces: Iterable[Mapping[Hashable, Visit]]) -> list[Meeting]:
     """Collect the visits of each meeting from all traces."""
-    found: defaultdict[Hashable, list[Visit]] = defaultdict(list)
+    visits_of: defaultdict[Hashable, list[Visit]] = defaultdict(list)
     for visits in of_traces:
         for key, visit in visits.items():
-            found[key].append(visit)
-    return [Meeting(kind, tuple(visits)) for visits in found.values() if len(visits) > 1]
+            visits_of[key].append(visit)
+    return [Meeting(kind, tuple(visits)) for visits in visits_of.values() if len(visits) > 1]
 
 
-def _barriers(place: int, trace: TraceData) -> dict[Hashable, Visit]:
+def _barriers(trace_number: int, trace: TraceData) -> dict[Hashable, Visit]:
     """The barriers that a trace was at, by their names, which no two barriers of any job share."""
     begin_ns = trace.run_info.start_monotonic_ns
     if begin_ns is None:
         return {}
-    found: dict[Hashable, Visit] = {}
+    visit_of: dict[Hashable, Visit] = {}
     for run in process_runs(trace):
         for name, entered_ns, left_ns in run.clock_marks:
             if entered_ns <= left_ns:
-                visit = Visit(place, entered_ns - begin_ns, left_ns - begin_ns)
-                found[name] = _with(found.get(name), visit)
-    return found
+                visit = Visit(trace_number, entered_ns - begin_ns, left_ns - begin_ns)
+                visit_of[name] = _with(visit_of.get(name), visit)
+    return visit_of
 
 
-def _with(known: Visit | None, visit: Visit) -> Visit:
+def _with(earlier: Visit | None, visit: Visit) -> Visit:
     """Merge two visits of one trace at a meeting."""
-    if known is None:
+    if earlier is None:
         return visit
-    return Visit(visit.trace, max(known.entered_ns, visit.entered_ns), min(known.left_ns, visit.left_ns))
+    return Visit(visit.trace, max(earlier.entered_ns, visit.entered_ns), min(earlier.left_ns, visit.left_ns))
 
 
 def _collectives(traces: Sequence[TraceData]) -> list[dict[Hashable, Visit]]:
@@ -112,20 +112,20 @@ def _collectives(traces: Sequence[TraceData]) -> list[dict[Hashable, Visit]]:
 
     Traces without steps must have the same calls from beginning to end.
     """
-    kept: list[dict[Hashable, Visit]] = [{} for _ in traces]
+    visits: list[dict[Hashable, Visit]] = [{} for _ in traces]
     series: defaultdict[tuple[Hashable, ...], list[tuple[int, list[dict[str, Any]]]]] = defaultdict(list)
-    for place, trace in enumerate(traces):
+    for index, trace in enumerate(traces):
         for key, calls in _calls(trace).items():
-            series[key[:-1]].append((place, calls))
+            series[key[:-1]].append((index, calls))
     for key, of_ranks in series.items():
         likenesses = {tuple(call["like"] for call in calls) for _, calls in of_ranks}
         if len(likenesses) > 1:
             continue
-        for place, calls in of_ranks:
+        for index, calls in of_ranks:
             for number, call in enumerate(calls):
-                visit = Visit(place, call["entered_ns"], call["left_ns"])
-                kept[place][key, number] = _with(kept[place].get((key, number)), visit)
-    return kept
+                visit = Visit(index, call["entered_ns"], call["left_ns"])
+                visits[index][key, number] = _with(visits[index].get((key, number)), visit)
+    return visits
 
 
 def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]:
@@ -134,8 +134,8 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     has_steps = len(trace.columns("steps")) > 0
     one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
     carried = [row for row in rows if row["transfer_start_ns"] is not None and row["transfer_ns"] is not None]
-    whole = all(row["transfer_start_ns"] % MICROSECOND_NS == 0 for row in carried)
-    found: defaultdict[tuple[Hashable, ...], list[dict[str, Any]]] = defaultdict(list)
+    in_microseconds = all(row["transfer_start_ns"] % MICROSECOND_NS == 0 for row in carried)
+    calls_of: defaultdict[tuple[Hashable, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in carried:
         # Two groups may be of the same ranks; calls to one of them are in order.
         group = (row["group_ranks"] or "", row["group"] or "")
@@ -146,16 +146,16 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
         ):
             continue
         entered_ns = row["transfer_start_ns"]
-        left_ns = entered_ns + row["transfer_ns"] + (CUT_OFF_NS if whole else 0)
+        left_ns = entered_ns + row["transfer_ns"] + (CUT_OFF_NS if in_microseconds else 0)
         # What a rank gives to an all_gather may have a size of its own.
         elements = row["input_elements"] if row["name"] == "all_reduce" else None
-        found[row["step"], group, row["name"], (row["process"], row["rank"])].append(
+        calls_of[row["step"], group, row["name"], (row["process"], row["rank"])].append(
             {"like": (row["dtype"], elements), "entered_ns": entered_ns, "left_ns": left_ns}
         )
     # A step that comes twice has its calls under one name.
     repeated = Counter(trace.column("steps", "number").tolist())
     several = len(trace.columns("processes")) > 1
-    return {key: calls for key, calls in found.items() if several or repeated[key[0]] < 2}
+    return {key: calls for key, calls in calls_of.items() if several or repeated[key[0]] < 2}
 
 
 # The clock of the first trace, to which the others are aligned.
@@ -168,20 +168,20 @@ class _Machine:
 
     Attributes:
         members: Which of the traces.
-        places: Where each lies on the axis of the first of them.
+        placements: Where each lies on the axis of the first of them.
         begin_ns: When the first of them begins on that axis.
         end_ns: When the last of them ends.
     """
 
     members: tuple[int, ...]
-    places: tuple[Placement, ...]
+    placements: tuple[Placement, ...]
     begin_ns: int
     end_ns: int
 
     @property
     def error_ns(self) -> int:
         """The largest error between two of them."""
-        return max(place.error_ns for place in self.places)
+        return max(placement.error_ns for placement in self.placements)
 
 
 def aligned(traces: Sequence[TraceData], most_drift: float = MOST_DRIFT) -> list[Placement]:
@@ -212,51 +212,52 @@ def aligned(traces: Sequence[TraceData], most_drift: float = MOST_DRIFT) -> list
     result: list[Placement | None] = [None] * len(traces)
     for number, machine in enumerate(machines):
         placed = _placed(number, machines, lines[number], +met[number])
-        for member, place in zip(machine.members, machine.places, strict=True):
+        for member, placement in zip(machine.members, machine.placements, strict=True):
             if number == 0:
-                result[member] = Placement(place.offset_ns, 0.0, place.error_ns, place.clock or OWN)
+                result[member] = Placement(
+                    placement.offset_ns, 0.0, placement.error_ns, placement.clock or OWN
+                )
             elif placed is None:
-                result[member] = _by_wall(wall[machine.members[0]], place)
+                result[member] = _by_wall(wall[machine.members[0]], placement)
             else:
-                result[member] = _composed(placed, place)
-    return [place for place in result if place is not None]
+                result[member] = _composed(placed, placement)
+    return [placement for placement in result if placement is not None]
 
 
 def _machines(traces: Sequence[TraceData]) -> list[_Machine]:
     """Group the traces by the clock that they share, in the order of the first of each."""
     groups: dict[object, list[int]] = {}
-    for place, trace in enumerate(traces):
+    for trace_number, trace in enumerate(traces):
         boot = trace.run_info.boot_id
         alone = not boot or trace.run_info.start_monotonic_ns is None
-        groups.setdefault(("alone", place) if alone else boot, []).append(place)
+        groups.setdefault(("alone", trace_number) if alone else boot, []).append(trace_number)
     machines = []
     for members in groups.values():
         chosen = [traces[member] for member in members]
-        places = one_machine(chosen) if len(chosen) > 1 else None
-        places = places or [Placement(0, error_ns=0, clock="") for _ in chosen]
-        ends = [place.offset_ns + trace.duration_ns for place, trace in zip(places, chosen, strict=True)]
-        machines.append(
-            _Machine(tuple(members), tuple(places), min(place.offset_ns for place in places), max(ends))
-        )
+        placements = one_machine(chosen) if len(chosen) > 1 else None
+        placements = placements or [Placement(0, error_ns=0, clock="") for _ in chosen]
+        begins = [placement.offset_ns for placement in placements]
+        ends = [begin + trace.duration_ns for begin, trace in zip(begins, chosen, strict=True)]
+        machines.append(_Machine(tuple(members), tuple(placements), min(begins), max(ends)))
     return machines
 
 
 def _visits(machines: Sequence[_Machine], meetings: Sequence[Meeting]) -> Visits:
     """The visits of meetings on the axes of the machines: for each machine, its last trace to enter and its first to leave."""
     whose = {
-        member: (number, place.offset_ns)
+        member: (number, placement.offset_ns)
         for number, machine in enumerate(machines)
-        for member, place in zip(machine.members, machine.places, strict=True)
+        for member, placement in zip(machine.members, machine.placements, strict=True)
     }
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for at, meeting in enumerate(meetings):
+    visit_times: dict[tuple[int, int], tuple[int, int]] = {}
+    for meeting_number, meeting in enumerate(meetings):
         for visit in meeting.visits:
             number, offset_ns = whose[visit.trace]
             entered_ns, left_ns = visit.entered_ns + offset_ns, visit.left_ns + offset_ns
-            other = found.get((number, at), (entered_ns, left_ns))
-            found[number, at] = (max(entered_ns, other[0]), min(left_ns, other[1]))
-    clock, meeting_of = np.array(list(found), dtype=np.int64).reshape(-1, 2).T
-    entered, left = np.array(list(found.values()), dtype=np.int64).reshape(-1, 2).T
+            other = visit_times.get((number, meeting_number), (entered_ns, left_ns))
+            visit_times[number, meeting_number] = (max(entered_ns, other[0]), min(left_ns, other[1]))
+    clock, meeting_of = np.array(list(visit_times), dtype=np.int64).reshape(-1, 2).T
+    entered, left = np.array(list(visit_times.values()), dtype=np.int64).reshape(-1, 2).T
     error_ns = np.array([machine.error_ns for machine in machines], dtype=np.int64)[clock]
     # Whoever waits in a collective leaves it with the others; who leaves a barrier hears of it sooner or later.
     together = np.array([meeting.kind == COLLECTIVES for meeting in meetings], dtype=bool)[meeting_of]
@@ -269,11 +270,11 @@ def _placed(
     """The placement of a machine on the axis of the first one; None without a common meeting."""
     if line is None:
         return None
-    own = machines[number]
+    machine = machines[number]
     facts: dict[str, Any] = dict(met)
     if line.violated_ns:
         facts["violated_ns"] = line.violated_ns
-    error_ns = line.error_ns(own.begin_ns, own.end_ns) + 1
+    error_ns = line.error_ns(machine.begin_ns, machine.end_ns) + 1
     return Placement(round(line.offset_ns), line.drift, error_ns, " and ".join(sorted(met)), facts)
 
 
@@ -299,14 +300,14 @@ def merge_named(traces: Sequence[AnyTrace], names: Sequence[str]) -> AnyTrace:
         raise ArgumentError("traces is empty: pass at least one trace.")
     _refuse(traces, names)
     ordered = sorted(traces, key=_first_rank)
-    places = aligned(ordered)
+    placements = aligned(ordered)
     called = dict(zip(map(id, traces), names, strict=True))
-    for reason in _unrelated(ordered, [called[id(trace)] for trace in ordered], places):
+    for reason in _unrelated(ordered, [called[id(trace)] for trace in ordered], placements):
         warnings.warn(
             f"{reason}. Check that these are traces of one job: times of unrelated runs cannot be compared",
             stacklevel=3,
         )
-    return merge_processes(ordered, places)
+    return merge_processes(ordered, placements)
 
 
 def _first_rank(trace: TraceData) -> float:
@@ -314,13 +315,15 @@ def _first_rank(trace: TraceData) -> float:
     return min((run.rank for run in process_runs(trace) if run.rank is not None), default=float("inf"))
 
 
-def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequence[Placement]) -> list[str]:
+def _unrelated(
+    traces: Sequence[TraceData], names: Sequence[str], placements: Sequence[Placement]
+) -> list[str]:
     """The reasons why traces do not seem to be of one job, as sentences.
 
     Args:
         traces: The traces.
         names: What to call them.
-        places: Their placements on the common axis.
+        placements: Their placements on the common axis.
     """
     reasons = []
     ran: dict[str, str] = {}
@@ -335,9 +338,9 @@ def _unrelated(traces: Sequence[TraceData], names: Sequence[str], places: Sequen
     if len(set(ranked)) > 1:
         reasons.append(f"{names[ranked.index(True)]} has a rank and {names[ranked.index(False)]} has none")
     recorded = sorted(
-        (place.offset_ns, place.offset_ns + trace.duration_ns, name)
-        for trace, name, place in zip(traces, names, places, strict=True)
-        if place.clock in ("own", "monotonic", "wall")
+        (placement.offset_ns, placement.offset_ns + trace.duration_ns, name)
+        for trace, name, placement in zip(traces, names, placements, strict=True)
+        if placement.clock in ("own", "monotonic", "wall")
     )
     until_ns, last = recorded[0][1:] if recorded else (0, "")
     for begin_ns, end_ns, name in recorded[1:]:

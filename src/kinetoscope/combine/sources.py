@@ -36,8 +36,8 @@ def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
     begin_ns = _begin_ns(trace, recordings)
     info: dict[str, Any] = {}
     if marks := _clock_marks(recordings):
-        known = trace.info.get(CLOCK_MARKS)
-        info[CLOCK_MARKS] = {**(known if isinstance(known, dict) else {}), **marks}
+        trace_marks = trace.info.get(CLOCK_MARKS)
+        info[CLOCK_MARKS] = {**(trace_marks if isinstance(trace_marks, dict) else {}), **marks}
     counters = read_counters(recordings, begin_ns)
     tables, losses = _compiled(trace, recordings, begin_ns)
     stated = {(loss.code, loss.why): loss for rows in recordings for loss in read_losses(rows)}
@@ -67,24 +67,24 @@ def _begin_ns(trace: TraceData, recordings: Sequence[AppendedRows]) -> int:
 
 def _clock_marks(recordings: Sequence[AppendedRows]) -> dict[str, list[int]]:
     """When this rank entered and left each barrier, by the monotonic clock."""
-    found: dict[str, list[int]] = {}
+    marks_of: dict[str, list[int]] = {}
     for rows in recordings:
         columns, _ = rows.columns(CLOCK_MARKS, {"name": str, "entered_ns": int, "left_ns": int})
         for name, *marks in zip(*columns.values(), strict=True):
-            found[name] = marks
-    return found
+            marks_of[name] = marks
+    return marks_of
 
 
 def _compiled(
     trace: TraceData, recordings: Sequence[AppendedRows], begin_ns: int
 ) -> tuple[dict[str, Any], list[Loss]]:
     """The tables `compiles` and `graph_breaks`, and what is missing in them."""
-    known = [parts for rows in recordings if (parts := rows.columns(COMPILING, {"facts": dict})[0]["facts"])]
-    if not known:
+    stored = [parts for rows in recordings if (parts := rows.columns(COMPILING, {"facts": dict})[0]["facts"])]
+    if not stored:
         return {}, []
     facts = CompileFacts()
     try:
-        for parts in known:
+        for parts in stored:
             facts = facts.and_later(CompileFacts.from_parts(parts))
     except ValueError as error:
         return {}, [Loss.of("compiling_unreadable", why=str(error))]

@@ -80,22 +80,22 @@ def read_memory_snapshot(content: bytes, name: str, path: Path | None = None) ->
         FormatError: It is neither, wants to run code, or is not a snapshot.
     """
     try:
-        found = _Containers(io.BytesIO(content)).load() if _PICKLE.match(content) else json.loads(content)
+        snapshot = _Containers(io.BytesIO(content)).load() if _PICKLE.match(content) else json.loads(content)
     except _Refused as error:
         raise FormatError(f"{name}: the pickle is not read: {error}") from error
     except Exception as error:
         raise FormatError(f"{name}: the pickle is damaged: {type(error).__name__}: {error}") from error
-    if not is_snapshot(found):
+    if not is_snapshot(snapshot):
         raise FormatError(
             f"{name}: a pickle, but not a memory snapshot: those have the keys {_SEGMENTS!r} and {_HISTORY!r} "
             "(torch.cuda.memory._dump_snapshot)"
         )
-    return _Snapshot(found).trace(path)
+    return _Snapshot(snapshot).trace(path)
 
 
-def is_snapshot(found: object) -> bool:
+def is_snapshot(content: object) -> bool:
     """Whether something that was read has the keys of a snapshot."""
-    return isinstance(found, dict) and isinstance(found.get(_SEGMENTS), list)
+    return isinstance(content, dict) and isinstance(content.get(_SEGMENTS), list)
 
 
 class _Snapshot:
@@ -210,7 +210,7 @@ class _Snapshot:
     def _events(self, device: int) -> list[tuple[int, str, int, int, int]]:
         """The events that change how much is used or reserved, in order: time, action, address, size and stack."""
         events, time_ns = [], 0
-        for place, entry in enumerate(self._histories[device] if device < len(self._histories) else (), 1):
+        for number, entry in enumerate(self._histories[device] if device < len(self._histories) else (), 1):
             action, size, address = (
                 entry.get("action"),
                 _number(entry.get("size")),
@@ -222,7 +222,7 @@ class _Snapshot:
                 self._lost["bad_memory_events"] += 1
                 continue
             # The order of the list is that of the allocator, also where its clock went back.
-            time_ns = max(time_ns, self._time_ns(entry, place * 1000), 0)
+            time_ns = max(time_ns, self._time_ns(entry, number * 1000), 0)
             stack = self._stack(entry.get("frames"))
             if action == _FAILED:
                 self._add_failure(device, time_ns, size, _number(entry.get("device_free")), stack)
@@ -333,8 +333,8 @@ class _Snapshot:
             row = -1
             for file, line, function in reversed(_telling(frames)):
                 frame = (self._strings.row(function), self._strings.row(file), line)
-                place = self._frames.setdefault(frame, len(self._frames))
-                row = self._stacks.setdefault((row, place), len(self._stacks))
+                frame_row = self._frames.setdefault(frame, len(self._frames))
+                row = self._stacks.setdefault((row, frame_row), len(self._stacks))
             self._rows_of_frames[frames] = row
         return row
 
@@ -370,9 +370,9 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _number(given: object, otherwise: int = -1) -> int:
+def _number(value: object, otherwise: int = -1) -> int:
     """A whole number that a column can hold; `otherwise` if it is none."""
-    return given if type(given) is int and 0 <= given < _MOST else otherwise
+    return value if type(value) is int and 0 <= value < _MOST else otherwise
 
 
 def _telling(frames: tuple[_Frame, ...]) -> tuple[_Frame, ...]:
@@ -382,20 +382,23 @@ def _telling(frames: tuple[_Frame, ...]) -> tuple[_Frame, ...]:
     the threads of autograd, operators and backward functions are left of C++.
     """
     of_python = tuple(
-        one for one in frames if one[1] > 0 and one[0] not in _NO_FILE and not one[0].endswith(_OF_CPP)
+        frame
+        for frame in frames
+        if frame[1] > 0 and frame[0] not in _NO_FILE and not frame[0].endswith(_OF_CPP)
     )
     if of_python:
         return of_python
-    found = []
+    operators = []
     for _, _, function in frames:
         if called := _OPERATOR_CALL.match(function):
-            found.append((_NATIVE_FILE, -1, f"aten::{called[1]}"))
+            operators.append((_NATIVE_FILE, -1, f"aten::{called[1]}"))
         elif called := _BACKWARD_CALL.match(function):
-            found.append((_NATIVE_FILE, -1, called[1]))
-    return tuple(found)
+            operators.append((_NATIVE_FILE, -1, called[1]))
+    return tuple(operators)
 
 
 def _table(rows: list[tuple[int, ...]], columns: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: np.array([row[at] for row in rows], kind) for at, (name, kind) in enumerate(columns.items())
+        name: np.array([row[index] for row in rows], kind)
+        for index, (name, kind) in enumerate(columns.items())
     }

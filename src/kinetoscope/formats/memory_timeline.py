@@ -83,7 +83,7 @@ def write_memory_timeline(
             f"{path}: a memory timeline has another suffix; use one of: .html, {', '.join(SUFFIXES)}"
         )
     need_memory(trace)
-    place = find_device(trace, device)
+    device_row = find_device(trace, device)
     pieces: Iterator[str]
     if torchs is not None:
         write = (
@@ -91,11 +91,11 @@ def write_memory_timeline(
             if name.endswith("raw.json.gz")
             else torchs.export_memory_timeline
         )
-        pieces = _written_by(write, device_names(trace)[place])
+        pieces = _written_by(write, device_names(trace)[device_row])
     elif name.endswith("raw.json.gz"):
-        pieces = _raw(trace, place)
+        pieces = _raw(trace, device_row)
     else:
-        pieces = _by_category(trace, place)
+        pieces = _by_category(trace, device_row)
     _write(Path(path), pieces)
 
 
@@ -139,9 +139,9 @@ def _by_category(trace: TraceData, device: int) -> Iterator[str]:
     last = np.flatnonzero(np.append(times[1:] != times[:-1], True)) if len(times) else np.zeros(0, np.intp)
     times, held = times[last], held[last]
     recorded = times[times >= 0]
-    shown = np.where(times < 0, recorded[0] if len(recorded) else -1, times)
+    plotted_ns = np.where(times < 0, recorded[0] if len(recorded) else -1, times)
     sizes = np.concatenate([np.zeros((len(held), 1), dtype=np.int64), held], axis=1)
-    yield f"[{_numbers(shown.tolist())}, ["
+    yield f"[{_numbers(plotted_ns.tolist())}, ["
     yield from _rows(sizes)
     yield "]]"
 
@@ -150,8 +150,8 @@ def _raw(trace: TraceData, device: int) -> Iterator[str]:
     """All events of the blocks in order."""
     changes, judged = changes_of(trace, device), judged_blocks(trace)
     written_ns, written = content_changes(trace)
-    mine = judged.blocks.device[written] == device
-    written_ns, written = written_ns[mine], written[mine]
+    on_device = judged.blocks.device[written] == device
+    written_ns, written = written_ns[on_device], written[on_device]
     size = judged.blocks.bytes[written]
     time_ns = np.concatenate([changes.time_ns, np.repeat(written_ns, 2)])
     block = np.concatenate([changes.block, np.repeat(written, 2)])

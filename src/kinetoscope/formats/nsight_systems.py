@@ -177,7 +177,7 @@ class _Export:
             ):
                 weight[pid] = weight.get(pid, 0) + count * (1 << 32 if name == _KERNELS else 1)
         names = self._process_names()
-        made: list[TraceData] = []
+        traces: list[TraceData] = []
         for pid in sorted(weight, key=lambda each: (-weight[each], each)):
             process = _Process(self, pid, base_ns, end_ns)
             for name, columns in events.items():
@@ -185,10 +185,10 @@ class _Export:
                 process.add(name, {key: values[chosen] for key, values in columns.items()})
             chosen = _process_of(memory) == pid
             process.add_memory({key: values[chosen] for key, values in memory.items()})
-            made.append(
-                process.trace(self._info(pid, base_ns, end_ns, names), [] if made else self._losses())
+            traces.append(
+                process.trace(self._info(pid, base_ns, end_ns, names), [] if traces else self._losses())
             )
-        return made
+        return traces
 
     def _select(self, columns: str, table: str, more: str = "") -> sqlite3.Cursor:
         """Rows of the newest version of a table."""
@@ -198,12 +198,12 @@ class _Export:
         """A string of the file by its id; empty for one that is not there."""
         return str(self._string_ids.get(number, ""))
 
-    def labels(self, table: str, known: dict[int, str]) -> dict[int, str]:
+    def labels(self, table: str, standard: dict[int, str]) -> dict[int, str]:
         """The names of an enumeration, by the file where it has them."""
         if {"id", "label"} <= self._columns.get(table, set()):
             rows = self._select("id, label", table)
-            return {**{number: str(label) for number, label in rows if label}, **known}
-        return known
+            return {**{number: str(label) for number, label in rows if label}, **standard}
+        return standard
 
     def thread_names(self) -> dict[int, str]:
         """The name of each thread by its serialized id."""
@@ -239,11 +239,11 @@ class _Export:
 
     def _numbers(self, table: str, wanted: tuple[str, ...], where: str = "") -> dict[str, Rows]:
         """Columns of a table as whole numbers, -1 where there is none, in order of time."""
-        known = self._columns.get(table, set())
-        if "start" not in known:
+        stored = self._columns.get(table, set())
+        if "start" not in stored:
             return {name: np.zeros(0, np.int64) for name in (*wanted, "row")}
         chosen = [
-            f"COALESCE(CAST({_quoted(name)} AS INTEGER), {_UNKNOWN})" if name in known else str(_UNKNOWN)
+            f"COALESCE(CAST({_quoted(name)} AS INTEGER), {_UNKNOWN})" if name in stored else str(_UNKNOWN)
             for name in wanted
         ]
         (total,) = self._select("COUNT(*)", table, where).fetchone()
@@ -253,17 +253,17 @@ class _Export:
         rows = self._select(f"{', '.join(chosen)}, rowid", table, f"{where} ORDER BY start LIMIT {most}")
         blocks = [np.zeros((0, len(chosen) + 1), np.int64), *_blocks(rows)]
         values = np.concatenate(blocks)
-        return {name: values[:, at] for at, name in enumerate((*wanted, "row"))}
+        return {name: values[:, index] for index, name in enumerate((*wanted, "row"))}
 
     def _events(self, table: str) -> dict[str, Rows]:
         """The events of a table that have a time."""
         where = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_MARK})" if table == _NVTX else ""
-        found = self._numbers(table, ("start", "end", *_WANTED.get(table, _OF_CALLS)), where)
-        usable = (found["start"] >= 0) & (found["start"] < _LAST_NS) & (found["end"] < _LAST_NS)
+        events = self._numbers(table, ("start", "end", *_WANTED.get(table, _OF_CALLS)), where)
+        usable = (events["start"] >= 0) & (events["start"] < _LAST_NS) & (events["end"] < _LAST_NS)
         if table != _NVTX:
-            usable &= found["end"] >= found["start"]
+            usable &= events["end"] >= events["start"]
         self._bad_times += int((~usable).sum())
-        return {name: values[usable] for name, values in found.items()}
+        return {name: values[usable] for name, values in events.items()}
 
     def _info(self, pid: int, base_ns: int, end_ns: int, names: dict[int, str]) -> dict[str, Any]:
         """The metadata of a process."""
@@ -275,16 +275,16 @@ class _Export:
             if row is not None and isinstance(row[0], int) and 0 < row[0] < _LAST_NS:
                 info["start_realtime_ns"] = row[0] + base_ns
         if {"name", "value"} <= self._columns.get("META_DATA_EXPORT", set()):
-            known = dict(self._select("name, value", "META_DATA_EXPORT"))
+            export_facts = dict(self._select("name, value", "META_DATA_EXPORT"))
             keys = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
-            info |= {key.lower(): str(known[key]) for key in keys if known.get(key) is not None}
+            info |= {key.lower(): str(export_facts[key]) for key in keys if export_facts.get(key) is not None}
         if {"name", "value"} <= self._columns.get("TARGET_INFO_SYSTEM_ENV", set()):
-            known = dict(self._select("name, value", "TARGET_INFO_SYSTEM_ENV"))
-            if host := known.get("Hostname"):
+            environment = dict(self._select("name, value", "TARGET_INFO_SYSTEM_ENV"))
+            if host := environment.get("Hostname"):
                 info["host"] = str(host)
         if devices := self._devices(pid):
             kind = device_name(DeviceType.CUDA, -1)
-            info["devices"] = [{"type": kind, "index": one["id"], "name": one["name"]} for one in devices]
+            info["devices"] = [{"type": kind, "index": gpu["id"], "name": gpu["name"]} for gpu in devices]
             info["deviceProperties"] = devices
         return info
 
@@ -310,11 +310,11 @@ class _Export:
 
     def _losses(self) -> list[Loss]:
         """What these files lack, and what was not read."""
-        found = [Loss.of("nsight_lacks_torch")]
+        losses = [Loss.of("nsight_lacks_torch")]
         if self._beyond:
-            found.append(Loss.of("beyond_memory_limit", self._beyond))
+            losses.append(Loss.of("beyond_memory_limit", self._beyond))
         if self._bad_times:
-            found.append(Loss.of("bad_times", self._bad_times))
+            losses.append(Loss.of("bad_times", self._bad_times))
         tables_read = {self._tables.get(table) for table in _READ}
         for name in sorted(self._names):
             table = _TABLE_VERSION.sub("", name)
@@ -326,18 +326,18 @@ class _Export:
             ):
                 (count,) = self._connection.execute(f"SELECT COUNT(*) FROM {_quoted(name)}").fetchone()
                 if count:
-                    found.append(Loss.of("nsight_tables", count, where=name))
+                    losses.append(Loss.of("nsight_tables", count, where=name))
         if _GRAPHS in self._tables and (count := self._select("COUNT(*)", _GRAPHS).fetchone()[0]):
-            found.append(Loss.of("nsight_graphs", count))
+            losses.append(Loss.of("nsight_graphs", count))
         if {"text", "severity"} <= self._columns.get("DIAGNOSTIC_EVENT", set()):
             levels = self.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", {})
             rows = self._select("text, severity, COUNT(*)", "DIAGNOSTIC_EVENT", "GROUP BY text, severity")
-            found += [
+            losses += [
                 Loss.of("nsight_warnings", count, why=str(text)[:500])
                 for text, severity, count in rows.fetchall()
                 if re.search("warn|error", levels.get(severity, ""), re.IGNORECASE)
             ]
-        return found
+        return losses
 
 
 _OF_CALLS = ("globalTid", "nameId", "correlationId")
@@ -411,8 +411,8 @@ class _Process:
 
     def _call_names(self, ids: Rows, *, of_cuda: bool) -> tuple[Rows, Rows]:
         """The names and kinds of calls."""
-        known, place = np.unique(ids, return_inverse=True)
-        texts = [_VERSION.sub("", self._export.text(number)) or "unknown" for number in known.tolist()]
+        distinct, inverse = np.unique(ids, return_inverse=True)
+        texts = [_VERSION.sub("", self._export.text(number)) or "unknown" for number in distinct.tolist()]
         names = np.array([self._strings.row(text) for text in texts], np.int64)
         kinds = [
             SpanKind.USER_ANNOTATION
@@ -422,33 +422,33 @@ class _Process:
             else SpanKind.RUNTIME
             for text in texts
         ]
-        return names[place], np.array(kinds, np.int64)[place]
+        return names[inverse], np.array(kinds, np.int64)[inverse]
 
     def _host_threads(self, serialized: Rows) -> Rows:
-        known, place = np.unique(serialized, return_inverse=True)
+        distinct, inverse = np.unique(serialized, return_inverse=True)
         rows = [
-            self._threads.setdefault((self._thread_names.get(one, ""), one & 0xFFFFFF, 0), len(self._threads))
-            for one in known.tolist()
+            self._threads.setdefault((self._thread_names.get(tid, ""), tid & 0xFFFFFF, 0), len(self._threads))
+            for tid in distinct.tolist()
         ]
-        return np.array(rows, np.int64)[place]
+        return np.array(rows, np.int64)[inverse]
 
     def _device_threads(self, rows: dict[str, Rows]) -> tuple[Rows, Rows]:
         """The track and the stream of device work."""
-        keys, place = np.unique(np.stack((rows["deviceId"], rows["streamId"])), axis=1, return_inverse=True)
+        keys, inverse = np.unique(np.stack((rows["deviceId"], rows["streamId"])), axis=1, return_inverse=True)
         streams, threads = [], []
         for device, number in keys.T.tolist():
             streams.append(self._streams.setdefault((device, number), len(self._streams)))
             threads.append(
                 self._threads.setdefault((f"stream {number}", number, 1 + device), len(self._threads))
             )
-        place = place.reshape(-1)
-        return np.array(threads, np.int64)[place], np.array(streams, np.int64)[place]
+        inverse = inverse.reshape(-1)
+        return np.array(threads, np.int64)[inverse], np.array(streams, np.int64)[inverse]
 
     def _add_device_work(self, table: str, rows: dict[str, Rows]) -> None:
         thread, stream = self._device_threads(rows)
-        own = np.arange(len(stream)) + self._count
+        span_rows = np.arange(len(stream)) + self._count
         more = {"stream": stream, "correlation": rows["correlationId"]}
-        shared = {"span": own, "context": rows["contextId"], "graph_node": rows["graphNodeId"]}
+        shared = {"span": span_rows, "context": rows["contextId"], "graph_node": rows["graphNodeId"]}
         if table == _KERNELS:
             kind = SpanKind.KERNEL
             names = np.where(rows["demangledName"] >= 0, rows["demangledName"], rows["shortName"])
@@ -474,7 +474,7 @@ class _Process:
             kind = SpanKind.MEMCPY if table == _COPIES else SpanKind.MEMSET
             name = self._copy_names(table, rows)
             self._copies.append(shared | {"bytes": rows["bytes"]})
-        self._add_spans(rows, thread, name, np.full(len(own), kind, np.int64), more)
+        self._add_spans(rows, thread, name, np.full(len(span_rows), kind, np.int64), more)
 
     def _copy_names(self, table: str, rows: dict[str, Rows]) -> Rows:
         """Names as CUPTI's other readers write them: `Memcpy HtoD (Pageable -> Device)`."""
@@ -625,18 +625,18 @@ def _launches(spans: dict[str, Rows], device: Rows) -> tuple[Rows, Rows]:
     if not len(calls) or not len(device):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     calls = calls[np.argsort(spans["correlation"][calls], kind="stable")]
-    known = spans["correlation"][calls]
+    correlations = spans["correlation"][calls]
     # The last one: where a call of the runtime and one of the driver have the same number, the inner one.
-    at = np.searchsorted(known, spans["correlation"][device], side="right") - 1
-    found = (at >= 0) & (known[np.maximum(at, 0)] == spans["correlation"][device])
-    return calls[at[found]], device[found]
+    last = np.searchsorted(correlations, spans["correlation"][device], side="right") - 1
+    matched = (last >= 0) & (correlations[np.maximum(last, 0)] == spans["correlation"][device])
+    return calls[last[matched]], device[matched]
 
 
 def _threads_of_calls(spans: dict[str, Rows], correlation: Rows) -> NDArray[np.int32]:
     """The thread of the call with each correlation id; the first one where there is none."""
     calls = np.flatnonzero((spans["stream"] < 0) & (spans["correlation"] >= 0))
     thread = dict(zip(spans["correlation"][calls].tolist(), spans["thread"][calls].tolist(), strict=True))
-    return np.array([thread.get(one, 0) for one in correlation.tolist()], np.int32)
+    return np.array([thread.get(number, 0) for number in correlation.tolist()], np.int32)
 
 
 def _joined(parts: list[dict[str, Rows]], row_of: Rows) -> dict[str, Any]:

@@ -77,9 +77,9 @@ def _rounded_microseconds(nanoseconds: list[int]) -> list[int]:
     """Round so that the results add up to the rounded sum, as described above."""
     rounded = [value // NS_PER_US for value in nanoseconds]
     missing = (sum(nanoseconds) + NS_PER_US // 2) // NS_PER_US - sum(rounded)
-    by_remainder = sorted(range(len(rounded)), key=lambda place: -(nanoseconds[place] % NS_PER_US))
-    for place in by_remainder[:missing]:
-        rounded[place] += 1
+    by_remainder = sorted(range(len(rounded)), key=lambda index: -(nanoseconds[index] % NS_PER_US))
+    for index in by_remainder[:missing]:
+        rounded[index] += 1
     return rounded
 
 
@@ -136,7 +136,7 @@ def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None
     # All profiles share one list of frames: the names of spans first, then Python frames.
     frames += _python_frames(trace)
     groups = _groups(trace)
-    longest = max(range(len(groups)), key=lambda place: len(groups[place][1]), default=0)
+    longest = max(range(len(groups)), key=lambda index: len(groups[index][1]), default=0)
     opening = {
         "$schema": SCHEMA,
         "exporter": f"kinetoscope {__version__}",
@@ -145,15 +145,15 @@ def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None
         "shared": {"frames": frames},
     }
     file.write(json.dumps(opening)[:-1].encode() + b',"profiles":[')
-    for place, (title, rows, nesting) in enumerate(groups):
-        file.write(b",\n" if place else b"\n")
+    for index, (title, rows, nesting) in enumerate(groups):
+        file.write(b",\n" if index else b"\n")
         _write_evented(trace, file, title, rows, nesting, frame_of_name)
     sampled = _sampled(trace, len(names))
     if not groups and not sampled:
         # speedscope rejects a file without a profile.
         sampled = [_sampled_profile("nothing was recorded", "nanoseconds", [], [])]
-    for place, profile in enumerate(sampled):
-        file.write((b",\n" if groups or place else b"\n") + json.dumps(profile).encode())
+    for index, profile in enumerate(sampled):
+        file.write((b",\n" if groups or index else b"\n") + json.dumps(profile).encode())
     file.write(b"\n]}\n")
 
 
@@ -177,7 +177,7 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
     for values in (thread, stream, lane):
         same[1:-1] &= values[order][1:] == values[order][:-1]
     same[[0, -1]] = False
-    found = []
+    groups = []
     for first, last in pairwise(np.flatnonzero(~same).tolist()):
         rows = order[first:last]
         title = _title(trace, int(thread[rows[0]]), int(stream[rows[0]]))
@@ -191,9 +191,9 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
                 nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
             else:
                 remaining = rows[:0]
-            found.append((f"{title}, overlapping spans" if overlapping else title, rows, nesting))
+            groups.append((f"{title}, overlapping spans" if overlapping else title, rows, nesting))
             rows, overlapping = remaining, True
-    return found
+    return groups
 
 
 def _title(trace: TraceData, thread: int, stream: int) -> str:
@@ -227,9 +227,9 @@ def _write_evented(
     closing = opening + 2 * _core.sums_below(parent, depth, np.ones(len(rows), dtype=np.int64)) - 1
     opens = np.zeros(2 * len(rows), dtype=bool)
     opens[opening] = True
-    at, of = np.zeros(2 * len(rows), dtype=np.int64), np.zeros(2 * len(rows), dtype=np.int64)
-    at[opening], at[closing] = start, end
-    of[opening], of[closing] = frame, frame
+    moments_ns, frames = np.zeros(2 * len(rows), dtype=np.int64), np.zeros(2 * len(rows), dtype=np.int64)
+    moments_ns[opening], moments_ns[closing] = start, end
+    frames[opening], frames[closing] = frame, frame
     about = {
         "type": "evented",
         "name": title,
@@ -238,9 +238,9 @@ def _write_evented(
         "endValue": max(trace.duration_ns, int(end.max())),
     }
     file.write(json.dumps(about)[:-1].encode() + b',"events":[')
-    for begin in range(0, len(at), _EVENTS_AT_ONCE):
+    for begin in range(0, len(moments_ns), _EVENTS_AT_ONCE):
         part = slice(begin, begin + _EVENTS_AT_ONCE)
-        text = _events_text(opens[part], of[part], at[part])
+        text = _events_text(opens[part], frames[part], moments_ns[part])
         file.write(text if begin else text[1:])
     file.write(b"]}")
 

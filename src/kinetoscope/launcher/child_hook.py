@@ -161,7 +161,7 @@ def _note_event(folder: str, event: str, arguments: tuple[Any, ...]) -> None:
         if number == _SIGTERM and caller == "multiprocessing.popen_fork" and _goes_on(folder):
             load("notes").mark_terminated(folder, process)
         return
-    reason = why_not_followed(*(arguments[place] for place in _STARTS[event]))
+    reason = why_not_followed(*(arguments[position] for position in _STARTS[event]))
     if reason and _goes_on(folder):
         file = os.open(os.path.join(folder, UNFOLLOWED_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(file, "w") as lines:
@@ -187,16 +187,16 @@ def why_not_followed(path: Any, words: Iterable[Any], environment: Mapping[Any, 
     for word in rest:
         if not word.startswith("-") or word == "-" or word.startswith("--"):
             break
-        for place, letter in enumerate(word[1:], 2):
+        for end, letter in enumerate(word[1:], 2):
             if letter in "EIS":
                 return f"-{letter}"
-            if letter in "WX" and place == len(word):
+            if letter in "WX" and end == len(word):
                 next(rest, "")
             if letter in "cmWX":
                 break
         if letter in "cm":
             break
     variables = os.environ if environment is None else environment
-    given = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
-    is_there = given.get(VARIABLE) and START_UP_FOLDER in given.get("PYTHONPATH", "").split(os.pathsep)
+    texts = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
+    is_there = texts.get(VARIABLE) and START_UP_FOLDER in texts.get("PYTHONPATH", "").split(os.pathsep)
     return "" if is_there else NO_VARIABLES

@@ -103,11 +103,11 @@ class Children:
         """Whether the folder can be read: not after `os.setuid` or the like."""
         return os.access(self._folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
-    def join(self, own: Trace | None, program: str) -> Joined:
+    def join(self, program_trace: Trace | None, program: str) -> Joined:
         """Merge the recordings of the children into the program's trace.
 
         Args:
-            own: The trace of the program itself, if it has one.
+            program_trace: The trace of the program itself, if it has one.
             program: The program's name.
 
         Returns:
@@ -125,21 +125,23 @@ class Children:
                 f"the program changed its user, and may not read {self._options.shown(self._folder)} now: what its children recorded "
                 "is there, for the former user"
             ] += 1
-        found = []
+        child_traces = []
         for name, note in all_notes.items():
             trace = self._open(name, note, problems)
             if trace is not None:
-                found.append(trace)
-        found.sort(key=_order)
-        recorded = {trace.run_info.process for trace in found} | ({os.getpid()} if own is not None else set())
-        for trace in found:
+                child_traces.append(trace)
+        child_traces.sort(key=_order)
+        recorded = {trace.run_info.process for trace in child_traces} | (
+            {os.getpid()} if program_trace is not None else set()
+        )
+        for trace in child_traces:
             descent = trace.run_info.ancestors
-            trace.info["recorded_parent"] = next((one for one in descent if one in recorded), None)
-        if own is not None and found:
-            own.info["process_name"] = program
-        every = [*([own] if own is not None else []), *found]
+            trace.info["recorded_parent"] = next((pid for pid in descent if pid in recorded), None)
+        if program_trace is not None and child_traces:
+            program_trace.info["process_name"] = program
+        every = [*([program_trace] if program_trace is not None else []), *child_traces]
         joined = merge_processes(every) if len(every) > 1 else every[0] if every else None
-        if joined is not None and own is None:
+        if joined is not None and program_trace is None:
             # Of the first child, not of all; `processes` has them.
             for key in _OF_ONE if len(every) > 1 else ():
                 joined.info.pop(key, None)
@@ -149,7 +151,7 @@ class Children:
             joined = extend(joined, losses=losses)
         folder = self._options.shown(self._folder)
         messages = _messages(losses if joined is None else [], self._running, folder)
-        return Joined(joined, len(found), tuple(messages))
+        return Joined(joined, len(child_traces), tuple(messages))
 
     def clear(self) -> None:
         """Remove the files that are merged into the trace, except those of processes that still run."""
@@ -257,8 +259,8 @@ def _make_folder(folder: Path, options: LaunchOptions) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Fails if somebody else has just created it.
     folder.mkdir(mode=0o700)
-    made = folder.lstat()
-    if made.st_uid != os.getuid() or stat.S_IMODE(made.st_mode) != 0o700:
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
         raise ArgumentError(
             f"Child processes cannot be recorded in {folder}: its file system does not keep other users out of a folder. "
             "Choose another place for the output (-o PREFIX)."
@@ -287,6 +289,6 @@ def _messages(losses: list[Loss], running: list[str], folder: str) -> list[str]:
     messages = [f"{counted(loss.what, loss.count)}: {loss.why}" for loss in losses]
     if running:
         count = len(running)
-        what = "process is still running" if count == 1 else "processes are still running"
-        messages.append(f"{count} {what}: the trace ends now, and later records go to a file in {folder}")
+        state = "process is still running" if count == 1 else "processes are still running"
+        messages.append(f"{count} {state}: the trace ends now, and later records go to a file in {folder}")
     return messages

@@ -106,11 +106,11 @@ class Interleaved:
         Raises:
             StateError: A program failed, or recorded nothing.
         """
-        number, found = self.rounds + 1, {}
+        number, run_of_side = self.rounds + 1, {}
         for side in self._random.sample(("base", "new"), 2):
             yield side
-            found[side] = self._record(side, number)
-        for side, run in found.items():
+            run_of_side[side] = self._record(side, number)
+        for side, run in run_of_side.items():
             self.runs[side].append(run)
 
     def _record(self, side: str, number: int) -> Run:
@@ -126,14 +126,14 @@ class Interleaved:
             log=log,
         )
         if result.exit_code != 0 or result.path is None:
-            what = (
+            failure = (
                 f"ended with exit code {result.exit_code}"
                 if result.exit_code
                 else "never imported torch, so there is no trace"
             )
             printed = log.read_text("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
             raise StateError(
-                f"{' '.join(program.command_line)} {what}; it printed last: {' | '.join(printed) or 'nothing'}"
+                f"{' '.join(program.command_line)} {failure}; it printed last: {' | '.join(printed) or 'nothing'}"
             )
         return measure_runs([result.path], warm_up=self._warm_up)[0]
 
@@ -144,10 +144,8 @@ class Interleaved:
 
 def visible_percent(comparison: Comparison) -> float:
     """The smallest difference of a step that a comparison could have told from none, in percent of a step; infinite after one round."""
-    whole = comparison.whole
-    return (
-        100 * max(whole.high_ns - whole.change_ns, whole.change_ns - whole.low_ns) / max(whole.base_ns, 1.0)
-    )
+    step = comparison.whole
+    return 100 * max(step.high_ns - step.change_ns, step.change_ns - step.low_ns) / max(step.base_ns, 1.0)
 
 
 @contextmanager
@@ -186,13 +184,13 @@ def pinned(processors: str | None = None) -> Iterator[list[int]]:
 
 def _parse_processors(text: str) -> list[int]:
     """Read a list of processors such as `2-5,7`."""
-    found: set[int] = set()
+    processors: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if match is None:
             raise ArgumentError(f"--processors {text} is not a list of processors: write one such as 2-5,7")
-        found |= {*range(int(match[1]), int(match[2] or match[1]) + 1)}
-    return sorted(found)
+        processors |= {*range(int(match[1]), int(match[2] or match[1]) + 1)}
+    return sorted(processors)
 
 
 @contextmanager
@@ -231,6 +229,6 @@ def _git(folder: Path, *words: str) -> str:
     except FileNotFoundError as error:
         raise ArgumentError("--rev needs git, which is not installed") from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
-        raise ArgumentError(f"git {words[0]} failed in {folder}: {said[-1]}")
+        lines = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise ArgumentError(f"git {words[0]} failed in {folder}: {lines[-1]}")
     return done.stdout.strip()

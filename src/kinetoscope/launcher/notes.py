@@ -47,14 +47,14 @@ def claim(folder: str, name: str, facts: dict[str, Any]) -> str | None:
 
 def rewrite(folder: str, name: str, facts: dict[str, Any]) -> None:
     """Replace a note; does nothing where the run is over."""
-    place = os.path.join(folder, name + SUFFIX)
-    fresh = f"{place}.{os.getpid()}"
+    path = os.path.join(folder, name + SUFFIX)
+    fresh = f"{path}.{os.getpid()}"
     try:
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(file, "w", encoding="utf-8") as text:
             json.dump(facts, text, default=str)
-        if os.path.exists(place):
-            os.replace(fresh, place)
+        if os.path.exists(path):
+            os.replace(fresh, path)
         else:
             os.unlink(fresh)
     except OSError:
@@ -107,13 +107,13 @@ def start_ticks(process: int) -> int:
 
 def ancestors(process: int) -> list[int]:
     """The ids of the parent of a process, of its parent, and so on."""
-    found: list[int] = []
-    while len(found) < 64:
+    parents: list[int] = []
+    while len(parents) < 64:
         _, _, process = _status(process)
         if process <= 0:
             break
-        found.append(process)
-    return found
+        parents.append(process)
+    return parents
 
 
 def _status(process: int) -> tuple[str, int, int]:

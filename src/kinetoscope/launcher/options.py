@@ -76,16 +76,16 @@ class LaunchOptions:
             )
         if not self.install:
             return
-        given = [
+        ignored = [
             f"{name} ({option.long_flag})" if option.long_flag else name
             for name, option in OPTIONS.items()
             if name != "engine" and getattr(self.recording, name) != option.when_launched
         ]
         if self.steps is not None:
-            given.append("steps (--steps)")
-        if given:
+            ignored.append("steps (--steps)")
+        if ignored:
             raise ArgumentError(
-                f"{', '.join(given)} cannot be combined with install (--install): the program chooses what to record, in its "
+                f"{', '.join(ignored)} cannot be combined with install (--install): the program chooses what to record, in its "
                 "own calls of torch.profiler. Use one or the other."
             )
 

@@ -108,7 +108,7 @@ class Overhead:
             lowest = min(lowest, *(max(0.0, cost.low_ns) for cost in self.costs))
             highest = max(highest, *(cost.high_ns for cost in self.costs))
             error = DISTURBED_ERROR
-        one, low, high = (
+        share, low, high = (
             min(1.0, cost_ns * records.count / max(1, records.ran_ns))
             for cost_ns in (
                 self.record_ns(records.spacing_ns),
@@ -116,18 +116,18 @@ class Overhead:
                 highest * (1 + error),
             )
         )
-        return one, min(low, one), max(high, one)
+        return share, min(low, share), max(high, share)
 
     def _between(self, spacing_ns: float, value: Callable[[Cost], float]) -> float:
         """Interpolate; closer records cost at least half of the closest timed, and farther ones no more than the farthest."""
-        places = [log(max(1.0, cost.spacing_ns)) for cost in self.costs]
+        log_spacings = [log(max(1.0, cost.spacing_ns)) for cost in self.costs]
         costs_ns = [max(0.0, value(cost)) for cost in self.costs]
-        place = log(max(1.0, spacing_ns))
-        if place >= places[0]:
-            return float(np.interp(place, places, costs_ns))
+        log_spacing = log(max(1.0, spacing_ns))
+        if log_spacing >= log_spacings[0]:
+            return float(np.interp(log_spacing, log_spacings, costs_ns))
         # A lower cost far apart is noise, and is not extrapolated.
-        rise_ns = max(0.0, costs_ns[1] - costs_ns[0]) / max(places[1] - places[0], 1e-9)
-        return max(costs_ns[0] / 2, costs_ns[0] - (places[0] - place) * rise_ns)
+        rise_ns = max(0.0, costs_ns[1] - costs_ns[0]) / max(log_spacings[1] - log_spacings[0], 1e-9)
+        return max(costs_ns[0] / 2, costs_ns[0] - (log_spacings[0] - log_spacing) * rise_ns)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Records:
 
 def records_of(trace: Trace) -> tuple[Records, ...]:
     """How much was recorded of each process of a trace, those with steps first."""
-    table, found = trace.columns("processes"), []
+    table, records = trace.columns("processes"), []
     rows: list[ProcessRow | None] = [ProcessRow(row) for row in range(len(table))]
     for row in rows or [None]:
         shares = host_shares(trace, row)
@@ -167,8 +167,8 @@ def records_of(trace: Trace) -> tuple[Records, ...]:
         # Where the thread had no processor, the next record waits for one, too.
         spacing_ns = min(spacing_of(trace, shares.counts), max(1.0, ran_ns / max(count, 1)))
         name = "" if row is None else table["name"][row]
-        found.append(Records(name, count, shares.whole_ns, shares.in_steps, spacing_ns, ran_ns))
-    return tuple(sorted(found, key=lambda one: (not one.in_steps, -one.count / max(1, one.whole_ns))))
+        records.append(Records(name, count, shares.whole_ns, shares.in_steps, spacing_ns, ran_ns))
+    return tuple(sorted(records, key=lambda part: (not part.in_steps, -part.count / max(1, part.whole_ns))))
 
 
 def _waited_ns(trace: Trace, process: ProcessRow | None) -> int:
@@ -176,22 +176,22 @@ def _waited_ns(trace: Trace, process: ProcessRow | None) -> int:
     steps = trace.columns("steps")
     thread_of_step = np.append(trace.column("spans", "thread"), -1)[steps["span"]]
     counted = ~start_up_steps(trace)
-    mine = np.ones(len(trace.columns("threads")) + 1, dtype=bool)
+    of_process = np.ones(len(trace.columns("threads")) + 1, dtype=bool)
     if process is not None:
         counted &= steps["process_row"] == process
-        mine = np.append(trace.column("threads", "process_row"), -1) == process
+        of_process = np.append(trace.column("threads", "process_row"), -1) == process
     rows = np.flatnonzero(counted)
     if len(rows) == 0:
         first, last = recorded_extent(trace, ProcessRow(-1) if process is None else process)
-        waits = processor_waits(trace, running_thread(trace, mine))
+        waits = processor_waits(trace, running_thread(trace, of_process))
         return int(waits.within(np.array([first]), np.array([last])).sum())
     start_ns = steps["start_ns"][rows].astype(np.int64)
     end_ns = start_ns + steps["duration_ns"][rows]
-    found = 0
+    waited_ns = 0
     for thread in np.unique(thread_of_step[rows]).tolist():
-        own = thread_of_step[rows] == thread
-        found += int(processor_waits(trace, thread).within(start_ns[own], end_ns[own]).sum())
-    return found
+        in_thread = thread_of_step[rows] == thread
+        waited_ns += int(processor_waits(trace, thread).within(start_ns[in_thread], end_ns[in_thread]).sum())
+    return waited_ns
 
 
 def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
@@ -386,12 +386,12 @@ def _training_step(rows: int, width: int) -> Callable[[], None]:
         # No `torch.device` here: it would send every call through a Python function, which few programs do.
         with torch.inference_mode(mode=False), torch.enable_grad():
             hidden = inputs
-            for place, layer in enumerate(layers):
-                found = layer(hidden)
-                if place % 2 == 0:
-                    weights = torch.softmax(found.transpose(-2, -1) @ found / width**0.5, dim=-1)
-                    found = (found @ weights).view(2, rows, width)
-                hidden = hidden + found
+            for index, layer in enumerate(layers):
+                output = layer(hidden)
+                if index % 2 == 0:
+                    weights = torch.softmax(output.transpose(-2, -1) @ output / width**0.5, dim=-1)
+                    output = (output @ weights).view(2, rows, width)
+                hidden = hidden + output
             hidden.square().mean().backward()
             with torch.no_grad():
                 for parameter, (mean, square, steps) in zip(parameters, moments, strict=True):
@@ -411,8 +411,8 @@ def _training_step(rows: int, width: int) -> Callable[[], None]:
         inputs = torch.randn(2, rows, width, dtype=torch.float32)
         parameters = list(layers.parameters())
         moments = [
-            (torch.zeros_like(one), torch.zeros_like(one), torch.zeros((), dtype=torch.float32))
-            for one in parameters
+            (torch.zeros_like(parameter), torch.zeros_like(parameter), torch.zeros((), dtype=torch.float32))
+            for parameter in parameters
         ]
     return step
 

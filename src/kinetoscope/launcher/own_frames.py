@@ -44,6 +44,6 @@ def without_launcher(trace: Trace) -> Trace:
     if not first.any():
         return trace
     parents[first] = -1
-    tables = {name: {one: trace.columns(name)[one] for one in trace.columns(name).given} for name in STORED}
+    tables = {name: {key: trace.columns(name)[key] for key in trace.columns(name).given} for name in STORED}
     tables["stacks"]["parent"] = parents
     return Trace.from_columns(tables, strings=trace.strings, info=trace.info, path=trace.path)

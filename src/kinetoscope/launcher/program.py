@@ -132,12 +132,12 @@ class Program:
 
 def show_exception(error: BaseException) -> None:
     """Print an exception that ended the program, as Python would: through `sys.excepthook`, without our frames."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     chain: list[BaseException | None] = [error]
     while chain:
         link = chain.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
+        if link is not None and id(link) not in visited:
+            visited.add(id(link))
             link.__traceback__ = _without_ours(link.__traceback__)
             chain += [link.__cause__, link.__context__]
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__

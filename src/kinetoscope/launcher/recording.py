@@ -55,7 +55,7 @@ class HelperTime:
 
 def helper_time() -> HelperTime | None:
     """Read it; None if the system does not report the time of other threads."""
-    found = 0
+    helper_ns = 0
     try:
         for task in os.listdir(_TASKS):
             try:
@@ -63,13 +63,13 @@ def helper_time() -> HelperTime | None:
                     if not file.read().startswith(_HELPERS):
                         continue
                 with open(f"{_TASKS}/{task}/schedstat", encoding="utf-8") as file:
-                    found += int(file.read().split()[0])
+                    helper_ns += int(file.read().split()[0])
             except (FileNotFoundError, ProcessLookupError):
                 if os.path.exists(f"{_TASKS}/{task}"):
                     return None
     except (OSError, ValueError, IndexError):
         return None
-    return HelperTime(found, time.process_time_ns())
+    return HelperTime(helper_ns, time.process_time_ns())
 
 
 @dataclass(frozen=True)
@@ -229,8 +229,8 @@ class ProgramRecording:
             return "the program never imported torch"
         if self.state is SessionState.FAILED:
             return "the recording could not be started"
-        made, first = units.count(self.steps_done, "step"), self._options.first_step
-        return f"the program's optimizer made {made}, and recording was to begin after {first:,}"
+        steps_done, first = units.count(self.steps_done, "step"), self._options.first_step
+        return f"the program's optimizer made {steps_done}, and recording was to begin after {first:,}"
 
     def _torch_imported(self) -> None:
         """Start, or wait for the step at which to start."""

@@ -33,15 +33,15 @@ class UnrecordedChildren:
             return []
         other = ", with another engine than kineto," if engine == "kineto" else ""
         used = units.duration(used_s * 1e9)
-        what = f"processes that the program started used {used} of processor time and are not in the trace"
-        return [f"{what}: `kinetoscope run --children`{other} records those that use PyTorch"]
+        usage = f"processes that the program started used {used} of processor time and are not in the trace"
+        return [f"{usage}: `kinetoscope run --children`{other} records those that use PyTorch"]
 
 
 def children_cpu_s() -> float:
     """The processor time of all processes that this one has started and waited for, and of those that run."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     total_s = used.ru_utime + used.ru_stime
-    waiting, seen = [os.getpid()], set[int]()
+    waiting, visited = [os.getpid()], set[int]()
     while waiting:
         process = waiting.pop()
         with suppress(OSError, ValueError, IndexError):
@@ -51,6 +51,6 @@ def children_cpu_s() -> float:
                 total_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             for task in Path(f"/proc/{process}/task").iterdir():
                 begun = {int(child) for child in (task / "children").read_text().split()}
-                waiting += begun - seen
-                seen |= begun
+                waiting += begun - visited
+                visited |= begun
     return total_s

@@ -64,8 +64,8 @@ def to_arrow(
 
 def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
     """The texts that occur, and for each id the place of its own; quick where ids are far fewer than texts."""
-    used, places = np.unique(ids, return_inverse=True)
-    return places.astype(np.int32), [texts[one] for one in used.tolist()]
+    used, inverse = np.unique(ids, return_inverse=True)
+    return inverse.astype(np.int32), [texts[number] for number in used.tolist()]
 
 
 def compact(labels: Labels) -> tuple[NDArray[np.int32], list[str]]:
@@ -73,11 +73,11 @@ def compact(labels: Labels) -> tuple[NDArray[np.int32], list[str]]:
     ids = np.asarray(labels.ids)
     used = np.zeros(len(labels.texts) + 1, dtype=bool)
     used[np.where(ids < 0, len(labels.texts), ids)] = True
-    place = np.full(len(labels.texts) + 1, -1, dtype=np.int32)
-    places: dict[str, int] = {}
+    new_row = np.full(len(labels.texts) + 1, -1, dtype=np.int32)
+    row_of: dict[str, int] = {}
     for number in np.flatnonzero(used[:-1]).tolist():
-        place[number] = places.setdefault(to_utf8(labels.texts[number]), len(places))
-    return place[np.where(ids < 0, len(labels.texts), ids)], list(places)
+        new_row[number] = row_of.setdefault(to_utf8(labels.texts[number]), len(row_of))
+    return new_row[np.where(ids < 0, len(labels.texts), ids)], list(row_of)
 
 
 def _rows_of(values: Any, rows: NDArray[np.integer[Any]] | None) -> Any:
@@ -109,11 +109,11 @@ def number_array(values: NDArray[Any], *, absent: NDArray[np.bool_] | None = Non
     values = np.ascontiguousarray(values)
     is_bool = values.dtype == np.bool_
     content = np.packbits(values, bitorder="little") if is_bool else values
-    known = None
+    validity = None
     if absent is not None and absent.any():
-        known = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+        validity = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     type_ = pa.bool_() if is_bool else pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(type_, len(values), [known, pa.py_buffer(content)])
+    return pa.Array.from_buffers(type_, len(values), [validity, pa.py_buffer(content)])
 
 
 _MOST_OFFSET = np.iinfo(np.int32).max
@@ -145,13 +145,13 @@ def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
     encoded = [None if text is None else text.encode() for text in texts]
     ends = np.cumsum([0, *(len(text or b"") for text in encoded)])
     small = int(ends[-1]) <= _MOST_OFFSET
-    known = None
+    validity = None
     if None in encoded:
-        known = pa.py_buffer(np.packbits([text is not None for text in encoded], bitorder="little"))
+        validity = pa.py_buffer(np.packbits([text is not None for text in encoded], bitorder="little"))
     offsets = pa.py_buffer(ends.astype(np.int32 if small else np.int64))
     content = pa.py_buffer(b"".join(text for text in encoded if text is not None))
     type_ = pa.string() if small else pa.large_string()
-    return pa.Array.from_buffers(type_, len(encoded), [known, offsets, content])
+    return pa.Array.from_buffers(type_, len(encoded), [validity, offsets, content])
 
 
 def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:
@@ -197,9 +197,9 @@ def _part_to_numpy(part: pyarrow.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def labels(values: Iterable[str | None]) -> Labels:
     """Strings that repeat, as places in a list of the different ones."""
-    places: dict[str, int] = {}
-    ids = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
-    return Labels(np.array(ids, dtype=np.int32), list(places))
+    row_of: dict[str, int] = {}
+    ids = [-1 if value is None else row_of.setdefault(value, len(row_of)) for value in values]
+    return Labels(np.array(ids, dtype=np.int32), list(row_of))
 
 
 # Arrow decodes many rows faster, but loads `pyarrow.compute` for it, which takes half as long as opening a small trace.

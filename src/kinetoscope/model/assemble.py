@@ -179,9 +179,9 @@ def _sharing_roots(below: list[str], root: list[int]) -> set[int]:
     """Find the roots that have a path in common with another root."""
     owner: dict[str, int] = {}
     mixed: set[int] = set()
-    for path, at in zip(below, root, strict=True):
-        if path and owner.setdefault(path, at) != at:
-            mixed.update((owner[path], at))
+    for path, root_row in zip(below, root, strict=True):
+        if path and owner.setdefault(path, root_row) != root_row:
+            mixed.update((owner[path], root_row))
     return mixed
 
 
@@ -203,16 +203,16 @@ def assemble(
         The columns of every table that a trace has.
     """
     lock = threading.RLock()
-    made: dict[str, Columns] = {}
+    columns: dict[str, Columns] = {}
     for name, table in STORED.items():
         delivered = tables.get(name, {})
         if name == "steps":
             continue
         first = next(iter(delivered.values()), ())
         length = (rows or {}).get(name, 0 if callable(first) else len(first))
-        made[name] = Columns(table, length, delivered, lock)
-    derivation = _Derivation(made, strings)
-    spans = made["spans"]
+        columns[name] = Columns(table, length, delivered, lock)
+    derivation = _Derivation(columns, strings)
+    spans = columns["spans"]
     spans.source(("kind",), derivation.kind)
     spans.source(("parent", "depth", "lane", "self_ns"), derivation.nesting)
     spans.source(("caller",), derivation.caller)
@@ -226,17 +226,17 @@ def assemble(
     spans.source(("bytes", "self_bytes"), derivation.host_bytes)
     spans.source(("device_bytes", "device_self_bytes"), derivation.device_bytes)
     spans.source(("device_ns", "device_self_ns"), derivation.device_time)
-    made["allocations"].source(("span", "match", "total_bytes"), derivation.allocations)
-    made["samples"].source(("step",), derivation.sample_step)
-    made["modules"].source(("path", "depth", "holder"), derivation.module_paths)
+    columns["allocations"].source(("span", "match", "total_bytes"), derivation.allocations)
+    columns["samples"].source(("step",), derivation.sample_step)
+    columns["modules"].source(("path", "depth", "holder"), derivation.module_paths)
     # A part of a trace hands its steps over: they were found in the whole.
-    given = tables.get("steps", {})
-    known = rows.get("steps", 0) if rows is not None else len(next(iter(given.values()), ()))
-    found = known if given else lambda: len(derivation.steps()["number"])
-    made["steps"] = Columns(STORED["steps"], found, given, lock)
-    if not given:
-        made["steps"].source(STORED["steps"].column_names, derivation.steps)
-    return made
+    step_columns = tables.get("steps", {})
+    stored_steps = rows.get("steps", 0) if rows is not None else len(next(iter(step_columns.values()), ()))
+    row_count = stored_steps if step_columns else lambda: len(derivation.steps()["number"])
+    columns["steps"] = Columns(STORED["steps"], row_count, step_columns, lock)
+    if not step_columns:
+        columns["steps"].source(STORED["steps"].column_names, derivation.steps)
+    return columns
 
 
 # The columns of spans and of allocations by which the latter are attributed to the former.
@@ -268,17 +268,17 @@ class _Derivation:
     ) -> NDArray[np.bool_]:
         """Mark the spans (among `rows`) whose name starts with `prefix`; each distinct name is looked at once."""
         names = self._spans["name"]
-        found = np.zeros(len(names), dtype=bool)
+        marked = np.zeros(len(names), dtype=bool)
         looked_at = names if rows is None else names[rows]
         strings = self._strings
-        seen = np.zeros(len(strings), dtype=bool)
-        seen[looked_at] = True
+        used = np.zeros(len(strings), dtype=bool)
+        used[looked_at] = True
         starts = np.zeros(len(strings), dtype=bool)
-        for string in np.flatnonzero(seen).tolist():
+        for string in np.flatnonzero(used).tolist():
             starts[string] = strings[string].startswith(prefix)
         if starts.any():
-            found[slice(None) if rows is None else rows] = starts[looked_at]
-        return found
+            marked[slice(None) if rows is None else rows] = starts[looked_at]
+        return marked
 
     def kind(self) -> Arrays:
         """Kinds follow from the record scope, and for steps and transfers between ranks from the name."""
@@ -313,15 +313,15 @@ class _Derivation:
         """Parents, depths, lanes and self times."""
         spans = self._spans
         if (work := self.work()) is None:
-            made: Arrays = dict(vars(nest(spans["thread"], spans["start_ns"], spans["duration_ns"])))
+            nested: Arrays = dict(vars(nest(spans["thread"], spans["start_ns"], spans["duration_ns"])))
         else:
-            made = nest_beside_calls(spans, work, self.everything())
-            self._caller = made.pop("caller")
+            nested = nest_beside_calls(spans, work, self.everything())
+            self._caller = nested.pop("caller")
         if len(self._tables["streams"]):
             kind = spans["kind"]
             on_device = is_device_work(kind) | (kind == SpanKind.COLLECTIVE)
-            without_children(made, on_device & (spans["stream"] >= 0), spans["duration_ns"])
-        return made
+            without_children(nested, on_device & (spans["stream"] >= 0), spans["duration_ns"])
+        return nested
 
     def caller(self) -> Arrays:
         """The innermost call around each span, which falls out of the nesting."""
@@ -333,10 +333,10 @@ class _Derivation:
     def forward(self) -> Arrays:
         """Each backward function's forward operator, through autograd's sequence numbers."""
         spans = self._spans
-        made = _core.link_backward(
+        forward = _core.link_backward(
             spans["thread"], spans["start_ns"], spans["scope"], spans["sequence"], spans["forward_thread"]
         )
-        return {"forward": made}
+        return {"forward": forward}
 
     def inheritance(self) -> Arrays:
         """Modules and forward stacks that backward spans take over from their forward operators."""
@@ -347,16 +347,16 @@ class _Derivation:
             moved = self._places_in(work)
             parent, forward = moved[parent[work]], moved[forward[work]]
             module, stack, parameter, scope = module[work], stack[work], parameter[work], scope[work]
-        made = _core.inherit_modules(
+        inherited = _core.inherit_modules(
             parent, module, stack, forward, parameter, self._tables["parameters"]["module"], scope
         )
         if work is None:
-            return self._of_graphs(made["module"], made["forward_stack"])
+            return self._of_graphs(inherited["module"], inherited["forward_stack"])
         forward_stack = np.full(len(spans), -1, dtype=np.int32)
-        forward_stack[work] = made["forward_stack"]
-        own = spans["own_module"].copy()
-        own[work] = made["module"]
-        return self._of_graphs(spread_down(spans["parent"], spans["depth"], own, -1), forward_stack)
+        forward_stack[work] = inherited["forward_stack"]
+        modules = spans["own_module"].copy()
+        modules[work] = inherited["module"]
+        return self._of_graphs(spread_down(spans["parent"], spans["depth"], modules, -1), forward_stack)
 
     def _of_graphs(self, module: NDArray[np.int32], forward_stack: NDArray[np.int32]) -> Arrays:
         """The same, with those of the graph's nodes for the kernels of compiled graphs."""
@@ -373,12 +373,12 @@ class _Derivation:
     def stack(self) -> Arrays:
         """The stack a person wants to see: in backward the line of the forward pass that caused the work."""
         spans = self._spans
-        forward, own = spans["forward_stack"], spans["own_stack"]
+        forward, own_stack = spans["forward_stack"], spans["own_stack"]
         # torch 1.8 to 1.13 recorded stacks of operators only, not of the runtime calls in them.
-        bare = is_runtime_call(spans["kind"]) & (own < 0) & (spans["parent"] >= 0)
+        bare = is_runtime_call(spans["kind"]) & (own_stack < 0) & (spans["parent"] >= 0)
         if bare.any():
-            own = np.where(bare, spread_down(spans["parent"], spans["depth"], own, -1), own)
-        stack = np.where(forward >= 0, forward, own)
+            own_stack = np.where(bare, spread_down(spans["parent"], spans["depth"], own_stack, -1), own_stack)
+        stack = np.where(forward >= 0, forward, own_stack)
         if len(origins := self._tables["origins"]):
             rows = np.flatnonzero(spans["origin"] >= 0)
             stack[rows] = origins["stack"][spans["origin"][rows]]
@@ -388,11 +388,11 @@ class _Derivation:
         """Backward is what runs in or below a backward function; optimizer what an optimizer's step runs but closures."""
         spans = self._spans
         none = len(Phase)
-        own = np.full(len(spans), none, dtype=np.uint8)
-        own[self.names_starting(OPTIMIZER_STEP)] = Phase.OPTIMIZER
-        own[spans["scope"] == SCOPE_BACKWARD] = Phase.BACKWARD
-        own[self.names_starting(ENGINE_WRAPPER)] = Phase.BACKWARD
-        spread = spread_down(spans["parent"], spans["depth"], own, none)
+        phases = np.full(len(spans), none, dtype=np.uint8)
+        phases[self.names_starting(OPTIMIZER_STEP)] = Phase.OPTIMIZER
+        phases[spans["scope"] == SCOPE_BACKWARD] = Phase.BACKWARD
+        phases[self.names_starting(ENGINE_WRAPPER)] = Phase.BACKWARD
+        spread = spread_down(spans["parent"], spans["depth"], phases, none)
         if len((closures := find_closures(spans, self._strings)).thread):
             rows = np.flatnonzero(spread == Phase.OPTIMIZER)
             start = spans["start_ns"][rows]
@@ -442,10 +442,10 @@ class _Derivation:
         """Attribute the allocations of the host, or of all devices, to the spans that are not calls."""
         if device not in self._memory:
             rows = np.flatnonzero((self._tables["allocations"]["device_type"] != 0) == device)
-            made = self._attributed_to(self._nested_work, rows.astype(np.int32))
+            attributed = self._attributed_to(self._nested_work, rows.astype(np.int32))
             if (work := self.work()) is not None:
-                made["span"] = np.append(work, -1)[made["span"]].astype(np.int32)
-            self._memory[device] = made
+                attributed["span"] = np.append(work, -1)[attributed["span"]].astype(np.int32)
+            self._memory[device] = attributed
         return self._memory[device]
 
     @cached_property
@@ -469,7 +469,7 @@ class _Derivation:
             `span_self_bytes`.
         """
         allocations = self._tables["allocations"]
-        made: Arrays = {
+        attributed: Arrays = {
             "rows": rows,
             "span": np.full(len(rows), -1, dtype=np.int32),
             "match": np.full(len(rows), -1, dtype=np.int32),
@@ -483,36 +483,36 @@ class _Derivation:
         if len(self._tables["processes"]):
             of_thread = self._tables["threads"]["process_row"].astype(np.int64)
             number += (np.append(of_thread, -1)[allocations["thread"][rows]] + 1) << 32
-        for one in np.unique(number).tolist():
-            mine = np.flatnonzero(number == one)
-            blocks = (allocations[name][rows[mine]] for name in _BLOCKS)
+        for group in np.unique(number).tolist():
+            group_rows = np.flatnonzero(number == group)
+            blocks = (allocations[name][rows[group_rows]] for name in _BLOCKS)
             part: dict[str, Any] = dict(_core.attribute_allocations(*nested, *blocks))
-            part["match"] = np.where(part["match"] >= 0, rows[mine][part["match"]], -1)
+            part["match"] = np.where(part["match"] >= 0, rows[group_rows][part["match"]], -1)
             for name in ("span", "match", "total_bytes"):
-                made[name][mine] = part[name]
+                attributed[name][group_rows] = part[name]
             for name in ("span_bytes", "span_self_bytes"):
-                made[name] += part[name]
-        return made
+                attributed[name] += part[name]
+        return attributed
 
     def _places_in(self, work: NDArray[np.int64]) -> NDArray[np.int32]:
         """For each span its place in `work`, -1 for others, and at the end for the row -1."""
-        places = np.full(len(self._spans) + 1, -1, dtype=np.int32)
-        places[work] = np.arange(len(work))
-        return places
+        positions = np.full(len(self._spans) + 1, -1, dtype=np.int32)
+        positions[work] = np.arange(len(work))
+        return positions
 
     def allocations(self) -> Arrays:
         """For each allocation its span, its free, and the live bytes after it."""
         length = len(self._tables["allocations"])
-        made: Arrays = {
+        columns: Arrays = {
             "span": np.full(length, -1, dtype=np.int32),
             "match": np.full(length, -1, dtype=np.int32),
             "total_bytes": np.zeros(length, dtype=np.int64),
         }
         for device in (False, True):
             part = self._attributed(device)
-            for name, values in made.items():
+            for name, values in columns.items():
                 values[part["rows"]] = part[name]
-        return made
+        return columns
 
     def _bytes(self, device: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Net bytes of each span, of the host or of all devices, with and without those of the spans inside; of a call what was allocated
@@ -540,16 +540,16 @@ class _Derivation:
         """Device time of each host span: that of what it launched, and of what the spans inside it launched."""
         spans, launches = self._spans, self._tables["launches"]
         if len(launches) == 0:
-            own = np.zeros(len(spans), dtype=np.int64)
-            return {"device_ns": own, "device_self_ns": own}
-        own = device_self_ns(spans, launches)
-        total = _core.sums_below(spans["parent"], spans["depth"], own)
+            self_ns = np.zeros(len(spans), dtype=np.int64)
+            return {"device_ns": self_ns, "device_self_ns": self_ns}
+        self_ns = device_self_ns(spans, launches)
+        total = _core.sums_below(spans["parent"], spans["depth"], self_ns)
         if (work := self.work()) is not None:
             everything = self.everything()
-            of_calls = _core.sums_below(everything.parent, everything.depth, own)
+            of_calls = _core.sums_below(everything.parent, everything.depth, self_ns)
             of_calls[work] = total[work]
             total = of_calls
-        return {"device_ns": total, "device_self_ns": own}
+        return {"device_ns": total, "device_self_ns": self_ns}
 
     def module_paths(self) -> dict[str, Any]:
         """Dotted paths, depths and holders of the modules."""

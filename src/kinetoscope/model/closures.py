@@ -40,10 +40,10 @@ class Closures(NamedTuple):
     def hold(self, thread: NDArray[np.int32], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Mask:
         """Tell which of some spans lie in one of the stretches."""
         held = np.zeros(len(thread), dtype=np.bool_)
-        for one in np.unique(self.thread).tolist():
-            mine, asked = np.flatnonzero(self.thread == one), np.flatnonzero(thread == one)
-            last = np.searchsorted(self.start_ns[mine], start_ns[asked], side="right") - 1
-            held[asked] = (last >= 0) & (end_ns[asked] <= self.end_ns[mine[last]])
+        for number in np.unique(self.thread).tolist():
+            thread_stretches, asked = np.flatnonzero(self.thread == number), np.flatnonzero(thread == number)
+            last = np.searchsorted(self.start_ns[thread_stretches], start_ns[asked], side="right") - 1
+            held[asked] = (last >= 0) & (end_ns[asked] <= self.end_ns[thread_stretches[last]])
         return held
 
 
@@ -61,7 +61,7 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
     Returns:
         The closures.
     """
-    found: list[tuple[int, int, int]] = []
+    step_stretches: list[tuple[int, int, int]] = []
     names = spans["name"]
     starts = {
         prefix: np.array([text.startswith(prefix) for text in strings], dtype=np.bool_)
@@ -69,7 +69,7 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         if any(text.startswith(prefix) for text in strings)
     }
     if OPTIMIZER_STEP not in starts:
-        return _closures(found)
+        return _closures(step_stretches)
     none = np.zeros(len(strings), dtype=np.bool_)
     is_step = starts[OPTIMIZER_STEP][names] & (spans["stream"] < 0)
     thread, start = spans["thread"], spans["start_ns"]
@@ -77,10 +77,10 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
     first = np.flatnonzero(is_step)
     # Spans are in order of thread and start, so that what is in a range follows it.
     last = np.empty_like(first)
-    for one in np.unique(thread[first]).tolist():
-        low, high = np.searchsorted(thread, (one, one + 1))
-        mine = thread[first] == one
-        last[mine] = low + np.searchsorted(start[low:high], end[first[mine]])
+    for number in np.unique(thread[first]).tolist():
+        low, high = np.searchsorted(thread, (number, number + 1))
+        on_thread = thread[first] == number
+        last[on_thread] = low + np.searchsorted(start[low:high], end[first[on_thread]])
     reach = np.maximum.accumulate(np.append(0, last))[:-1]
     outer = first >= reach
     backward = (spans["scope"] == SCOPE_BACKWARD) | starts.get(ENGINE_WRAPPER, none)[names]
@@ -93,8 +93,8 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
     for low, high in zip(first[outer].tolist(), last[outer].tolist(), strict=True):
         rows = np.arange(low + 1, high)
         rows = rows[~is_call(kind[rows])]
-        others = elsewhere[slice(*np.searchsorted(caused, (low, high)))]
-        runs_backward = bool(backward[rows].any()) or len(others) > 0
+        remote = elsewhere[slice(*np.searchsorted(caused, (low, high)))]
+        runs_backward = bool(backward[rows].any()) or len(remote) > 0
         if not runs_backward and not (module[rows] >= 0).any():
             continue
         zeroing = zeroes[names[rows]]
@@ -102,36 +102,40 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         part = np.where(backward[rows], _BACKWARD, np.where(forward, _FORWARD, _OWN))
         ranges = (kind[rows] == SpanKind.USER_ANNOTATION) & ~zeroing & ~backward[rows]
         part[ranges] = _OWN
-        at = np.flatnonzero(~ranges)
+        ops = np.flatnonzero(~ranges)
         # Whole operators: each with the spans after it that end before it does.
-        until = end[rows[at]]
-        whole = at[np.append(True, until[1:] > np.maximum.accumulate(until)[:-1])] if len(at) else at
-        parts = np.maximum.reduceat(part, whole).tolist() if len(whole) else []
+        until = end[rows[ops]]
+        top = ops[np.append(True, until[1:] > np.maximum.accumulate(until)[:-1])] if len(ops) else ops
+        parts = np.maximum.reduceat(part, top).tolist() if len(top) else []
         moments = [
-            *zip(start[rows[whole]].tolist(), end[rows[whole]].tolist(), parts, strict=True),
-            *zip(start[others].tolist(), end[others].tolist(), [_BACKWARD] * len(others), strict=True),
+            *zip(start[rows[top]].tolist(), end[rows[top]].tolist(), parts, strict=True),
+            *zip(start[remote].tolist(), end[remote].tolist(), [_BACKWARD] * len(remote), strict=True),
         ]
         moments.sort()
         belongs = _of_closures([each for _, _, each in moments])
         stretches = [
-            (begin, finish) for (begin, finish, _), mine in zip(moments, belongs, strict=True) if mine
+            (begin, finish) for (begin, finish, _), closure in zip(moments, belongs, strict=True) if closure
         ]
-        own = np.array(
-            [begin for (begin, _, _), mine in zip(moments, belongs, strict=True) if not mine],
+        op_starts = np.array(
+            [begin for (begin, _, _), closure in zip(moments, belongs, strict=True) if not closure],
             dtype=np.int64,
         )
         if not stretches:
             continue
-        if len(own) == 0 or own[0] > stretches[0][0]:
+        if len(op_starts) == 0 or op_starts[0] > stretches[0][0]:
             stretches.insert(0, (int(start[low]), stretches[0][0]))
         # A range of the program around nothing but parts of a closure is one, too.
         begun = np.array([begin for begin, _ in stretches], dtype=np.int64)
         for row in rows[ranges & ~is_step[rows]].tolist():
             window = (start[row], end[row])
-            if np.diff(np.searchsorted(own, window))[0] == 0 < np.diff(np.searchsorted(begun, window))[0]:
+            if (
+                np.diff(np.searchsorted(op_starts, window))[0]
+                == 0
+                < np.diff(np.searchsorted(begun, window))[0]
+            ):
                 stretches.append((int(start[row]), int(end[row])))
-        found += [(int(thread[low]), *one) for one in _joined(stretches, own)]
-    return _closures(found)
+        step_stretches += [(int(thread[low]), *stretch) for stretch in _joined(stretches, op_starts)]
+    return _closures(step_stretches)
 
 
 def _of_closures(parts: list[int]) -> list[bool]:
@@ -140,21 +144,21 @@ def _of_closures(parts: list[int]) -> list[bool]:
     What is neither forward nor backward belongs to a closure between two operators of forward, from forward to backward, and between two
     backward functions; behind backward it is the optimizer's.
     """
-    found = [part != _OWN for part in parts]
-    marked = [place for place, part in enumerate(parts) if part != _OWN]
+    belongs = [part != _OWN for part in parts]
+    marked = [index for index, part in enumerate(parts) if part != _OWN]
     for before, after in pairwise(marked):
         if (parts[before], parts[after]) != (_BACKWARD, _FORWARD):
-            found[before:after] = [True] * (after - before)
-    return found
+            belongs[before:after] = [True] * (after - before)
+    return belongs
 
 
-def _joined(stretches: list[tuple[int, int]], own: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _joined(stretches: list[tuple[int, int]], op_starts: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Put stretches together between which the optimizer did nothing of its own."""
     joined: list[tuple[int, int]] = []
     for begin, finish in sorted(stretches):
         if joined and (
             begin <= joined[-1][1]
-            or np.searchsorted(own, joined[-1][1]) == np.searchsorted(own, begin, side="right")
+            or np.searchsorted(op_starts, joined[-1][1]) == np.searchsorted(op_starts, begin, side="right")
         ):
             joined[-1] = (joined[-1][0], max(joined[-1][1], finish))
         else:
@@ -162,7 +166,7 @@ def _joined(stretches: list[tuple[int, int]], own: NDArray[np.int64]) -> list[tu
     return joined
 
 
-def _closures(found: list[tuple[int, int, int]]) -> Closures:
+def _closures(stretches: list[tuple[int, int, int]]) -> Closures:
     """The stretches of all steps as columns."""
-    columns = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+    columns = np.array(sorted(stretches), dtype=np.int64).reshape(-1, 3)
     return Closures(columns[:, 0], columns[:, 1], columns[:, 2])

@@ -101,8 +101,8 @@ class Columns:
             if self._closed:
                 _refuse()
             function = self._sources.get(name)
-            made = {name: default_values(definition, len(self))} if function is None else function()
-            for key, values in made.items():
+            computed = {name: default_values(definition, len(self))} if function is None else function()
+            for key, values in computed.items():
                 if key not in self._ready:
                     self._ready[key] = _checked(self.table, _definition(self.table, key), values, len(self))
             return self._ready[name]
@@ -129,9 +129,9 @@ def _definition(table: Table, name: str) -> Column:
     try:
         return table.column(name)
     except KeyError:
-        known = ", ".join(table.column_names)
+        names = ", ".join(table.column_names)
         raise ArgumentError(
-            f"table {table.name!r} has no column {name!r}; its columns are: {known}"
+            f"table {table.name!r} has no column {name!r}; its columns are: {names}"
         ) from None
 
 

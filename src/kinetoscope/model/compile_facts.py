@@ -75,22 +75,24 @@ class CompileFacts:
         Raises:
             ValueError: A part is damaged.
         """
-        found, missing = cls(), ""
+        facts, missing = cls(), ""
         try:
             for part in parts:
-                for one in part["compilations"]:
-                    broke = None if one["broke"] is None else tuple(one["broke"])
-                    found.compilations.append(Compilation(**{**one, "broke": broke}))
-                for one in part["breaks"]:
-                    found.breaks.append(GraphBreak(**{**one, "frames": tuple(map(tuple, one["frames"]))}))
+                for entry in part["compilations"]:
+                    broke = None if entry["broke"] is None else tuple(entry["broke"])
+                    facts.compilations.append(Compilation(**{**entry, "broke": broke}))
+                for break_ in part["breaks"]:
+                    facts.breaks.append(
+                        GraphBreak(**{**break_, "frames": tuple(map(tuple, break_["frames"]))})
+                    )
                 for compile_id, (function, file, line) in part["functions"].items():
-                    found.functions[compile_id] = (function, file, line)
+                    facts.functions[compile_id] = (function, file, line)
                 # Older recordings have none.
-                found.given_up.extend(dict(one) for one in part.get("given_up", ()))
+                facts.given_up.extend(dict(failed) for failed in part.get("given_up", ()))
                 missing = str(part.get("missing", "")) or missing
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        return replace(found, missing=missing)
+        return replace(facts, missing=missing)
 
     def and_later(self, later: CompileFacts) -> CompileFacts:
         """What two recordings have; the later one has the graph breaks of all earlier compilations."""
@@ -104,12 +106,12 @@ class CompileFacts:
 
     def ended_in(self, begin_ns: int, end_ns: int) -> CompileFacts:
         """The compilations that ended in a window of the monotonic clock; another session may have recorded more."""
-        kept = [
-            one
-            for one in self.compilations
-            if begin_ns <= one.begin_ns + one.columns.get("duration_ns", 0) and one.begin_ns < end_ns
+        entries = [
+            entry
+            for entry in self.compilations
+            if begin_ns <= entry.begin_ns + entry.columns.get("duration_ns", 0) and entry.begin_ns < end_ns
         ]
-        return replace(self, compilations=kept)
+        return replace(self, compilations=entries)
 
     def tables(self, strings: Sequence[str], os_tids: Iterable[int], begin_ns: int) -> dict[str, Any]:
         """The stored tables of a trace, without empty ones.
@@ -120,8 +122,8 @@ class CompileFacts:
             begin_ns: When it began, by the monotonic clock.
         """
         ran = {region_id(text) for text in strings if text.startswith(COMPILED_REGION)}
-        known = {*strings, *(text.rpartition(".")[2] for text in strings)} if self.given_up else set()
-        given_up = any({one["function"], one["file"]} <= known for one in self.given_up)
+        names = {*strings, *(text.rpartition(".")[2] for text in strings)} if self.given_up else set()
+        given_up = any({failed["function"], failed["file"]} <= names for failed in self.given_up)
         if not self.compilations and not ran and not given_up:
             # What the process compiled earlier did not run here.
             return {}
@@ -132,45 +134,45 @@ class CompileFacts:
         """The columns of `compiles`: the compilations, then the functions of older ones whose code ran, by their ids."""
         thread_of = {tid: row for row, tid in enumerate(os_tids)}
         functions = dict(self.functions)
-        for one in self.compilations:
-            if one.columns["function"]:
-                place = (one.columns["function"], one.columns["file"], one.columns["line"])
-                functions.setdefault(one.columns["compile_id"], place)
+        for entry in self.compilations:
+            if entry.columns["function"]:
+                location = (entry.columns["function"], entry.columns["file"], entry.columns["line"])
+                functions.setdefault(entry.columns["compile_id"], location)
         rows = []
-        for one in self.compilations:
-            row = {**one.columns, "recorded": 1, "start_ns": one.begin_ns - begin_ns}
-            row["thread"] = thread_of.get(one.thread, -1)
+        for entry in self.compilations:
+            row = {**entry.columns, "recorded": 1, "start_ns": entry.begin_ns - begin_ns}
+            row["thread"] = thread_of.get(entry.thread, -1)
             if not row["function"] and row["compile_id"] in functions:
                 row |= dict(zip(("function", "file", "line"), functions[row["compile_id"]], strict=True))
             rows.append(row)
-        known = {row["compile_id"] for row in rows if row["stage"] == "frame"}
+        described = {row["compile_id"] for row in rows if row["stage"] == "frame"}
         for failed in self.given_up:
-            if failed["compile_id"] not in known:
+            if failed["compile_id"] not in described:
                 rows.append({**failed, "recorded": 0, "start_ns": -1, "thread": -1})
-                known.add(failed["compile_id"])
+                described.add(failed["compile_id"])
         for compile_id, (function, file, line) in self.functions.items():
-            if compile_id in ran - known:
+            if compile_id in ran - described:
                 older = {"compile_id": compile_id, "stage": "frame", "start_ns": -1}
                 rows.append({**older, "function": function, "file": file, "line": line})
         return _columns("compiles", rows)
 
     def _graph_breaks(self, ran: set[str]) -> dict[str, list[Any]]:
         """The columns of `graph_breaks`, equal ones once: those of functions that were compiled or ran, by the ids of their compilations."""
-        compiled = {(one.columns["function"], one.columns["file"]) for one in self.compilations}
-        functions = {self.functions[one][:2] for one in ran & self.functions.keys()} | compiled
+        compiled = {(entry.columns["function"], entry.columns["file"]) for entry in self.compilations}
+        functions = {self.functions[compile_id][:2] for compile_id in ran & self.functions.keys()} | compiled
         # The code of the others is gone: any break may be theirs.
-        unknown = ran - self.functions.keys() - {one.columns["compile_id"] for one in self.compilations}
+        unknown = ran - self.functions.keys() - {entry.columns["compile_id"] for entry in self.compilations}
         counts: dict[GraphBreak, int] = {}
-        for found in (*self.breaks, *map(_skipped, self.compilations)):
-            if found is not None and (unknown or found.skipped or found.frames[0][:2] in functions):
-                counts[found] = counts.get(found, 0) + 1
+        for break_ in (*self.breaks, *map(_skipped, self.compilations)):
+            if break_ is not None and (unknown or break_.skipped or break_.frames[0][:2] in functions):
+                counts[break_] = counts.get(break_, 0) + 1
         rows = []
-        for found, count in counts.items():
-            (root, root_file, root_line), (function, file, line) = found.frames[0], found.frames[-1]
-            stack = ";".join(f"{file}({line}): {name}" for name, file, line in found.frames)
-            row = {"function": function, "file": file, "line": line, "reason": found.reason, "stack": stack}
+        for break_, count in counts.items():
+            (root, root_file, root_line), (function, file, line) = break_.frames[0], break_.frames[-1]
+            stack = ";".join(f"{file}({line}): {name}" for name, file, line in break_.frames)
+            row = {"function": function, "file": file, "line": line, "reason": break_.reason, "stack": stack}
             row |= {"root_function": root, "root_file": root_file, "root_line": root_line}
-            rows.append({**row, "skipped": int(found.skipped), "compiles": count})
+            rows.append({**row, "skipped": int(break_.skipped), "compiles": count})
         return _columns("graph_breaks", rows)
 
 
@@ -179,9 +181,9 @@ def _skipped(compilation: Compilation) -> GraphBreak | None:
     if compilation.broke is None:
         return None
     reason, file, line = compilation.broke
-    own = compilation.columns
-    place = (own["function"], file or own["file"], line if file else own["line"])
-    return GraphBreak(reason or "torch.compile failed", (place,), skipped=True)
+    columns = compilation.columns
+    frame = (columns["function"], file or columns["file"], line if file else columns["line"])
+    return GraphBreak(reason or "torch.compile failed", (frame,), skipped=True)
 
 
 def _columns(table: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -52,31 +52,31 @@ def operators_around(
     """
     kind = spans["kind"]
     is_call = is_runtime_call(kind)
-    found = calls.copy()
+    operators = calls.copy()
     rows = np.flatnonzero(calls >= 0)
     rows = rows[is_call[calls[rows]]]
-    distinct, place = np.unique(calls[rows], return_inverse=True)
+    distinct, inverse = np.unique(calls[rows], return_inverse=True)
     around = _climbed(distinct, parent, is_call)
     alone = np.flatnonzero(is_call[around])
     if len(alone):
         running = _running_at_start(spans, distinct[alone], parent, nests & ~is_call)
         around[alone] = np.where(running >= 0, running, around[alone])
     operator = _climbed(around, parent, ~is_operator(kind))
-    found[rows] = np.where(is_operator(kind[operator]), operator, around)[place]
-    return found
+    operators[rows] = np.where(is_operator(kind[operator]), operator, around)[inverse]
+    return operators
 
 
 def _climbed(
     rows: NDArray[np.int32], parent: NDArray[np.int32], passed: NDArray[np.bool_]
 ) -> NDArray[np.int32]:
     """Climb from each row until a span that is not passed, or one without a parent."""
-    at = rows.copy()
-    waiting = np.flatnonzero(passed[at] & (parent[at] >= 0))
+    reached = rows.copy()
+    waiting = np.flatnonzero(passed[reached] & (parent[reached] >= 0))
     while len(waiting):
-        at[waiting] = parent[at[waiting]]
-        still = at[waiting]
+        reached[waiting] = parent[reached[waiting]]
+        still = reached[waiting]
         waiting = waiting[passed[still] & (parent[still] >= 0)]
-    return at
+    return reached
 
 
 def _running_at_start(
@@ -88,16 +88,16 @@ def _running_at_start(
     """The innermost of the spans that `may` be around others that runs when each row begins, -1 without."""
     thread, start_ns, duration_ns = (spans[name] for name in ("thread", "start_ns", "duration_ns"))
     latest = np.maximum.accumulate(np.where(may, np.arange(len(may), dtype=np.int32), np.int32(-1)))
-    at, begins = latest[rows], start_ns[rows]
-    waiting = np.flatnonzero(at >= 0)
+    running, begins = latest[rows], start_ns[rows]
+    waiting = np.flatnonzero(running >= 0)
     while len(waiting):
-        still = at[waiting]
+        still = running[waiting]
         over = (start_ns[still] + duration_ns[still] <= begins[waiting]) | ~may[still]
-        at[waiting[over]] = parent[still[over]]
+        running[waiting[over]] = parent[still[over]]
         waiting = waiting[over]
-        waiting = waiting[at[waiting] >= 0]
-    at[(at >= 0) & (thread[at] != thread[rows])] = -1
-    return at
+        waiting = waiting[running[waiting] >= 0]
+    running[(running >= 0) & (thread[running] != thread[rows])] = -1
+    return running
 
 
 def started_by(spans: Columns, launches: Columns) -> NDArray[np.int32]:

@@ -64,26 +64,26 @@ class Hierarchy:
     @property
     def parent(self) -> NDArray[np.int32]:
         """The row of the innermost member around each span, -1 without."""
-        found: NDArray[np.int32] = self._spans["parent"]
-        return found
+        parent: NDArray[np.int32] = self._spans["parent"]
+        return parent
 
     @property
     def depth(self) -> NDArray[np.int32]:
         """How many members enclose each span."""
-        found: NDArray[np.int32] = self._spans["depth"]
-        return found
+        depth: NDArray[np.int32] = self._spans["depth"]
+        return depth
 
     @property
     def lane(self) -> NDArray[np.int32]:
         """0, or more for a span that partly overlaps others and has neither parent nor children."""
-        found: NDArray[np.int32] = self._spans["lane"]
-        return found
+        lane: NDArray[np.int32] = self._spans["lane"]
+        return lane
 
     @property
     def self_ns(self) -> NDArray[np.int64]:
         """The duration of each span without that of the members directly inside."""
-        found: NDArray[np.int64] = self._spans["self_ns"]
-        return found
+        self_ns: NDArray[np.int64] = self._spans["self_ns"]
+        return self_ns
 
     @cached_property
     def total_self_ns(self) -> int:
@@ -162,10 +162,10 @@ class Enclosing(Hierarchy):
     def self_ns(self) -> NDArray[np.int64]:
         """The duration of each member without that of the members directly inside; 0 for other spans."""
         duration, rows = self._spans["duration_ns"], self.rows
-        own = np.where(self.mask, duration, 0)
+        self_ns = np.where(self.mask, duration, 0)
         inner = rows[self.parent[rows] >= 0]
-        np.subtract.at(own, self.parent[inner], duration[inner])
-        return own
+        np.subtract.at(self_ns, self.parent[inner], duration[inner])
+        return self_ns
 
 
 @derived
@@ -179,10 +179,10 @@ def host_work(trace: TraceData, *, with_steps: bool = True) -> Hierarchy:
     if not with_steps:
         steps = trace.column("spans", "kind") == SpanKind.STEP
         return Hierarchy(trace.columns("spans"), host_work(trace).mask & ~steps)
-    others = [
+    other_masks = [
         population.mask for population in (device_spans(trace), recorded_calls(trace)) if len(population)
     ]
-    return Hierarchy(trace.columns("spans"), ~np.logical_or.reduce(others) if others else None)
+    return Hierarchy(trace.columns("spans"), ~np.logical_or.reduce(other_masks) if other_masks else None)
 
 
 @derived
@@ -205,11 +205,11 @@ def module_calls(trace: TraceData) -> Hierarchy:
     mask: Mask = spans["kind"] == SpanKind.MODULE
 
     def parent() -> NDArray[np.int32]:
-        own = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
+        call_rows = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
         # For each span the call that it is or is in.
-        inside = np.append(spread_down(spans["parent"], spans["depth"], own, -1), np.int32(-1))
-        found: NDArray[np.int32] = inside[spans["parent"]]
-        return found
+        inside = np.append(spread_down(spans["parent"], spans["depth"], call_rows, -1), np.int32(-1))
+        parents: NDArray[np.int32] = inside[spans["parent"]]
+        return parents
 
     return Enclosing(spans, mask, parent)
 
@@ -241,14 +241,14 @@ def asynchronous_spans(trace: TraceData) -> Hierarchy:
 def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
     """Tell which of some spans, in the order of their rows, lie in no other one of them on their thread."""
     spans = trace.columns("spans")
-    found = np.ones(len(rows), dtype=np.bool_)
+    outermost = np.ones(len(rows), dtype=np.bool_)
     thread, start = spans["thread"][rows], spans["start_ns"][rows]
     end = start + spans["duration_ns"][rows]
     edges = np.flatnonzero(thread[1:] != thread[:-1]) + 1
     for first, last in pairwise([0, *edges.tolist(), len(rows)]):
         reach = np.maximum.accumulate(end[first:last])
-        found[first + 1 : last] = end[first + 1 : last] > reach[:-1]
-    return found
+        outermost[first + 1 : last] = end[first + 1 : last] > reach[:-1]
+    return outermost
 
 
 def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Mask:
@@ -262,12 +262,12 @@ def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64]
     start, thread = spans["start_ns"], spans["thread"]
     end = start + spans["duration_ns"]
     ranges = np.sort(ranges)
-    for one in np.unique(thread[ranges]).tolist():
+    for number in np.unique(thread[ranges]).tolist():
         # Spans are in order of thread and start: a span lies in one of the ranges before it if it ends before the last of them does.
-        mine = ranges[slice(*np.searchsorted(thread[ranges], (one, one + 1)))]
-        inside = slice(mine[0], np.searchsorted(thread, one, side="right"))
+        thread_ranges = ranges[slice(*np.searchsorted(thread[ranges], (number, number + 1)))]
+        inside = slice(thread_ranges[0], np.searchsorted(thread, number, side="right"))
         reach = np.full(inside.stop - inside.start, np.iinfo(np.int64).min)
-        reach[mine - inside.start] = end[mine]
+        reach[thread_ranges - inside.start] = end[thread_ranges]
         np.maximum.accumulate(reach, out=reach)
         marked[inside] = (start[inside] < reach) & (end[inside] <= reach)
     marked[ranges] = True
@@ -277,12 +277,12 @@ def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64]
 def _some_lie_in(spans: Columns, ranges: NDArray[np.int64], rows: NDArray[np.int64]) -> Mask:
     """The same for some spans, without a look at the others."""
     start, thread = spans["start_ns"], spans["thread"]
-    found: Mask = np.append(ranges, -1)[np.searchsorted(ranges, rows)] == rows
-    for one in np.unique(thread[ranges]).tolist():
-        mine = ranges[thread[ranges] == one]
-        reach = np.maximum.accumulate(start[mine] + spans["duration_ns"][mine])
-        before = np.searchsorted(mine, rows, side="right") - 1
-        within = np.flatnonzero((before >= 0) & (thread[rows] == one))
+    inside: Mask = np.append(ranges, -1)[np.searchsorted(ranges, rows)] == rows
+    for number in np.unique(thread[ranges]).tolist():
+        thread_ranges = ranges[thread[ranges] == number]
+        reach = np.maximum.accumulate(start[thread_ranges] + spans["duration_ns"][thread_ranges])
+        before = np.searchsorted(thread_ranges, rows, side="right") - 1
+        within = np.flatnonzero((before >= 0) & (thread[rows] == number))
         chosen, end = rows[within], reach[before[within]]
-        found[within] |= (start[chosen] < end) & (start[chosen] + spans["duration_ns"][chosen] <= end)
-    return found
+        inside[within] |= (start[chosen] < end) & (start[chosen] + spans["duration_ns"][chosen] <= end)
+    return inside

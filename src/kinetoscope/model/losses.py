@@ -64,12 +64,12 @@ def consequence(codes: Iterable[str]) -> str:
     """What losses do to the numbers of a trace, such as `times and counts are lower bounds`; empty if its numbers are exact."""
     affected = effects(codes)
     clauses = []
-    for kinds, one, several in (
+    for kinds, singular, several in (
         (LOWER_BOUNDS, "is a lower bound", "are lower bounds"),
         (UNCERTAIN, "may be wrong", "may be wrong"),
     ):
         if words := [kind for kind in kinds if kind in affected]:
-            clauses.append(f"{units.listed(words)} {one if words == ['memory'] else several}")
+            clauses.append(f"{units.listed(words)} {singular if words == ['memory'] else several}")
     return "; ".join(clauses)
 
 
@@ -120,16 +120,16 @@ def counted_losses(counts: Mapping[str, int]) -> list[Loss]:
     ]
 
 
-def sample_losses(torn: int, whole: int, missing: object) -> list[Loss]:
+def sample_losses(torn: int, complete: int, missing: object) -> list[Loss]:
     """What the sampler of Python stacks missed.
 
     Args:
         torn: How many samples could not be read.
-        whole: How many were read.
+        complete: How many were read.
         missing: The metadata of that name: why there are no samples at all.
     """
     losses = [Loss.of("samples_missing", why=f"{missing}.")] if missing else []
-    if torn >= max(_LEAST_TORN, _LEAST_TORN_SHARE * (torn + whole)):
+    if torn >= max(_LEAST_TORN, _LEAST_TORN_SHARE * (torn + complete)):
         losses.append(Loss.of(TORN_SAMPLES, torn))
     return losses
 
@@ -140,10 +140,10 @@ def paused_losses(pauses: object) -> list[Loss]:
     Args:
         pauses: The metadata of that name: when collection was switched off, as the session noted it.
     """
-    known = [pause for pause in pauses if isinstance(pause, dict)] if isinstance(pauses, list) else []
+    entries = [pause for pause in pauses if isinstance(pause, dict)] if isinstance(pauses, list) else []
     losses: list[Loss] = []
-    for activity in sorted({str(pause.get("activity")) for pause in known}):
-        of_activity = [pause for pause in known if str(pause.get("activity")) == activity]
+    for activity in sorted({str(pause.get("activity")) for pause in entries}):
+        of_activity = [pause for pause in entries if str(pause.get("activity")) == activity]
         lasted_ns = [_lasted_ns(pause) for pause in of_activity]
         ended_ns = [ns for ns in lasted_ns if ns is not None]
         parts = [f"{units.duration(sum(ended_ns))} in all"] if ended_ns else []
@@ -168,13 +168,13 @@ def sampled_losses(info: Mapping[str, Any]) -> list[Loss]:
 def loss_columns(losses: Iterable[Loss]) -> dict[str, list[Any]]:
     """Losses as the columns of the table."""
     rows = [astuple(loss) for loss in losses]
-    return {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
+    return {name: [row[index] for row in rows] for index, name in enumerate(_COLUMNS)}
 
 
 def losses_of(columns: Mapping[str, Any] | Columns) -> list[Loss]:
     """The rows of a table `losses` that has all its columns."""
     rows = zip(*(columns[name] for name in _COLUMNS), strict=True)
-    return [Loss(what, int(count), where, why, code) for what, count, where, why, code in rows]
+    return [Loss(lost, int(count), where, why, code) for lost, count, where, why, code in rows]
 
 
 def _lasted_ns(pause: Mapping[str, Any]) -> int | None:

@@ -40,8 +40,8 @@ HIDDEN_NAMES = frozenset(
 
 def region_id(name: str) -> str:
     """The id of the compilation that made a compiled region, from the name of its range; empty for other names, and where torch has no id."""
-    found = _REGION.match(name)
-    return found[1] if found else ""
+    match = _REGION.match(name)
+    return match[1] if match else ""
 
 
 def device_name(kind: int, index: int) -> str:
@@ -51,8 +51,8 @@ def device_name(kind: int, index: int) -> str:
         kind: torch's number of the device type; a `DeviceType`, or one of a newer torch.
         index: The index among the devices of this type; below 0 for the host, which has none.
     """
-    known = DeviceType(kind).name.lower() if kind in _DEVICE_TYPES else f"device{kind}"
-    return f"{known}:{index}" if index >= 0 else known
+    kind_name = DeviceType(kind).name.lower() if kind in _DEVICE_TYPES else f"device{kind}"
+    return f"{kind_name}:{index}" if index >= 0 else kind_name
 
 
 # Words at the head of a kernel's template arguments that do not tell it from others.
@@ -95,13 +95,13 @@ def stack_frames(trace: TraceData, stack: StackRow, limit: int | None = None) ->
     """Return the frame rows of a stack, innermost first, at most `limit`; none for stack -1."""
     stacks = trace.columns("stacks")
     parents, frames = stacks["parent"], stacks["frame"]
-    found: list[FrameRow] = []
-    while stack >= 0 and (limit is None or len(found) < limit):
-        found.append(FrameRow(int(frames[stack])))
+    frame_rows: list[FrameRow] = []
+    while stack >= 0 and (limit is None or len(frame_rows) < limit):
+        frame_rows.append(FrameRow(int(frames[stack])))
         above = int(parents[stack])
         # Parents come first in every honest file; anything else would be a circle.
         stack = StackRow(above if above < stack else -1)
-    return [frame for frame in found if frame >= 0]
+    return [frame for frame in frame_rows if frame >= 0]
 
 
 @derived

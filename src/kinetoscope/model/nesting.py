@@ -47,8 +47,8 @@ def nest(thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: ND
         start_ns: When each began; ascending within a group, of equal ones the longer first.
         duration_ns: How long each ran.
     """
-    made = _core.nest(thread, start_ns, duration_ns)
-    return Nesting(made["parent"], made["depth"], made["lane"], made["self_ns"])
+    nested = _core.nest(thread, start_ns, duration_ns)
+    return Nesting(nested["parent"], nested["depth"], nested["lane"], nested["self_ns"])
 
 
 GARBAGE_COLLECTION = "Python GC"
@@ -96,14 +96,14 @@ def nest_beside_calls(
         rows = np.delete(rows, in_the_way)
         nesting = nest(*(column[rows] for column in times))
     nested: dict[str, Any] = dict(vars(nesting))
-    made: dict[str, Any] = {name: np.zeros(len(spans), dtype=column.dtype) for name, column in nested.items()}
-    made["parent"][:] = -1
+    both: dict[str, Any] = {name: np.zeros(len(spans), dtype=column.dtype) for name, column in nested.items()}
+    both["parent"][:] = -1
     nested["parent"] = np.append(rows, -1)[nested["parent"]]
-    for name, column in made.items():
+    for name, column in both.items():
         column[rows] = nested[name]
-    parent, levels, is_call = made["parent"], made["depth"], np.ones(len(spans), dtype=bool)
+    parent, levels, is_call = both["parent"], both["depth"], np.ones(len(spans), dtype=bool)
     is_call[work] = False
-    made["caller"] = np.append(_core.nearest_marked(parent, levels, is_call), np.int32(-1))[parent]
+    both["caller"] = np.append(_core.nearest_marked(parent, levels, is_call), np.int32(-1))[parent]
     calls = np.flatnonzero(is_call)
     around = _core.nearest_marked(parent, levels, ~is_call)[calls]
     # Between a call and the work around it are only calls.
@@ -111,29 +111,29 @@ def nest_beside_calls(
     beside = is_call.copy()
     beside[rows[nested["lane"] == 0]] = False
     for name, column in alone.items():
-        made[name][work] = column
-    made["depth"][calls] = np.append(made["depth"], np.int32(-1))[around] + below
-    _take_lanes(*times, np.flatnonzero(beside), made["lane"])
-    return made
+        both[name][work] = column
+    both["depth"][calls] = np.append(both["depth"], np.int32(-1))[around] + below
+    _take_lanes(*times, np.flatnonzero(beside), both["lane"])
+    return both
 
 
 def without_children(
-    made: dict[str, NDArray[Any]], childless: NDArray[np.bool_], duration_ns: NDArray[np.int64]
+    nesting: dict[str, NDArray[Any]], childless: NDArray[np.bool_], duration_ns: NDArray[np.int64]
 ) -> None:
     """Correct how spans nest where some have no children: device work runs beside what overlaps it, never around it.
 
     Args:
-        made: `parent`, `depth` and `self_ns` of every span; changed. Lanes stay as they are: they are for drawing.
+        nesting: `parent`, `depth` and `self_ns` of every span; changed. Lanes stay as they are: they are for drawing.
         childless: Which spans have no children; what lies inside them gets no parent.
         duration_ns: How long each span ran: the self time of the childless.
     """
-    parent, depth = made["parent"], made["depth"]
-    made["self_ns"] = np.where(childless, np.maximum(duration_ns, 0), made["self_ns"])
+    parent, depth = nesting["parent"], nesting["depth"]
+    nesting["self_ns"] = np.where(childless, np.maximum(duration_ns, 0), nesting["self_ns"])
     inside = np.append(childless, False)[parent]
     if inside.any():
         root = _core.nearest_marked(parent, depth, inside)
-        made["depth"] = depth - np.where(root >= 0, depth[root], 0)
-        made["parent"] = np.where(inside, np.int32(-1), parent)
+        nesting["depth"] = depth - np.where(root >= 0, depth[root], 0)
+        nesting["parent"] = np.where(inside, np.int32(-1), parent)
 
 
 def _calls_in_the_way(
@@ -150,18 +150,18 @@ def _calls_in_the_way(
     if len(beside) == 0:
         return []
     thread, start, end = thread[rows], start_ns[rows], (start_ns + duration_ns)[rows]
-    found: set[int] = set()
-    for place in beside.tolist():
-        at = place - 1
-        while at >= 0 and lane[at] > 0 and thread[at] == thread[place]:
-            at -= 1
-        if at < 0 or thread[at] != thread[place]:
+    calls: set[int] = set()
+    for index in beside.tolist():
+        enclosing = index - 1
+        while enclosing >= 0 and lane[enclosing] > 0 and thread[enclosing] == thread[index]:
+            enclosing -= 1
+        if enclosing < 0 or thread[enclosing] != thread[index]:
             continue
-        while at >= 0 and end[at] < end[place]:
-            if end[at] > start[place] and not is_work[at]:
-                found.add(at)
-            at = int(parent[at])
-    return sorted(found)
+        while enclosing >= 0 and end[enclosing] < end[index]:
+            if end[enclosing] > start[index] and not is_work[enclosing]:
+                calls.add(enclosing)
+            enclosing = int(parent[enclosing])
+    return sorted(calls)
 
 
 def _take_lanes(
@@ -181,9 +181,11 @@ def _take_lanes(
             first, last = np.searchsorted(thread, (current, current + 1))
             base, free_from_ns = int(lane[first:last].max()) + 1, []
         start = int(start_ns[row])
-        place = next((at for at, free_ns in enumerate(free_from_ns) if free_ns <= start), len(free_from_ns))
-        free_from_ns[place : place + 1] = [start + int(duration_ns[row])]
-        lane[row] = base + place
+        lane_number = next(
+            (index for index, free_ns in enumerate(free_from_ns) if free_ns <= start), len(free_from_ns)
+        )
+        free_from_ns[lane_number : lane_number + 1] = [start + int(duration_ns[row])]
+        lane[row] = base + lane_number
 
 
 def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
@@ -197,7 +199,7 @@ def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
 
 
 def spread_down(
-    parent: NDArray[np.int32], depth: NDArray[np.int32], own: NDArray[Any], none: int
+    parent: NDArray[np.int32], depth: NDArray[np.int32], values: NDArray[Any], none: int
 ) -> NDArray[Any]:
     """Give each row that has the value `none` the value of its nearest ancestor that has another."""
-    return np.append(own, own.dtype.type(none))[_core.nearest_marked(parent, depth, own != none)]
+    return np.append(values, values.dtype.type(none))[_core.nearest_marked(parent, depth, values != none)]

@@ -77,13 +77,13 @@ def one_machine(traces: Sequence[TraceData]) -> list[Placement] | None:
     """
     boots = {trace.run_info.boot_id for trace in traces}
     begins = [trace.run_info.start_monotonic_ns for trace in traces]
-    known = [begin for begin in begins if begin is not None]
-    if len(boots) > 1 or not next(iter(boots), "") or len(known) < len(begins):
+    known_begins = [begin for begin in begins if begin is not None]
+    if len(boots) > 1 or not next(iter(boots), "") or len(known_begins) < len(begins):
         return None
     errors = [reading_error_ns(trace) for trace in traces]
     return [
-        Placement(begin - known[0], error_ns=0 if place == 0 else errors[0] + error, clock=MONOTONIC)
-        for place, (begin, error) in enumerate(zip(known, errors, strict=True))
+        Placement(begin - known_begins[0], error_ns=0 if index == 0 else errors[0] + error, clock=MONOTONIC)
+        for index, (begin, error) in enumerate(zip(known_begins, errors, strict=True))
     ]
 
 
@@ -95,14 +95,14 @@ def by_wall_clock(traces: Sequence[TraceData]) -> list[Placement]:
         with the first.
     """
     begins = [trace.run_info.start_realtime_ns or 0 for trace in traces]
-    made: list[Placement] = []
-    for place, begin in enumerate(begins):
-        known = begin > 0 and begins[0] > 0
-        error_ns = -1 if place else 0
-        made.append(
-            Placement(begin - begins[0] if known else 0, error_ns=error_ns, clock=WALL if known else UNKNOWN)
+    placements: list[Placement] = []
+    for index, begin in enumerate(begins):
+        dated = begin > 0 and begins[0] > 0
+        error_ns = -1 if index else 0
+        placements.append(
+            Placement(begin - begins[0] if dated else 0, error_ns=error_ns, clock=WALL if dated else UNKNOWN)
         )
-    return made
+    return placements
 
 
 def checked_drift(drift: float) -> bool:
@@ -137,7 +137,7 @@ _SHOWN_AS = {"process": "pid", "rank": "rank"}
 _OF_THE_WHOLE = frozenset({"processes", "start_realtime_ns", "start_monotonic_ns", "stop_ns", "complete"})
 
 
-def process_facts(trace: TraceData, place: Placement) -> dict[str, Any]:
+def process_facts(trace: TraceData, placement: Placement) -> dict[str, Any]:
     """The row of `processes` for a trace of one process."""
     run = trace.run_info
     return {
@@ -147,30 +147,32 @@ def process_facts(trace: TraceData, place: Placement) -> dict[str, Any]:
         "host": run.host,
         "name": _name(run),
         "command": run.command,
-        "start_ns": place.offset_ns,
-        "duration_ns": int(place.lasting(np.zeros(1, np.int64), np.array([trace.duration_ns], np.int64))[0]),
-        "clock": place.clock,
-        "error_ns": place.error_ns,
+        "start_ns": placement.offset_ns,
+        "duration_ns": int(
+            placement.lasting(np.zeros(1, np.int64), np.array([trace.duration_ns], np.int64))[0]
+        ),
+        "clock": placement.clock,
+        "error_ns": placement.error_ns,
     }
 
 
-def described(trace: TraceData, place: Placement, first_began_ns: int) -> list[dict[str, Any]]:
+def described(trace: TraceData, placement: Placement, first_began_ns: int) -> list[dict[str, Any]]:
     """The entries of `info["processes"]` for a trace that is merged with others.
 
     Each has what the trace says of itself, and `process`, `rank`, `name`, `parent_process`, `offset_ns` (from the beginning
     of the first trace), `drift`, `error_ns`, `clock` and the facts of how the clock was found.
     """
     clock = {
-        "offset_ns": place.offset_ns - first_began_ns,
-        "drift": place.drift,
-        "error_ns": place.error_ns,
-        "clock": place.clock,
-        **place.facts,
+        "offset_ns": placement.offset_ns - first_began_ns,
+        "drift": placement.drift,
+        "error_ns": placement.error_ns,
+        "clock": placement.clock,
+        **placement.facts,
     }
     if len(trace.columns("processes")):
         return [_placed_again(entry, clock) for entry in process_entries(trace)]
-    own = {key: value for key, value in trace.info.items() if key not in _OF_THE_WHOLE}
-    return [own | {"rank": trace.run_info.rank, "name": _name(trace.run_info)} | clock]
+    entry = {key: value for key, value in trace.info.items() if key not in _OF_THE_WHOLE}
+    return [entry | {"rank": trace.run_info.rank, "name": _name(trace.run_info)} | clock]
 
 
 def process_entries(trace: TraceData) -> list[dict[str, Any]]:
@@ -205,10 +207,10 @@ def host_threads(trace: TraceData) -> NDArray[np.bool_]:
     if len(trace.columns("streams")) == 0:
         return np.ones(count, dtype=bool)
     thread, on_device = trace.column("spans", "thread"), trace.column("spans", "stream") >= 0
-    found: NDArray[np.bool_] = (_counted(thread[~on_device], count) > 0) | (
+    on_host: NDArray[np.bool_] = (_counted(thread[~on_device], count) > 0) | (
         _counted(thread[on_device], count) == 0
     )
-    return found
+    return on_host
 
 
 def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray[np.int64]]:
@@ -222,15 +224,15 @@ def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray
     if len(table):
         return {name: np.append(table[column], -1)[rows] for name, column in _SHOWN_AS.items()}
     run = trace.run_info
-    whole = {"process": _or_none(run.process), "rank": _or_none(run.rank)}
-    return {name: np.full(len(rows), number, np.int64) for name, number in whole.items()}
+    numbers = {"process": _or_none(run.process), "rank": _or_none(run.rank)}
+    return {name: np.full(len(rows), number, np.int64) for name, number in numbers.items()}
 
 
 def processes(trace: TraceData) -> pyarrow.Table:
     """Return the `processes` table: one row for each process, also for the only one of a trace."""
-    own = trace.columns("processes")
-    columns: dict[str, Any] = {name: own[name] for name in own}
-    if len(own) == 0:
+    stored = trace.columns("processes")
+    columns: dict[str, Any] = {name: stored[name] for name in stored}
+    if len(stored) == 0:
         facts = process_facts(trace, Placement(0, error_ns=0, clock=ONE_TRACE))
         columns = {name: [value] for name, value in facts.items()}
     count = len(columns["pid"])
@@ -271,8 +273,8 @@ def _placed_again(entry: dict[str, Any], clock: dict[str, Any]) -> dict[str, Any
     before = entry.get("offset_ns")
     moved["offset_ns"] = (before if type(before) is int else 0) + clock["offset_ns"]
     error = entry.get("error_ns")
-    known = type(error) is int and error >= 0 and clock["error_ns"] >= 0
-    moved["error_ns"] = error + clock["error_ns"] if known else -1
+    has_error = type(error) is int and error >= 0 and clock["error_ns"] >= 0
+    moved["error_ns"] = error + clock["error_ns"] if has_error else -1
     return moved
 
 

@@ -55,15 +55,15 @@ def end_text(status: str, arguments: str) -> str:
 
 def parse_mark(text: str) -> RequestMark | None:
     """Return what the name of a range says of a request; None if it is not about one."""
-    found = _MARK.fullmatch(text)
-    if found is None:
+    match = _MARK.fullmatch(text)
+    if match is None:
         return None
-    number, begun, moment = int(found[1]), found[2], found[3]
+    number, begun, moment = int(match[1]), match[2], match[3]
     if begun is not None:
-        at = begun.find(" {")
-        while at >= 0 and not _is_object(begun[at + 1 :]):
-            at = begun.find(" {", at + 1)
-        name, arguments = (begun, "") if at < 0 else (begun[:at], begun[at + 1 :])
+        brace = begun.find(" {")
+        while brace >= 0 and not _is_object(begun[brace + 1 :]):
+            brace = begun.find(" {", brace + 1)
+        name, arguments = (begun, "") if brace < 0 else (begun[:brace], begun[brace + 1 :])
         return RequestMark(number, "begin", name, arguments=arguments)
     if moment is None:
         return RequestMark(number, "run")
@@ -77,7 +77,7 @@ def parse_mark(text: str) -> RequestMark | None:
 
 def request_names_in(strings: Sequence[str]) -> list[int]:
     """Return which of the strings of a trace are the names of ranges that mark requests."""
-    return [place for place, text in enumerate(strings) if text.startswith(PREFIX)]
+    return [row for row, text in enumerate(strings) if text.startswith(PREFIX)]
 
 
 def _is_object(text: str) -> bool:

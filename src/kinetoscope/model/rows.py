@@ -45,8 +45,8 @@ def rows_of_runs(
 def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The distinct ones of some numbers in order, and for each number its place in them: `np.unique`, without sorting all numbers."""
     group, first = _core.group([np.ascontiguousarray(values, dtype=np.int64)])
-    found = values[first]
-    order = np.argsort(found)
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return found[order], place[group]
+    unsorted = values[first]
+    order = np.argsort(unsorted)
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    return unsorted[order], position[group]

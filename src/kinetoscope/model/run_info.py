@@ -250,34 +250,34 @@ class RunInfo:
             clock_checks=ClockChecks(**{name: _small(checks.get(name)) for name in _CLOCK_CHECKS}),
             host=_text(info.get("host")) or _text(info.get("host_name")),
             devices=tuple(
-                DeviceName(_text(one.get("type")), _index(one.get("index")), name)
-                for one in _mappings(info.get("devices"))
-                if (name := _text(one.get("name")))
+                DeviceName(_text(device.get("type")), _index(device.get("index")), name)
+                for device in _mappings(info.get("devices"))
+                if (name := _text(device.get("name")))
             ),
             device_properties=tuple(
                 DeviceProperties(
-                    _index(one.get("id")),
-                    _text(one.get("name")).strip(),
-                    _number(one.get("totalGlobalMem")),
-                    _number(one.get("computeMajor")),
+                    _index(device.get("id")),
+                    _text(device.get("name")).strip(),
+                    _number(device.get("totalGlobalMem")),
+                    _number(device.get("computeMajor")),
                 )
-                for one in _mappings(info.get("deviceProperties"))
+                for device in _mappings(info.get("deviceProperties"))
             ),
             nccl_version=_text(job.get("nccl_version")),
-            ancestors=tuple(one for one in _list(info.get("ancestors")) if type(one) is int),
+            ancestors=tuple(pid for pid in _list(info.get("ancestors")) if type(pid) is int),
             command_line=tuple(map(str, _list(command))),
             command_text=_text(command),
             program=tuple(map(str, _list(program.get("command")))),
             program_ended=_text(program.get("ended")),
             first_step=_number(info["first_step"] if "first_step" in info else program.get("first_step")),
-            import_folders=tuple(one for one in _list(info.get("import_folders")) if isinstance(one, str)),
+            import_folders=tuple(path for path in _list(info.get("import_folders")) if isinstance(path, str)),
             recorded_by=_text(info.get("recorded_by")),
             rank=rank if rank is not None and rank < 1 << 31 else None,
             world_size=_number(job.get("world_size")) or None,
             backend=_text(job.get("backend")),
             process_groups=tuple(
-                ProcessGroup(_text(one.get("pg_name")), tuple(_list(one.get("ranks"))))
-                for one in _mappings(job.get("pg_config"))
+                ProcessGroup(_text(group.get("pg_name")), tuple(_list(group.get("ranks"))))
+                for group in _mappings(job.get("pg_config"))
             ),
             clock_marks=tuple(
                 (name, mark[0], mark[1])
@@ -287,9 +287,9 @@ class RunInfo:
                 and all(_signed(moment) is not None for moment in mark)
             ),
             attainable=_attainable(info.get("attainable")),
-            not_recorded=frozenset(one for one in _list(info.get("not_recorded")) if isinstance(one, str)),
+            not_recorded=frozenset(name for name in _list(info.get("not_recorded")) if isinstance(name, str)),
             processes=tuple(
-                cls.of(one if isinstance(one, Mapping) else {}) for one in _list(info.get("processes"))
+                cls.of(entry if isinstance(entry, Mapping) else {}) for entry in _list(info.get("processes"))
             ),
             **plain,
         )
@@ -342,10 +342,10 @@ class Metadata(dict[str, Any]):
         self.update(other)
         return self
 
-    def update(self, *others: Any, **values: Any) -> None:
+    def update(self, *mappings: Any, **values: Any) -> None:
         """Change and add keys, as of any dictionary."""
         self._typed = None
-        super().update(*others, **values)
+        super().update(*mappings, **values)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Add a key unless it is there, as of any dictionary."""
@@ -374,13 +374,13 @@ class Metadata(dict[str, Any]):
 
 def _attainable(value: object) -> tuple[AttainableTimes, ...]:
     """A calibration: for each sort of work a list of pairs of size and time; those left out that are not so."""
-    found = []
+    curves = []
     for name, points in _mapping(value).items():
-        pairs = [one for one in _list(points) if isinstance(one, list) and len(one) == 2]
-        if pairs and len(pairs) == len(points) and all(_is_amount(part) for one in pairs for part in one):
+        pairs = [pair for pair in _list(points) if isinstance(pair, list) and len(pair) == 2]
+        if pairs and len(pairs) == len(points) and all(_is_amount(part) for pair in pairs for part in pair):
             size, time_ns = zip(*pairs, strict=True)
-            found.append(AttainableTimes(str(name), tuple(map(float, size)), tuple(map(float, time_ns))))
-    return tuple(found)
+            curves.append(AttainableTimes(str(name), tuple(map(float, size)), tuple(map(float, time_ns))))
+    return tuple(curves)
 
 
 def _is_amount(value: object) -> bool:
@@ -431,4 +431,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:
     """The mappings in a list."""
-    return [one for one in _list(value) if isinstance(one, Mapping)]
+    return [entry for entry in _list(value) if isinstance(entry, Mapping)]

@@ -32,8 +32,8 @@ def recorded_share(info: Mapping[str, Any]) -> str:
 def _of(share: float) -> str:
     """A share of the steps in words: `1 of 32`, or `63 of 64`."""
     if share > 0.5:
-        of = round(1 / (1 - share)) if share < 1 else 1
-        return f"{of - 1} of {of}" if of > 1 else "1 of 1"
+        total = round(1 / (1 - share)) if share < 1 else 1
+        return f"{total - 1} of {total}" if total > 1 else "1 of 1"
     return f"1 of {round(1 / share):,}"
 
 

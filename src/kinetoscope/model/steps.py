@@ -44,7 +44,7 @@ def find_steps(
     marked = np.flatnonzero((spans["kind"] == SpanKind.STEP) & (spans["stream"] < 0))
     if len(marked):
         marked = marked[np.argsort(spans["start_ns"][marked], kind="stable")]
-        numbers = [_number(strings[name], place) for place, name in enumerate(spans["name"][marked].tolist())]
+        numbers = [_number(strings[name], index) for index, name in enumerate(spans["name"][marked].tolist())]
         return _columns(numbers, spans["start_ns"][marked], spans["duration_ns"][marked], marked, MARKED)
     rows = np.flatnonzero(optimizer)
     if len(rows) == 0:
@@ -66,7 +66,7 @@ def find_steps(
 
 
 def steps_of_ring(
-    found: Columns, ranges: NDArray[np.int32], numbers: NDArray[np.int64], first: int = 0
+    steps: Columns, ranges: NDArray[np.int32], numbers: NDArray[np.int64], first: int = 0
 ) -> dict[str, NDArray[Any]] | None:
     """Return the steps of a recording that has overwritten its oldest spans; None where they are right as they were found.
 
@@ -74,17 +74,17 @@ def steps_of_ring(
     they had; the first of them is left out, because it began before the first span that is left.
 
     Args:
-        found: The columns of the table `steps`, as `find_steps` returns them.
+        steps: The columns of the table `steps`, as `find_steps` returns them.
         ranges: The rows of `spans` that are steps of optimizers, ascending...
         numbers: ...and how many of its name the recording had before each.
         first: How many steps the program had made before the recording.
     """
-    if len(found) == 0 or (found["source"] == MARKED).any():
+    if len(steps) == 0 or (steps["source"] == MARKED).any():
         return None
-    columns = {name: found[name] for name in found}
-    place = np.minimum(np.searchsorted(ranges, columns["span"]), max(len(ranges) - 1, 0))
-    if len(ranges) and (ranges[place] == columns["span"]).all():
-        ran = numbers[place]
+    columns = {name: steps[name] for name in steps}
+    position = np.minimum(np.searchsorted(ranges, columns["span"]), max(len(ranges) - 1, 0))
+    if len(ranges) and (ranges[position] == columns["span"]).all():
+        ran = numbers[position]
         later = np.diff(ran)
         # Where optimizers take turns, a step has several of their ranges.
         columns["number"] = ran // (later[later > 0].min() if (later > 0).any() else 1)
@@ -92,11 +92,11 @@ def steps_of_ring(
     return {name: values[1:] for name, values in columns.items()}
 
 
-def steps_counted_from(found: Columns, first: int) -> dict[str, NDArray[Any]] | None:
+def steps_counted_from(steps: Columns, first: int) -> dict[str, NDArray[Any]] | None:
     """Return the steps of a recording that began after `first` steps; None where they are marked, or counted so already."""
-    if len(found) == 0 or (found["source"] == MARKED).any() or found["number"][0] >= first:
+    if len(steps) == 0 or (steps["source"] == MARKED).any() or steps["number"][0] >= first:
         return None
-    columns = {name: found[name] for name in found}
+    columns = {name: steps[name] for name in steps}
     return {**columns, "number": columns["number"] + first}
 
 
@@ -122,10 +122,10 @@ def step_at(
     return np.where(inside, row, -1).astype(np.int32)
 
 
-def _number(name: str, place: int) -> int:
+def _number(name: str, index: int) -> int:
     """Read the number of a step mark; a mark without one is numbered by its place."""
     digits = name[len(MARK) :]
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else place
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else index
 
 
 def _columns(

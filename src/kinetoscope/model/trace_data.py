@@ -88,8 +88,8 @@ class TraceData:
             raise ArgumentError(f"a trace has no table {unknown[0]!r}; its tables are: {', '.join(STORED)}")
         if not strings or strings[0] != "":
             raise ArgumentError("the string table of a trace must begin with the empty string")
-        known: dict[str, Any] = {"complete": True, **(info or {})}
-        return cls(assemble(tables, strings, rows), strings, known, path)
+        metadata: dict[str, Any] = {"complete": True, **(info or {})}
+        return cls(assemble(tables, strings, rows), strings, metadata, path)
 
     @property
     def strings(self) -> list[str]:
@@ -110,8 +110,8 @@ class TraceData:
         try:
             return self._tables[table]
         except KeyError:
-            known = ", ".join(self._tables)
-            raise ArgumentError(f"a trace has no stored table {table!r}; it has: {known}") from None
+            names = ", ".join(self._tables)
+            raise ArgumentError(f"a trace has no stored table {table!r}; it has: {names}") from None
 
     def column(self, table: str, name: str) -> NDArray[Any]:
         """Return one column of a stored table, computed on first use; do not change it.
@@ -130,11 +130,11 @@ class TraceData:
 
     def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return the cached value for `key`, which `make` computes the first time; for tables that build on others."""
-        made: Made = self._cache.get(key, _NOT_YET)
-        if made is _NOT_YET:
+        value: Made = self._cache.get(key, _NOT_YET)
+        if value is _NOT_YET:
             with self._lock:
-                made = self._cache[key] = self._cache[key] if key in self._cache else make()
-        return made
+                value = self._cache[key] = self._cache[key] if key in self._cache else make()
+        return value
 
     def forget(self, table: str, names: Sequence[str]) -> None:
         """Compute columns again when they are next used, and everything that was cached.
@@ -252,7 +252,7 @@ def derived(
     def cached(trace: AnyTrace, /, *args: Options.args, **kwargs: Options.kwargs) -> Made:
         if not defaults:
             return trace.cached(name, lambda: make(trace, *args, **kwargs))
-        others = [kwargs.get(option, default) for option, default in defaults[len(args) :]]
-        return trace.cached((name, *args, *others), lambda: make(trace, *args, **kwargs))
+        arguments = [kwargs.get(option, default) for option, default in defaults[len(args) :]]
+        return trace.cached((name, *args, *arguments), lambda: make(trace, *args, **kwargs))
 
     return cached

@@ -56,14 +56,14 @@ def number(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
-def count(amount: int, one: str, plural: str | None = None) -> str:
+def count(amount: int, singular: str, plural: str | None = None) -> str:
     """Format a count with its noun: `1 step`, `1,234 steps`."""
-    return f"{amount:,} {noun(amount, one, plural)}"
+    return f"{amount:,} {noun(amount, singular, plural)}"
 
 
-def noun(amount: int, one: str, plural: str | None = None) -> str:
+def noun(amount: int, singular: str, plural: str | None = None) -> str:
     """The noun of a count, without it: `step` of 1, `steps` of all others."""
-    return one if amount == 1 else plural or one + "s"
+    return singular if amount == 1 else plural or singular + "s"
 
 
 def listed(words: Sequence[str]) -> str:
@@ -71,11 +71,11 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def percent(part: float, whole: float = 100.0) -> str:
-    """Format a share of `whole`, by default of 100: `28.7 %`, `<0.1 %`, or a dash if `whole` is 0."""
-    if whole <= 0 or not math.isfinite(part):
+def percent(part: float, total: float = 100.0) -> str:
+    """Format a share of `total`, by default of 100: `28.7 %`, `<0.1 %`, or a dash if `total` is 0."""
+    if total <= 0 or not math.isfinite(part):
         return _NONE
-    share = 100.0 * float(part) / float(whole)
+    share = 100.0 * float(part) / float(total)
     if 0 < share < 0.05:
         return "<0.1 %"
     return f"{_rounded(share, 0 if share >= 99.95 or share == 0 else 1)} %"
@@ -94,11 +94,11 @@ def parse_size(text: str) -> int:
     Raises:
         ArgumentError: `text` is not a size above 0.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", text.strip(), re.IGNORECASE | re.ASCII)
-    base = 1024 if found and found[3] else 1000
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", text.strip(), re.IGNORECASE | re.ASCII)
+    base = 1024 if match and match[3] else 1000
     if (
-        found is None
-        or (amount := int(float(found[1]) * base ** _POWERS.index((found[2] or " ").upper()))) <= 0
+        match is None
+        or (amount := int(float(match[1]) * base ** _POWERS.index((match[2] or " ").upper()))) <= 0
     ):
         raise ArgumentError(f"{text!r} is not a size: write a number of bytes such as 64M, 64MiB or 2G.")
     return amount
@@ -110,15 +110,15 @@ def parse_duration(text: str) -> int:
     Raises:
         ArgumentError: `text` is not a time.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|µs|μs|ms|s|min|h)?", text.strip(), re.ASCII)
-    if found is None or (found[2] is None and float(found[1]) != 0):
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|µs|μs|ms|s|min|h)?", text.strip(), re.ASCII)
+    if match is None or (match[2] is None and float(match[1]) != 0):
         raise ArgumentError(
             f"{text!r} is not a time: write a number with a unit, such as 1.5s, 100ms, 250us, 80ns or 2min."
         )
     from fractions import Fraction
 
     # Exact, because a float cannot represent each nanosecond of a long run.
-    return round(Fraction(found[1].rstrip(".")) * _NANOSECONDS.get(found[2] or "ns", 1000))
+    return round(Fraction(match[1].rstrip(".")) * _NANOSECONDS.get(match[2] or "ns", 1000))
 
 
 def parse_window(text: str) -> tuple[int, int | None]:
@@ -149,8 +149,8 @@ def parse_numbers(option: str, text: str) -> list[int]:
     """
     numbers: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part, re.ASCII)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if last < first or last - first > _LONGEST_RANGE:
             raise ArgumentError(
                 f"{option} {text}: {part.strip()!r} is neither a number nor a range: write numbers and ranges such as 2-4,7."

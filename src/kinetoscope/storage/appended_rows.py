@@ -57,12 +57,12 @@ class AppendedRows:
         columns: dict[str, list[Any]] = {name: [] for name in types}
         written_ns: list[int] = []
         parts = self._parts.get(table, ())
-        found = _read_json(parts)
+        parsed = _read_json(parts)
         # A ring has thousands of parts of one row.
-        if (whole := _values_of_all(found, [part["rows"] for part in parts], types)) is not None:
+        if (joined := _values_of_all(parsed, [part["rows"] for part in parts], types)) is not None:
             written_ns = [part["time_ns"] for part in parts for _ in range(part["rows"])]
-            return whole, written_ns
-        for part, read in zip(parts, found, strict=True):
+            return joined, written_ns
+        for part, read in zip(parts, parsed, strict=True):
             values = _values(read, part["rows"], types)
             if values is None:
                 self.damaged += 1
@@ -116,10 +116,10 @@ def _read_json(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
     texts = [part["json"] for part in parts]
     with suppress(ValueError, RecursionError):
         joined = b",".join(texts) if texts and isinstance(texts[0], bytes) else ",".join(texts).encode()
-        found: list[Any] = json.loads(b"[" + joined + b"]")
+        values: list[Any] = json.loads(b"[" + joined + b"]")
         # Damaged parts may be JSON only together.
-        if len(found) == len(parts):
-            return found
+        if len(values) == len(parts):
+            return values
     return [_read_one(text) for text in texts]
 
 
@@ -130,29 +130,29 @@ def _read_one(text: str | bytes) -> Any:
         return None
 
 
-def _values(found: Any, rows: int, types: Mapping[str, type]) -> dict[str, list[Any]] | None:
+def _values(part: Any, rows: int, types: Mapping[str, type]) -> dict[str, list[Any]] | None:
     """The columns of a part; None if one is missing or is not as long as the part, or a value has another type."""
-    if not isinstance(found, dict):
+    if not isinstance(part, dict):
         return None
     for name, kind in types.items():
-        values = found.get(name)
+        values = part.get(name)
         if not isinstance(values, list) or len(values) != rows:
             return None
         for value in values:
             if type(value) is not kind or (kind is int and value not in _INT64):
                 return None
-    return found
+    return part
 
 
 def _values_of_all(
-    found: Sequence[Any], rows: list[int], types: Mapping[str, type]
+    parts: Sequence[Any], rows: list[int], types: Mapping[str, type]
 ) -> dict[str, list[Any]] | None:
     """The columns of all parts together; None if one of them would be left out."""
-    if any(type(one) is not dict for one in found):
+    if any(type(part) is not dict for part in parts):
         return None
     columns = {}
     for name, kind in types.items():
-        lists = [one.get(name) for one in found]
+        lists = [part.get(name) for part in parts]
         if any(type(values) is not list for values in lists) or list(map(len, lists)) != rows:
             return None
         column = list(itertools.chain.from_iterable(lists))
@@ -185,16 +185,16 @@ def read_counters(
         start_monotonic_ns: The start of the trace by the monotonic clock; below 0 if it is not known. Then samples are placed
             where they were written.
     """
-    found: dict[str, list[tuple[int, float]]] = {}
+    samples_of: dict[str, list[tuple[int, float]]] = {}
     for rows in recordings:
         columns, written_ns = rows.columns("counters", {"monotonic_ns": int, "name": str, "value": float})
         times = written_ns
         if start_monotonic_ns >= 0:
             times = [time_ns - start_monotonic_ns for time_ns in columns["monotonic_ns"]]
         for time_ns, name, value in zip(times, columns["name"], columns["value"], strict=True):
-            found.setdefault(name, []).append((time_ns, value))
+            samples_of.setdefault(name, []).append((time_ns, value))
     counters = {}
-    for name, samples in found.items():
+    for name, samples in samples_of.items():
         sampled_ns = np.array([time_ns for time_ns, _ in samples], dtype=np.int64)
         before = int(np.count_nonzero(sampled_ns < 0))
         order = np.argsort(sampled_ns, kind="stable")[max(before - 1, 0) :]

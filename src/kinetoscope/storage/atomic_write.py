@@ -47,12 +47,12 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     # Some formats are written with a file that can be sought in, and the bytes of a failure must not arrive.
-    with tempfile.TemporaryFile() as whole:
+    with tempfile.TemporaryFile() as content:
         # Some writers close what they write to.
-        copy = os.dup(whole.fileno())
+        copy = os.dup(content.fileno())
         with os.fdopen(copy, "rb") as written:
-            yield whole
-            whole.close()
+            yield content
+            content.close()
             written.seek(0)
             _send(written, path, there)
 
@@ -68,16 +68,16 @@ def _replacing(path: Path, old: os.stat_result | None) -> Iterator[IO[bytes]]:
     unfinished = target.with_name(f".{os.fsdecode(os.fsencode(target.name)[:100])}.{os.urandom(4).hex()}")
     try:
         try:
-            made = os.open(
+            descriptor = os.open(
                 unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if old is None else 0o600
             )
         except OSError as error:
             # The user does not know the temporary name.
             named = path if target.parent.is_dir() else target.parent
             raise type(error)(error.errno, error.strerror, str(named)) from None
-        with os.fdopen(made, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             if old is not None:
-                _take_permissions(made, old)
+                _take_permissions(descriptor, old)
             yield file
         try:
             unfinished.replace(target)
@@ -119,16 +119,16 @@ def _refuse_unwritable(path: Path, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
-        what = "a block device" if stat.S_ISBLK(mode) else "a socket"
-        raise OSError(errno.EINVAL, f"{what} cannot be written to: choose a file", str(path))
+        kind = "a block device" if stat.S_ISBLK(mode) else "a socket"
+        raise OSError(errno.EINVAL, f"{kind} cannot be written to: choose a file", str(path))
 
 
 def _open_file(path: Path) -> tuple[int, int] | None:
     """The process and the descriptor of the open file that a path such as `/dev/stdout` names; None for other paths."""
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(path.parent)
-        if (found := _OPEN_FILES.fullmatch(folder)) is not None and path.name.isdecimal():
-            return int(found[1]), int(path.name)
+        if (match := _OPEN_FILES.fullmatch(folder)) is not None and path.name.isdecimal():
+            return int(match[1]), int(path.name)
         try:
             path = Path(folder, os.readlink(Path(folder, path.name)))
         except OSError:

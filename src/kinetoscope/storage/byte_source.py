@@ -87,10 +87,10 @@ class ByteSource:
     def _of_file(cls, file: Any) -> Self:
         """Read from an open file; the caller closes it."""
         name = getattr(file, "name", None)
-        shown = name if isinstance(name, str) else f"<{type(file).__name__}>"
+        label = name if isinstance(name, str) else f"<{type(file).__name__}>"
         if isinstance(file.read(0), str):
-            raise ArgumentError(f"{shown} was opened in text mode; open it in binary mode ('rb').")
-        return cls(file, shown, total_bytes=_remaining_bytes(file))
+            raise ArgumentError(f"{label} was opened in text mode; open it in binary mode ('rb').")
+        return cls(file, label, total_bytes=_remaining_bytes(file))
 
     @classmethod
     def _of_url(cls, url: str) -> Self:
@@ -199,8 +199,8 @@ def _open_pipe(path: Path) -> tuple[IO[bytes], bytes]:
             break
         if time.monotonic() >= until_s:
             os.close(number)
-            what = "a named pipe that nothing writes to: start its writer first"
-            raise OSError(errno.ENODATA, what, str(path))
+            message = "a named pipe that nothing writes to: start its writer first"
+            raise OSError(errno.ENODATA, message, str(path))
         time.sleep(_LOOK_S)
     os.set_blocking(number, True)
     return builtins.open(number, "rb", buffering=0), ahead

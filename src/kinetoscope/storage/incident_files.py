@@ -23,30 +23,30 @@ _RANK = re.compile(r"rank(\d+)\.recording")
 
 def incident_recordings(folder: Path) -> list[Path]:
     """Return the recordings in the folder of an incident, in order of the ranks; none for another folder."""
-    found = {
+    path_of_rank = {
         int(name[1]): path for path in folder.glob(f"rank*{SUFFIX}") if (name := _RANK.fullmatch(path.name))
     }
-    return [found[rank] for rank in sorted(found)]
+    return [path_of_rank[rank] for rank in sorted(path_of_rank)]
 
 
 def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
     """Return what is known of the incident that some recordings are of, as `INFO` has it; None if they are of none."""
-    told = [facts for path in paths if (facts := _read(path.with_suffix(".json"))) and "reason" in facts]
-    if not told:
+    reports = [facts for path in paths if (facts := _read(path.with_suffix(".json"))) and "reason" in facts]
+    if not reports:
         return None
     # The others wrote because this one did.
-    first = next((facts for facts in told if "because_of_rank" not in facts), told[0])
+    first = next((facts for facts in reports if "because_of_rank" not in facts), reports[0])
     named = ("reason", "what", "step", "time_s", "overhead", "rank")
-    known = {name: first[name] for name in named if name in first}
+    incident = {name: first[name] for name in named if name in first}
     summary = _read(paths[0].with_name(SUMMARY))
-    ranks = {str(facts["rank"]): facts for facts in told if "rank" in facts}
-    return known | {"ranks": ranks} | ({"missing": summary["missing"]} if summary.get("missing") else {})
+    ranks = {str(facts["rank"]): facts for facts in reports if "rank" in facts}
+    return incident | {"ranks": ranks} | ({"missing": summary["missing"]} if summary.get("missing") else {})
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one if there is none, or a link out of the folder of the recordings."""
-    found: Any = None
+    content: Any = None
     with suppress(OSError, ValueError):
         if path.resolve().parent == path.parent.resolve():
-            found = json.loads(path.read_bytes())
-    return found if isinstance(found, dict) else {}
+            content = json.loads(path.read_bytes())
+    return content if isinstance(content, dict) else {}

@@ -98,7 +98,7 @@ def encoded(name: str, values: NDArray[Any]) -> tuple[dict[str, Any], dict[str, 
     if not planes or narrow.itemsize == 1:
         return entry, {name: narrow}
     entry["planes"] = narrow.itemsize
-    return entry, {f"{name}.{place}": plane for place, plane in enumerate(_planes(narrow))}
+    return entry, {f"{name}.{index}": plane for index, plane in enumerate(_planes(narrow))}
 
 
 def decoded(
@@ -138,7 +138,7 @@ def column_names(name: str, entry: Mapping[str, Any]) -> list[str]:
         return [name]
     if width not in (2, 4, 8):
         raise ValueError(f"column {name} has {width!r} byte planes; valid are 2, 4 and 8")
-    return [f"{name}.{place}" for place in range(width)]
+    return [f"{name}.{index}" for index in range(width)]
 
 
 def as_bits(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -225,8 +225,8 @@ def _joined(planes: list[NDArray[Any]]) -> NDArray[Any]:
         raise ValueError("the byte planes of a column differ in length, or are not bytes")
     together = np.empty((len(planes[0]), len(planes)), dtype=np.uint8)
     for begin in range(0, len(together), _BLOCK_ROWS):
-        for place, plane in enumerate(planes):
-            together[begin : begin + _BLOCK_ROWS, place] = plane[begin : begin + _BLOCK_ROWS]
+        for index, plane in enumerate(planes):
+            together[begin : begin + _BLOCK_ROWS, index] = plane[begin : begin + _BLOCK_ROWS]
     return together.reshape(-1).view(np.dtype(f"<i{len(planes)}"))
 
 
@@ -254,7 +254,7 @@ def unpacked_bytes(content: memoryview) -> int:
         struct.error: The file is truncated or damaged.
     """
     total = 0
-    for body, rows, batch in _batches(lambda at, count: content[at : at + count], len(content)):
+    for body, rows, batch in _batches(lambda offset, count: content[offset : offset + count], len(content)):
         size = 0
         compressed = batch.field(3) != 0
         first, buffers = batch.vector(2)
@@ -297,27 +297,27 @@ def _batches(read: Callable[[int, int], memoryview], size: int) -> Iterator[tupl
         # The message follows a four-byte marker and the message's length.
         message = read(offset, head)
         batch = _Flat(message, 8 + _number(message, "<I", 8)).table(2)
-        place = batch.field(0)
-        rows = _number(message, "<q", place) if place else 0
+        field = batch.field(0)
+        rows = _number(message, "<q", field) if field else 0
         if rows < 0:
             raise ValueError("an Arrow file has a negative number of rows")
         yield offset + head, rows, batch
 
 
-def _number(content: memoryview, form: str, place: int) -> int:
+def _number(content: memoryview, form: str, offset: int) -> int:
     """Unpack one number at an offset, which must be inside the content."""
-    if place < 0:
+    if offset < 0:
         raise ValueError("an Arrow file has an offset before its start")
-    found: int = struct.unpack_from(form, content, place)[0]
-    return found
+    number: int = struct.unpack_from(form, content, offset)[0]
+    return number
 
 
 class _Flat:
     """A table of a FlatBuffer, the encoding of Arrow's metadata."""
 
-    def __init__(self, content: memoryview, place: int) -> None:
-        self._content, self._place = content, place
-        self._fields = place - _number(content, "<i", place)
+    def __init__(self, content: memoryview, offset: int) -> None:
+        self._content, self._place = content, offset
+        self._fields = offset - _number(content, "<i", offset)
 
     def field(self, number: int) -> int:
         """Return the offset of a field, 0 if it is absent."""
@@ -329,18 +329,18 @@ class _Flat:
 
     def table(self, number: int) -> _Flat:
         """Return a field that is a table; raise ValueError if it is absent."""
-        place = self.field(number)
-        if not place:
+        offset = self.field(number)
+        if not offset:
             raise ValueError("an Arrow file lacks a required field")
-        return _Flat(self._content, place + _number(self._content, "<I", place))
+        return _Flat(self._content, offset + _number(self._content, "<I", offset))
 
     def vector(self, number: int) -> tuple[int, int]:
         """Return the offset of the first entry of a list field, and the number of entries."""
-        place = self.field(number)
-        if not place:
+        offset = self.field(number)
+        if not offset:
             return 0, 0
-        place += _number(self._content, "<I", place)
-        return place + 4, _number(self._content, "<I", place)
+        offset += _number(self._content, "<I", offset)
+        return offset + 4, _number(self._content, "<I", offset)
 
     def pairs(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield the entries of a list of pairs of numbers."""
@@ -677,12 +677,12 @@ class _Reader:
         members = {entry["member"] for entry in self._tables[table]["columns"].values() if "member" in entry}
         if not members:
             raise ValueError(f"the manifest has {rows} rows for {table}, but no column stores any")
-        member = min(members, key=lambda one: self._places.get(one, (0, 0, 0))[1])
+        member = min(members, key=lambda name: self._places.get(name, (0, 0, 0))[1])
         if member not in self._places:
             raise ValueError(f"{member} is missing")
         start, size, _ = self._places[member]
         if (
-            stored_rows(lambda at, count: memoryview(_bytes_at(file, start + at, count, member)), size)
+            stored_rows(lambda begin, count: memoryview(_bytes_at(file, start + begin, count, member)), size)
             != rows
         ):
             raise ValueError(
@@ -748,7 +748,7 @@ def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], d
                 f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads versions 1 to "
                 f"{VERSION}: open it with the release that wrote it, or upgrade kinetoscope"
             )
-        places: dict[str, tuple[int, int, int]] = {}
+        members: dict[str, tuple[int, int, int]] = {}
         for entry in archive.infolist():
             # A member's local header has a variable length, which is only stored there.
             file.seek(entry.header_offset)
@@ -756,8 +756,8 @@ def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], d
             if len(header) < 30 or entry.compress_type != zipfile.ZIP_STORED:
                 raise zipfile.BadZipFile(f"member {entry.filename} is truncated or compressed")
             skip = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-            places[entry.filename] = (entry.header_offset + 30 + skip, entry.file_size, entry.CRC)
-    return places, manifest
+            members[entry.filename] = (entry.header_offset + 30 + skip, entry.file_size, entry.CRC)
+    return members, manifest
 
 
 def _damaged(path: Path, error: BaseException) -> FormatError:

@@ -56,10 +56,10 @@ def progress(path: str | os.PathLike[str]) -> Progress | None:
         if file.read(len(MAGIC)) != MAGIC:
             return None
     try:
-        found = _core.recording_progress(os.fspath(path))
+        headers = _core.recording_progress(os.fspath(path))
     except ValueError:
         return None
-    return Progress(found["stopped"], found["process"], found["position"])
+    return Progress(headers["stopped"], headers["process"], headers["position"])
 
 
 def is_running(run: RunInfo) -> bool:

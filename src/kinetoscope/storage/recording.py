@@ -49,11 +49,11 @@ def with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, An
     """Return the table `threads`, with Python's names (by system thread id) instead of the system's where there are any."""
     if not isinstance(names, dict):
         return dict(threads)
-    shown = [
+    thread_names = [
         str(names.get(str(number), name))
         for number, name in zip(threads["os_tid"], threads["name"], strict=True)
     ]
-    return {**threads, "name": shown}
+    return {**threads, "name": thread_names}
 
 
 def from_json(text: str) -> Any:
@@ -149,14 +149,14 @@ _MOST_ROWS = 1 << 20
 
 
 def add_storages(
-    tables: MutableMapping[str, Any], seen: Sequence[object], strings: list[str], start_realtime_ns: int
+    tables: MutableMapping[str, Any], entries: Sequence[object], strings: list[str], start_realtime_ns: int
 ) -> tuple[list[str], dict[str, int]]:
     """Add the table `storages`: which tensors were seen to hold which memory.
 
     Args:
         tables: The delivered columns of a trace; changed in place. Owners are found by the addresses in `modules` and
             `parameters`.
-        seen: What was seen, in parts, as `StorageWatch` has them: rows as columns, or under "counts" the losses so far.
+        entries: What was seen, in parts, as `StorageWatch` has them: rows as columns, or under "counts" the losses so far.
         strings: The string table.
         start_realtime_ns: The start of the trace, in nanoseconds of Unix time.
 
@@ -167,10 +167,10 @@ def add_storages(
     counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
     parts: list[dict[str, Any]] = []
     invalid = 0
-    for one in seen:
-        if isinstance(one, dict) and isinstance(one.get("counts"), dict):
-            counts |= {loss: one["counts"][loss] for loss in _COUNTED if loss in one["counts"]}
-        elif (part := _checked(one)) is not None:
+    for entry in entries:
+        if isinstance(entry, dict) and isinstance(entry.get("counts"), dict):
+            counts |= {loss: entry["counts"][loss] for loss in _COUNTED if loss in entry["counts"]}
+        elif (part := _checked(entry)) is not None:
             parts.append(part)
         else:
             invalid += 1
@@ -181,14 +181,14 @@ def add_storages(
     numbers: dict[str, NDArray[Any]] = {
         name: np.concatenate([part[name] for part in parts]) for name in _NUMBERS
     }
-    places = {text: place for place, text in enumerate(strings)}
+    row_of = {text: row for row, text in enumerate(strings)}
     texts = list(strings)
     names: list[int] = []
     for text in (text for part in parts for text in part["name"]):
-        place = places.setdefault(text, len(texts))
-        if place == len(texts):
+        row = row_of.setdefault(text, len(texts))
+        if row == len(texts):
             texts.append(text)
-        names.append(place)
+        names.append(row)
     columns = {
         "time_ns": numbers["time_ns"] - np.int64(start_realtime_ns),
         "role": numbers["role"],
@@ -218,13 +218,13 @@ def _checked(part: object) -> dict[str, Any] | None:
     # The recorder writes short parts.
     if type(rows) is not int or not 0 <= rows <= _MOST_ROWS:
         return None
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in (*_NUMBERS, "device", "name"):
         values = part.get(name)
         if name in _NUMBERS and isinstance(values, str):
             dtype = np.dtype(_NUMBERS[name]).newbyteorder("<")
             try:
-                made[name] = np.frombuffer(base64.b64decode(values, validate=True), dtype=dtype)
+                columns[name] = np.frombuffer(base64.b64decode(values, validate=True), dtype=dtype)
             except ValueError:
                 return None
             continue
@@ -234,14 +234,14 @@ def _checked(part: object) -> dict[str, Any] | None:
             if not all(type(value) is int for value in values):
                 return None
             try:
-                made[name] = np.array(values, dtype=_NUMBERS[name])
+                columns[name] = np.array(values, dtype=_NUMBERS[name])
             except OverflowError:
                 return None
         elif all(isinstance(value, str) for value in values):
-            made[name] = values
+            columns[name] = values
         else:
             return None
-    return made if len({len(values) for values in made.values()}) == 1 else None
+    return columns if len({len(values) for values in columns.values()}) == 1 else None
 
 
 def _device(text: str) -> int:
@@ -262,11 +262,11 @@ def _owners(
     owner = np.where(owner >= 0, owner, of_row[row])
     # A parameter that never got a gradient is not in `parameters`, but another entry may name its module.
     resolved = np.flatnonzero((owner >= 0) & (parameter > 0))
-    seen, first = np.unique(parameter[resolved], return_index=True)
-    if len(seen):
-        place = np.minimum(np.searchsorted(seen, parameter), len(seen) - 1)
-        found = (owner < 0) & (seen[place] == parameter)
-        owner = np.where(found, owner[resolved[first]][place], owner)
+    distinct, first = np.unique(parameter[resolved], return_index=True)
+    if len(distinct):
+        position = np.minimum(np.searchsorted(distinct, parameter), len(distinct) - 1)
+        inherits = (owner < 0) & (distinct[position] == parameter)
+        owner = np.where(inherits, owner[resolved[first]][position], owner)
     return owner.astype(np.int32)
 
 
@@ -276,10 +276,10 @@ def _rows(addresses: NDArray[np.uint64], table: Sequence[int] | NDArray[np.uint6
     if len(listed) == 0:
         return np.full(len(addresses), -1, dtype=np.int32)
     order = np.argsort(listed, kind="stable")
-    place = np.searchsorted(listed[order], addresses, side="right") - 1
-    row = order[np.maximum(place, 0)]
-    found = (place >= 0) & (listed[row] == addresses) & (addresses > 0)
-    return np.where(found, row, -1).astype(np.int32)
+    position = np.searchsorted(listed[order], addresses, side="right") - 1
+    row = order[np.maximum(position, 0)]
+    matched = (position >= 0) & (listed[row] == addresses) & (addresses > 0)
+    return np.where(matched, row, -1).astype(np.int32)
 
 
 _RECORDED = (
@@ -333,23 +333,23 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
             for table, parts in recording.get("rows", {}).items()
         }
     )
-    seen = rows.columns("storages", {"part": dict})[0]["part"]
-    strings, of_storages = add_storages(tables, seen, recording["strings"], recording["start_realtime_ns"])
+    stored = rows.columns("storages", {"part": dict})[0]["part"]
+    strings, of_storages = add_storages(tables, stored, recording["strings"], recording["start_realtime_ns"])
     began_ns = recording.get("start_monotonic_ns", -1)
     strings = add_counters(tables, rows, strings, began_ns)
     if pauses := read_pauses(rows, recording["start_realtime_ns"]):
         info["pauses"] = pauses
-    found = {NOT_STOPPED: int(not stopped), **recording["losses"], **of_storages}
-    found["damaged_records"] = found.get("damaged_records", 0) + rows.damaged
+    lost_counts = {NOT_STOPPED: int(not stopped), **recording["losses"], **of_storages}
+    lost_counts["damaged_records"] = lost_counts.get("damaged_records", 0) + rows.damaged
     # The recorder counts these losses only when it stops, so they are in the metadata.
-    found |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
+    lost_counts |= {name: count for name in TOLD_AT_STOP if isinstance(count := info.get(name), int)}
     sampled = len(recording["samples"]["time_ns"]) + recording["losses"].get("recycled_samples", 0)
-    of_samples = sample_losses(found.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
+    of_samples = sample_losses(lost_counts.pop(TORN_SAMPLES, 0), sampled, info.get("samples_missing"))
     unwritten = [] if stopped else rows.unwritten()
     of_pauses = sampled_losses(info) or paused_losses(info.get("pauses"))
     if why := info.get(CALLS_MISSING):
         unwritten = [Loss.of(CALLS_MISSING, why=f"{why}."), *unwritten]
-    lost = [*counted_losses(found), *unwritten, *of_samples, *of_pauses]
+    lost = [*counted_losses(lost_counts), *unwritten, *of_samples, *of_pauses]
     lost += read_losses(rows)
     tables["losses"] = loss_columns(lost)
     tables["cycles"] = one_cycle(run.cycle_number, recording["stop_ns"])
@@ -366,16 +366,16 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
     if errors is not None and len(errors):
         info["clock_checks"] = {"readings": len(errors), "largest_error_ns": int(abs(errors).max())}
     _drop_unused_stacks(tables)
-    made = assemble(tables, strings)
+    columns = assemble(tables, strings)
     steps = None
     if recording["losses"].get("recycled_spans", 0):
         numbered = recording.get("optimizer_steps", {"span": _NONE, "number": _NONE})
-        steps = steps_of_ring(made["steps"], numbered["span"], numbered["number"], run.first_step or 0)
+        steps = steps_of_ring(columns["steps"], numbered["span"], numbered["number"], run.first_step or 0)
     elif run.first_step:
-        steps = steps_counted_from(made["steps"], run.first_step)
+        steps = steps_counted_from(columns["steps"], run.first_step)
     if steps is not None:
-        made = assemble({**tables, "steps": steps}, strings)
-    return TraceData(made, strings, info, path), rows.without(TOGGLES, "storages", "counters", LOSSES)
+        columns = assemble({**tables, "steps": steps}, strings)
+    return TraceData(columns, strings, info, path), rows.without(TOGGLES, "storages", "counters", LOSSES)
 
 
 def _drop_unused_stacks(tables: dict[str, Mapping[str, Any]]) -> None:

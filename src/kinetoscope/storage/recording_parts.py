@@ -86,14 +86,14 @@ def cut_time(
             f"the window from {start_ns} to {end_ns} ns is empty, or starts before the recording"
         )
 
-    def cut(made: str, part: Path) -> None:
+    def cut(target_path: str, part: Path) -> None:
         steps = read_recording(part)[0].columns("steps")
         # Those that an optimizer ends are counted from the first one whose end is in the window.
         counted = steps["number"][
             (steps["source"] != MARKED) & (steps["start_ns"] + steps["duration_ns"] > start_ns)
         ]
         first_step = int(counted[0]) if len(counted) else None
-        _core.cut_recording(str(part), 0, made, start_ns, end_ns, first_step)
+        _core.cut_recording(str(part), 0, target_path, start_ns, end_ns, first_step)
 
     _cut(source, target, session, cut)
 
@@ -121,18 +121,18 @@ def cut_steps(
         OSError: A file cannot be read or written.
     """
 
-    def cut(made: str, part: Path) -> None:
+    def cut(target_path: str, part: Path) -> None:
         steps = read_recording(part)[0].columns("steps")
         wanted = (steps["number"] >= first) & (steps["number"] < end)
         if not wanted.any():
-            kept = steps["number"]
-            there = f"it has steps {kept.min()} to {kept.max()}" if len(kept) else "it has no steps"
+            numbers = steps["number"]
+            there = f"it has steps {numbers.min()} to {numbers.max()}" if len(numbers) else "it has no steps"
             raise ArgumentError(f"{Path(source)} has none of the steps from {first} up to {end}: {there}")
         starts_ns = steps["start_ns"][wanted]
         ends_ns = starts_ns + steps["duration_ns"][wanted]
         marked = (steps["source"][wanted] == MARKED).any()
         first_step = None if marked else int(steps["number"][wanted].min())
-        _core.cut_recording(str(part), 0, made, int(starts_ns.min()), int(ends_ns.max()), first_step)
+        _core.cut_recording(str(part), 0, target_path, int(starts_ns.min()), int(ends_ns.max()), first_step)
 
     _cut(source, target, session, cut)
 
@@ -147,13 +147,13 @@ def _cut(
     _check(source)
     target = Path(target)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-        made = Path(scratch, target.name)
-        whole, part = Path(f"{made}.whole"), Path(f"{made}.part")
-        _core.clone_recording(str(source), str(whole))
-        _core.cut_recording(str(whole), session, str(part))
-        whole.unlink()
-        cut(str(made), part)
-        made.replace(target)
+        unfinished = Path(scratch, target.name)
+        clone, part = Path(f"{unfinished}.whole"), Path(f"{unfinished}.part")
+        _core.clone_recording(str(source), str(clone))
+        _core.cut_recording(str(clone), session, str(part))
+        clone.unlink()
+        cut(str(unfinished), part)
+        unfinished.replace(target)
 
 
 @contextmanager

@@ -92,10 +92,10 @@ def write_arrow(table: pyarrow.Table, path: Path, info: Mapping[str, Any]) -> No
     """
     import pyarrow as pa
 
-    made = table.replace_schema_metadata((table.schema.metadata or {}) | {INFO_KEY: _json(info)})
+    described = table.replace_schema_metadata((table.schema.metadata or {}) | {INFO_KEY: _json(info)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with open_atomically(path) as file, pa.ipc.new_file(file, made.schema, options=options) as writer:
-        writer.write_table(made, max_chunksize=BATCH_ROWS)
+    with open_atomically(path) as file, pa.ipc.new_file(file, described.schema, options=options) as writer:
+        writer.write_table(described, max_chunksize=BATCH_ROWS)
 
 
 FORMAT, VERSION = "kinetoscope tables", 2
@@ -255,20 +255,20 @@ def _check(path: Path, checksum: object) -> None:
         FormatError: The file is missing or its checksum does not match.
     """
     try:
-        found = _checksum(path)
+        actual = _checksum(path)
     except FileNotFoundError:
         raise FormatError(f"{path} is missing; write the folder again from its source") from None
-    if found != checksum:
-        raise FormatError(f"{path} is damaged: its checksum is {found}, not {checksum}; write the folder again from its source")  # fmt: skip
+    if actual != checksum:
+        raise FormatError(f"{path} is damaged: its checksum is {actual}, not {checksum}; write the folder again from its source")  # fmt: skip
 
 
 def _checksum(path: Path) -> str:
     """Return the CRC-32 of a file, as eight hexadecimal digits."""
-    found = 0
+    checksum = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            found = zlib.crc32(block, found)
-    return f"{found:08x}"
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
 
 
 def with_checksum(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
     An exception of `blocks` is raised here, after all blocks before it. The thread has ended, and `blocks` is closed,
     when the returned iterator is exhausted, closed, or has raised.
     """
-    made: deque[bytes] = deque()
+    ready: deque[bytes] = deque()
     changed = threading.Condition()
     failure: list[BaseException] = []
     ended = stopped = False
@@ -111,10 +111,10 @@ def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
         try:
             for block in blocks:
                 with changed:
-                    changed.wait_for(lambda: len(made) < _DEPTH or stopped)
+                    changed.wait_for(lambda: len(ready) < _DEPTH or stopped)
                     if stopped:
                         break
-                    made.append(block)
+                    ready.append(block)
                     changed.notify_all()
             blocks.close()
         except BaseException as error:  # noqa: BLE001  (raised again in the other thread)
@@ -128,8 +128,8 @@ def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
     try:
         while True:
             with changed:
-                changed.wait_for(lambda: bool(made) or ended)
-                block = made.popleft() if made else None
+                changed.wait_for(lambda: bool(ready) or ended)
+                block = ready.popleft() if ready else None
                 changed.notify_all()
             if block is None:
                 break
@@ -394,9 +394,9 @@ def _before_damage(inflater: zlib._Decompress, packed: bytes) -> Generator[bytes
     """Decompress byte by byte up to the first damaged byte."""
     parts: list[bytes] = []
     size = 0
-    for place in range(len(packed)):
+    for offset in range(len(packed)):
         try:
-            parts.append(inflater.decompress(packed[place : place + 1]))
+            parts.append(inflater.decompress(packed[offset : offset + 1]))
         except zlib.error:
             break
         size += len(parts[-1])

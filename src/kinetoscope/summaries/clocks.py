@@ -64,20 +64,20 @@ class Aligned(NamedTuple):
 
 def clocks(sections: Sections) -> pyarrow.Table:
     """Return the table `clocks`."""
-    found = aligned(sections)
-    lines, kinds = found.lines, found.kinds
-    known: NDArray[np.bool_] = np.array([line is not None for line in lines], dtype=bool)
+    alignment = aligned(sections)
+    lines, kinds = alignment.lines, alignment.kinds
+    is_aligned: NDArray[np.bool_] = np.array([line is not None for line in lines], dtype=bool)
     met = (kinds.sum(axis=0) > 0).tolist()
     nan = float("nan")
     columns: dict[str, Any] = {
         "rank": sections.ranks,
         "host": sections.summaries["host"].to_pylist(),
-        "reference": np.where(known, sections.ranks[found.reference], -1),
-        "clock": [_how(found, row) for row in range(len(sections))],
+        "reference": np.where(is_aligned, sections.ranks[alignment.reference], -1),
+        "clock": [_how(alignment, row) for row in range(len(sections))],
         "offset_ns": np.array([nan if line is None else line.offset_ns for line in lines]),
         "drift": np.array([nan if line is None else round(line.drift, 15) for line in lines]),
-        "error_ns": found.error_ns,
-        "meetings": np.where(known, kinds.sum(axis=0), -1),
+        "error_ns": alignment.error_ns,
+        "meetings": np.where(is_aligned, kinds.sum(axis=0), -1),
         "contradiction_ns": np.array([-1 if line is None else line.violated_ns for line in lines]),
         "reason": [
             None if line is not None else _NOT_TIED if has_met else _NO_MEETINGS
@@ -87,17 +87,17 @@ def clocks(sections: Sections) -> pyarrow.Table:
     return to_arrow(CLOCKS, columns)
 
 
-def _how(found: Aligned, row: int) -> str | None:
+def _how(alignment: Aligned, row: int) -> str | None:
     """By what a rank is aligned."""
-    if found.lines[row] is None:
+    if alignment.lines[row] is None:
         return None
-    if row == found.reference:
+    if row == alignment.reference:
         return OWN
-    if found.machine[row] == found.machine[found.reference]:
+    if alignment.machine[row] == alignment.machine[alignment.reference]:
         return MONOTONIC
     names = np.array([BARRIERS, COLLECTIVES])
-    whole = found.kinds[:, found.machine == found.machine[row]].any(axis=1)
-    return " and ".join(names[whole].tolist())
+    met_by = alignment.kinds[:, alignment.machine == alignment.machine[row]].any(axis=1)
+    return " and ".join(names[met_by].tolist())
 
 
 def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
@@ -113,9 +113,9 @@ def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
     np.maximum.at(last_in, cell, entered + offset_ns[rank] - reading_ns[rank])
     np.minimum.at(first_out, cell, left + offset_ns[rank] + reading_ns[rank])
     visits = Visits(clock[first], meeting[first], last_in, first_out, together[first])
-    others = np.bincount(visits.meeting, minlength=int(meeting.max(initial=-1)) + 1) > 1
+    is_shared = np.bincount(visits.meeting, minlength=int(meeting.max(initial=-1)) + 1) > 1
     kinds = np.array([
-        np.bincount(rank[others[meeting] & (together == kind)], minlength=len(sections)) for kind in (False, True)
+        np.bincount(rank[is_shared[meeting] & (together == kind)], minlength=len(sections)) for kind in (False, True)
     ])  # fmt: skip
     begin_ns, end_ns = (np.zeros(count, dtype=np.int64) for _ in range(2))
     np.minimum.at(begin_ns, machine, offset_ns)
@@ -126,18 +126,18 @@ def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
     row = int(np.argmax(machine == reference))
     lines: list[ClockLine | None] = []
     error_ns = np.full(len(sections), -1, dtype=np.int64)
-    for one, number in enumerate(machine.tolist()):
+    for member, number in enumerate(machine.tolist()):
         line = between[number]
         if line is None:
             lines.append(None)
             continue
         # From the axis of the trace to that of its machine, from there to that of the reference's machine, and to that of its trace.
-        here_ns = int(offset_ns[one])
+        here_ns = int(offset_ns[member])
         start_ns = line.offset_ns + here_ns * (1 + line.drift) - int(offset_ns[row])
-        lines.append(OWN_CLOCK if one == row else ClockLine(start_ns, line.drift, line.violated_ns))
-        until_ns = here_ns + int(sections.identity("duration_ns")[one])
-        error_ns[one] = (
-            0 if one == row else line.error_ns(here_ns, until_ns) + reading_ns[one] + reading_ns[row]
+        lines.append(OWN_CLOCK if member == row else ClockLine(start_ns, line.drift, line.violated_ns))
+        until_ns = here_ns + int(sections.identity("duration_ns")[member])
+        error_ns[member] = (
+            0 if member == row else line.error_ns(here_ns, until_ns) + reading_ns[member] + reading_ns[row]
         )
     return Aligned(row, lines, error_ns, machine, kinds)
 

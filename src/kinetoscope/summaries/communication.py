@@ -93,8 +93,8 @@ def dimension_of(group: Group, world: int) -> str:
     """The dimension of the job that a process group belongs to; empty for that of all ranks, or of one."""
     if group.description.lower() not in _UNDESCRIBED:
         words = re.split(r"[^a-z]+", group.description.lower())
-        known = dict.fromkeys(_DIMENSIONS[word] for word in words if word in _DIMENSIONS)
-        return "+".join(known) or group.description
+        dimensions = dict.fromkeys(_DIMENSIONS[word] for word in words if word in _DIMENSIONS)
+        return "+".join(dimensions) or group.description
     distances = set(np.diff(group.ranks).tolist())
     if len(distances) != 1 or len(group.ranks) >= world:
         return ""
@@ -103,28 +103,28 @@ def dimension_of(group: Group, world: int) -> str:
 
 def exposed_communication(sections: Sections) -> pyarrow.Table:
     """Return the table `exposed_communication`."""
-    found, (groups, of_record) = sections.matched, sections.groups
+    meetings, (groups, of_record) = sections.matched, sections.groups
     names = sections.codes("collectives", "name").astype(np.int64)
-    which, first = _core.group([of_record, names])
+    cell, first = _core.group([of_record, names])
     duration, size = (sections.numbers("collectives", name) for name in ("duration_ns", "bytes"))
     # How long each took once all were there; of what no other rank is known to have run, all that it took.
     transfer = duration.copy()
-    transfer[found.rows] = found.shortest_ns[found.place]
+    transfer[meetings.rows] = meetings.shortest_ns[meetings.place]
     split = np.zeros(len(first), dtype=bool)
-    split[which[found.rows]] = True
+    split[cell[meetings.rows]] = True
     row = sections.rows("collectives").astype(np.int64)
-    _, each = _core.group([which.astype(np.int64), row])
+    _, rank_cells = _core.group([cell.astype(np.int64), row])
     # Steps of a rank in which it is: over these, means are comparable to step times.
-    of_step, in_step = _core.group([which.astype(np.int64), row, sections.numbers("collectives", "step")])
+    of_step, in_step = _core.group([cell.astype(np.int64), row, sections.numbers("collectives", "step")])
     exposed = sections.exposed_ns(of_step)
-    steps = np.bincount(which[in_step], minlength=len(first)).astype(np.float64)
+    steps = np.bincount(cell[in_step], minlength=len(first)).astype(np.float64)
 
     def mean(values: NDArray[Any]) -> NDArray[np.float64]:
-        return np.asarray(np.bincount(which, weights=values, minlength=len(first)) / steps)
+        return np.asarray(np.bincount(cell, weights=values, minlength=len(first)) / steps)
 
     step_ns = np.maximum(sections.step_ns, 1)[row]
     texts = sections.texts("collectives", "name", first)
-    of_group = [groups[place] if place >= 0 else None for place in of_record[first].tolist()]
+    of_group = [groups[number] if number >= 0 else None for number in of_record[first].tolist()]
     factors = np.array([
         bus_factor(name or "", group.size if group else -1) for name, group in zip(texts, of_group, strict=True)
     ])  # fmt: skip
@@ -138,8 +138,8 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
         ],
         "size": np.array([group.size if group else -1 for group in of_group]),
         "name": texts,
-        "ranks": np.bincount(which[each], minlength=len(first)),
-        "calls": mean(np.ones(len(which))),
+        "ranks": np.bincount(cell[rank_cells], minlength=len(first)),
+        "calls": mean(np.ones(len(cell))),
         "bytes": np.where(moved > 0, moved, np.nan),
         "total_ns": mean(duration),
         "transfer_ns": transfers,
@@ -159,10 +159,10 @@ def links(sections: Sections) -> pyarrow.Table:
         for pair in zip(_groups_of_two(sections), _sends_and_receives(sections), strict=True)
     )
     names = sections.codes("collectives", "name").astype(np.int64)[record]
-    which, first = _core.group([rank, peer, names])
-    count = np.bincount(which, minlength=len(first))
+    pair_of_record, first = _core.group([rank, peer, names])
+    count = np.bincount(pair_of_record, minlength=len(first))
     size, time_ns = (
-        medians_of(which, values, len(first))
+        medians_of(pair_of_record, values, len(first))
         for values in (np.maximum(sections.numbers("collectives", "bytes")[record], 0), transfer)
     )
     # Sizes of the same power of two are compared.
@@ -177,8 +177,8 @@ def links(sections: Sections) -> pyarrow.Table:
     columns: dict[str, Any] = {
         "rank": rank[first],
         "peer": peer[first],
-        "host": [hosts[one] for one in row.tolist()],
-        "peer_host": [hosts[one] for one in peer_row.tolist()],
+        "host": [hosts[rank_row] for rank_row in row.tolist()],
+        "peer_host": [hosts[rank_row] for rank_row in peer_row.tolist()],
         "name": sections.texts("collectives", "name", record[first]),
         "transfers": count,
         "bytes": np.where(size > 0, size, -1),
@@ -192,21 +192,21 @@ def links(sections: Sections) -> pyarrow.Table:
 
 def _groups_of_two(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     """The collectives of groups of two: both ranks, a record, and how long the transfer took once both were there."""
-    found = sections.matched
-    chosen = np.flatnonzero((sections.group_sizes[found.first] == 2) & (found.count == 2))
-    begin = np.append(0, np.cumsum(found.count))[chosen].astype(np.int64)
-    ranks = np.sort([sections.ranks[found.rank[begin]], sections.ranks[found.rank[begin + 1]]], axis=0)
-    return ranks[0], ranks[1], found.first[chosen], found.shortest_ns[chosen]
+    meetings = sections.matched
+    chosen = np.flatnonzero((sections.group_sizes[meetings.first] == 2) & (meetings.count == 2))
+    begin = np.append(0, np.cumsum(meetings.count))[chosen].astype(np.int64)
+    ranks = np.sort([sections.ranks[meetings.rank[begin]], sections.ranks[meetings.rank[begin + 1]]], axis=0)
+    return ranks[0], ranks[1], meetings.first[chosen], meetings.shortest_ns[chosen]
 
 
 def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     """The sends whose receives were recorded too: sender, receiver, the record of the send, and the shorter of the two transfers."""
-    own = sections.ranks[sections.rows("collectives")]
+    rank = sections.ranks[sections.rows("collectives")]
     peer, step = sections.numbers("collectives", "peer"), sections.numbers("collectives", "step")
     sent, received = (sections.is_named(name) & (peer >= 0) for name in ("send", "recv"))
     record = np.flatnonzero(sent | received)
     outward = sent[record]
-    keys = [np.where(outward, own[record], peer[record]), np.where(outward, peer[record], own[record])]
+    keys = [np.where(outward, rank[record], peer[record]), np.where(outward, peer[record], rank[record])]
     keys += [sections.groups[1][record], step[record]]
     series, _ = _core.group([np.ascontiguousarray(key) for key in keys])
     # In order of time on either side, where both sides have equally many.
@@ -218,19 +218,19 @@ def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     out, back = record[outward], record[~outward]
     duration = sections.numbers("collectives", "duration_ns")
     shorter = np.minimum(duration[out], duration[back])
-    return own[out], own[back], out, np.minimum(shorter, _both_there_ns(sections, out, back))
+    return rank[out], rank[back], out, np.minimum(shorter, _both_there_ns(sections, out, back))
 
 
-def _both_there_ns(sections: Sections, one: Rows, other: Rows) -> Rows:
+def _both_there_ns(sections: Sections, record: Rows, other: Rows) -> Rows:
     """How long two records of `collectives` overlap at most, as far as clocks tell; the largest number where these are not aligned, or nothing overlaps.
 
     A backend such as gloo has a send last until the program waits for it, long after the receiver has the message.
     """
-    longest = np.full(len(one), np.iinfo(np.int64).max)
-    if len(one) == 0:
+    longest = np.full(len(record), np.iinfo(np.int64).max)
+    if len(record) == 0:
         return longest
     clocks, row = aligned(sections), sections.rows("collectives")
-    known = np.array([line is not None for line in clocks.lines], dtype=bool)
+    is_aligned = np.array([line is not None for line in clocks.lines], dtype=bool)
     lines = np.array([(0.0, 0.0) if line is None else (line.offset_ns, line.drift) for line in clocks.lines])
     start, duration = (sections.numbers("collectives", name) for name in ("start_ns", "duration_ns"))
 
@@ -238,26 +238,26 @@ def _both_there_ns(sections: Sections, one: Rows, other: Rows) -> Rows:
         offset_ns, drift = lines[row[record]].T
         return np.asarray(offset_ns + time_ns * (1 + drift))
 
-    sides = (one, other)
+    sides = (record, other)
     begin = np.maximum(*(at(record, start[record]) for record in sides))
     end = np.minimum(*(at(record, start[record] + duration[record]) for record in sides))
-    error_ns = clocks.error_ns[row[one]] + clocks.error_ns[row[other]]
+    error_ns = clocks.error_ns[row[record]] + clocks.error_ns[row[other]]
     # A small message can be sent before its receive begins.
-    overlap = known[row[one]] & known[row[other]] & (end > begin)
+    overlap = is_aligned[row[record]] & is_aligned[row[other]] & (end > begin)
     return np.where(overlap, (end - begin + error_ns).astype(np.int64), longest)
 
 
 def coordinates_of(sections: Sections) -> dict[str, Rows]:
     """For each dimension of the job the place of each rank in its group, -1 for a rank that is in none."""
-    found: dict[str, Rows] = {}
-    for group in sorted(sections.known_groups, key=lambda one: len(one.ranks)):
+    coordinates: dict[str, Rows] = {}
+    for group in sorted(sections.known_groups, key=lambda group: len(group.ranks)):
         dimension = dimension_of(group, sections.world_size)
         if dimension and len(group.ranks) > 1:
-            places = found.setdefault(dimension, np.full(len(sections), -1, dtype=np.int64))
-            at = np.minimum(np.searchsorted(sections.ranks, group.ranks), len(sections) - 1)
-            here = sections.ranks[at] == np.array(group.ranks)
-            places[at[here]] = np.arange(len(group.ranks))[here]
-    return found
+            positions = coordinates.setdefault(dimension, np.full(len(sections), -1, dtype=np.int64))
+            rows = np.minimum(np.searchsorted(sections.ranks, group.ranks), len(sections) - 1)
+            here = sections.ranks[rows] == np.array(group.ranks)
+            positions[rows[here]] = np.arange(len(group.ranks))[here]
+    return coordinates
 
 
 def coordinates(sections: Sections) -> pyarrow.Table:
@@ -266,14 +266,14 @@ def coordinates(sections: Sections) -> pyarrow.Table:
     of_rank |= {name: sections.usual_of_steps(name) for name in PARTS}
     of_rank |= {"exposed_ns": sections.usual(*exposed_by_step(sections)), "late_ns": sections.late_ns}
     rows: dict[str, list[Any]] = {name: [] for name in COORDINATES.column_names}
-    for dimension, places in sorted(coordinates_of(sections).items()):
-        for place in range(int(places.max(initial=-1)) + 1):
-            here = places == place
+    for dimension, positions in sorted(coordinates_of(sections).items()):
+        for position in range(int(positions.max(initial=-1)) + 1):
+            here = positions == position
             rows["dimension"].append(dimension)
-            rows["coordinate"].append(place)
+            rows["coordinate"].append(position)
             rows["ranks"].append(int(here.sum()))
             for name, values in of_rank.items():
-                known = values[here & (values >= 0)]
-                rows[name].append(int(np.median(known)) if len(known) else -1)
+                present = values[here & (values >= 0)]
+                rows[name].append(int(np.median(present)) if len(present) else -1)
     numbers = {name: np.array(values, dtype=np.int64) for name, values in rows.items() if name != "dimension"}
     return to_arrow(COORDINATES, {"dimension": rows["dimension"], **numbers})

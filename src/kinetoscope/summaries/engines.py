@@ -47,12 +47,12 @@ def here(
 ) -> Iterator[Outcome[Result]]:
     """One item after the other, in this process."""
     _no_cluster("here", address)
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         try:
             outcome: Result | Exception = function(item)
         except Exception as error:  # noqa: BLE001  (the other items are still wanted)
             outcome = error
-        yield place, outcome
+        yield index, outcome
 
 
 def processes(
@@ -64,12 +64,12 @@ def processes(
     for _ in range(TOGETHER):
         if not left:
             return
-        for place, outcome in _pooled(function, left, _workers(workers, len(left))):
-            del left[place]
-            yield place, outcome
-    for place, item in left.items():
-        alone = list(_pooled(function, {place: item}, 1))
-        yield from alone or [(place, StateError("the process that read it was killed, several times"))]
+        for index, outcome in _pooled(function, left, _workers(workers, len(left))):
+            del left[index]
+            yield index, outcome
+    for index, item in left.items():
+        alone = list(_pooled(function, {index: item}, 1))
+        yield from alone or [(index, StateError("the process that read it was killed, several times"))]
 
 
 def _pooled(
@@ -84,17 +84,17 @@ def _pooled(
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
         # A pool is broken at once if a process dies while items are still handed to it.
-        places = {}
+        index_of = {}
         with suppress(BrokenProcessPool):
-            for place, item in items.items():
-                places[pool.submit(function, item)] = place
-        for future in as_completed(places):
+            for index, item in items.items():
+                index_of[pool.submit(function, item)] = index
+        for future in as_completed(index_of):
             error = future.exception()
             if isinstance(error, BrokenProcessPool):
                 continue
             if error is not None and not isinstance(error, Exception):
                 raise error
-            yield places[future], future.result() if error is None else error
+            yield index_of[future], future.result() if error is None else error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -118,23 +118,23 @@ def dask(
         client = opened.enter_context(Client(cluster, set_as_default=False))
         # Dask runs again what was lost with a worker, several times; items that raise are not tried again.
         futures = client.map(function, items, pure=False)
-        places = {future.key: place for place, future in enumerate(futures)}
+        index_of = {future.key: index for index, future in enumerate(futures)}
         suspects: dict[int, Exception] = {}
         for future in as_completed(futures, loop=client.loop):
             failure = future.exception()
             if isinstance(failure, KilledWorker):
-                suspects[places[future.key]] = failure
+                suspects[index_of[future.key]] = failure
             else:
-                yield places[future.key], future.result() if failure is None else failure
+                yield index_of[future.key], future.result() if failure is None else failure
             future.release()
         # Dask blames all that a dead worker had been given. Of several, each shows alone whether it was the one.
-        for place, failure in suspects.items():
+        for index, failure in suspects.items():
             if len(suspects) > 1:
-                future = client.submit(function, items[place], pure=False)
+                future = client.submit(function, items[index], pure=False)
                 failure = future.exception()
-                yield place, future.result() if failure is None else failure
+                yield index, future.result() if failure is None else failure
             else:
-                yield place, failure
+                yield index, failure
 
 
 def ray(
@@ -145,8 +145,8 @@ def ray(
         import ray as cluster
     except ImportError as error:
         raise _missing("ray") from error
-    own = not cluster.is_initialized()
-    if own:
+    started_here = not cluster.is_initialized()
+    if started_here:
         processors = None if address else _workers(workers, len(items))
         if address is None:
             # A cluster for one command reports nothing to anybody.
@@ -154,19 +154,19 @@ def ray(
         cluster.init(address, num_cpus=processors, include_dashboard=False, log_to_driver=False)
     try:
         remote = cluster.remote(max_retries=TOGETHER)(function)
-        waiting = {remote.remote(item): place for place, item in enumerate(items)}
+        waiting = {remote.remote(item): index for index, item in enumerate(items)}
         while waiting:
             (done, *_), _ = cluster.wait([*waiting])
-            place = waiting.pop(done)
+            index = waiting.pop(done)
             try:
                 outcome: Result | Exception = cluster.get(done)
             except cluster.exceptions.RayTaskError as error:
                 outcome = error.cause
             except cluster.exceptions.RayError as error:
                 outcome = error
-            yield place, outcome
+            yield index, outcome
     finally:
-        if own:
+        if started_here:
             cluster.shutdown()
 
 

@@ -42,21 +42,19 @@ def examine_job(sections: Sections) -> Report:
     if whole_ns <= 0 or len(sections) < 2:
         return Report((), (), Unit.STEP, count, whole_ns)
     late, ranks = _stragglers(sections, whole_ns)
-    found = [
+    findings = [
         *late,
         _irregular(sections, ranks, whole_ns),
         _unbalanced(sections, step_ns, count),
         _slow_link(sections, whole_ns),
         _exposed(sections, step_ns, count),
     ]
-    return Report(
-        ranked([one for one in found if one is not None])[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns
-    )
+    return Report(ranked([*filter(None, findings)])[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns)
 
 
 def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Finding], list[int]]:
     """The hosts and ranks for which the others wait and without which, as a replay says, most is gained; and all these ranks."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     late: list[int] = []
     gained = 0.0
     for host, ranks, late_ns in late_hosts(sections):
@@ -64,20 +62,20 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Finding], list[
         gain, gained = gain_without(sections, late) - gained, gain_without(sections, late)
         who = f"the {len(ranks)} ranks of {host} ({', '.join(map(str, ranks[:_MOST_NAMED]))}{', ...' if len(ranks) > _MOST_NAMED else ''})"
         share = 100.0 * late_ns / max(1, int(sections.step_ns[np.searchsorted(sections.ranks, ranks[0])]))
-        found.append(late_finding(who, ranks[0], share, int(0.01 * max(gain, 0.0) * whole_ns)))
+        findings.append(late_finding(who, ranks[0], share, int(0.01 * max(gain, 0.0) * whole_ns)))
     rows = [row for row in stragglers(sections).to_pylist() if row["rank"] not in late][:_MOST_REPLAYED]
     percents = _gains(sections, [row["rank"] for row in rows])
     rows.sort(key=lambda row: -percents.get(row["rank"], 0.0))
     for row in rows:
         # Whoever is late because it waits for one of those before, or is slow beside it, is not named, too.
         together = gain_without(sections, [*late, row["rank"]])
-        if len(found) == _MOST_STRAGGLERS or (late and together < gained + LEAST_LATE_PERCENT):
+        if len(findings) == _MOST_STRAGGLERS or (late and together < gained + LEAST_LATE_PERCENT):
             continue
         gained = together
         late.append(row["rank"])
         percent = percents.get(row["rank"])
         share = row["late_percent"] * (1.0 if row["persistent"] else row["steps_percent"] / 100)
-        found.append(
+        findings.append(
             late_finding(
                 f"rank {row['rank']}",
                 row["rank"],
@@ -88,7 +86,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Finding], list[
                 persistent=bool(row["persistent"]),
             )
         )
-    return found, late
+    return findings, late
 
 
 def _gains(sections: Sections, ranks: list[int]) -> dict[int | None, float]:
@@ -185,8 +183,8 @@ def _exposed(sections: Sections, step_ns: int, steps: int) -> Finding | None:
         late = ((100.0 * most["waited_ns"] / most["total_ns"], "%"),)
     computed = 100.0 * parts["compute_ns"] / step_ns
     # What is waiting for late ranks is gained where these are not late, and not by less communication.
-    known = [row for row in rows if row["waited_ns"] is not None and row["total_ns"] > 0]
+    with_waits = [row for row in rows if row["waited_ns"] is not None and row["total_ns"] > 0]
     total = sum(row["total_ns"] for row in rows)
-    waiting = sum(row["waited_ns"] for row in known) / total if total > 0 else 0.0
+    waiting = sum(row["waited_ns"] for row in with_waits) / total if total > 0 else 0.0
     gain_ns = int(parts["communication_ns"] * (1.0 - min(1.0, waiting))) * steps
     return exposed_finding(share, name, late, computed, gain_ns)

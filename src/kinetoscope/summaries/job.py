@@ -160,7 +160,7 @@ class Job:
 
         records = self._sections.records(name)
         rank = number_array(self._sections.ranks[self._sections.rows(name)])
-        return pa.table({"rank": rank} | {one: records[one] for one in SECTIONS[name].column_names})
+        return pa.table({"rank": rank} | {name: records[name] for name in SECTIONS[name].column_names})
 
     @cached_property
     def report(self) -> Report:
@@ -175,16 +175,16 @@ class Job:
             np.setdiff1d(np.arange(self._sections.world_size), ranks) if (ranks >= 0).all() else ranks[:0]
         )
         apart = ranks[recorded_apart(self._sections)]
-        found = [*self._sections.unread]
+        sentences = [*self._sections.unread]
         if len(missing):
-            found.append(
+            sentences.append(
                 f"{len(self):,} of {self._sections.world_size:,} ranks {units.noun(len(self), 'has', 'have')} a summary here; without one: {_named(missing)}."
             )
         if len(apart):
-            found.append(
+            sentences.append(
                 f"When {_named(apart)} recorded, the other ranks of the machine did not: pass the summaries of one run."
             )
-        return found
+        return sentences
 
     def findings(self) -> pyarrow.Table:
         """Return what makes the job slow as a table, with the columns of `findings` of a trace."""
@@ -230,10 +230,10 @@ class Job:
         """
         if by not in _BY:
             raise ArgumentError(f"by={by!r} is not valid: use {' or '.join(map(repr, _BY))}")
-        found = self._sections
-        of_step = found.kinds[1] if by == "kind" else np.zeros(len(found.rows("steps")), dtype=np.int64)
-        _, first = _core.group([found.rows("steps"), of_step])
-        rank = found.rows("steps")[first] if by == "kind" else np.arange(len(self))
+        sections = self._sections
+        of_step = sections.kinds[1] if by == "kind" else np.zeros(len(sections.rows("steps")), dtype=np.int64)
+        _, first = _core.group([sections.rows("steps"), of_step])
+        rank = sections.rows("steps")[first] if by == "kind" else np.arange(len(self))
         kind = of_step[first] if by == "kind" else np.zeros(len(self), dtype=np.int64)
         order = np.lexsort((kind, rank))
         rank, kind = rank[order], kind[order]
@@ -241,40 +241,40 @@ class Job:
         def usual(rows: Rows, steps: Rows, values: Rows) -> Rows:
             """What a step of each row of the table usually has."""
             if by == "rank":
-                return found.usual(rows, steps, values)
-            at = found.at_steps(rows, steps, of_step)
-            known = at >= 0
-            cell = np.searchsorted(rank * width + kind, (rows * width + at)[known])
-            return medians_of(cell, values[known], len(rank))
+                return sections.usual(rows, steps, values)
+            kind_of_record = sections.at_steps(rows, steps, of_step)
+            is_step = kind_of_record >= 0
+            cell = np.searchsorted(rank * width + kind, (rows * width + kind_of_record)[is_step])
+            return medians_of(cell, values[is_step], len(rank))
 
         width = int(of_step.max(initial=0)) + 1
-        records, steps = found.rows("steps"), found.numbers("steps", "step")
-        less, places = less_waiting(found), self._places()
+        records, steps = sections.rows("steps"), sections.numbers("steps", "step")
+        less, coordinates = less_waiting(sections), self._places()
         columns: dict[str, Any] = {
-            "rank": found.ranks[rank],
+            "rank": sections.ranks[rank],
             "host": self.summaries["host"].take(number_array(rank)).to_pylist(),
-            "coordinates": [places[row] for row in rank.tolist()],
+            "coordinates": [coordinates[row] for row in rank.tolist()],
             "device": self.summaries["device"].take(number_array(rank)).to_pylist(),
             "step_kind": kind if by == "kind" else np.full(len(rank), -1),
             "steps": np.bincount(
                 np.searchsorted(rank * width + kind, records * width + of_step), minlength=len(rank)
             ),
-            "step_ns": usual(records, steps, found.numbers("steps", "duration_ns")),
-            "exposed_ns": usual(*exposed_by_step(found)),
-            "late_ns": usual(*found.late_by_step),
+            "step_ns": usual(records, steps, sections.numbers("steps", "duration_ns")),
+            "exposed_ns": usual(*exposed_by_step(sections)),
+            "late_ns": usual(*sections.late_by_step),
             "holds_up_ns": usual(*less),
             "memory_bytes": self._largest("memory", "bytes")[rank],
-            "findings": np.bincount(found.rows("findings"), minlength=len(self))[rank],
-            "losses": np.bincount(found.rows("losses"), minlength=len(self))[rank],
+            "findings": np.bincount(sections.rows("findings"), minlength=len(self))[rank],
+            "losses": np.bincount(sections.rows("losses"), minlength=len(self))[rank],
             "source": self.summaries["source"].take(number_array(rank)).to_pylist(),
         }
-        columns |= {name: usual(records, steps, found.numbers("steps", name)) for name in PARTS}
+        columns |= {name: usual(records, steps, sections.numbers("steps", name)) for name in PARTS}
         table = to_arrow(RANKS, columns)
         # It may be -1, which is null elsewhere.
         alone = ~np.isin(rank, less[0])
-        at = table.schema.get_field_index("holds_up_ns")
+        column = table.schema.get_field_index("holds_up_ns")
         held = number_array(columns["holds_up_ns"], absent=alone)
-        return table.set_column(at, table.schema.field(at), held)
+        return table.set_column(column, table.schema.field(column), held)
 
     def step_kinds(self) -> pyarrow.Table:
         """Return the table `step_kinds`: the kinds of steps of the job, those with most time first."""
@@ -286,17 +286,17 @@ class Job:
 
     def _places(self) -> list[str | None]:
         """The coordinates of each rank, as text."""
-        found = sorted(coordinates_of(self._sections).items())
+        dimensions = sorted(coordinates_of(self._sections).items())
         return [
-            " ".join(f"{name}={places[row]}" for name, places in found if places[row] >= 0) or None
+            " ".join(f"{name}={index[row]}" for name, index in dimensions if index[row] >= 0) or None
             for row in range(len(self))
         ]
 
     def _largest(self, section: str, name: str) -> NDArray[np.int64]:
         """The largest number of a section of each rank; -1 without."""
-        found = np.full(len(self), -1, dtype=np.int64)
-        np.maximum.at(found, self._sections.rows(section), self._sections.numbers(section, name))
-        return found
+        largest = np.full(len(self), -1, dtype=np.int64)
+        np.maximum.at(largest, self._sections.rows(section), self._sections.numbers(section, name))
+        return largest
 
 
 def _named(ranks: NDArray[np.int64]) -> str:
@@ -315,8 +315,8 @@ def _step_kinds(sections: Sections) -> pyarrow.Table:
     whole_ns = np.bincount(kind, weights=duration, minlength=len(operators))
     slowest = np.array(
         [
-            max(np.flatnonzero(kind[first] == one).tolist(), key=of_rank.__getitem__)
-            for one in range(len(operators))
+            max(np.flatnonzero(kind[first] == number).tolist(), key=of_rank.__getitem__)
+            for number in range(len(operators))
         ],
         dtype=np.int64,
     )
@@ -328,7 +328,7 @@ def _step_kinds(sections: Sections) -> pyarrow.Table:
         "step_ns": medians_of(kind[first], of_rank, len(operators)),
         "slowest_rank": sections.ranks[rows[first[slowest]]],
         "slowest_ns": of_rank[slowest],
-        "operators": np.array([typical_operators(one) for one in operators], dtype=np.int64),
+        "operators": np.array([typical_operators(of_kind) for of_kind in operators], dtype=np.int64),
         "most_of": most_of(operators),
     }
     return to_arrow(STEP_KINDS, columns)
@@ -336,42 +336,42 @@ def _step_kinds(sections: Sections) -> pyarrow.Table:
 
 def _durations(sections: Sections) -> pyarrow.Table:
     """Return the table `durations`."""
-    places: dict[tuple[str, str], int] = {}
+    row_of: dict[tuple[str, str], int] = {}
     empty = np.zeros(0, dtype=np.int64)
-    found = Sketches(empty, empty.astype(np.int16), empty, empty)
+    sketches = Sketches(empty, empty.astype(np.int16), empty, empty)
     on_ranks: list[int] = []
     for records in sections.batches("sketches"):
         group, first = _core.group([codes_of(records[column]) for column in ("kind", "name")])
         kinds, names = (records[column].take(number_array(first)).to_pylist() for column in ("kind", "name"))
-        place = np.array(
-            [places.setdefault(key, len(places)) for key in zip(kinds, names, strict=True)], dtype=np.int64
+        rows = np.array(
+            [row_of.setdefault(key, len(row_of)) for key in zip(kinds, names, strict=True)], dtype=np.int64
         )
-        on_ranks += [0] * (len(places) - len(on_ranks))
-        _, each = _core.group([group, to_numpy(records["row"]).astype(np.int32)])
-        for one, count in zip(
-            place.tolist(), np.bincount(group[each], minlength=len(first)).tolist(), strict=True
+        on_ranks += [0] * (len(row_of) - len(on_ranks))
+        _, rank_groups = _core.group([group, to_numpy(records["row"]).astype(np.int32)])
+        for row, count in zip(
+            rows.tolist(), np.bincount(group[rank_groups], minlength=len(first)).tolist(), strict=True
         ):
-            on_ranks[one] += count
-        found = found.joined(
+            on_ranks[row] += count
+        sketches = sketches.joined(
             Sketches(
-                place[group],
+                rows[group],
                 integers(records["bucket"]).astype(np.int16),
                 integers(records["count"]),
                 integers(records["total_ns"]),
             )
         )
-    groups = len(places)
-    of_group = found.group.astype(np.int32)
-    total = _core.group_sums(of_group, groups, found.total)
+    groups = len(row_of)
+    of_group = sketches.group.astype(np.int32)
+    total = _core.group_sums(of_group, groups, sketches.total)
     columns: dict[str, Any] = {
-        "kind": [kind for kind, _ in places],
-        "name": [name for _, name in places],
+        "kind": [kind for kind, _ in row_of],
+        "name": [name for _, name in row_of],
         "ranks": np.array(on_ranks, dtype=np.int64),
-        "count": _core.group_sums(of_group, groups, found.count),
+        "count": _core.group_sums(of_group, groups, sketches.count),
         "total_ns": total,
     }
     columns |= {
-        column: found.quantile(part, groups)
+        column: sketches.quantile(part, groups)
         for column, part in (("median_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99))
     }
     return to_arrow(DURATIONS, columns, np.argsort(-total, kind="stable"))
@@ -414,10 +414,10 @@ def summarize(
     names = [os.fspath(source) for source in sources]
     written: dict[Path, str] = {}
     failed: dict[int, Exception] = {}
-    for place, outcome in engine_of(engine)(summarized, names, workers=workers, address=address):
-        source = names[place]
+    for index, outcome in engine_of(engine)(summarized, names, workers=workers, address=address):
+        source = names[index]
         if isinstance(outcome, Exception):
-            failed[place] = outcome
+            failed[index] = outcome
         else:
             for rank, summary in outcome.items():
                 alone = f"{os.path.basename(source).partition('.')[0]}{SUFFIX}"

@@ -68,19 +68,19 @@ STRAGGLERS = Table(
 
 def collective_arrivals(sections: Sections) -> pyarrow.Table:
     """Return the table `collective_arrivals`."""
-    found = sections.meetings
+    meetings = sections.meetings
     groups, of_record = sections.groups
     columns: dict[str, Any] = {
-        name: sections.numbers("collectives", name)[found.first] for name in ("step", "number", "bytes")
+        name: sections.numbers("collectives", name)[meetings.first] for name in ("step", "number", "bytes")
     }
     columns |= {
-        "group": [groups[place].name for place in of_record[found.first].tolist()],
-        "name": sections.texts("collectives", "name", found.first),
-        "ranks": found.count,
-        "last_rank": sections.ranks[found.last],
-        "late_ns": found.late_ns,
-        "waited_ns": found.waited_ns,
-        "transfer_ns": found.shortest_ns,
+        "group": [groups[number].name for number in of_record[meetings.first].tolist()],
+        "name": sections.texts("collectives", "name", meetings.first),
+        "ranks": meetings.count,
+        "last_rank": sections.ranks[meetings.last],
+        "late_ns": meetings.late_ns,
+        "waited_ns": meetings.waited_ns,
+        "transfer_ns": meetings.shortest_ns,
     }
     return to_arrow(ARRIVALS, columns)
 
@@ -92,17 +92,19 @@ def stragglers(sections: Sections) -> pyarrow.Table:
     third of them, or in single ones if these come to 1 % of all. Of few steps, none is: two ranks need nine of them, eight ranks four. A rank that is late with others because it waited for them is none.
     """
     row, step, late = less_waiting(sections)
-    found = late_ranks(row, step, late, sections.step_ns)
-    rows = np.array([one.row for one in found], dtype=np.int64)
-    phases, longer = _phases(sections, rows, np.array([one.late_ns for one in found], dtype=np.int64))
+    ranks_late = late_ranks(row, step, late, sections.step_ns)
+    rows = np.array([rank.row for rank in ranks_late], dtype=np.int64)
+    phases, longer = _phases(sections, rows, np.array([rank.late_ns for rank in ranks_late], dtype=np.int64))
     steps = len(np.unique(step))
     columns: dict[str, Any] = {
         "rank": sections.ranks[rows],
-        "late_ns": np.array([one.late_ns for one in found], dtype=np.int64),
-        "late_percent": np.array([100.0 * one.late_ns / max(sections.step_ns[one.row], 1) for one in found]),
-        "score": np.array([one.score for one in found]),
+        "late_ns": np.array([rank.late_ns for rank in ranks_late], dtype=np.int64),
+        "late_percent": np.array(
+            [100.0 * rank.late_ns / max(sections.step_ns[rank.row], 1) for rank in ranks_late]
+        ),
+        "score": np.array([rank.score for rank in ranks_late]),
         "steps_percent": 100.0 * latest_in(row, step, late, len(sections))[rows] / max(1, steps),
-        "persistent": np.array([one.persistent for one in found], dtype=np.int8),
+        "persistent": np.array([rank.persistent for rank in ranks_late], dtype=np.int8),
         "phase": phases,
         "extra_ns": longer,
     }
@@ -122,13 +124,13 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
     order = np.lexsort((waited, host, step))
     last = np.append((np.diff(step[order]) != 0) | (np.diff(host[order]) != 0), True)[: len(order)]
     longest = order[last]
-    step_ns = np.array([int(np.median(sections.step_ns[host_of_row == at])) for at in range(len(hosts))])
-    found = late_ranks(*less_waiting_of(host[longest], step[longest], waited[longest]), step_ns)
-    ranks = [[int(rank) for rank in sections.ranks[host_of_row == at]] for at in range(len(hosts))]
+    step_ns = np.array([int(np.median(sections.step_ns[host_of_row == row])) for row in range(len(hosts))])
+    hosts_late = late_ranks(*less_waiting_of(host[longest], step[longest], waited[longest]), step_ns)
+    ranks = [[int(rank) for rank in sections.ranks[host_of_row == row]] for row in range(len(hosts))]
     return [
-        (str(hosts[one.row]), ranks[one.row], one.late_ns)
-        for one in found
-        if one.persistent and len(ranks[one.row]) > 1 and hosts[one.row]
+        (str(hosts[late_host.row]), ranks[late_host.row], late_host.late_ns)
+        for late_host in hosts_late
+        if late_host.persistent and len(ranks[late_host.row]) > 1 and hosts[late_host.row]
     ]
 
 
@@ -177,22 +179,22 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
 
 def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | None], Rows]:
     """What takes each of some ranks longer than the median rank, and how much longer in a step; see `late_part`."""
-    each = {phase: sections.usual_of_steps(f"{phase}_ns") for phase in _OWN_PARTS}
-    each[_NETWORK] = _transfer_ns(sections)
+    phase_ns = {phase: sections.usual_of_steps(f"{phase}_ns") for phase in _OWN_PARTS}
+    phase_ns[_NETWORK] = _transfer_ns(sections)
     phases: list[str | None] = []
     longer = np.zeros(len(rows), dtype=np.int64)
-    for at, (row, late) in enumerate(zip(rows.tolist(), late_ns.tolist(), strict=True)):
-        extra = {phase: int(values[row] - middle(values)[0]) for phase, values in each.items()}
+    for index, (row, late) in enumerate(zip(rows.tolist(), late_ns.tolist(), strict=True)):
+        extra = {phase: int(values[row] - middle(values)[0]) for phase, values in phase_ns.items()}
         nearest = late_part(extra, late)
         phases.append(nearest)
-        longer[at] = max(extra[nearest] if nearest else max(extra.values()), 0)
+        longer[index] = max(extra[nearest] if nearest else max(extra.values()), 0)
     return phases, longer
 
 
 def _transfer_ns(sections: Sections) -> Rows:
     """How long the transfers of a step of each rank take once all ranks have arrived."""
-    found = sections.meetings
-    transfers = sections.by_step(found.rows, found.shortest_ns[found.place], np.add)
+    meetings = sections.meetings
+    transfers = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], np.add)
     return np.maximum(sections.usual(*transfers), 0)
 
 

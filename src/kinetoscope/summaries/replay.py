@@ -43,17 +43,17 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
     """
     replay = _replay(sections)
     recorded_ns, replayed_ns = replay.recorded_ns(), replay.step_ns(replay.own_ns)
-    known = recorded_ns > 0 and replayed_ns > 0 and len(replay.own_ns) > 0
+    can_replay = recorded_ns > 0 and replayed_ns > 0 and len(replay.own_ns) > 0
     shorter = np.minimum(replay.own_ns, replay.usual_ns)
-    found = []
-    for rank in (-1, *ranks) if known else ():
+    replays = []
+    for rank in (-1, *ranks) if can_replay else ():
         late = replay.rank == np.searchsorted(sections.ranks, rank) if rank >= 0 else True
-        found.append((rank, replay.step_ns(np.where(late, shorter, replay.own_ns))))
-    without = np.array([step_ns for _, step_ns in found], dtype=np.int64)
+        replays.append((rank, replay.step_ns(np.where(late, shorter, replay.own_ns))))
+    without = np.array([step_ns for _, step_ns in replays], dtype=np.int64)
     columns: dict[str, Any] = {
-        "rank": np.array([rank for rank, _ in found], dtype=np.int64),
-        "step_ns": np.full(len(found), recorded_ns),
-        "replayed_ns": np.full(len(found), replayed_ns),
+        "rank": np.array([rank for rank, _ in replays], dtype=np.int64),
+        "step_ns": np.full(len(replays), recorded_ns),
+        "replayed_ns": np.full(len(replays), replayed_ns),
         "without_ns": without,
         "gain_percent": 100.0 * (replayed_ns - without) / max(replayed_ns, 1),
     }

@@ -111,15 +111,15 @@ class Sections:
         first = next((table for file in files if (table := attempt(file)) is not None), None)
         if first is None:
             raise unread[files[0]]
-        others = files[len(unread) + 1 :]
+        later_files = files[len(unread) + 1 :]
         columns = [name for name in first.column_names if name != _LARGE]
         with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
-            tables = [first.select(columns), *readers.map(lambda file: attempt(file, columns), others)]
-        made = cls(
+            tables = [first.select(columns), *readers.map(lambda file: attempt(file, columns), later_files)]
+        sections = cls(
             [table for table in tables if table is not None], [file for file in files if file not in unread]
         )
-        made.unread = [str(unread[file]) for file in files if file in unread]
-        return made
+        sections.unread = [str(unread[file]) for file in files if file in unread]
+        return sections
 
     def __len__(self) -> int:
         """The number of ranks."""
@@ -128,7 +128,7 @@ class Sections:
     def _ordered(self, tables: Sequence[pyarrow.Table]) -> list[pyarrow.Table]:
         """The rows of some tables, in order of rank."""
         rows = [table.slice(row, 1) for table in tables for row in range(table.num_rows)]
-        return [rows[place] for place in self._order]
+        return [rows[position] for position in self._order]
 
     def records(self, name: str) -> dict[str, pyarrow.Array]:
         """The columns of a section of all ranks, and `row`: for each record the row of its rank in `summaries`.
@@ -164,8 +164,8 @@ class Sections:
         """Return the cached value for `key`, which `make` computes the first time; for what several tables need."""
         if key not in self._made:
             self._made[key] = make()
-        made: Made = self._made[key]
-        return made
+        value: Made = self._made[key]
+        return value
 
     def rows(self, name: str) -> Rows:
         """For each record of a section the row of its rank in `summaries`."""
@@ -182,8 +182,8 @@ class Sections:
 
     def texts(self, name: str, column: str, rows: NDArray[Any]) -> list[str | None]:
         """Some values of a column of texts of a section."""
-        found: list[str | None] = self.records(name)[column].take(number_array(rows)).to_pylist()
-        return found
+        texts: list[str | None] = self.records(name)[column].take(number_array(rows)).to_pylist()
+        return texts
 
     def identity(self, name: str) -> Rows:
         """A column of integers of `summaries`, -1 for null."""
@@ -205,8 +205,8 @@ class Sections:
         medians, count = medians_of(cell, values, len(first)), _core.group_counts(cell, len(first))
         whose = rows[first].astype(np.int32)
         number = _core.group_sums(whose, len(self), count)
-        whole = _core.group_sums(whose, len(self), medians * count)
-        return np.where(number > 0, whole // np.maximum(number, 1), -1)
+        totals = _core.group_sums(whose, len(self), medians * count)
+        return np.where(number > 0, totals // np.maximum(number, 1), -1)
 
     def usual_of_steps(self, name: str) -> Rows:
         """The same of a column of the section `steps`."""
@@ -231,9 +231,9 @@ class Sections:
             steps: Its number.
             of_records: What is said of each record.
         """
-        own, number = self.rows("steps"), self.numbers("steps", "step")
-        which, first = _core.group([np.concatenate((own, rows)), np.concatenate((number, steps))])
-        return np.append(of_records, np.full(len(rows), -1))[first][which[len(own) :]]
+        recorded_rows, number = self.rows("steps"), self.numbers("steps", "step")
+        cells, first = _core.group([np.concatenate((recorded_rows, rows)), np.concatenate((number, steps))])
+        return np.append(of_records, np.full(len(rows), -1))[first][cells[len(recorded_rows) :]]
 
     @cached_property
     def step_ns(self) -> Rows:
@@ -248,26 +248,26 @@ class Sections:
         """
         row, kind = self.rows("steps"), self.numbers("steps", "kind")
         cell, first = _core.group([np.ascontiguousarray(row), kind])
-        own = list(zip(row[first].tolist(), kind[first].tolist(), strict=True))
+        kinds_of_ranks = list(zip(row[first].tolist(), kind[first].tolist(), strict=True))
         records = self.records("step_kinds")
         operators: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
         columns = (records[name].to_pylist() for name in ("row", "kind", "name", "count", "mean_ns"))
-        for one, number, name, count, mean_ns in zip(*columns, strict=True):
-            operators.setdefault((one, number), {})[name] = (count, mean_ns)
+        for rank_row, number, name, count, mean_ns in zip(*columns, strict=True):
+            operators.setdefault((rank_row, number), {})[name] = (count, mean_ns)
         numbers: list[list[int]] = [[] for _ in range(len(self))]
-        for one, number in own:
-            numbers[one].append(number)
+        for rank_row, number in kinds_of_ranks:
+            numbers[rank_row].append(number)
         merged = merged_kinds([
-            KindsOfRun(of_rank, {number: operators.get((one, number), {}) for number in of_rank})
-            for one, of_rank in enumerate(numbers)
+            KindsOfRun(of_rank, {number: operators.get((rank_row, number), {}) for number in of_rank})
+            for rank_row, of_rank in enumerate(numbers)
         ])  # fmt: skip
-        place = {member: at for at, (_, members) in enumerate(merged) for member in members}
-        at = np.array([place[member] for member in own], dtype=np.int64)[cell]
-        time_ns = np.bincount(at, weights=self.numbers("steps", "duration_ns"), minlength=len(merged))
+        merged_number = {member: number for number, (_, members) in enumerate(merged) for member in members}
+        job_kind = np.array([merged_number[member] for member in kinds_of_ranks], dtype=np.int64)[cell]
+        time_ns = np.bincount(job_kind, weights=self.numbers("steps", "duration_ns"), minlength=len(merged))
         order = np.argsort(-time_ns, kind="stable")
         of_place = np.empty(len(merged), dtype=np.int64)
         of_place[order] = np.arange(len(merged))
-        return [merged[one][0] for one in order.tolist()], of_place[at]
+        return [merged[number][0] for number in order.tolist()], of_place[job_kind]
 
     @cached_property
     def world_size(self) -> int:
@@ -289,12 +289,12 @@ class Sections:
     @cached_property
     def known_groups(self) -> list[Group]:
         """All process groups whose ranks are known, each once."""
-        found: dict[tuple[str, tuple[int, ...]], Group] = {}
+        groups: dict[tuple[str, tuple[int, ...]], Group] = {}
         for group in self._groups_of_ranks.values():
             key = (group.name, group.ranks)
-            if group.ranks and (key not in found or not found[key].description):
-                found[key] = group
-        return list(found.values())
+            if group.ranks and (key not in groups or not groups[key].description):
+                groups[key] = group
+        return list(groups.values())
 
     @cached_property
     def groups(self) -> tuple[list[Group], Rows]:
@@ -305,21 +305,22 @@ class Sections:
         row, code = self.rows("collectives"), self.codes("collectives", "group")
         cell, first = _core.group([np.ascontiguousarray(row), code.astype(np.int64)])
         names = self.texts("collectives", "group", first)
-        places: dict[Group, int] = {}
+        number_of: dict[Group, int] = {}
         number = np.full(len(first) + 1, -1, dtype=np.int64)
-        for at, (rank_row, name) in enumerate(zip(row[first].tolist(), names, strict=True)):
+        for index, (rank_row, name) in enumerate(zip(row[first].tolist(), names, strict=True)):
             if name is not None:
                 # Without a name it is the only group of the job.
                 unknown = Group(name, "", (), -1 if name else self.world_size)
-                own = self._groups_of_ranks.get((rank_row, name), unknown)
+                recorded_group = self._groups_of_ranks.get((rank_row, name), unknown)
                 # Others may have recorded of the group what this rank has not.
                 same = [
-                    one
-                    for one in named.get(name, ())
-                    if one.ranks == own.ranks or (not own.ranks and int(self.ranks[rank_row]) in one.ranks)
+                    group
+                    for group in named.get(name, ())
+                    if group.ranks == recorded_group.ranks
+                    or (not recorded_group.ranks and int(self.ranks[rank_row]) in group.ranks)
                 ]
-                number[at] = places.setdefault(same[0] if same else own, len(places))
-        return list(places), number[cell]
+                number[index] = number_of.setdefault(same[0] if same else recorded_group, len(number_of))
+        return list(number_of), number[cell]
 
     @cached_property
     def group_sizes(self) -> Rows:
@@ -337,7 +338,7 @@ class Sections:
     def matched(self) -> Meetings:
         """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
         group = self.groups[1]
-        kept = np.flatnonzero(self.may_meet & (group >= 0))
+        meeting_rows = np.flatnonzero(self.may_meet & (group >= 0))
         keys: list[NDArray[Any]] = [
             self.numbers("collectives", "step"),
             group,
@@ -346,11 +347,11 @@ class Sections:
         # What a rank gives to others than an all_reduce may have a size of its own.
         size = np.where(self.is_named("all_reduce"), self.numbers("collectives", "bytes"), 0)
         return Meetings.of(
-            kept,
-            self.rows("collectives")[kept],
-            [key[kept] for key in keys],
-            self.numbers("collectives", "number")[kept],
-            size[kept],
+            meeting_rows,
+            self.rows("collectives")[meeting_rows],
+            [key[meeting_rows] for key in keys],
+            self.numbers("collectives", "number")[meeting_rows],
+            size[meeting_rows],
             self.numbers("collectives", "duration_ns"),
         )
 
@@ -369,8 +370,8 @@ class Sections:
     @cached_property
     def late_by_step(self) -> tuple[Rows, Rows, Rows]:
         """How late each rank was in each step, at the collective for which it was latest: its row, the step, and how late."""
-        found = self.meetings
-        return self.by_step(found.rows, found.late_of_row_ns, np.maximum)
+        meetings = self.meetings
+        return self.by_step(meetings.rows, meetings.late_of_row_ns, np.maximum)
 
     def exposed_ns(self, cell: NDArray[np.int32]) -> Rows:
         """The exposed communication of each record of `collectives`: of those on the host, which say nothing of it, all the time.
@@ -386,14 +387,14 @@ class Sections:
         if len(host) == 0:
             return exposed
         begin = np.flatnonzero(np.append(True, cell[host][1:] != cell[host][:-1]))
-        each = np.diff(np.append(begin, len(host)))
-        at = start[host] - np.repeat(start[host][begin], each)
+        lengths = np.diff(np.append(begin, len(host)))
+        offset_ns = start[host] - np.repeat(start[host][begin], lengths)
         # Cells are laid out one behind the other, so that one running maximum is that of each.
-        extent = np.maximum.reduceat(at + duration[host], begin)
-        at += np.repeat(np.cumsum(extent) - extent, each)
-        end = at + duration[host]
+        extent = np.maximum.reduceat(offset_ns + duration[host], begin)
+        offset_ns += np.repeat(np.cumsum(extent) - extent, lengths)
+        end = offset_ns + duration[host]
         before = np.append(0, np.maximum.accumulate(end)[:-1])
-        exposed[host] = np.maximum(end - np.maximum(at, before), 0)
+        exposed[host] = np.maximum(end - np.maximum(offset_ns, before), 0)
         return exposed
 
     def by_step(self, rows: Rows, values: Rows, join: np.ufunc) -> tuple[Rows, Rows, Rows]:
@@ -415,8 +416,8 @@ def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array
     """The columns of the records of some lists, and which of some rows each belongs to."""
     column = lists.combine_chunks()
     records = column.flatten()
-    found = {field.name: part for field, part in zip(records.type, records.flatten(), strict=True)}
-    return found | {"row": number_array(np.repeat(rows, np.diff(to_numpy(column.offsets))))}
+    columns = {field.name: part for field, part in zip(records.type, records.flatten(), strict=True)}
+    return columns | {"row": number_array(np.repeat(rows, np.diff(to_numpy(column.offsets))))}
 
 
 def medians_of(group: NDArray[np.integer[Any]], values: Rows, groups: int) -> Rows:

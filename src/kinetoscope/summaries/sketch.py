@@ -41,10 +41,10 @@ class Sketches:
     @classmethod
     def of(cls, group: NDArray[np.int64], values: NDArray[np.int64]) -> Sketches:
         """Sketch the values of each group; those of no group (-1) are left out."""
-        own = group >= 0
-        logarithm = np.log(np.maximum(values[own], _FIRST_NS)) / _LOG_GROWTH
+        in_group = group >= 0
+        logarithm = np.log(np.maximum(values[in_group], _FIRST_NS)) / _LOG_GROWTH
         once = np.ones(len(logarithm), dtype=np.int64)
-        return cls(group[own], np.ceil(logarithm).astype(np.int16), once, values[own]).merged()
+        return cls(group[in_group], np.ceil(logarithm).astype(np.int16), once, values[in_group]).merged()
 
     def joined(self, other: Sketches) -> Sketches:
         """Add up these and others."""
@@ -54,10 +54,10 @@ class Sketches:
     def merged(self) -> Sketches:
         """Add up what is of the same group and bucket."""
         width = int(self.bucket.max(initial=0)) + 1
-        cell, which = np.unique(self.group * width + self.bucket, return_inverse=True)
+        cell, inverse = np.unique(self.group * width + self.bucket, return_inverse=True)
         sums = np.zeros((2, len(cell)), dtype=np.int64)
-        for place, values in enumerate((self.count, self.total)):
-            np.add.at(sums[place], which.ravel(), values)
+        for index, values in enumerate((self.count, self.total)):
+            np.add.at(sums[index], inverse.ravel(), values)
         return Sketches(cell // width, (cell % width).astype(np.int16), sums[0], sums[1])
 
     def quantile(self, part: float, groups: int) -> NDArray[np.float64]:
@@ -67,15 +67,15 @@ class Sketches:
             part: Which: 0.5 is the median.
             groups: How many groups there are.
         """
-        found = np.full(groups, np.nan)
+        quantiles = np.full(groups, np.nan)
         below = np.cumsum(self.count)
         first = np.searchsorted(self.group, np.arange(groups), side="left")
         last = np.searchsorted(self.group, np.arange(groups), side="right")
         some = np.flatnonzero(last > first)
         before = np.append(0, below)[first[some]]
         total = below[last[some] - 1] - before
-        at = np.searchsorted(below, before + np.floor(part * (total - 1)), side="right")
-        bucket = self.bucket[at].astype(np.float64)
+        rows = np.searchsorted(below, before + np.floor(part * (total - 1)), side="right")
+        bucket = self.bucket[rows].astype(np.float64)
         # The middle of a bucket, by the error that both of its bounds are away.
-        found[some] = np.where(bucket > 0, 2 * _GROWTH**bucket / (_GROWTH + 1), _FIRST_NS)
-        return found
+        quantiles[some] = np.where(bucket > 0, 2 * _GROWTH**bucket / (_GROWTH + 1), _FIRST_NS)
+        return quantiles

@@ -233,9 +233,9 @@ def summarized(source: str) -> dict[int | None, bytes]:
         OSError: It cannot be read.
     """
     with open_trace(source) as trace:
-        whole = summary_of(trace)
-    ranks = whole["rank"].to_pylist()
-    return {rank: file_of(whole.slice(row, 1)) for row, rank in enumerate(ranks)}
+        job_table = summary_of(trace)
+    ranks = job_table["rank"].to_pylist()
+    return {rank: file_of(job_table.slice(row, 1)) for row, rank in enumerate(ranks)}
 
 
 def file_name(rank: int | None) -> str:
@@ -257,11 +257,11 @@ def save_summaries(trace: Trace, target: Path, source: str) -> list[Path]:
     Raises:
         OSError: A file cannot be written.
     """
-    whole = summary_of(trace, source)
-    files = {target: whole}
+    job_table = summary_of(trace, source)
+    files = {target: job_table}
     if target.suffix != SUFFIX:
-        ranks = whole["rank"].to_pylist()
-        files = {target / file_name(rank): whole.slice(row, 1) for row, rank in enumerate(ranks)}
+        ranks = job_table["rank"].to_pylist()
+        files = {target / file_name(rank): job_table.slice(row, 1) for row, rank in enumerate(ranks)}
     for path, summary in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_atomically(path) as file:
@@ -281,17 +281,17 @@ def file_of(summary: pyarrow.Table) -> bytes:
         content = bytearray(file.getvalue())
     # It covers the whole file, with zeros in its own place.
     checksum = hashlib.sha256(content).hexdigest().encode()
-    (place,) = _CHECKSUM.finditer(content)
-    content[slice(*place.span(1))] = checksum
+    (match,) = _CHECKSUM.finditer(content)
+    content[slice(*match.span(1))] = checksum
     return bytes(content)
 
 
 def _has_changed(content: bytes) -> bool:
     """Whether a file is not as `file_of` made it; False where it has no checksum."""
-    places = list(_CHECKSUM.finditer(content))
-    if len(places) != 1:
-        return bool(places)
-    begin, end = places[0].span(1)
+    matches = list(_CHECKSUM.finditer(content))
+    if len(matches) != 1:
+        return bool(matches)
+    begin, end = matches[0].span(1)
     checksum = hashlib.sha256(content[:begin])
     checksum.update(_NO_CHECKSUM)
     checksum.update(content[end:])
@@ -365,10 +365,10 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
     if int(version) >= _WITH_CHECKSUM and not _CHECKSUM.search(content):
         raise FormatError(f"{name} is damaged: it has no checksum; {_REPLACE}")
     has_kinds = int(version) >= _WITH_KINDS
-    texts = [one for one in _TEXTS if has_kinds or not one.startswith(f"{STEP_KINDS.name}.")]
+    texts = [name for name in _TEXTS if has_kinds or not name.startswith(f"{STEP_KINDS.name}.")]
     with pq.ParquetFile(buffer, metadata=described, read_dictionary=texts) as file:
         asked = [*(columns or (*_IDENTITY, *SECTIONS))]
-        stored = [one for one in asked if has_kinds or one != STEP_KINDS.name]
+        stored = [name for name in asked if has_kinds or name != STEP_KINDS.name]
         missing = {*stored} - {*file.schema_arrow.names}
         if missing:
             raise FormatError(f"{name} is damaged: it has no column {min(missing)!r}; {_REPLACE}")
@@ -397,7 +397,7 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
         )
         table = table.set_column(table.column_names.index(STEPS.name), STEPS.name, steps)
     if STEP_KINDS.name in columns and not has_kinds:
-        none = _as_list(to_arrow(STEP_KINDS, {one: [] for one in STEP_KINDS.column_names}))
+        none = _as_list(to_arrow(STEP_KINDS, {name: [] for name in STEP_KINDS.column_names}))
         empty = pa.concat_arrays([none] * table.num_rows)
         table = table.append_column(STEP_KINDS.name, empty)
     return table
@@ -410,8 +410,8 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
 
     lost = losses_of(trace.columns("losses"))
     info = trace.run_info.processes[0] if len(trace.run_info.processes) == 1 else trace.run_info
-    places = busiest_places(trace).values()
-    device = max(places, key=lambda one: one.working_ns).device if places else ""
+    devices = busiest_places(trace).values()
+    device = max(devices, key=lambda times: times.working_ns).device if devices else ""
     calls = collectives(trace)
     sections = {
         "steps": _steps(trace, device, lost),
@@ -423,8 +423,8 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
         "memory": _memory(trace),
         "findings": _findings(trace),
     }
-    texts: dict[str, Any] = {name: [getattr(one, name) for one in lost] for name in LOSSES.column_names}
-    counts = np.array([one.count for one in lost], dtype=np.int64)
+    texts: dict[str, Any] = {name: [getattr(loss, name) for loss in lost] for name in LOSSES.column_names}
+    counts = np.array([loss.count for loss in lost], dtype=np.int64)
     sections["losses"] = to_arrow(LOSSES, texts | {"count": counts})
     numbers: dict[str, tuple[int | None, type[np.integer[Any]]]] = {
         "rank": (info.rank, np.int32),
@@ -460,8 +460,8 @@ def _as_list(table: pyarrow.Table) -> pyarrow.Array:
     for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
         plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         fields.append(pa.field(field.name, plain))
-        whole = column.cast(plain)
-        arrays.append(pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.nulls(0, plain))
+        chunked = column.cast(plain)
+        arrays.append(pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.nulls(0, plain))
     records = pa.StructArray.from_arrays(arrays, fields=fields)
     return pa.ListArray.from_arrays(number_array(np.array([0, table.num_rows], dtype=np.int32)), records)
 
@@ -478,7 +478,7 @@ def _last(table: pyarrow.Table, most: int, what: str, lost: list[Loss]) -> pyarr
 def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
     """The steps, start-up left out."""
     rows = breakdown(trace)
-    of_device = np.array([one == device for one in rows["device"].to_pylist()], dtype=bool)
+    of_device = np.array([name == device for name in rows["device"].to_pylist()], dtype=bool)
     columns = {name: integers(rows[name]) for name in STEPS.column_names if name != "kind"}
     columns["kind"] = integers(rows["step_kind"])
     counted = np.flatnonzero(of_device & ~to_numpy(rows["start_up"]))
@@ -487,12 +487,12 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
 
 def _step_kinds(trace: Trace) -> pyarrow.Table:
     """The operators of each kind of steps, those with most time."""
-    found: list[tuple[int, str, float, float]] = []
+    rows: list[tuple[int, str, float, float]] = []
     for kind, operators in enumerate(operators_of_kinds(trace)):
-        most = sorted(operators.items(), key=lambda one: -one[1][0] * one[1][1])[:MOST_OF_KIND]
-        found += [(kind, name, count, mean_ns) for name, (count, mean_ns) in most]
+        most = sorted(operators.items(), key=lambda entry: -entry[1][0] * entry[1][1])[:MOST_OF_KIND]
+        rows += [(kind, name, count, mean_ns) for name, (count, mean_ns) in most]
     columns: dict[str, Any] = dict(
-        zip(STEP_KINDS.column_names, zip(*found, strict=True) if found else ((),) * 4, strict=True)
+        zip(STEP_KINDS.column_names, zip(*rows, strict=True) if rows else ((),) * 4, strict=True)
     )
     columns |= {
         name: np.array(columns[name], dtype=kind)
@@ -514,12 +514,12 @@ def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow
         for group, ranks in zip(rows["group"].to_pylist(), rows["group_ranks"].to_pylist(), strict=True)
     ]
     names = rows["name"].to_pylist()
-    seen: dict[tuple[Any, ...], int] = {}
+    count_of: dict[tuple[Any, ...], int] = {}
     number = np.zeros(len(names), dtype=np.int32)
     for row in carried.tolist():
         key = (step[row], groups[row], names[row])
-        number[row] = seen.get(key, 0)
-        seen[key] = number[row] + 1
+        number[row] = count_of.get(key, 0)
+        count_of[key] = number[row] + 1
     columns: dict[str, Any] = {
         "step": step,
         "group": groups,
@@ -538,19 +538,19 @@ def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow
 
 def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
     """The other sides of sends and receives, as ranks of the job; -1 for other collectives, and where that is not known."""
-    found = np.full(rows.num_rows, -1, dtype=np.int32)
+    peers = np.full(rows.num_rows, -1, dtype=np.int32)
     columns = (rows[name].to_pylist() for name in ("name", "peer", "group_ranks"))
     for row, (name, peer, group_ranks) in enumerate(zip(*columns, strict=True)):
         if name in POINT_TO_POINT and peer is not None and group_ranks:
             ranks = json.loads(group_ranks)
             if peer < len(ranks):
-                found[row] = ranks[peer]
-    return found
+                peers[row] = ranks[peer]
+    return peers
 
 
 def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
     """The process groups: those that existed when the recording began, and those of collectives."""
-    found = {
+    groups = {
         group.name: ("", json.dumps(group.ranks), len(group.ranks))
         for run in process_runs(trace)
         for group in run.process_groups
@@ -561,18 +561,18 @@ def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
     )
     for name, description, ranks, size in dict.fromkeys(zip(*columns, strict=True)):
         if name or ranks:
-            found[name or ranks] = (
+            groups[name or ranks] = (
                 description or "",
                 ranks or "",
                 len(json.loads(ranks)) if ranks else size or -1,
             )
-    described = list(found.values())
+    described = list(groups.values())
     texts: dict[str, Any] = {
-        "group": list(found),
-        "description": [one[0] for one in described],
-        "ranks": [one[1] for one in described],
+        "group": list(groups),
+        "description": [group[0] for group in described],
+        "ranks": [group[1] for group in described],
     }
-    return to_arrow(GROUPS, texts | {"size": np.array([one[2] for one in described], dtype=np.int32)})
+    return to_arrow(GROUPS, texts | {"size": np.array([group[2] for group in described], dtype=np.int32)})
 
 
 def _clock_marks(trace: Trace) -> pyarrow.Table:
@@ -580,7 +580,7 @@ def _clock_marks(trace: Trace) -> pyarrow.Table:
     begin_ns = trace.run_info.start_monotonic_ns
     marks = [mark for run in process_runs(trace) for mark in run.clock_marks] if begin_ns is not None else []
     names, *moments = zip(*marks, strict=True) if marks else ((), (), ())
-    entered, left = (np.array(one, dtype=np.int64) - (begin_ns or 0) for one in moments)
+    entered, left = (np.array(times, dtype=np.int64) - (begin_ns or 0) for times in moments)
     return to_arrow(CLOCK_MARKS, {"name": list(names), "entered_ns": entered, "left_ns": left})
 
 
@@ -610,7 +610,7 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
         if left_out:
             lost.append(Loss.of("summary_limit", left_out, what=f"{kind}s"))
         parts["kind"] += [kind] * len(group)
-        parts["name"] += [str(texts[one]) for one in group.tolist()]
+        parts["name"] += [str(texts[number]) for number in group.tolist()]
         parts["bucket"].append(bucket)
         parts["count"].append(count)
         parts["total_ns"].append(total)
@@ -623,30 +623,30 @@ def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, R
     length = int(key.max(initial=-1)) + 1
     sums = np.bincount(key[key >= 0], weights=values[key >= 0], minlength=length)
     present = np.unique(key[key >= 0])
-    kept = present[np.argsort(-sums[present], kind="stable")[:MOST_NAMES]]
+    largest = present[np.argsort(-sums[present], kind="stable")[:MOST_NAMES]]
     chosen = np.zeros(length + 1, dtype=bool)
-    chosen[kept] = True
+    chosen[largest] = True
     key = np.where(chosen[key], key, -1)
     sketches = Sketches.of(key, values)
-    return sketches.group, sketches.bucket, sketches.count, sketches.total, len(present) - len(kept)
+    return sketches.group, sketches.bucket, sketches.count, sketches.total, len(present) - len(largest)
 
 
 def _memory(trace: Trace) -> pyarrow.Table:
     """The peaks of devices."""
     peaks = device_peaks(trace) if memory_recorded(trace) else []
     columns = {
-        "device": [one.device for one in peaks],
-        "bytes": np.array([one.bytes for one in peaks], dtype=np.int64),
-        "attributed_bytes": np.array([one.attributed_bytes for one in peaks], dtype=np.int64),
-        "reserved_bytes": np.array([one.reserved_bytes or -1 for one in peaks], dtype=np.int64),
+        "device": [peak.device for peak in peaks],
+        "bytes": np.array([peak.bytes for peak in peaks], dtype=np.int64),
+        "attributed_bytes": np.array([peak.attributed_bytes for peak in peaks], dtype=np.int64),
+        "reserved_bytes": np.array([peak.reserved_bytes or -1 for peak in peaks], dtype=np.int64),
     }
     return to_arrow(MEMORY, columns)
 
 
 def _findings(trace: Trace) -> pyarrow.Table:
     """The findings with the largest gains."""
-    found = as_dict(examine(trace), MOST_FINDINGS)["findings"]
-    columns: dict[str, Any] = {name: [one[name] for one in found] for name in FINDINGS.column_names}
+    rows = as_dict(examine(trace), MOST_FINDINGS)["findings"]
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in FINDINGS.column_names}
     for name in ("gain_ns", "line"):
         columns[name] = np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
     columns["share_percent"] = np.array(columns["share_percent"], dtype=np.float64)

@@ -180,8 +180,8 @@ def implausible_durations(native: Native, strings: Sequence[str]) -> list[Loss]:
     """Return a loss that names the spans whose durations are implausible; it empties the native reader's count."""
     count = native["losses"].pop("implausible_durations", 0)
     names = sorted({strings[row] for row in native["implausible"]}) if count else []
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return [Loss.of("implausible_durations", count, where=f"spans: {shown}")] if names else []
+    examples = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [Loss.of("implausible_durations", count, where=f"spans: {examples}")] if names else []
 
 
 def read_losses(
@@ -205,12 +205,12 @@ def read_losses(
 
 def read_cycles(windows: Sequence[tuple[str, int, int, int]], stop_ns: int) -> dict[str, list[int]]:
     """Return the table `cycles`: Kineto's recorded windows, or else one cycle for the whole file."""
-    found = {
+    recorded = {
         (start_ns, max(0, duration_ns), int(name["number"]))
         for text, start_ns, duration_ns, _ in windows
         if (name := _CYCLE.fullmatch(text)) is not None
     }
-    rows = sorted(found) or [(0, stop_ns, 0)]
+    rows = sorted(recorded) or [(0, stop_ns, 0)]
     return {
         "number": [row[2] for row in rows],
         "start_ns": [row[0] for row in rows],
@@ -264,9 +264,9 @@ class Calls:
         tables: Tables = {}
         rows = self._strings.texts
         if stacks is not None:
-            names, place = np.unique(stacks["name"], return_inverse=True)
+            names, inverse = np.unique(stacks["name"], return_inverse=True)
             frames = np.array([self._frame(rows[name]) for name in names.tolist()], np.int32)
-            tables["stacks"] = {"parent": stacks["parent"], "frame": frames[place.reshape(-1)]}
+            tables["stacks"] = {"parent": stacks["parent"], "frame": frames[inverse.reshape(-1)]}
             tables["frames"] = _columns(("function", "file", "line"), list(self._frames))
         if modules is not None:
             texts = [rows[name] for name in modules["name"].tolist()]
@@ -320,11 +320,11 @@ class Calls:
     def _module_columns(self, texts: Sequence[str], callers: Any) -> dict[str, Any]:
         """Return the columns of modules, which torch writes as `nn.Module: Linear_0`."""
         names = [text.removeprefix(MODULE_MARK) for text in texts]
-        of = self._strings.row
+        row_of = self._strings.row
         return {
-            "class": np.array([of(name.rpartition("_")[0] or name) for name in names], np.int32),
+            "class": np.array([row_of(name.rpartition("_")[0] or name) for name in names], np.int32),
             # torch does not write the attribute's name, but it numbers the instances of a class.
-            "name": np.array([of(name) for name in names], np.int32),
+            "name": np.array([row_of(name) for name in names], np.int32),
             "caller": np.asarray(callers, np.int32),
         }
 
@@ -332,7 +332,7 @@ class Calls:
 def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, Any]:
     """Convert rows of numbers to columns."""
     values = np.array(rows, np.int32).reshape(len(rows), len(names))
-    return {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)}
+    return {name: np.ascontiguousarray(values[:, index]) for index, name in enumerate(names)}
 
 
 # How the native reader marks the id of a frame in Chrome's table `stackFrames` among call stacks.
@@ -380,30 +380,30 @@ def classify(strings: Sequence[str]) -> NDArray[np.uint8]:
     A backward function is recognized by the autograd wrapper with the same name; without wrappers, as in torch 1.8, by its
     own name.
     """
-    found = np.zeros(len(strings), np.uint8)
+    classes = np.zeros(len(strings), np.uint8)
     wrapped: set[str] = set()
     for row, text in enumerate(strings):
         if text.startswith(ENGINE_WRAPPER):
-            found[row] = NameClass.WRAPPER
+            classes[row] = NameClass.WRAPPER
             wrapped.add(text[len(ENGINE_WRAPPER) :])
         elif text.startswith(STEP_MARK):
-            found[row] = NameClass.STEP
+            classes[row] = NameClass.STEP
         elif text.startswith(TRANSFER_MARKS):
-            found[row] = NameClass.TRANSFER
+            classes[row] = NameClass.TRANSFER
         elif text.startswith(MODULE_MARK):
-            found[row] = NameClass.MODULE
+            classes[row] = NameClass.MODULE
         elif text.startswith(_RANGES):
-            found[row] = NameClass.RANGE
+            classes[row] = NameClass.RANGE
         elif text == _MTIA_COPY:
-            found[row] = NameClass.MTIA_COPY
+            classes[row] = NameClass.MTIA_COPY
         elif text == _MTIA_WAIT:
-            found[row] = NameClass.MTIA_WAIT
+            classes[row] = NameClass.MTIA_WAIT
         elif _BACKWARD.fullmatch(text):
-            found[row] = NameClass.BACKWARD
+            classes[row] = NameClass.BACKWARD
     for row, text in enumerate(strings):
-        if text in wrapped and not found[row]:
-            found[row] = NameClass.BACKWARD
-    return found
+        if text in wrapped and not classes[row]:
+            classes[row] = NameClass.BACKWARD
+    return classes
 
 
 # torch before 1.10 wrote the sizes of allocations and frees but no addresses. There, a free is matched with the youngest
@@ -429,7 +429,7 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
     begins = allocated[rows] > 0
     kind, index = (allocations[name][rows] for name in ("device_type", "device_index"))
     order = np.lexsort((rows, size, index, kind))
-    place = np.arange(len(order))
+    positions = np.arange(len(order))
     new = np.ones(len(order), dtype=bool)
     keys = [values[order] for values in (kind, index, size)]
     new[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in keys])
@@ -446,18 +446,18 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
     live = walked - lowest
     # The level of a block is the number of older live blocks of its size. A free matches the last allocation at its level.
     level = np.where(begins[order], live, live + 1)
-    by_level = np.lexsort((place, level, group))
+    by_level = np.lexsort((positions, level, group))
     by_level = by_level[~unmatched[by_level]]
     before = np.append(-1, by_level[:-1])
     is_free = ~begins[order][by_level]
-    owner = place.copy()
+    owner = positions.copy()
     owner[by_level[is_free]] = before[is_free]
     first = int(address.max()) + 1
     if first > 2**48 - len(allocations["bytes"]) - 1:
         first = 1
-    found = address.copy()
-    found[rows[order]] = (first + order[owner]).astype(np.uint64)
-    return found
+    new_addresses = address.copy()
+    new_addresses[rows[order]] = (first + order[owner]).astype(np.uint64)
+    return new_addresses
 
 
 # torch writes name, group, sizes, data type and peer of a collective as arguments of `record_param_comms` and, in newer
@@ -495,8 +495,8 @@ def facts_of_arguments(texts: Sequence[str], strings: StringTable) -> NDArray[np
     """
     facts = np.full(len(texts) + 1, -1, np.int32)
     for row, text in enumerate(texts):
-        if _MARK in text and (found := _facts(text)):
-            facts[row] = strings.row(json.dumps(found))
+        if _MARK in text and (collective := _facts(text)):
+            facts[row] = strings.row(json.dumps(collective))
     return facts if (facts >= 0).any() else None
 
 
@@ -656,15 +656,15 @@ def made_trace(native: Native) -> TraceData:
 
     parts, unsure = split(native, names, processes, None if stated is None else stated.devices)
     traces = []
-    for place, (part, process) in enumerate(zip(parts, processes, strict=True)):
-        own_header = header_of_process(header, process) if stated is None else stated.headers[place]
-        traces.append(_Builder(part, own_header, names, process).trace())
+    for index, (part, process) in enumerate(zip(parts, processes, strict=True)):
+        process_header = header_of_process(header, process) if stated is None else stated.headers[index]
+        traces.append(_Builder(part, process_header, names, process).trace())
     # Nothing says whether somebody aligned the clocks of the processes.
-    places = [
-        Placement(part["base_ns"] - native["base_ns"], error_ns=-1 if place and stated is None else 0)
-        for place, part in enumerate(parts)
+    placements = [
+        Placement(part["base_ns"] - native["base_ns"], error_ns=-1 if index and stated is None else 0)
+        for index, part in enumerate(parts)
     ]
-    merged = merge_processes(traces, places)
+    merged = merge_processes(traces, placements)
     tables: Tables = {}
     for name in STORED:
         columns = merged.columns(name)
@@ -780,8 +780,8 @@ class _Builder:
 
     def _on_device(self) -> NDArray[np.bool_]:
         """Return which spans ran on a device."""
-        found: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
-        return found
+        is_on_device: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
+        return is_on_device
 
     def _arrows(self) -> Arrows:
         """Return the flows of the file, with the spans at their ends."""
@@ -793,8 +793,8 @@ class _Builder:
         arrows: Arrows = self.parts["arrows"]
         rows = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         chosen = np.isin(arrows.category, rows)
-        found = Arrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
-        return drop_inner_arrows(self.header, self.spans, found)
+        to_backward = Arrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
+        return drop_inner_arrows(self.header, self.spans, to_backward)
 
     def _backward(self) -> Backward:
         """Return the backward functions with the threads of their forward operators."""
@@ -838,23 +838,23 @@ class _Builder:
         scope[SpanKind.PYTHON] = SCOPE_PYTHON
         scope[SpanKind.MODULE] = SCOPE_MODULE
         scope[[SpanKind.USER_ANNOTATION, SpanKind.STEP, SpanKind.COLLECTIVE]] = SCOPE_USER
-        found: NDArray[np.uint8] = scope[kind]
-        found[self._on_device()] = 0
-        return found
+        scopes: NDArray[np.uint8] = scope[kind]
+        scopes[self._on_device()] = 0
+        return scopes
 
     def _forward_thread(self) -> NDArray[np.int32]:
         """Return the column `forward_thread`."""
-        found = np.full(len(self.spans["thread"]), -1, np.int32)
+        threads = np.full(len(self.spans["thread"]), -1, np.int32)
         backward: Backward = self.parts["backward"]
-        found[backward.rows] = backward.threads
-        return found
+        threads[backward.rows] = backward.threads
+        return threads
 
     def _torch_tid(self) -> NDArray[np.int64]:
         """Return torch's own thread numbers, -1 where there is none."""
-        found = np.full(len(self.tracks.on_device), -1, np.int64)
+        tids = np.full(len(self.tracks.on_device), -1, np.int64)
         for number, row in self.parts["backward"].numbered.items():
-            found[row] = number
-        return found
+            tids[row] = number
+        return tids
 
     def _forward(self) -> NDArray[np.int32]:
         """Return the column `forward`."""
@@ -866,8 +866,8 @@ class _Builder:
 
     def _launch_column(self, name: str) -> NDArray[np.int32]:
         """Return one column of `launches`."""
-        found: NDArray[np.int32] = self.parts["launches"][name]
-        return found
+        values: NDArray[np.int32] = self.parts["launches"][name]
+        return values
 
     def _categories(self) -> None:
         """Add the column `category`, and its values to the string table."""
@@ -917,9 +917,9 @@ class _Builder:
                 self.rows["collectives"] = lambda: len(self.parts["collectives"]["span"])
 
     @staticmethod
-    def _memory_events(given: Mapping[str, Any]) -> dict[str, Any]:
+    def _memory_events(recorded: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns of allocations; the given ones are kept until the last column is made that depends on them."""
-        columns = dict(given)
+        columns = dict(recorded)
 
         def device_type() -> NDArray[np.uint8]:
             # torch calls AMD devices CUDA everywhere except in memory events.
@@ -930,7 +930,7 @@ class _Builder:
             names = ("address", "bytes", "freed_bytes", "device_index")
             blocks = {name: made(columns[name]) for name in names} | {"device_type": device_type()}
             made_up = with_addresses(blocks)
-            found: NDArray[np.uint64] = blocks["address"] if made_up is None else made_up
-            return found
+            addresses: NDArray[np.uint64] = blocks["address"] if made_up is None else made_up
+            return addresses
 
         return {**columns, "device_type": device_type, "address": address}

@@ -54,43 +54,43 @@ def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> Ar
     phase, number, time_ns = flows["phase"], flows["id"], flows["time_ns"]
     category, name = flows["category"], flows["name"]
     order = np.lexsort((phase, time_ns, number, name, category))
-    place = np.arange(len(order))
+    positions = np.arange(len(order))
     key = [values[order] for values in (category, name, number)]
     new = np.ones(len(order), dtype=bool)
     new[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in key])
-    first_of_key = np.maximum.accumulate(np.where(new, place, 0))
+    first_of_key = np.maximum.accumulate(np.where(new, positions, 0))
     starts = phase[order] == _START
     # The last start before each event, valid if it has the same key.
-    start = np.maximum.accumulate(np.where(starts, place, -1))
+    start = np.maximum.accumulate(np.where(starts, positions, -1))
     ends = np.flatnonzero((phase[order] == _END) & (start >= first_of_key) & (start >= 0))
     rows = spans_at(spans, flows["thread"], time_ns)[order]
     begin, end = rows[start[ends]], rows[ends]
-    found = (begin >= 0) & (end >= 0)
-    return Arrows(category[order][ends][found], begin[found], end[found])
+    paired = (begin >= 0) & (end >= 0)
+    return Arrows(category[order][ends][paired], begin[paired], end[paired])
 
 
 def spans_at(spans: Mapping[str, Any], thread: NDArray[np.int32], time_ns: NDArray[np.int64]) -> Rows:
     """Return the innermost span that starts at each time on a thread, else one around that time, else -1."""
-    found = np.full(len(time_ns), -1, np.int64)
+    span_rows = np.full(len(time_ns), -1, np.int64)
     starts, durations = spans["start_ns"], spans["duration_ns"]
-    for one in np.unique(thread).tolist():
-        wanted = np.flatnonzero(thread == one)
-        low, high = np.searchsorted(spans["thread"], (one, one + 1))
+    for thread_row in np.unique(thread).tolist():
+        wanted = np.flatnonzero(thread == thread_row)
+        low, high = np.searchsorted(spans["thread"], (thread_row, thread_row + 1))
         if low == high:
             continue
         times = time_ns[wanted]
-        at = np.searchsorted(starts[low:high], times, side="right") - 1 + low
+        candidate = np.searchsorted(starts[low:high], times, side="right") - 1 + low
         waiting = np.arange(len(wanted))
         for _ in range(_CLIMB):
-            waiting = waiting[at[waiting] >= low]
+            waiting = waiting[candidate[waiting] >= low]
             if len(waiting) == 0:
                 break
-            row = at[waiting]
+            row = candidate[waiting]
             hit = (starts[row] == times[waiting]) | (starts[row] + durations[row] > times[waiting])
-            found[wanted[waiting[hit]]] = row[hit]
+            span_rows[wanted[waiting[hit]]] = row[hit]
             waiting = waiting[~hit]
-            at[waiting] -= 1
-    return found
+            candidate[waiting] -= 1
+    return span_rows
 
 
 def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows: Arrows) -> dict[str, Any]:
@@ -115,29 +115,29 @@ def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows
         operators = np.flatnonzero(~on_device & ~calls)
         host[bare] = last_before(spans, "external_id", operators, device[bare])
     if len(arrows.end) and (host < 0).any():
-        place = np.searchsorted(device, arrows.end)
-        place[place == len(device)] = 0
-        useful = (device[place] == arrows.end) & (host[place] < 0) & ~on_device[arrows.begin]
+        position = np.searchsorted(device, arrows.end)
+        position[position == len(device)] = 0
+        useful = (device[position] == arrows.end) & (host[position] < 0) & ~on_device[arrows.begin]
         # Of several arrows to one span, the first is used.
-        host[place[useful][::-1]] = arrows.begin[useful][::-1]
-    found = host >= 0
-    return {"host": host[found].astype(np.int32), "device": device[found].astype(np.int32)}
+        host[position[useful][::-1]] = arrows.begin[useful][::-1]
+    launched = host >= 0
+    return {"host": host[launched].astype(np.int32), "device": device[launched].astype(np.int32)}
 
 
 def last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) -> Rows:
     """Return for each device row the last earlier host row with its key, else the first host row with it, else -1."""
     keys, starts = spans[key], spans["start_ns"]
     hosts = hosts[keys[hosts] >= 0]
-    found = np.full(len(devices), -1, np.int64)
+    host_rows = np.full(len(devices), -1, np.int64)
     if len(hosts) == 0:
-        return found
+        return host_rows
     # Of spans with equal start times, the inner one is the later row.
     hosts = hosts[np.lexsort((hosts, starts[hosts], keys[hosts]))]
     sorted_keys = keys[hosts]
     low = np.searchsorted(sorted_keys, keys[devices], side="left")
     high = np.searchsorted(sorted_keys, keys[devices], side="right")
     matched = (high > low) & (keys[devices] >= 0)
-    found[matched] = hosts[low[matched]]
+    host_rows[matched] = hosts[low[matched]]
     several = np.flatnonzero(matched & (high - low > 1))
     if len(several):
         rows = devices[several]
@@ -147,11 +147,11 @@ def last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) 
         last = np.maximum.accumulate(np.where(is_host[order], np.arange(len(order)), -1))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        place = last[back[len(hosts) :]]
-        candidate = both[order[place]]
-        right = (place >= 0) & (keys[candidate] == keys[rows])
-        found[several[right]] = candidate[right]
-    return found
+        positions = last[back[len(hosts) :]]
+        candidate = both[order[positions]]
+        right = (positions >= 0) & (keys[candidate] == keys[rows])
+        host_rows[several[right]] = candidate[right]
+    return host_rows
 
 
 @dataclass(frozen=True)
@@ -229,11 +229,11 @@ def _counted(*columns: NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
     new[0] = True
     for column in sorted_columns:
         new[1:] |= column[1:] != column[:-1]
-    at = np.flatnonzero(new)
-    sums = np.add.reduceat(lengths[order], at)
+    first_rows = np.flatnonzero(new)
+    sums = np.add.reduceat(lengths[order], first_rows)
     return [
         (tuple(int(column[row]) for column in sorted_columns), count)
-        for row, count in zip(at.tolist(), sums.tolist(), strict=True)
+        for row, count in zip(first_rows.tolist(), sums.tolist(), strict=True)
     ]
 
 

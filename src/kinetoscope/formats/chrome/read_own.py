@@ -53,13 +53,13 @@ def header_of_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> d
     Args:
         metadata: The native reader's metadata events.
     """
-    for what, _, _, text, _, _ in metadata[:1]:
-        if what == LIST_HEAD and f'"{OWN}"' in text:
+    for event_name, _, _, text, _, _ in metadata[:1]:
+        if event_name == LIST_HEAD and f'"{OWN}"' in text:
             try:
-                found = json.loads(text, parse_constant=str)
+                header = json.loads(text, parse_constant=str)
             except (ValueError, RecursionError):
                 return {}
-            return found if isinstance(found, dict) and isinstance(found.get(OWN), dict) else {}
+            return header if isinstance(header, dict) and isinstance(header.get(OWN), dict) else {}
     return {}
 
 
@@ -82,9 +82,9 @@ class OwnProcesses:
 
 def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
     """Return the processes of a file that Kinetoscope wrote of several, None for any other file."""
-    own = header.get(OWN)
-    listed = own.get("processes") if isinstance(own, dict) else None
-    if not isinstance(own, dict) or not isinstance(listed, dict):
+    file_facts = header.get(OWN)
+    listed = file_facts.get("processes") if isinstance(file_facts, dict) else None
+    if not isinstance(file_facts, dict) or not isinstance(listed, dict):
         return None
     columns: dict[str, Any] = {name: listed.get(name) for name in STORED["processes"].column_names}
     pids, devices = listed.get("file_pid"), listed.get("devices")
@@ -112,7 +112,7 @@ def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
         [
             {
                 **(entry if isinstance(entry, dict) else {}),
-                OWN: _facts_of_process(own, row),
+                OWN: _facts_of_process(file_facts, row),
             }
             for row, entry in enumerate(entries)
         ],
@@ -120,15 +120,15 @@ def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
     )
 
 
-def _facts_of_process(own: Mapping[str, Any], process: int) -> dict[str, Any]:
+def _facts_of_process(file_facts: Mapping[str, Any], process: int) -> dict[str, Any]:
     """Return the facts for our reader that are of one process: its cycles, and its modules with their rows in the file."""
-    facts = {key: value for key, value in own.items() if key not in ("processes", "cycles", "modules")}
+    facts = {key: value for key, value in file_facts.items() if key not in ("processes", "cycles", "modules")}
     for name in ("cycles", "modules"):
-        table = own.get(name)
+        table = file_facts.get(name)
         if not isinstance(table, dict) or not isinstance(whose := table.get("process_row"), list):
             continue
         rows = [row for row, owner in enumerate(whose) if owner == process]
-        place = {row: at for at, row in enumerate(rows)}
+        new_row = {row: index for index, row in enumerate(rows)}
         facts[name] = {
             key: [values[row] for row in rows]
             for key, values in table.items()
@@ -140,7 +140,7 @@ def _facts_of_process(own: Mapping[str, Any], process: int) -> dict[str, Any]:
             facts[name]["row"] = rows
             for key in ("parent", "caller"):
                 facts[name][key] = [
-                    place.get(row, -1) if type(row) is int else row for row in facts[name].get(key, ())
+                    new_row.get(row, -1) if type(row) is int else row for row in facts[name].get(key, ())
                 ]
     return facts
 
@@ -202,23 +202,23 @@ def restore_own_columns(
         tables: The columns of all tables; changed in place.
         strings: The string table; names of modules are added.
     """
-    if not isinstance(own := header.pop(OWN, None), dict):
+    if not isinstance(file_facts := header.pop(OWN, None), dict):
         return
     spans = tables["spans"]
-    if "own_stack" in spans and "call_texts" in own:
+    if "own_stack" in spans and "call_texts" in file_facts:
         # A slice has a stack only if it differs from its parent's.
         nested = nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
         spans["own_stack"] = spread_down(nested.parent, nested.depth, spans["own_stack"], -1)
-    if (cycles := _cycles(own.get("cycles"))) is not None:
+    if (cycles := _cycles(file_facts.get("cycles"))) is not None:
         tables["cycles"] = cycles
-    paths = _modules(own.get("modules"), tables, strings)
+    paths = _modules(file_facts.get("modules"), tables, strings)
     if "arguments" not in spans:
         return
     rows: Sequence[int] = range(len(tables["modules"]["class"]) if paths else 0)
-    listed = own["modules"].get("row") if paths else None
+    listed = file_facts["modules"].get("row") if paths else None
     if isinstance(listed, list) and len(listed) == len(rows) and all(type(row) is int for row in listed):
         rows = listed
-    own_arguments = _OwnArguments(paths, {row: place for place, row in enumerate(rows)})
+    own_arguments = _OwnArguments(paths, {row: index for index, row in enumerate(rows)})
     row_of = np.array(
         [own_arguments.row(text) for text in made(tables["arguments"]["json"])] + [-1], np.int32
     )

@@ -67,7 +67,7 @@ def host_processes(native: Native, names: Names) -> list[FileProcess]:
     has_rows = np.diff(threads["first_row"]) > 0
     if native["rows"].get("allocations"):
         has_rows[np.unique(made(native["allocations"]["thread"]))] = True
-    found: dict[Key, None] = {}
+    host_keys: dict[Key, None] = {}
     for row in np.flatnonzero(has_rows & (np.asarray(threads["on_device"]) == 0)).tolist():
         key, first = keys[row], int(threads["first_category"][row])
         is_component = (
@@ -77,14 +77,14 @@ def host_processes(native: Native, names: Names) -> list[FileProcess]:
             or DEVICE_LABEL.fullmatch(names.labels.get(key, "")) is not None
         )
         if not is_component:
-            found.setdefault(key)
-    ranks = [_rank(key, names) for key in found]
+            host_keys.setdefault(key)
+    ranks = [_rank(key, names) for key in host_keys]
     if len(set(ranks)) < len(ranks):
         ranks = [None] * len(ranks)
-    pids = [key[0] if not key[1] else _last_number(key[1]) for key in found]
+    pids = [key[0] if not key[1] else _last_number(key[1]) for key in host_keys]
     return [
-        FileProcess(key, pid if pid is not None and pids.count(pid) == 1 else _FIRST_MADE_UP + place, rank)
-        for place, (key, pid, rank) in enumerate(zip(found, pids, ranks, strict=True))
+        FileProcess(key, pid if pid is not None and pids.count(pid) == 1 else _FIRST_MADE_UP + index, rank)
+        for index, (key, pid, rank) in enumerate(zip(host_keys, pids, ranks, strict=True))
     ]
 
 
@@ -128,15 +128,15 @@ def span_owners(
     """
     threads, thread = native["threads"], spans["thread"]
     keys, on_device = _keys(threads), np.asarray(threads["on_device"]) != 0
-    place_of = {process.key: place for place, process in enumerate(processes)}
+    index_of = {process.key: index for index, process in enumerate(processes)}
     main = int(
         np.argmax(
-            np.bincount([place_of.get(key, 0) for key in keys], np.diff(threads["first_row"]) * ~on_device)
+            np.bincount([index_of.get(key, 0) for key in keys], np.diff(threads["first_row"]) * ~on_device)
         )
     )
     of_track = np.array(
         [
-            (devices if device else place_of).get(key, -1)
+            (devices if device else index_of).get(key, -1)
             for key, device in zip(keys, on_device.tolist(), strict=True)
         ],
         np.int32,
@@ -155,20 +155,20 @@ def span_owners(
     alone = possible.sum(axis=1) == 1
     chosen[alone] = possible[alone].argmax(axis=1)
     unsure = ~alone
-    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-    of_key = np.array([places[key] for key in keys])[thread[device]]
+    number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    of_key = np.array([number_of[key] for key in keys])[thread[device]]
     # With fewer devices than processes, processes share them; else each device is of one process, unless launches say otherwise.
     are_shared = len(np.unique(of_key)) < len(np.unique(chosen[chosen >= 0]))
-    for one in np.unique(of_key).tolist():
-        mine = np.flatnonzero(of_key == one)
+    for number in np.unique(of_key).tolist():
+        device_rows = np.flatnonzero(of_key == number)
         sure, votes = (
             np.bincount(chosen[rows[chosen[rows] >= 0]], minlength=len(processes))
-            for rows in (mine[alone[mine]], mine)
+            for rows in (device_rows[alone[device_rows]], device_rows)
         )
         if are_shared or not votes.any() or sure.max() < _LEAST_SHARE * sure.sum():
             continue
-        chosen[mine] = sure.argmax() if sure.any() else votes.argmax()
-        unsure[mine] = not sure.any() and np.count_nonzero(votes) > 1
+        chosen[device_rows] = sure.argmax() if sure.any() else votes.argmax()
+        unsure[device_rows] = not sure.any() and np.count_nonzero(votes) > 1
     last = np.maximum.accumulate(np.where(chosen >= 0, np.arange(len(chosen)), -1))
     chosen = np.where(last >= 0, chosen[last], np.int32(main))
     owner[device] = chosen
@@ -182,15 +182,15 @@ def _named_owner(key: Key, names: Names, processes: Sequence[FileProcess]) -> in
     """Return the only process with the rank, or the beginning of the text, of another process in the file; else -1."""
     rank, parts = _rank(key, names), _LAST_NUMBER.fullmatch(key[1])
     before = parts["before"] if parts is not None else ""
-    found = [
-        place
-        for place, process in enumerate(processes)
+    owners = [
+        index
+        for index, process in enumerate(processes)
         if (rank is not None and process.rank == rank)
         or (
-            before and (own := _LAST_NUMBER.fullmatch(process.key[1])) is not None and own["before"] == before
+            before and (hit := _LAST_NUMBER.fullmatch(process.key[1])) is not None and hit["before"] == before
         )
     ]
-    return found[0] if len(found) == 1 else -1
+    return owners[0] if len(owners) == 1 else -1
 
 
 def _starters(
@@ -199,10 +199,10 @@ def _starters(
     """Return for each device span and process the host span of that process that may have launched it, else -1."""
     calls = is_runtime_call(spans["kind"])
     called, operated = np.full((2, len(device), count), -1, np.int64)
-    for key, found, hosts in (("correlation", called, calls), ("external_id", operated, ~calls)):
+    for key, rows, hosts in (("correlation", called, calls), ("external_id", operated, ~calls)):
         if key in spans:
-            for place in range(count):
-                found[:, place] = last_before(spans, key, np.flatnonzero((owner == place) & hosts), device)
+            for index in range(count):
+                rows[:, index] = last_before(spans, key, np.flatnonzero((owner == index) & hosts), device)
     # Where both numbers are those of one process, it is not one with either of them.
     both = np.where(operated >= 0, called, -1)
     starters = np.where((both >= 0).any(axis=1, keepdims=True), both, called)
@@ -266,29 +266,29 @@ def split(
         elif name == "counters":
             chosen[name] = of_counter[table.pop("process")]
         else:
-            at = spans_at(spans, table["thread"], table["time_ns"])
-            chosen[name] = np.where(at >= 0, np.append(owner, 0)[at], of_track[table["thread"]])
+            span_rows = spans_at(spans, table["thread"], table["time_ns"])
+            chosen[name] = np.where(span_rows >= 0, np.append(owner, 0)[span_rows], of_track[table["thread"]])
     parts = []
-    for place in range(len(processes)):
-        rows = np.flatnonzero(owner == place)
+    for index in range(len(processes)):
+        rows = np.flatnonzero(owner == index)
         new_row = np.full(len(owner), -1, np.int32)
         new_row[rows] = np.arange(len(rows), dtype=np.int32)
-        tracks = np.union1d(np.unique(spans["thread"][rows]), np.flatnonzero(of_track == place))
+        tracks = np.union1d(np.unique(spans["thread"][rows]), np.flatnonzero(of_track == index))
         new_track = np.full(len(of_track), -1, np.int32)
         new_track[tracks] = np.arange(len(tracks), dtype=np.int32)
         part: Native = {
-            name: {column: values[chosen[name] == place] for column, values in table.items()}
+            name: {column: values[chosen[name] == index] for column, values in table.items()}
             for name, table in tables.items()
         }
-        part["spans"] = own = {name: values[rows] for name, values in spans.items()}
+        part["spans"] = part_spans = {name: values[rows] for name, values in spans.items()}
         for table in part.values():
             for column, moved in (("thread", new_track), ("span", new_row)):
                 if column in table:
                     table[column] = moved[table[column]]
         windows = [
-            window for window in native["windows"] if (of_track[window[3]] if window[3] >= 0 else 0) == place
+            window for window in native["windows"] if (of_track[window[3]] if window[3] >= 0 else 0) == index
         ]
-        times = [own["start_ns"]] + [
+        times = [part_spans["start_ns"]] + [
             part[name]["time_ns"] for name in ("allocations", "counters", "flows") if name in part
         ]
         firsts = [int(values.min()) for values in times if len(values)] + [window[1] for window in windows]
@@ -298,7 +298,7 @@ def split(
                 if column in table:
                     table[column] = table[column] - first_ns
         ends = [
-            own["start_ns"] + own["duration_ns"],
+            part_spans["start_ns"] + part_spans["duration_ns"],
             *(part[name]["time_ns"] for name in ("allocations", "counters") if name in part),
         ]
         threads = {
@@ -306,13 +306,13 @@ def split(
             for name, values in native["threads"].items()
             if name != "first_row"
         }
-        threads["first_row"] = np.searchsorted(own["thread"], np.arange(len(tracks) + 1))
+        threads["first_row"] = np.searchsorted(part_spans["thread"], np.arange(len(tracks) + 1))
         with_spans = np.diff(threads["first_row"]) > 0
         threads["first_category"] = np.full(len(tracks), -1, np.int32)
-        threads["first_category"][with_spans] = own["category"][threads["first_row"][:-1][with_spans]]
-        shapes = _restricted(own, "shapes", len(native["shapes"]["dims"]))
-        texts = _restricted(own, "arguments", len(arguments))
-        stacks = _restricted(own, "call_stack", len(native["call_stacks"]))
+        threads["first_category"][with_spans] = part_spans["category"][threads["first_row"][:-1][with_spans]]
+        shapes = _restricted(part_spans, "shapes", len(native["shapes"]["dims"]))
+        texts = _restricted(part_spans, "arguments", len(arguments))
+        stacks = _restricted(part_spans, "call_stack", len(native["call_stacks"]))
         part |= {
             "threads": threads,
             "metadata": native["metadata"],
@@ -332,7 +332,7 @@ def split(
         part["rows"]["arguments"] = len(texts)
         for tree, column, above in (("stacks", "own_stack", "parent"), ("modules", "own_module", "caller")):
             if tree in native:
-                part[tree] = _with_parents(native[tree], own, column, above)
+                part[tree] = _with_parents(native[tree], part_spans, column, above)
         parts.append(part)
     return parts, unsure
 
@@ -346,8 +346,8 @@ def _restricted(spans: dict[str, Any], column: str, count: int) -> list[int]:
     rows = np.full(count + 1, -1, np.int32)
     rows[used] = np.arange(len(used), dtype=np.int32)
     spans[column] = rows[spans[column]]
-    found: list[int] = used.tolist()
-    return found
+    used_rows: list[int] = used.tolist()
+    return used_rows
 
 
 def _with_parents(
@@ -360,25 +360,27 @@ def _with_parents(
     while len(rows := rows[(rows >= 0) & ~used[rows]]):
         used[rows] = True
         rows = np.unique(parent[rows])
-    kept = np.flatnonzero(used)
+    chosen = np.flatnonzero(used)
     moved = np.full(len(used), -1, np.int32)
-    moved[kept] = np.arange(len(kept), dtype=np.int32)
+    moved[chosen] = np.arange(len(chosen), dtype=np.int32)
     spans[column] = moved[spans[column]]
-    return {name: moved[values[kept]] if name == above else values[kept] for name, values in table.items()}
+    return {
+        name: moved[values[chosen]] if name == above else values[chosen] for name, values in table.items()
+    }
 
 
 def header_of_process(header: Mapping[str, Any], process: FileProcess) -> dict[str, Any]:
     """Return the header of a merged file as one process would have it: the rank in it is that of the first file."""
-    own = {
+    process_header = {
         key: value
         for key, value in header.items()
         if key not in ("rank", "process", "process_name", "losses")
     }
-    if isinstance(job := own.get("distributedInfo"), dict):
-        own["distributedInfo"] = {key: value for key, value in job.items() if key != "rank"}
+    if isinstance(job := process_header.get("distributedInfo"), dict):
+        process_header["distributedInfo"] = {key: value for key, value in job.items() if key != "rank"}
         if process.rank is not None:
-            own["distributedInfo"]["rank"] = process.rank
-    return own
+            process_header["distributedInfo"]["rank"] = process.rank
+    return process_header
 
 
 def add_process_info(info: dict[str, Any], process: FileProcess | None, names: Names) -> None:

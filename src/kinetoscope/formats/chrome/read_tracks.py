@@ -140,13 +140,13 @@ class LazyColumns(Mapping[str, Any]):
 
     def given(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return the existing ones of some names: values if computed, else functions that return them."""
-        made: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name in names:
             if name in self._values:
                 value: Any = self._values[name]
                 maker: Callable[[], Any] = partial(self._transfer, name)
-                made[name] = maker if callable(value) else value
-        return made
+                columns[name] = maker if callable(value) else value
+        return columns
 
     def _transfer(self, name: str) -> Any:
         """Return a value whose new owner keeps it, so that it need not be computed again."""
@@ -229,17 +229,17 @@ def read_tracks(
     stream_of = np.full(count, -1, np.int32)
     for row in range(count):
         key = (processes[row], process_texts[row])
-        given = names.threads.get((*key, numbers[row], number_texts[row]), [])
+        texts = names.threads.get((*key, numbers[row], number_texts[row]), [])
         if not on_device[row]:
             process_thread = names.threads.get((*key, processes[row], process_texts[row]), [])
-            thread_names.append(_thread_name(given, process_thread, number_texts[row]))
+            thread_names.append(_thread_name(texts, process_thread, number_texts[row]))
             continue
         begins = begins_with[row]
         kind = _type_of_category(categories[begins]) if begins >= 0 else None
         label = DEVICE_LABEL.fullmatch(names.labels.get(key, ""))
         if kind is None and label is not None and label["type"] != "GPU":
             kind = COLLECTED_DEVICES[label["type"]]
-        name = (given[0].strip() if given else "") or number_texts[row] or f"stream {numbers[row]}"
+        name = (texts[0].strip() if texts else "") or number_texts[row] or f"stream {numbers[row]}"
         stream_of[row] = len(streams["name"])
         streams["device_type"].append(fallback if kind is None else kind)
         streams["device_index"].append(devices[row])
@@ -272,16 +272,16 @@ def read_tracks(
 def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names:
     """Collect the names, labels and ranks in metadata events."""
     names = Names()
-    for what, process, number, text, process_text, number_text in metadata:
+    for event_name, process, number, text, process_text, number_text in metadata:
         key = (process, process_text)
-        if what == "thread_name":
+        if event_name == "thread_name":
             if name := _text_argument(text, "name"):
                 names.threads.setdefault((*key, number, number_text), []).append(name)
-        elif what == "process_name":
+        elif event_name == "process_name":
             names.processes.setdefault(key, _text_argument(text, "name"))
-        elif what == "process_labels":
+        elif event_name == "process_labels":
             names.labels.setdefault(key, _text_argument(text, "labels"))
-        elif what == _COMPOSER_RANK and (rank := _number(text)) is not None:
+        elif event_name == _COMPOSER_RANK and (rank := _number(text)) is not None:
             names.ranks.setdefault(key, rank)
     return names
 
@@ -289,10 +289,10 @@ def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names
 def _argument(text: str, key: str) -> Any:
     """Return an argument of a metadata event, None if absent."""
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found.get(key) if isinstance(found, dict) else None
+    return arguments.get(key) if isinstance(arguments, dict) else None
 
 
 def _text_argument(text: str, key: str) -> str:
@@ -307,20 +307,20 @@ def _number(text: str) -> int | None:
     return value if type(value) is int and 0 <= value < _MOST_RANKS else None
 
 
-def _thread_name(given: list[str], process_thread: list[str], number_text: str) -> str:
+def _thread_name(texts: list[str], process_thread: list[str], number_text: str) -> str:
     """Return the name of a thread.
 
     Kineto writes a new name when a thread was renamed, and the first one may be the name of the creating thread.
     """
-    shown = [_bare(name) for name in given]
+    bare = [_bare(name) for name in texts]
     inherited = {_bare(name) for name in process_thread}
-    return next((name for name in shown if name not in inherited), shown[0] if shown else number_text)
+    return next((name for name in bare if name not in inherited), bare[0] if bare else number_text)
 
 
 def _bare(name: str) -> str:
     """Remove Kineto's prefix from the name of a thread."""
-    found = _THREAD_NAME.fullmatch(name)
-    return ((found["name"] or "") if found else name).strip()
+    match = _THREAD_NAME.fullmatch(name)
+    return ((match["name"] or "") if match else name).strip()
 
 
 def _type_of_category(category: str) -> int | None:

@@ -61,10 +61,10 @@ def described_arguments(trace: TraceData) -> tuple[NDArray[np.int32] | None, lis
             continue
         shape = int(spans["shapes"][span])
         dims, concrete = (shapes[part][shape] if shape >= 0 else "" for part in ("dims", "concrete"))
-        found = _facts(strings[int(spans["name"][span])], strings[facts], dims, concrete)
-        if found is None:
+        collective = _facts(strings[int(spans["name"][span])], strings[facts], dims, concrete)
+        if collective is None:
             continue
-        text = _merged(texts[column[span]] if column[span] >= 0 else "", found)
+        text = _merged(texts[column[span]] if column[span] >= 0 else "", collective)
         column[span] = rows.setdefault(text, len(texts))
         if column[span] == len(texts):
             texts.append(text)
@@ -95,10 +95,10 @@ def _facts(operator: str, facts: str, dims: str, concrete: str) -> dict[str, Any
     described = facts_of_description(facts)
     if described is None:
         return None
-    found = kineto_facts(described)
+    collective = kineto_facts(described)
     if operator == DESCRIBED:
-        found["Collective name"] = json.loads(facts)["call"]
-    return found
+        collective["Collective name"] = json.loads(facts)["call"]
+    return collective
 
 
 def _merged(source: str, facts: dict[str, Any]) -> str:
@@ -154,8 +154,8 @@ class ShownSpans:
 
     def rows(self, spans: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the rows in `columns` of spans of the trace; -1 stays -1."""
-        found = spans if self.moved is None else self.moved[spans]
-        return np.ascontiguousarray(found, np.int32)
+        rows = spans if self.moved is None else self.moved[spans]
+        return np.ascontiguousarray(rows, np.int32)
 
 
 def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
@@ -211,7 +211,8 @@ def _with_overloads(
     pairs, row = np.unique(np.stack([name, overload]), axis=1, return_inverse=True)
     first = len(strings)
     strings.extend(
-        f"{strings[one]}.{strings[other]}" if other > 0 else strings[one] for one, other in pairs.T.tolist()
+        f"{strings[name]}.{strings[overload]}" if overload > 0 else strings[name]
+        for name, overload in pairs.T.tolist()
     )
     return np.where(overload > 0, row.reshape(-1) + first, name).astype(np.int32)
 

@@ -208,11 +208,11 @@ class Tracks:
         """Yield the events with the names and the order of processes and tracks."""
         for process in self.processes:
             yield from _process_events(process)
-        for place, (pid, tid, name, more) in enumerate(
+        for index, (pid, tid, name, more) in enumerate(
             zip(self.pid.tolist(), self.tid.tolist(), self.name, self.more, strict=True)
         ):
             yield _metadata("thread_name", pid, tid, {"name": name, **more})
-            yield _metadata("thread_sort_index", pid, tid, {"sort_index": place})
+            yield _metadata("thread_sort_index", pid, tid, {"sort_index": index})
 
 
 def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
@@ -272,30 +272,30 @@ class _Processes:
         threads, self._streams = trace.columns("threads"), trace.columns("streams")
         self._stream = stream_of.tolist()
         self._rank: list[int] = threads["rank"].tolist()
-        own = trace.run_info.process or 0
-        wanted = [own if pid < 0 else pid for pid in threads["process"].tolist()]
+        trace_pid = trace.run_info.process or 0
+        wanted = [trace_pid if pid < 0 else pid for pid in threads["process"].tolist()]
         # Processes of different machines or containers may have the same id.
         self._host = list(zip(threads["process_row"].tolist(), wanted, strict=True))
         of_trace = trace.columns("processes")
         hosts = {
-            (row, int(pid) if pid >= 0 else own): int(rank)
+            (row, int(pid) if pid >= 0 else trace_pid): int(rank)
             for row, (pid, rank) in enumerate(zip(of_trace["pid"], of_trace["rank"], strict=True))
         }
         of_threads = zip(self._host, self._rank, self._stream, strict=True)
         hosts.update((key, rank) for key, rank, stream in of_threads if stream < 0)
         if len(of_trace) == 0:
-            hosts.setdefault((-1, own), -1)
+            hosts.setdefault((-1, trace_pid), -1)
         described = _track_description(trace)
         by_pid = {entry.get("process"): entry for entry in described}
-        self._name = str(by_pid.get(own, {}).get("name") or trace.info.get("process_name") or "python")
+        self._name = str(by_pid.get(trace_pid, {}).get("name") or trace.info.get("process_name") or "python")
         self.of_devices: dict[str, int] = {}
         self._found: dict[tuple[int, ...], Process] = {}
         self._number: dict[tuple[int, int], int] = {}
         self._taken: set[int] = {pid for _, pid in hosts}
-        given: set[int] = set()
+        assigned: set[int] = set()
         for (row, wanted_pid), rank in hosts.items():
-            pid = max(self._taken) + 1 if wanted_pid in given else wanted_pid
-            given.add(pid)
+            pid = max(self._taken) + 1 if wanted_pid in assigned else wanted_pid
+            assigned.add(pid)
             self._taken.add(pid)
             self._number[row, wanted_pid] = pid
             entry = described[row] if 0 <= row < len(described) else by_pid.get(wanted_pid, {})
@@ -303,10 +303,10 @@ class _Processes:
             self._found[_HOST, row, pid] = Process(pid, str(entry.get("name") or self._name), str(label), pid)
         first = next(iter(self._number.values()))
         self._of_process = [
-            next((pid for (row, _), pid in self._number.items() if row == one), first)
-            for one in range(len(of_trace))
+            next((pid for (row, _), pid in self._number.items() if row == process_row), first)
+            for process_row in range(len(of_trace))
         ]
-        self._of_process.append(self._number.get((-1, own), first))
+        self._of_process.append(self._number.get((-1, trace_pid), first))
 
     def pid_of_process(self) -> NDArray[np.int64]:
         """Return the process id in the file of each row of `processes`, followed by that of the trace's process."""
@@ -346,16 +346,16 @@ def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
     """
     taken: set[tuple[int, int]] = set()
     unused = max((number for _, number in wanted), default=0) + 1
-    given = [_NEW] * len(wanted)
-    for place in sorted(range(len(wanted)), key=lambda place: wanted[place][1] == 0):
-        process, number = wanted[place]
+    numbers = [_NEW] * len(wanted)
+    for index in sorted(range(len(wanted)), key=lambda index: wanted[index][1] == 0):
+        process, number = wanted[index]
         key = (process, number or process)
         if number < 0 or key in taken:
             number, unused = unused, unused + 1
         else:
             taken.add(key)
-        given[place] = number
-    return given
+        numbers[index] = number
+    return numbers
 
 
 def _process_events(process: Process) -> Iterator[dict[str, Any]]:
@@ -425,15 +425,15 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
     Raises:
         OSError: The file cannot be written; no partial file remains.
     """
-    shown = shown_stacks(trace)
-    spans = _numbered_spans(trace, shown)
+    stacks = shown_stacks(trace)
+    spans = _numbered_spans(trace, stacks)
     tracks = lay_out(trace, spans.columns)
     opening = _described(trace, Path(path), tracks, identity=identity)
     opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
     closing = b"\n]}\n"
     if described and (window := _joined(_window(trace))):
         closing = b",\n" + window + closing
-    write_blocks(_events(trace, shown, spans, tracks, opening, closing), path)
+    write_blocks(_events(trace, stacks, spans, tracks, opening, closing), path)
 
 
 def write_chrome_events(
@@ -452,8 +452,8 @@ def write_chrome_events(
     Raises:
         OSError: The file cannot be written; no partial file remains.
     """
-    shown = shown_stacks(trace)
-    spans = _numbered_spans(trace, shown)
+    stacks = shown_stacks(trace)
+    spans = _numbered_spans(trace, stacks)
     tracks = lay_out(trace, spans.columns)
     about = {
         "ph": "M",
@@ -464,21 +464,21 @@ def write_chrome_events(
         "args": _description(trace, Path(path), tracks),
     }
     opening = b"[\n" + _joined([about, *tracks.metadata()])
-    *of_rows, own = tracks.pid_of_process.tolist()
+    *of_rows, trace_pid = tracks.pid_of_process.tolist()
     pids = dict(zip(trace.columns("processes")["rank"].tolist(), of_rows, strict=True))
     closing = b"".join(
         b",\n" + _json(event).encode()
-        for one in ranges
-        for event in _begin_and_end(one, pids.get(one["rank"], own))
+        for user_range in ranges
+        for event in _begin_and_end(user_range, pids.get(user_range["rank"], trace_pid))
     )
-    write_blocks(_events(trace, shown, spans, tracks, opening, closing + b"\n]\n"), path)
+    write_blocks(_events(trace, stacks, spans, tracks, opening, closing + b"\n]\n"), path)
 
 
-def _begin_and_end(one: dict[str, Any], pid: int) -> list[dict[str, Any]]:
+def _begin_and_end(user_range: dict[str, Any], pid: int) -> list[dict[str, Any]]:
     """Return the begin and end events of an additional range."""
-    place = {"cat": "user_annotation", "name": one["name"], "pid": pid, "tid": one["tid"]}
-    moments = (("B", one["begin_ns"]), ("E", one["end_ns"]))
-    return [{"ph": phase, **place, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
+    fields = {"cat": "user_annotation", "name": user_range["name"], "pid": pid, "tid": user_range["tid"]}
+    moments = (("B", user_range["begin_ns"]), ("E", user_range["end_ns"]))
+    return [{"ph": phase, **fields, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
 def _described(trace: TraceData, path: Path, tracks: Tracks, *, identity: bool = True) -> bytes:
@@ -496,10 +496,10 @@ def _described(trace: TraceData, path: Path, tracks: Tracks, *, identity: bool =
 
 def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata without what identifies a machine or a user, also that of the processes in it."""
-    kept = {key: value for key, value in described.items() if key not in _IDENTITY}
-    if isinstance(listed := kept.get("processes"), list):
-        kept["processes"] = [_anonymous(one) if isinstance(one, dict) else one for one in listed]
-    return kept
+    public = {key: value for key, value in described.items() if key not in _IDENTITY}
+    if isinstance(listed := public.get("processes"), list):
+        public["processes"] = [_anonymous(entry) if isinstance(entry, dict) else entry for entry in listed]
+    return public
 
 
 def _description(trace: TraceData, path: Path, tracks: Tracks) -> dict[str, Any]:
@@ -666,17 +666,17 @@ def _stream_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
     """
     streams = trace.columns("streams")
     numbers: NDArray[np.int64] = streams["number"].astype(np.int64)
-    own = np.array(['"stream":' in text for text in spans.arguments] + [False], np.bool_)
-    if not own.any() or "stream" not in spans.columns:
+    has_stream = np.array(['"stream":' in text for text in spans.arguments] + [False], np.bool_)
+    if not has_stream.any() or "stream" not in spans.columns:
         return numbers
     on_device = np.flatnonzero(spans.columns["stream"] >= 0)
     stream = spans.columns["stream"][on_device]
-    apart = own[spans.columns["arguments"][on_device]]
+    apart = has_stream[spans.columns["arguments"][on_device]]
     numbers[stream[apart]] = _NO_NUMBER
     device = streams["device_type"].astype(np.int64) << 32 | streams["device_index"]
-    for one in np.unique(device[stream[apart]]).tolist():
-        if apart[device[stream] == one].mean() > 0.5:
-            numbers[device == one] = _NO_NUMBER
+    for number in np.unique(device[stream[apart]]).tolist():
+        if apart[device[stream] == number].mean() > 0.5:
+            numbers[device == number] = _NO_NUMBER
     return numbers
 
 
@@ -715,8 +715,8 @@ def _allocations(trace: TraceData) -> dict[str, NDArray[Any]] | None:
         "device_index": blocks["device_index"],
     }
     # Blocks that were live before the start of a window have no event in it.
-    shown = slice(int(np.searchsorted(blocks["time_ns"], 0)), None)
-    return {name: values[shown] for name, values in columns.items()}
+    recorded = slice(int(np.searchsorted(blocks["time_ns"], 0)), None)
+    return {name: values[recorded] for name, values in columns.items()}
 
 
 def _counters(trace: TraceData) -> tuple[dict[str, NDArray[Any]] | None, list[str], NDArray[np.int32]]:

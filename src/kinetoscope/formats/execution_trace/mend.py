@@ -76,14 +76,14 @@ class Mending:
         """Read the keys before the nodes."""
         text = ""
         for line in self._lines:
-            shown = line.decode("utf-8", "replace")
-            if shown.strip() == '"nodes": [':
+            line_text = line.decode("utf-8", "replace")
+            if line_text.strip() == '"nodes": [':
                 facts = _strict(text.rstrip().rstrip(",") + "}")
                 if isinstance(facts, dict) and "schema" in facts:
                     self.facts.update(facts)
                     return
                 break
-            text += shown
+            text += line_text
             if len(text) > 65536:
                 break
         raise FormatError("the file does not begin like an execution trace of PyTorch")
@@ -194,29 +194,29 @@ def mended_values(text: str) -> str:
         The text without these defects; other defects remain.
     """
     parts: list[str] = []
-    at, length = 0, len(text)
+    offset, length = 0, len(text)
     inside = False
-    while at < length:
-        char = text[at]
+    while offset < length:
+        char = text[offset]
         if not inside:
-            number = _BARE_NUMBER.match(text, at)
+            number = _BARE_NUMBER.match(text, offset)
             if number is not None:
                 parts.append(f'"{number[0].lower()}"')
-                at = number.end()
+                offset = number.end()
                 continue
             inside = char == '"'
             parts.append(char)
         elif char == '"':
-            inside = _GOES_ON.match(text, at + 1) is None
+            inside = _GOES_ON.match(text, offset + 1) is None
             parts.append('\\"' if inside else '"')
         elif char == "\\":
-            escape = _ESCAPE.match(text, at)
+            escape = _ESCAPE.match(text, offset)
             parts.append(escape[0] if escape is not None else "\\\\")
-            at = at + 1 if escape is None else escape.end()
+            offset = offset + 1 if escape is None else escape.end()
             continue
         else:
             parts.append(char if char >= " " else f"\\u{ord(char):04x}")
-        at += 1
+        offset += 1
     return "".join(parts)
 
 
@@ -225,11 +225,11 @@ def _may_begin(lines: list[bytes]) -> bool:
     return len(lines) == 1 or lines[-1].lstrip().startswith((b'"inputs"', b'"outputs"', b'"attrs"'))
 
 
-def _narrowed(found: re.Match[str]) -> str:
+def _narrowed(match: re.Match[str]) -> str:
     """Replace torch's escapes of UTF-8 bytes by one escape per character; keep other escapes."""
-    if not found[1]:
-        return found[0]
-    data = bytes(int(part, 16) for part in re.findall(r"\\uffffff([0-9a-f]{2})", found[1]))
+    if not match[1]:
+        return match[0]
+    data = bytes(int(part, 16) for part in re.findall(r"\\uffffff([0-9a-f]{2})", match[1]))
     return json.dumps(data.decode("utf-8", "replace"))[1:-1]
 
 

@@ -73,33 +73,31 @@ def tensors_of(nodes: list[dict[str, Any]]) -> dict[str, Any]:
         for argument, tensor in _tensors(node.get(f"{side}s"))
     ]
     columns: dict[str, Any] = {}
-    places = ("node", "side", "argument", "tensor", "storage", "offset", "elements", "item_bytes", "device", "type",
+    names = ("node", "side", "argument", "tensor", "storage", "offset", "elements", "item_bytes", "device", "type",
               "shape", "strides")  # fmt: skip
-    for place, name in enumerate(places):
-        values = [row[place] for row in rows]
+    for index, name in enumerate(names):
+        values = [row[index] for row in rows]
         kind = TENSORS_SCHEMA.column(name).type
         columns[name] = values if kind == "category" else np.array(values, kind)
     sizes = np.where(columns["item_bytes"] >= 0, columns["elements"] * columns["item_bytes"], -1)
     return columns | {"bytes": sizes}
 
 
-def _tensors(given: object) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def _tensors(side: object) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Yield the tensors of one side of a node with the index of their argument."""
-    if not isinstance(given, dict):
+    if not isinstance(side, dict):
         return
-    values, types = given.get("values"), given.get("types")
+    values, types = side.get("values"), side.get("types")
     if not isinstance(values, list) or not isinstance(types, list):
         return
     for argument, (value, kind) in enumerate(zip(values, types, strict=False)):
-        for tensor in _inside(
-            value, kind, _part(given, "shapes", argument), _part(given, "strides", argument)
-        ):
+        for tensor in _inside(value, kind, _part(side, "shapes", argument), _part(side, "strides", argument)):
             yield argument, tensor
 
 
-def _part(given: Mapping[str, Any], name: str, argument: int) -> Any:
+def _part(side: Mapping[str, Any], name: str, argument: int) -> Any:
     """Return an entry of a parallel list, which may be missing or too short."""
-    part = given.get(name)
+    part = side.get(name)
     return part[argument] if isinstance(part, list) and argument < len(part) else None
 
 
@@ -111,12 +109,12 @@ def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[A
     if bracket:
         shapes = shape if isinstance(shape, list) else []
         stepped = strides if isinstance(strides, list) else []
-        for place, (part, part_kind) in enumerate(zip(value, _split_types(inner[:-1]), strict=False)):
+        for index, (part, part_kind) in enumerate(zip(value, _split_types(inner[:-1]), strict=False)):
             yield from _inside(
                 part,
                 part_kind,
-                shapes[place] if place < len(shapes) else None,
-                stepped[place] if place < len(stepped) else None,
+                shapes[index] if index < len(shapes) else None,
+                stepped[index] if index < len(stepped) else None,
             )
     elif outer.startswith("Tensor(") and len(value) == _FIELDS and all(_is_int(part) for part in value[:5]):
         yield (*value[:5], str(value[5]), outer[len("Tensor(") : -1], _numbers(shape), _numbers(strides))
@@ -125,11 +123,11 @@ def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[A
 def _split_types(text: str) -> list[str]:
     """Split the element types of a list at the commas outside of brackets."""
     parts, depth, begin = [], 0, 0
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         depth += (char in "[(") - (char in "])")
         if char == "," and depth == 0:
-            parts.append(text[begin:place])
-            begin = place + 1
+            parts.append(text[begin:index])
+            begin = index + 1
     parts.append(text[begin:])
     return parts
 
@@ -257,8 +255,8 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
     else:
         facts, nodes = _split(path, document)
     schema = _checked_schema(path, facts)
-    own = facts.get("kinetoscope")
-    own_lost = own.get("lost") if isinstance(own, dict) else None
+    writer_facts = facts.get("kinetoscope")
+    own_lost = writer_facts.get("lost") if isinstance(writer_facts, dict) else None
     if isinstance(own_lost, dict):
         lost = {**{str(key): value for key, value in own_lost.items() if isinstance(value, int)}, **lost}
     valid = [node for node in nodes if _is_node(node)]
@@ -316,17 +314,17 @@ def _node_columns(nodes: list[dict[str, Any]]) -> dict[str, Any]:
         ),
     }
     for column, name in _NUMBERS.items():
-        columns[column] = _integers(found.get(name) for found in attributes)
+        columns[column] = _integers(node_attributes.get(name) for node_attributes in attributes)
     columns["rf_id"][columns["rf_id"] == 0] = -1
     for name in _TEXTS:
-        columns[name] = [_text(found.get(name)) for found in attributes]
+        columns[name] = [_text(node_attributes.get(name)) for node_attributes in attributes]
     for side in ("input", "output"):
-        given = [_parts(node, f"{side}s") for node in nodes]
-        columns[f"{side}s"] = [parts["values"] for parts in given]
-        columns[f"{side}_shapes"] = [parts["shapes"] for parts in given]
-        columns[f"{side}_types"] = [parts["types"] for parts in given]
+        parts_of_nodes = [_parts(node, f"{side}s") for node in nodes]
+        columns[f"{side}s"] = [parts["values"] for parts in parts_of_nodes]
+        columns[f"{side}_shapes"] = [parts["shapes"] for parts in parts_of_nodes]
+        columns[f"{side}_types"] = [parts["types"] for parts in parts_of_nodes]
         if side == "input":
-            columns["input_strides"] = [parts["strides"] for parts in given]
+            columns["input_strides"] = [parts["strides"] for parts in parts_of_nodes]
     return columns
 
 
@@ -342,10 +340,10 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parts(node: Mapping[str, Any], side: str) -> dict[str, str | None]:
     """Return the values, shapes, types and strides of one side of a node as JSON."""
-    given = node.get(side)
-    if not isinstance(given, dict):
+    contents = node.get(side)
+    if not isinstance(contents, dict):
         return dict.fromkeys(_PARTS)
-    return {name: _compact(given[name]) if name in given else None for name in _PARTS}
+    return {name: _compact(contents[name]) if name in contents else None for name in _PARTS}
 
 
 def _compact(value: Any) -> str:
@@ -440,34 +438,36 @@ def execution(
     other = _execution_trace(trace, execution_trace)
     if other is None:
         return _without_rows(EXECUTION_SCHEMA)
-    own = trace.columns("spans")
+    spans = trace.columns("spans")
     node_of, span_of = matched(trace, other)
-    span_rows = np.flatnonzero(own["stream"] < 0)
-    span_rows = span_rows[np.argsort(own["start_ns"][span_rows], kind="stable")]
+    span_rows = np.flatnonzero(spans["stream"] < 0)
+    span_rows = span_rows[np.argsort(spans["start_ns"][span_rows], kind="stable")]
     called = other.nodes["rf_id"] >= 0
     alone = np.flatnonzero(called & (span_of < 0))
     span = np.concatenate([span_rows, np.full(len(alone), -1)]).astype(np.int32)
     node = np.concatenate([node_of[span_rows], alone]).astype(np.int64)
     match = np.where(node < 0, 1, np.where(span < 0, 2, 0))
     name = _names(trace, other, span, node)
-    module, stack = _look_up(span, own["module"]), _look_up(span, own["stack"])
+    module, stack = _look_up(span, spans["module"]), _look_up(span, spans["stack"])
     columns: dict[str, Any] = {
         "node": _look_up(node, other.nodes["id"]),
         "span": span,
         "match": Labels(match, MATCHES),
         "name": name,
-        "kind": Labels(_look_up(span, own["kind"]), KIND_NAMES),
+        "kind": Labels(_look_up(span, spans["kind"]), KIND_NAMES),
         "parent_node": _look_up(node, other.nodes["parent"]),
-        "os_tid": _look_up(span, trace.column("threads", "os_tid")[own["thread"]]),
-        "step": _look_up(_look_up(span, own["step"]), trace.column("steps", "number")),
-        "phase": Labels(_look_up(span, own["phase"]), PHASE_NAMES),
+        "os_tid": _look_up(span, trace.column("threads", "os_tid")[spans["thread"]]),
+        "step": _look_up(_look_up(span, spans["step"]), trace.column("steps", "number")),
+        "phase": Labels(_look_up(span, spans["phase"]), PHASE_NAMES),
         "module": Labels(module, trace.columns("modules")["path"]),
         "stack": Labels(stack, stack_texts(trace)),
         "sequence": np.where(
-            span >= 0, _look_up(span, own["sequence"]), _look_up(node, other.nodes["sequence"])
+            span >= 0, _look_up(span, spans["sequence"]), _look_up(node, other.nodes["sequence"])
         ),
     }
-    columns |= {time: _look_up(span, own[time]) for time in ("start_ns", "duration_ns", "self_ns", "parent")}
+    columns |= {
+        time: _look_up(span, spans[time]) for time in ("start_ns", "duration_ns", "self_ns", "parent")
+    }
     columns |= {
         column.name: [other.nodes[column.name][row] if row >= 0 else None for row in node.tolist()]
         for column in _OF_NODES
@@ -584,9 +584,9 @@ def _names(
     trace: TraceData, other: ExecutionTrace, span: NDArray[np.int32], node: NDArray[np.int64]
 ) -> list[str]:
     """Return the name of each row, from the trace or else the execution trace."""
-    own = trace.column("spans", "name").tolist()
+    names = trace.column("spans", "name").tolist()
     return [
-        trace.strings[own[row]] if row >= 0 else other.nodes["name"][there]
+        trace.strings[names[row]] if row >= 0 else other.nodes["name"][there]
         for row, there in zip(span.tolist(), node.tolist(), strict=True)
     ]
 
@@ -594,7 +594,7 @@ def _names(
 def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
     """Return the total size of the tensors on one side of each node."""
     tensors = other.tensors
-    wanted = np.array([given == side for given in tensors["side"]], dtype=bool) & (tensors["bytes"] >= 0)
+    wanted = np.array([text == side for text in tensors["side"]], dtype=bool) & (tensors["bytes"] >= 0)
     ids = other.nodes["id"]
     total = np.zeros(len(ids), dtype=np.int64)
     if len(ids):

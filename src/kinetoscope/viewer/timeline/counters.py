@@ -99,31 +99,31 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
     import pyarrow as pa
 
     start, end, width = window_of(query)
-    known = {str(one.id): one for one in counters_of(trace)}
+    counter_of_id = {str(counter.id): counter for counter in counters_of(trace)}
     asked = query.get("track", "").split(",")
     for text in asked:
-        if text not in known:
+        if text not in counter_of_id:
             raise ArgumentError(
                 f"track={text[:50]!r}: there is no such counter; request `tracks` for the list"
             )
     pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
-    return pa.concat_tables([_extremes(known[text], pixels) for text in asked])
+    return pa.concat_tables([_extremes(counter_of_id[text], pixels) for text in asked])
 
 
-def _extremes(found: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
+def _extremes(counter: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
     """Return the rows of `counter` of one track, for pixels with these edges."""
     import pyarrow as pa
 
-    places = np.searchsorted(found.time_ns, pixels)
-    first = places[:-1][places[1:] > places[:-1]]
-    if places[0] > 0:
-        first = np.append(places[0] - 1, first)
-    value = found.value[: places[-1]]
+    firsts = np.searchsorted(counter.time_ns, pixels)
+    first = firsts[:-1][firsts[1:] > firsts[:-1]]
+    if firsts[0] > 0:
+        first = np.append(firsts[0] - 1, first)
+    value = counter.value[: firsts[-1]]
     beyond = np.append(first[1:], len(value)) if len(first) else first
     none = np.zeros(0)
     return pa.table({
-        "track": np.full(len(first), found.id, dtype=np.float64),
-        "time": found.time_ns[first].astype(np.float64),
+        "track": np.full(len(first), counter.id, dtype=np.float64),
+        "time": counter.time_ns[first].astype(np.float64),
         "low": np.minimum.reduceat(value, first) if len(first) else none,
         "high": np.maximum.reduceat(value, first) if len(first) else none,
         "last": value[beyond - 1] if len(first) else none,
@@ -138,38 +138,38 @@ def _memory(trace: Trace) -> list[Counter]:
     kind, index = allocations["device_type"].astype(np.int64), allocations["device_index"].astype(np.int64)
     process = np.maximum(thread_processes(trace)[allocations["thread"]], 0).astype(np.int64)
     key = (process * 256 + kind) * 256 + np.where(kind > 0, index + 128, 0)
-    found = []
-    for one in np.unique(key).tolist():
-        rows = np.flatnonzero(key == one)
-        of, type_, number = (int(column[rows[0]]) for column in (process, kind, index))
+    series = []
+    for counter_key in np.unique(key).tolist():
+        rows = np.flatnonzero(key == counter_key)
+        owner, type_, number = (int(column[rows[0]]) for column in (process, kind, index))
         device = None if type_ == 0 else device_name(type_, number)
-        for place, (column, label, detail) in enumerate(_MEMORY):
+        for position, (column, label, detail) in enumerate(_MEMORY):
             values = allocations[column][rows]
-            known = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
+            valid = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
             # No track for a counter that is always 0, such as reserved bytes of the host's allocator.
-            if values[known].any():
-                times = allocations["time_ns"][rows][known]
+            if values[valid].any():
+                times = allocations["time_ns"][rows][valid]
                 name = f"{label} · {device or 'host'}"
-                of_track = track_id(MEMORY, one * len(_MEMORY) + place)
-                found.append(_counter(of_track, of, name, "bytes", detail, device, times, values[known]))
-    return found
+                of_track = track_id(MEMORY, counter_key * len(_MEMORY) + position)
+                series.append(_counter(of_track, owner, name, "bytes", detail, device, times, values[valid]))
+    return series
 
 
 def _sampled(trace: Trace) -> list[Counter]:
     """Return the sampled counters, one for each name and process."""
-    many = max(len(trace.columns("processes")), 1)
+    process_count = max(len(trace.columns("processes")), 1)
     return [
         Counter(
-            track_id(COUNTER, one.string * many + one.process),
-            one.process,
-            trace.strings[one.string],
-            one.unit,
+            track_id(COUNTER, sampled.string * process_count + sampled.process),
+            sampled.process,
+            trace.strings[sampled.string],
+            sampled.unit,
             "sampled",
             None,
-            one.time_ns,
-            one.value,
+            sampled.time_ns,
+            sampled.value,
         )
-        for one in sampled_counters(trace)
+        for sampled in sampled_counters(trace)
     ]
 
 

@@ -57,45 +57,45 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
     Raises:
         ArgumentError: An option has an invalid value.
     """
-    of = choice(query, "of", tuple(SORTS))
+    sort = choice(query, "of", tuple(SORTS))
     start, end = (
         (round(moment) for moment in span_of_time(query))
         if {"start", "end"} & query.keys()
         else whole_of(trace)
     )
     columns = trace.columns("spans")
-    found = [
+    running_spans = [
         running(track.rows, track.first, track.count, start, end)
         for track in timeline(trace).tracks
-        if track.rows.spans is not None and track.sort in SORTS[of]
+        if track.rows.spans is not None and track.sort in SORTS[sort]
     ]
     spans = (
-        np.concatenate([part for part in found if len(part)])
-        if any(map(len, found))
+        np.concatenate([part for part in running_spans if len(part)])
+        if any(map(len, running_spans))
         else np.zeros(0, np.int32)
     )
-    total, own = times_within(trace, spans, start, end)
+    total, self_of_spans_ns = times_within(trace, spans, start, end)
     group, first = _core.group([columns["name"][spans], columns["kind"][spans].astype(np.int32)])
     count = len(first)
-    self_ns = _core.group_sums(group, count, own)
-    places, texts = few_texts(columns["name"][spans[first]], trace.strings)
+    self_ns = _core.group_sums(group, count, self_of_spans_ns)
+    name_ids, texts = few_texts(columns["name"][spans[first]], trace.strings)
     table: dict[str, Any] = {
-        "name": Labels(places, texts),
+        "name": Labels(name_ids, texts),
         "kind": Labels(columns["kind"][spans[first]], KIND_NAMES),
         "count": _core.group_counts(group, count),
         "total_ns": _core.group_sums(group, count, total),
         "self_ns": self_ns,
         "share": 100.0 * self_ns / (self_ns.sum() or np.nan),
     }
-    order = np.lexsort((table["kind"].ids, places, -table["total_ns"], -self_ns))
+    order = np.lexsort((table["kind"].ids, name_ids, -table["total_ns"], -self_ns))
     return to_arrow(RANGE_SCHEMA, table, order)
 
 
 def running(rows: Rows, first: int, count: int, start_ns: int, end_ns: int) -> NDArray[np.int32]:
     """Return the spans of some rows that overlap a time range; a span without duration counts unless it is at the end."""
-    found = [np.zeros(0, np.int32)]
+    overlapping = [np.zeros(0, np.int32)]
     if rows.spans is None:
-        return found[0]
+        return overlapping[0]
     for row in range(first, first + count):
         low, high = int(rows.edges[row]), int(rows.edges[row + 1])
         begin, beyond = (rows.start_ns[low:high].searchsorted((start_ns, end_ns)) + low).tolist()
@@ -103,8 +103,8 @@ def running(rows: Rows, first: int, count: int, start_ns: int, end_ns: int) -> N
         if begin > low:
             reach = int(rows.start_ns[begin - 1] + rows.sum_ns[begin] - rows.sum_ns[begin - 1])
             begin -= reach > start_ns
-        found.append(rows.spans[begin:beyond])
-    return np.concatenate(found)
+        overlapping.append(rows.spans[begin:beyond])
+    return np.concatenate(overlapping)
 
 
 def times_within(
@@ -116,23 +116,23 @@ def times_within(
     """
     columns = trace.columns("spans")
     total = _inside(columns, spans, start_ns, end_ns)
-    own: NDArray[np.int64] = columns["self_ns"][spans]
+    self_ns: NDArray[np.int64] = columns["self_ns"][spans]
     cut = np.flatnonzero(total != columns["duration_ns"][spans])
     if len(cut) == 0:
-        return total, own
+        return total, self_ns
     # Of a clipped span, subtract only the clipped time of its children.
-    own = own.copy()
-    own[cut] = np.where((columns["lane"][spans[cut]] == 0) | (own[cut] > 0), total[cut], 0)
+    self_ns = self_ns.copy()
+    self_ns[cut] = np.where((columns["lane"][spans[cut]] == 0) | (self_ns[cut] > 0), total[cut], 0)
     # Few spans are clipped: at most two in each row.
     cut = cut[np.argsort(spans[cut])]
-    known = spans[cut]
+    clipped = spans[cut]
     laid = span_tracks(trace)
     ran = running(laid.rows, 0, len(laid.rows.edges) - 1, start_ns, end_ns)
     for outer in outer_spans(trace, ran):
-        place = np.minimum(np.searchsorted(known, outer), len(known) - 1)
-        held = np.flatnonzero(known[place] == outer)
-        np.subtract.at(own, cut[place[held]], _inside(columns, ran[held], start_ns, end_ns))
-    return total, own
+        position = np.minimum(np.searchsorted(clipped, outer), len(clipped) - 1)
+        held = np.flatnonzero(clipped[position] == outer)
+        np.subtract.at(self_ns, cut[position[held]], _inside(columns, ran[held], start_ns, end_ns))
+    return total, self_ns
 
 
 def _inside(columns: Columns, spans: NDArray[np.int32], start_ns: int, end_ns: int) -> NDArray[np.int64]:

@@ -57,8 +57,8 @@ class Rows:
 
     def duration_ns(self, items: NDArray[Any]) -> NDArray[np.int64]:
         """Return the durations of some items."""
-        found: NDArray[np.int64] = self.sum_ns[items + 1] - self.sum_ns[items]
-        return found
+        durations: NDArray[np.int64] = self.sum_ns[items + 1] - self.sum_ns[items]
+        return durations
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ def span_tracks(trace: Trace) -> SpanTracks:
     spans = trace.columns("spans")
     number, process = _numbers(trace)
     used = np.flatnonzero(np.bincount(number)) if len(number) else np.zeros(0, np.int64)
-    place = np.zeros(int(number.max(initial=0)) + 1, np.int32)
-    place[used] = np.arange(len(used))
-    group = place[number]
+    index_of = np.zeros(int(number.max(initial=0)) + 1, np.int32)
+    index_of[used] = np.arange(len(used))
+    group = index_of[number]
     start = spans["start_ns"]
     duration = np.clip(spans["duration_ns"], 0, _LARGEST_NS - np.maximum(start, 0))
     order = _in_order(group, start, duration)
@@ -151,22 +151,22 @@ def span_tracks(trace: Trace) -> SpanTracks:
     del nested
     edges = np.searchsorted(group, np.arange(len(used) + 1))
     levels = np.zeros((2, len(used)), np.int64)
-    for at, (first, last) in enumerate(pairwise(edges.tolist())):
-        levels[:, at] = depth[first:last].max() + 1, lane[first:last].max()
+    for index, (first, last) in enumerate(pairwise(edges.tolist())):
+        levels[:, index] = depth[first:last].max() + 1, lane[first:last].max()
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(levels.sum(axis=0))))
     row = firsts[group] + depth
     beside = np.flatnonzero(lane)
     row[beside] = (firsts[:-1] + levels[0])[group[beside]] + lane[beside] - 1
     count = int(firsts[-1])
     sorting, rows = rows_of(row, count, start, duration)
-    which = (sorting if order is None else order[sorting]).astype(np.int32)
-    rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, spans=which)
-    row_of_span = np.empty(len(which), np.int32)
-    row_of_span[which] = np.repeat(np.arange(count, dtype=np.int32), np.diff(rows.edges))
+    spans_in_order = (sorting if order is None else order[sorting]).astype(np.int32)
+    rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, spans=spans_in_order)
+    row_of_span = np.empty(len(spans_in_order), np.int32)
+    row_of_span[spans_in_order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(rows.edges))
     tracks = []
-    for at, code in enumerate(used.tolist()):
-        first, last = int(firsts[at]), int(firsts[at + 1])
-        thread = int(spans["thread"][which[rows.edges[first]]])
+    for index, code in enumerate(used.tolist()):
+        first, last = int(firsts[index]), int(firsts[index + 1])
+        thread = int(spans["thread"][spans_in_order[rows.edges[first]]])
         tracks.append(
             Track(
                 code % _SORTS, code // _SORTS, max(int(process[thread]), 0), thread, rows, first, last - first
@@ -215,8 +215,8 @@ def _numbers(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     spans, process = trace.columns("spans"), thread_processes(trace)
     kind, stream = spans["kind"], spans["stream"]
     number: NDArray[np.int32] = spans["thread"] * np.int32(_SORTS)
-    for one, sort in ((SpanKind.PYTHON, PYTHON), (SpanKind.MODULE, MODULES)):
-        number[kind == one] += np.int32(sort)
+    for span_kind, sort in ((SpanKind.PYTHON, PYTHON), (SpanKind.MODULE, MODULES)):
+        number[kind == span_kind] += np.int32(sort)
     steps = np.flatnonzero(kind == SpanKind.STEP)
     number[steps] = np.maximum(process[spans["thread"][steps]], 0) * np.int32(_SORTS) + np.int32(STEPS)
     if len(trace.columns("streams")):
@@ -231,8 +231,8 @@ def _in_order(
     """Return the order by group, start and descending duration; None if the spans are sorted already."""
     order = None
     if len(group) and (group[1:] < group[:-1]).any():
-        few = int(group.max()) < _FEW
-        order = np.argsort(group.astype(np.int16) if few else group, kind="stable")
+        fits_in_16_bits = int(group.max()) < _FEW
+        order = np.argsort(group.astype(np.int16) if fits_in_16_bits else group, kind="stable")
         group, start_ns, duration_ns = group[order], start_ns[order], duration_ns[order]
     edges = np.searchsorted(group, np.arange(int(group.max(initial=-1)) + 2))
     for first, last in pairwise(edges.tolist()):

@@ -71,18 +71,18 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
     if not (of_threads[-1] >= 0).any():
         return []
     runs = joined(*of_threads, parent)
-    threads, place = np.unique(runs.thread, return_inverse=True)
+    threads, inverse = np.unique(runs.thread, return_inverse=True)
     depths = np.zeros(len(threads), np.int64)
-    np.maximum.at(depths, place, runs.level + 1)
+    np.maximum.at(depths, inverse, runs.level + 1)
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
     order, rows = rows_of(
-        firsts[place] + runs.level, int(firsts[-1]), runs.start_ns, runs.end_ns - runs.start_ns
+        firsts[inverse] + runs.level, int(firsts[-1]), runs.start_ns, runs.end_ns - runs.start_ns
     )
     kind = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
     rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, names=names[runs.node[order]], texts=texts, kind=kind)
     return [
-        Track(sort, thread, max(int(process[thread]), 0), thread, rows, int(firsts[at]), int(depths[at]))
-        for at, thread in enumerate(threads.tolist())
+        Track(sort, thread, max(int(process[thread]), 0), thread, rows, int(firsts[row]), int(depths[row]))
+        for row, thread in enumerate(threads.tolist())
     ]
 
 
@@ -110,19 +110,19 @@ def joined(
     new_thread[1:] = thread[1:] != thread[:-1]
     changed = new_thread.copy()
     changed[1:] |= node[1:] != node[:-1]
-    at = np.flatnonzero(changed)
-    now = node[at]
-    before = np.where(new_thread[at], np.int32(-1), node[at - 1])
+    starts = np.flatnonzero(changed)
+    now = node[starts]
+    before = np.where(new_thread[starts], np.int32(-1), node[starts - 1])
     shared = _shared_depth(before, now, parent, depth)
-    opened, level, which = _levels(now, shared, parent, depth)
+    opened, level, nodes = _levels(now, shared, parent, depth)
     # Open runs of a thread are closed at the first span of the next thread, or at the end.
-    left = np.append(node[at - 1], node[-1])
+    left = np.append(node[starts - 1], node[-1])
     left[0] = -1
     closed, closed_level, _ = _levels(left, np.append(shared, 0), parent, depth)
     closed = closed[np.argsort(closed_level, kind="stable")]
     order = np.argsort(level, kind="stable")
-    opened, level, which = opened[order], level[order], which[order]
-    first, beyond = at[opened], np.append(at, count)[closed]
+    opened, level, nodes = opened[order], level[order], nodes[order]
+    first, beyond = starts[opened], np.append(starts, count)[closed]
     last = beyond - 1
     end = _reach(thread, start_ns, end_ns, first, last)
     over = (beyond < count) & ~np.append(new_thread, True)[beyond]
@@ -134,7 +134,7 @@ def joined(
         level.astype(np.int64)[by_thread],
         start_ns[first][by_thread],
         end[by_thread],
-        which[by_thread],
+        nodes[by_thread],
     )
 
 
@@ -148,16 +148,16 @@ def _levels(
     total = int(ends[-1]) if len(ends) else 0
     # A stable sort of 16 bits is several times faster.
     level = np.empty(total, np.int16 if int(deep.max(initial=0)) < 1 << 15 else np.int32)
-    which = np.empty(total, np.int32)
+    nodes = np.empty(total, np.int32)
     active = np.flatnonzero(counts)
     current = node[active]
     step = 1
     while len(active):
-        places = ends[active] - step
-        level[places], which[places] = deep[active] - step, current
+        slots = ends[active] - step
+        level[slots], nodes[slots] = deep[active] - step, current
         still = counts[active] > step
         active, current, step = active[still], parent[current[still]], step + 1
-    return np.repeat(np.arange(len(node)), counts), level, which
+    return np.repeat(np.arange(len(node)), counts), level, nodes
 
 
 def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -180,13 +180,13 @@ def _shared_depth(
     above = np.append(parent, np.int32(-1))
     active = np.flatnonzero(a != b)
     while len(active):
-        one, other = a[active], b[active]
-        lower_a, lower_b = deep[one] >= deep[other], deep[other] >= deep[one]
-        a[active] = np.where(lower_a, above[one], one)
-        b[active] = np.where(lower_b, above[other], other)
+        left, right = a[active], b[active]
+        lower_a, lower_b = deep[left] >= deep[right], deep[right] >= deep[left]
+        a[active] = np.where(lower_a, above[left], left)
+        b[active] = np.where(lower_b, above[right], right)
         active = active[a[active] != b[active]]
-    found: NDArray[np.int64] = deep[a]
-    return found
+    shared_depth: NDArray[np.int64] = deep[a]
+    return shared_depth
 
 
 def _reach(
@@ -198,13 +198,13 @@ def _reach(
 ) -> NDArray[np.int64]:
     """Return the latest end of the spans from `first` to `last`, which is that of the last one or of a span around it."""
     parent = nest(thread, start_ns, end_ns - start_ns).parent
-    at = last.copy()
-    active = np.flatnonzero(parent[at] >= first)
+    innermost = last.copy()
+    active = np.flatnonzero(parent[innermost] >= first)
     while len(active):
-        at[active] = parent[at[active]]
-        active = active[parent[at[active]] >= first[active]]
-    found: NDArray[np.int64] = end_ns[at]
-    return found
+        innermost[active] = parent[innermost[active]]
+        active = active[parent[innermost[active]] >= first[active]]
+    latest_end: NDArray[np.int64] = end_ns[innermost]
+    return latest_end
 
 
 def _operators(
@@ -218,17 +218,17 @@ def _operators(
     bare = np.flatnonzero((node < 0) & (parent >= 0))
     while len(bare):
         node[bare] = node[parent[bare]]
-        found = node[bare] >= 0
-        if not found.any():
+        has_node = node[bare] >= 0
+        if not has_node.any():
             break
-        bare = bare[~found]
+        bare = bare[~has_node]
     used = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(kind)
     recorded = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
     with_calls = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
     with_calls[spans["thread"][kind == recorded]] = True
     used &= ~with_calls[spans["thread"]]
-    known = node >= 0
-    used &= known if sort == PYTHON else known | _KNOWS_MODULES[kind]
+    has_node = node >= 0
+    used &= has_node if sort == PYTHON else has_node | _KNOWS_MODULES[kind]
     rows = np.flatnonzero(used)
     start = spans["start_ns"][rows]
     return spans["thread"][rows], start, start + np.maximum(spans["duration_ns"][rows], 0), node[rows]
@@ -240,18 +240,18 @@ def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDAr
     A call is identified by the line of its caller, its function and its file; different lines in the function are the same call.
     """
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
-    shown = shown_frames(trace)
-    rows = np.flatnonzero(shown.row[:-1] == np.arange(len(stacks)))
+    tree = shown_frames(trace)
+    rows = np.flatnonzero(tree.row[:-1] == np.arange(len(stacks)))
     frame = stacks["frame"][rows]
-    function, file = np.append(frames["function"], 0)[frame], np.append(shown.file, 0)[frame]
-    called, name = np.unique(function * np.int64(len(shown.strings)) + file, return_inverse=True)
-    around = shown.parent[rows].astype(np.int64) + 1
+    function, file = np.append(frames["function"], 0)[frame], np.append(tree.file, 0)[frame]
+    called, name = np.unique(function * np.int64(len(tree.strings)) + file, return_inverse=True)
+    around = tree.parent[rows].astype(np.int64) + 1
     keys, of_row = np.unique(around * max(len(called), 1) + name, return_inverse=True)
     node_of = np.full(len(stacks) + 1, -1, np.int32)
     node_of[rows] = of_row
     above, names = np.divmod(keys, max(len(called), 1))
-    texts = [_call_name(shown.strings, *divmod(pair, len(shown.strings))) for pair in called.tolist()]
-    nodes = node_of[shown.row[trace.column("spans", "own_stack")]]
+    texts = [_call_name(tree.strings, *divmod(pair, len(tree.strings))) for pair in called.tolist()]
+    nodes = node_of[tree.row[trace.column("spans", "own_stack")]]
     return nodes, node_of[above - 1], names.astype(np.int32), texts
 
 

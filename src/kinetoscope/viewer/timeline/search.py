@@ -84,8 +84,8 @@ def search(trace: Trace, query: Query) -> Limited:
             part["duration_ns"] = trace.column("spans", "duration_ns")[items]
             ids, words = trace.column("spans", "name")[items], trace.strings
             part["kind"] = trace.column("spans", "kind")[items]
-        places, used = few_texts(ids, words)
-        part["name"] = places + len(texts)
+        name_ids, used = few_texts(ids, words)
+        part["name"] = name_ids + len(texts)
         texts += used
         parts.append(part)
     columns: dict[str, Any] = {
@@ -100,10 +100,10 @@ def search(trace: Trace, query: Query) -> Limited:
 
 def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
     """List the row collections of the timeline, each with its tracks, sorted by first row."""
-    found: dict[int, tuple[Rows, list[Track]]] = {}
+    tracks_of: dict[int, tuple[Rows, list[Track]]] = {}
     for track in timeline(trace).tracks:
-        found.setdefault(id(track.rows), (track.rows, []))[1].append(track)
-    return [(rows, sorted(tracks, key=lambda track: track.first)) for rows, tracks in found.values()]
+        tracks_of.setdefault(id(track.rows), (track.rows, []))[1].append(track)
+    return [(rows, sorted(tracks, key=lambda track: track.first)) for rows, tracks in tracks_of.values()]
 
 
 def _with(texts: Sequence[str], part: str) -> NDArray[np.bool_]:
@@ -115,7 +115,7 @@ def _with(texts: Sequence[str], part: str) -> NDArray[np.bool_]:
 
 def _earliest(start_ns: NDArray[np.int64], since_ns: float, limit: int) -> NDArray[np.int64]:
     """Return the indices of the first `limit` times that are not before `since_ns`, sorted by time."""
-    places = np.flatnonzero(start_ns >= since_ns)
-    if len(places) > limit:
-        places = places[np.argpartition(start_ns[places], limit)[:limit]]
-    return places[np.argsort(start_ns[places], kind="stable")]
+    rows = np.flatnonzero(start_ns >= since_ns)
+    if len(rows) > limit:
+        rows = rows[np.argpartition(start_ns[rows], limit)[:limit]]
+    return rows[np.argsort(start_ns[rows], kind="stable")]

@@ -99,17 +99,17 @@ def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64]
     A span has at most `MOST_LINKS` links of one label.
     """
     spans = trace.columns("spans")
-    found: list[tuple[str, NDArray[np.int64], NDArray[np.int32]]] = []
+    links: list[tuple[str, NDArray[np.int64], NDArray[np.int32]]] = []
 
     def one(label: str, other: NDArray[np.int32]) -> None:
-        places = np.flatnonzero(other >= 0)
-        found.append((label, places, other[places]))
+        sources = np.flatnonzero(other >= 0)
+        links.append((label, sources, other[sources]))
 
     def many(label: str, pairs: Pairs, end: NDArray[Any]) -> None:
         low, high = pairs.between(rows, end)
         count = np.minimum(high - low, MOST_LINKS)
-        place, pair = rows_of_runs(low, count)
-        found.append((label, place, pairs.target[pair]))
+        sources, pair = rows_of_runs(low, count)
+        links.append((label, sources, pairs.target[pair]))
 
     one("in", spans["parent"][rows])
     if len(recorded_calls(trace)):
@@ -124,7 +124,7 @@ def links(trace: Trace, rows: NDArray[Any]) -> list[tuple[str, NDArray[np.int64]
     many("backward", backward(trace), rows + 1)
     for label, pairs in zip(("carried out by", "carries out"), _collectives(trace), strict=True):
         many(label, pairs, rows + 1)
-    return [link for link in found if len(link[1])]
+    return [link for link in links if len(link[1])]
 
 
 def _end_of(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
@@ -133,20 +133,20 @@ def _end_of(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
     thread, start = spans["thread"], spans["start_ns"]
     begin = start[rows]
     end = begin + np.minimum(spans["duration_ns"][rows], np.iinfo(np.int64).max - np.maximum(begin, 0))
-    found = np.zeros(len(rows), np.int64)
-    own = thread[rows]
-    for one in np.unique(own).tolist():
-        first, last = np.searchsorted(thread, (one, one + 1))
-        mine = np.flatnonzero(own == one)
-        found[mine] = first + np.searchsorted(start[first:last], end[mine])
-    later: NDArray[np.int64] = np.maximum(found, rows + 1)
+    next_row = np.zeros(len(rows), np.int64)
+    thread_of = thread[rows]
+    for thread_row in np.unique(thread_of).tolist():
+        first, last = np.searchsorted(thread, (thread_row, thread_row + 1))
+        on_thread = np.flatnonzero(thread_of == thread_row)
+        next_row[on_thread] = first + np.searchsorted(start[first:last], end[on_thread])
+    later: NDArray[np.int64] = np.maximum(next_row, rows + 1)
     return later
 
 
 def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
     """Sort links by source and target, and remove duplicates."""
-    known = np.flatnonzero((source >= 0) & (target >= 0))
-    source, target = source[known], target[known]
+    is_link = np.flatnonzero((source >= 0) & (target >= 0))
+    source, target = source[is_link], target[is_link]
     order = np.lexsort((target, source))
     source, target = source[order], target[order]
     new = np.ones(len(source), dtype=bool)
@@ -235,14 +235,16 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
     spans = trace.columns("spans")
     thread, stream, step = (spans[name][rows].astype(np.int64) for name in ("thread", "stream", "step"))
     on_host = np.isin(spans["kind"][rows], _ON_HOST)
-    many = len(trace.columns("streams")) + 1
+    width = len(trace.columns("streams")) + 1
     numbers = trace.column("steps", "number")
-    found: list[Numbers | Groups] = [
+    facts: list[Numbers | Groups] = [
         *(
             Groups(np.where(spans[name][rows] > 0, spans[name][rows], -1), _string_facts(trace, label))
             for label, name in (("Overload", "overload"), ("Category", "category"))
         ),
-        Groups(thread * many + stream + 1, lambda code: _place_facts(trace, code // many, code % many - 1)),
+        Groups(
+            thread * width + stream + 1, lambda code: _place_facts(trace, code // width, code % width - 1)
+        ),
         Groups(step, lambda row: [("Step", int(numbers[row]), "")]),
         Groups(
             np.where(stream < 0, spans["phase"][rows].astype(np.int64) * 2 + spans["recompute"][rows], -1),
@@ -254,24 +256,24 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
         low, high = launched(trace).between(rows, _end_of(trace, rows))
         started = np.where(on_host, high - low, 0)
     for label, name in (("Device time", "device_ns"), ("Device time, self", "device_self_ns")):
-        found.append(Numbers(label, "ns", spans[name][rows], started > 0))
-    found.append(Numbers("Launches", "", started, started > 0))
-    found.append(Groups(spans["module"][rows], lambda row: _module_facts(trace, row)))
-    found.append(Groups(spans["shapes"][rows], lambda row: _shape_facts(trace, row)))
+        facts.append(Numbers(label, "ns", spans[name][rows], started > 0))
+    facts.append(Numbers("Launches", "", started, started > 0))
+    facts.append(Groups(spans["module"][rows], lambda row: _module_facts(trace, row)))
+    facts.append(Groups(spans["shapes"][rows], lambda row: _shape_facts(trace, row)))
     for label, name, unit in (("FLOPs", "flops", "FLOP"), ("Bytes moved", "bytes_moved", "bytes")):
         values = spans[name][rows]
-        found.append(Numbers(label, unit, values, on_host & (values > 0)))
+        facts.append(Numbers(label, unit, values, on_host & (values > 0)))
     if len(trace.columns("allocations")):
         for label, name in _MEMORY:
             values = spans[name][rows]
-            found.append(Numbers(label, "bytes", values, on_host & (values != 0)))
-    found += _device_parts(trace, rows)
+            facts.append(Numbers(label, "bytes", values, on_host & (values != 0)))
+    facts += _device_parts(trace, rows)
     for label, name in _IDENTIFIERS:
         values = spans[name][rows]
-        found.append(Numbers(label, "", values, values >= 0))
+        facts.append(Numbers(label, "", values, values >= 0))
     flags = spans["flags"][rows]
-    found.append(Groups(flags, lambda flags: [("Note", text, "") for flag, text in _FLAGS if flags & flag]))
-    return found
+    facts.append(Groups(flags, lambda flags: [("Note", text, "") for flag, text in _FLAGS if flags & flag]))
+    return facts
 
 
 def facts_of(part: Groups, group: int) -> list[dict[str, Any]]:
@@ -292,20 +294,20 @@ def _string_facts(trace: Trace, label: str) -> Callable[[int], list[Fact]]:
 
 def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
     """Return thread or stream, and process, as facts."""
-    found: list[Fact] = []
+    facts: list[Fact] = []
     if stream >= 0:
         streams = trace.columns("streams")
         kind, index = int(streams["device_type"][stream]), int(streams["device_index"][stream])
-        found.append(("Device", device_name(kind, index), ""))
-        found.append(("Stream", int(streams["number"][stream]), ""))
+        facts.append(("Device", device_name(kind, index), ""))
+        facts.append(("Stream", int(streams["number"][stream]), ""))
     else:
         name = trace.columns("threads")["name"][thread]
         number = int(trace.column("threads", "os_tid")[thread])
-        found.append(("Thread", f"{name} ({number})" if name else str(number), ""))
+        facts.append(("Thread", f"{name} ({number})" if name else str(number), ""))
     process, rank = int(processes(trace)[thread]), int(ranks(trace)[thread])
-    found.append(("Process", str(process) if process >= 0 else None, ""))
-    found.append(("Rank", rank if rank >= 0 else None, ""))
-    return found
+    facts.append(("Process", str(process) if process >= 0 else None, ""))
+    facts.append(("Rank", rank if rank >= 0 else None, ""))
+    return facts
 
 
 def _phase_facts(phase: int, *, recompute: bool) -> list[Fact]:
@@ -337,18 +339,18 @@ def _shape_facts(trace: Trace, shape: int) -> list[Fact]:
 
 def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
     """Return facts of kernels and copies: launch configurations, and copied bytes."""
-    found: list[Numbers | Groups] = []
+    facts: list[Numbers | Groups] = []
     spans, kernels, copies = (trace.columns(name) for name in ("spans", "kernels", "copies"))
     if len(kernels):
         columns = [kernels[name].astype(np.float64).view(np.int64) for name in _LAUNCH_COLUMNS]
-        which, first = _grouped(trace, "kernels", columns)
-        found.append(Groups(which[rows], lambda code: _launch_facts(trace, int(first[code]))))
+        group, first = _grouped(trace, "kernels", columns)
+        facts.append(Groups(group[rows], lambda code: _launch_facts(trace, int(first[code]))))
     if len(copies):
-        of, texts = copies["span"], trace.columns("arguments")["json"]
-        keys = [spans[name][of].astype(np.int64) for name in ("name", "arguments", "kind")]
-        which, alike = _grouped(trace, "copies", keys)
+        copied, texts = copies["span"], trace.columns("arguments")["json"]
+        keys = [spans[name][copied].astype(np.int64) for name in ("name", "arguments", "kind")]
+        group, alike = _grouped(trace, "copies", keys)
         size = np.full(len(spans), -1, np.int64)
-        size[of] = copies["bytes"]
+        size[copied] = copies["bytes"]
         size, duration = size[rows], spans["duration_ns"][rows]
 
         def direction(code: int) -> list[Fact]:
@@ -358,12 +360,12 @@ def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
             return [("Direction", _direction_text(moved), "")]
 
         timed = (size > 0) & (duration > 0)
-        found += [
+        facts += [
             Numbers("Size", "bytes", size, size >= 0),
-            Groups(which[rows], direction),
+            Groups(group[rows], direction),
             Numbers("Bandwidth", "GB/s", size / np.maximum(duration, 1), timed),
         ]
-    return found
+    return facts
 
 
 def _grouped(
@@ -373,9 +375,9 @@ def _grouped(
 
     def make() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         group, first = _core.group(keys)
-        which = np.full(len(trace.columns("spans")), -1, np.int32)
-        which[trace.column(table, "span")] = group
-        return which, first
+        group_of = np.full(len(trace.columns("spans")), -1, np.int32)
+        group_of[trace.column(table, "span")] = group
+        return group_of, first
 
     return trace.cached(f"viewer: groups of {table}", make)
 
@@ -383,14 +385,14 @@ def _grouped(
 def _launch_facts(trace: Trace, row: int) -> list[Fact]:
     """Return the launch configuration of a row of `kernels` as facts."""
     kernels = trace.columns("kernels")
-    found: list[Fact] = []
+    facts: list[Fact] = []
     for label, part in _SIZES:
         sizes = [int(kernels[f"{part}_{axis}"][row]) for axis in "xyz"]
-        found.append((label, " × ".join(map(str, sizes)) if min(sizes) >= 0 else None, ""))
+        facts.append((label, " × ".join(map(str, sizes)) if min(sizes) >= 0 else None, ""))
     for label, name, unit in _LAUNCH:
         value = kernels[name][row].item()
-        found.append((label, value if value >= least_reported(name) else None, unit))
-    return found
+        facts.append((label, value if value >= least_reported(name) else None, unit))
+    return facts
 
 
 def _direction_text(direction: Direction) -> str:
@@ -420,7 +422,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
             facts.append({"label": part.label, "value": plain(part.values[0].item()), "unit": part.unit})
     ties = [(label, int(other)) for label, _, others in links(trace, rows) for other in others]
     # The last node is the span itself.
-    tracks, places = (
+    tracks, span_rows = (
         values.tolist()
         for values in span_tracks(trace).places(np.array([*(other for _, other in ties), row]))
     )
@@ -431,7 +433,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
         "name": trace.strings[int(spans["name"][row])],
         "kind": KIND_NAMES[int(spans["kind"][row])],
         "track": tracks[-1],
-        "row": places[-1],
+        "row": span_rows[-1],
         "start_ns": int(spans["start_ns"][row]),
         "duration_ns": int(spans["duration_ns"][row]),
         "self_ns": int(spans["self_ns"][row]),
@@ -444,11 +446,11 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
                 "span": other,
                 "name": trace.strings[int(spans["name"][other])],
                 "track": track,
-                "row": place,
+                "row": span_row,
                 "start_ns": int(spans["start_ns"][other]),
                 "duration_ns": int(spans["duration_ns"][other]),
             }
-            for (label, other), track, place in zip(ties, tracks, places, strict=False)
+            for (label, other), track, span_row in zip(ties, tracks, span_rows, strict=False)
         ],
     }
 
@@ -466,8 +468,8 @@ def parsed_arguments(text: str) -> dict[str, Any]:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         return {"text": text}
-    found: dict[str, Any] = plain(parsed) if isinstance(parsed, dict) else {"value": plain(parsed)}
-    return found
+    arguments: dict[str, Any] = plain(parsed) if isinstance(parsed, dict) else {"value": plain(parsed)}
+    return arguments
 
 
 def plain(value: Any) -> Any:
@@ -527,22 +529,22 @@ def arrows(trace: Trace, query: Query) -> Limited:
 
     start, end = span_of_time(query)
     limit = whole_number(query, "limit", _MOST)
-    found, laid = all_arrows(trace), span_tracks(trace)
+    all_ends, laid = all_arrows(trace), span_tracks(trace)
     wanted = np.zeros(len(laid.tracks), dtype=bool)
     ids = {track.id for track in chosen(trace, query)}
-    wanted[[place for place, track in enumerate(laid.tracks) if track.id in ids]] = True
-    rows = np.flatnonzero((found.early_ns < end) & (found.late_ns >= start))
-    for ends in (found.source, found.target):
+    wanted[[index for index, track in enumerate(laid.tracks) if track.id in ids]] = True
+    rows = np.flatnonzero((all_ends.early_ns < end) & (all_ends.late_ns >= start))
+    for ends in (all_ends.source, all_ends.target):
         rows = rows[wanted[laid.track_of_row[laid.row_of_span[ends[rows]]]]]
     total = len(rows)
     if total > limit:
         rows = rows[np.linspace(0, total - 1, limit).astype(np.int64)]
-    source, target = found.source[rows], found.target[rows]
+    source, target = all_ends.source[rows], all_ends.target[rows]
     begins = trace.column("spans", "start_ns")
     columns = {"from": source, "to": target}
     for name, spans in (("from", source), ("to", target)):
         columns[f"{name}_track"], columns[f"{name}_row"] = laid.places(spans)
         columns[f"{name}_time"] = begins[spans].astype(np.float64)
     arrays = {name: number_array(values) for name, values in columns.items()}
-    arrays["sort"] = pa.DictionaryArray.from_arrays(number_array(found.sort[rows]), text_array(SORTS))
+    arrays["sort"] = pa.DictionaryArray.from_arrays(number_array(all_ends.sort[rows]), text_array(SORTS))
     return Limited(pa.table(arrays), total)

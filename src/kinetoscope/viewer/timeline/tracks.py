@@ -70,12 +70,12 @@ class Timeline:
 def timeline(trace: Trace) -> Timeline:
     """Return the tracks of a trace, which are cached."""
     process = thread_processes(trace)
-    found = list(span_tracks(trace).tracks)
+    unsorted = list(span_tracks(trace).tracks)
     for sort in (PYTHON, MODULES):
-        found += run_tracks(trace, sort, process)
-    found += _compile_tracks(trace, process)
-    found += _step_tracks(trace)
-    busy = {track.number: track.busy_ns for track in found if track.sort == THREAD}
+        unsorted += run_tracks(trace, sort, process)
+    unsorted += _compile_tracks(trace, process)
+    unsorted += _step_tracks(trace)
+    busy = {track.number: track.busy_ns for track in unsorted if track.sort == THREAD}
     streams = trace.columns("streams")
     where = [streams[name].tolist() for name in ("device_type", "device_index", "number")]
 
@@ -88,7 +88,7 @@ def timeline(trace: Trace) -> Timeline:
         rank = 1 if track.sort == COMPILING else 2
         return (track.process, rank, -busy.get(track.number, 0), track.number, track.sort)
 
-    tracks = sorted(found, key=place)
+    tracks = sorted(unsorted, key=place)
     return Timeline(tracks, {track.id: track for track in tracks})
 
 
@@ -126,13 +126,13 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
 
 def median_step(trace: Trace) -> list[int] | None:
     """Return start and end of the step with the median duration of the main kind, ignoring the first ones; None unless there are several."""
-    own, counted = trace.columns("steps"), np.flatnonzero(kinds_of_steps(trace) == max(main_kind(trace), 0))
+    steps, counted = trace.columns("steps"), np.flatnonzero(kinds_of_steps(trace) == max(main_kind(trace), 0))
     if len(counted) < 2:
         return None
-    by_duration = counted[np.argsort(own["duration_ns"][counted], kind="stable")]
+    by_duration = counted[np.argsort(steps["duration_ns"][counted], kind="stable")]
     row = by_duration[(len(counted) - 1) // 2]
-    start = int(own["start_ns"][row])
-    return [start, start + int(own["duration_ns"][row])]
+    start = int(steps["start_ns"][row])
+    return [start, start + int(steps["duration_ns"][row])]
 
 
 def whole_of(trace: Trace) -> tuple[int, int]:
@@ -147,18 +147,18 @@ def chosen(trace: Trace, query: Query) -> list[Track]:
     Raises:
         ArgumentError: One of them is not the number of a track.
     """
-    known = timeline(trace).by_id
+    track_of = timeline(trace).by_id
     text = query.get("tracks")
     if text is None:
-        return list(known.values())
+        return list(track_of.values())
     numbers = []
     for part in filter(None, text.split(",")):
-        if not part.isdecimal() or len(part) > 12 or int(part) not in known:
+        if not part.isdecimal() or len(part) > 12 or int(part) not in track_of:
             raise ArgumentError(
                 f"tracks={text[:50]!r}: there is no track {part[:12]!r}; request `tracks` for the list"
             )
         numbers.append(int(part))
-    return [known[number] for number in dict.fromkeys(numbers)]
+    return [track_of[number] for number in dict.fromkeys(numbers)]
 
 
 def _step_tracks(trace: Trace) -> list[Track]:
@@ -168,32 +168,32 @@ def _step_tracks(trace: Trace) -> list[Track]:
         np.append(trace.column("spans", "kind"), np.uint8(0))[steps["span"]] != SpanKind.STEP
     )
     taken = {track.number for track in span_tracks(trace).tracks if track.sort == STEPS}
-    found = []
+    tracks = []
     of_step = np.maximum(steps["process_row"][unmarked], 0)
     for process in sorted(set(of_step.tolist()) - taken):
-        mine = unmarked[of_step == process]
-        mine = mine[np.argsort(steps["start_ns"][mine], kind="stable")]
-        start = steps["start_ns"][mine]
+        step_rows = unmarked[of_step == process]
+        step_rows = step_rows[np.argsort(steps["start_ns"][step_rows], kind="stable")]
+        start = steps["start_ns"][step_rows]
         # A step ends where the next one begins.
         limit = np.append(start[1:], np.iinfo(np.int64).max) - start
-        duration = np.clip(steps["duration_ns"][mine], 0, limit)
-        _, rows = rows_of(np.zeros(len(mine), np.int64), 1, start, duration)
-        texts = [f"{MARK}{number}" for number in steps["number"][mine].tolist()]
-        names = np.arange(len(mine), dtype=np.int32)
+        duration = np.clip(steps["duration_ns"][step_rows], 0, limit)
+        _, rows = rows_of(np.zeros(len(step_rows), np.int64), 1, start, duration)
+        texts = [f"{MARK}{number}" for number in steps["number"][step_rows].tolist()]
+        names = np.arange(len(step_rows), dtype=np.int32)
         rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, names=names, texts=texts, kind=SpanKind.STEP)
-        found.append(Track(STEPS, process, process, -1, rows, 0, 1))
-    return found
+        tracks.append(Track(STEPS, process, process, -1, rows, 0, 1))
+    return tracks
 
 
 def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
     """Return tracks of torch.compile, one for each thread: compilations, and their phases in the row below."""
     phases, spans = compile_phases(trace), trace.columns("spans")
-    threads, place = np.unique(spans["thread"][phases.span], return_inverse=True)
+    threads, inverse = np.unique(spans["thread"][phases.span], return_inverse=True)
     depths = np.zeros(len(threads), np.int64)
-    np.maximum.at(depths, place, phases.level + 1)
+    np.maximum.at(depths, inverse, phases.level + 1)
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
     order, rows = rows_of(
-        firsts[place] + phases.level,
+        firsts[inverse] + phases.level,
         int(firsts[-1]),
         spans["start_ns"][phases.span],
         np.maximum(spans["duration_ns"][phases.span], 0),
@@ -208,16 +208,16 @@ def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
         kind=SpanKind.USER_ANNOTATION,
     )
     return [
-        Track(COMPILING, thread, max(int(process[thread]), 0), thread, rows, int(firsts[at]), int(depths[at]))
-        for at, thread in enumerate(threads.tolist())
+        Track(COMPILING, thread, max(int(process[thread]), 0), thread, rows, int(firsts[i]), int(depths[i]))
+        for i, thread in enumerate(threads.tolist())
     ]
 
 
 def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str | None]:
     """Return the label of a track, its details, and its device."""
     if track.sort == STEPS:
-        found = "" if track.rows.spans is not None else "derived from optimizer calls"
-        return "Steps", found, None
+        details = "" if track.rows.spans is not None else "derived from optimizer calls"
+        return "Steps", details, None
     if track.sort == STREAM:
         streams = trace.columns("streams")
         kind, index, number = (
@@ -229,8 +229,8 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
         return label, " · ".join(filter(None, (device, "" if name == label else name))), device
     name = thread_labels(trace)[track.thread]
     if track.sort == THREAD:
-        own = str(int(threads["os_tid"][track.thread]))
-        return name, "" if name.endswith(own) else f"thread {own}", None
+        tid = str(int(threads["os_tid"][track.thread]))
+        return name, "" if name.endswith(tid) else f"thread {tid}", None
     if track.sort == COMPILING:
         return "torch.compile", f"phases on {name}", None
     runs = track.rows.spans is None
@@ -248,12 +248,12 @@ def thread_labels(trace: Trace) -> dict[int, str]:
     used = {track.thread: track.process for track in timeline(trace).tracks if track.sort in _OF_THREADS}
     names = {thread: threads["name"][thread] for thread in used}
     often = collections.Counter((used[thread], name) for thread, name in names.items())
-    found = {}
+    labels = {}
     for thread, name in names.items():
-        own = int(threads["os_tid"][thread])
+        tid = int(threads["os_tid"][thread])
         alone = often[used[thread], name] == 1
-        found[thread] = (name if alone else f"{name} {own}") if name else f"thread {own}"
-    return found
+        labels[thread] = (name if alone else f"{name} {tid}") if name else f"thread {tid}"
+    return labels
 
 
 def process_label(row: dict[str, Any]) -> str:

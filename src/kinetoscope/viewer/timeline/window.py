@@ -56,23 +56,23 @@ def window(trace: Trace, query: Query) -> pyarrow.Table:
     parts: list[dict[str, NDArray[Any]]] = []
     texts: list[str] = []
     for track in chosen(trace, query):
-        seen = look(track.rows, track.first, track.count, start, end, width)
-        if len(seen.item) == 0:
+        boxes = look(track.rows, track.first, track.count, start, end, width)
+        if len(boxes.item) == 0:
             continue
-        rows, item, last = track.rows, seen.item, seen.item + seen.count - 1
+        rows, item, last = track.rows, boxes.item, boxes.item + boxes.count - 1
         ids, words, kind = label_maker(trace, rows)(item)
-        places, used = few_texts(ids, words)
+        name_ids, used = few_texts(ids, words)
         begin = rows.start_ns[item]
         none = np.full(len(item), -1, np.int32)
         parts.append({
             "track": np.full(len(item), track.id, np.int32),
-            "row": seen.row - np.int32(track.first),
+            "row": boxes.row - np.int32(track.first),
             "start": begin.astype(np.float64),
             "duration": (rows.start_ns[last] - begin + rows.duration_ns(last)).astype(np.float64),
             "busy": (rows.sum_ns[last + 1] - rows.sum_ns[item]).astype(np.float64),
-            "count": seen.count.astype(np.int32),
+            "count": boxes.count.astype(np.int32),
             "span": none if rows.spans is None else rows.spans[item],
-            "name": places + np.int32(len(texts)),
+            "name": name_ids + np.int32(len(texts)),
             "kind": kind,
         })  # fmt: skip
         texts += used
@@ -112,28 +112,28 @@ def look(rows: Rows, first: int, count: int, start: float, end: float, width: in
     # The first nanosecond of each pixel, and the first after the last pixel.
     pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
     wide = (end - start) / width
-    found: list[tuple[NDArray[Any], ...]] = []
+    boxes: list[tuple[NDArray[Any], ...]] = []
     starts, edges = rows.start_ns, rows.edges
     for row in range(first, first + count):
         low, high = int(edges[row]), int(edges[row + 1])
         if low == high or starts[low] >= pixels[-1]:
             continue
-        places = starts[low:high].searchsorted(pixels) + low
-        at = places[:-1][places[1:] > places[:-1]]
-        many = np.diff(np.append(at, places[-1]))
-        before = int(places[0]) - 1
+        firsts = starts[low:high].searchsorted(pixels) + low
+        box_rows = firsts[:-1][firsts[1:] > firsts[:-1]]
+        counts = np.diff(np.append(box_rows, firsts[-1]))
+        before = int(firsts[0]) - 1
         if before >= low and starts[before] + rows.duration_ns(np.array(before)) > start:
-            at, many = np.append(before, at), np.append(1, many)
-        if len(at) == 0:
+            box_rows, counts = np.append(before, box_rows), np.append(1, counts)
+        if len(box_rows) == 0:
             continue
-        last = at + many - 1
-        apart = np.flatnonzero((many > 1) & (rows.duration_ns(last) > wide))
+        last = box_rows + counts - 1
+        apart = np.flatnonzero((counts > 1) & (rows.duration_ns(last) > wide))
         if len(apart):
-            many[apart] -= 1
-            at = np.insert(at, apart + 1, last[apart])
-            many = np.insert(many, apart + 1, 1)
-        found.append((np.full(len(at), row, np.int32), at, many))
-    if not found:
+            counts[apart] -= 1
+            box_rows = np.insert(box_rows, apart + 1, last[apart])
+            counts = np.insert(counts, apart + 1, 1)
+        boxes.append((np.full(len(box_rows), row, np.int32), box_rows, counts))
+    if not boxes:
         nothing = np.zeros(0, np.int64)
         return Seen(nothing.astype(np.int32), nothing, nothing)
-    return Seen(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    return Seen(*(np.concatenate(columns) for columns in zip(*boxes, strict=True)))
