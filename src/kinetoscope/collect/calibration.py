@@ -68,8 +68,8 @@ def _repeat(call: Call, now_s: Callable[[], float]) -> None:
 
 def _workloads() -> Iterator[Call]:
     """Each call to measure."""
-    one = torch.zeros(1)
-    yield lambda: one.add_(1)
+    tensor = torch.zeros(1)
+    yield lambda: tensor.add_(1)
     for grow in range(_SIZES):
         yield from _memory(2048 * 8**grow)
         yield from _products(grow)
@@ -135,11 +135,11 @@ def _layers(batch: int, channels: int, side: int) -> Iterator[Call]:
     yield from _both(lambda: layer(words)[0], words)
 
 
-def _both(forward: Callable[[], torch.Tensor], of: torch.Tensor) -> Iterator[Call]:
+def _both(forward: Callable[[], torch.Tensor], source: torch.Tensor) -> Iterator[Call]:
     """A call, and it with its gradient."""
 
     def backward() -> None:
-        made = forward()
-        torch.autograd.grad(made, of, made.detach())
+        output = forward()
+        torch.autograd.grad(output, source, output.detach())
 
     yield backward

@@ -48,9 +48,9 @@ def gather_summaries(
         ArgumentError: `timeout_s` is no number of seconds.
         OSError: Rank 0 cannot write a file.
     """
-    given: Any = timeout_s
-    number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not number or not math.isfinite(given) or given < 0:
+    limit_s: Any = timeout_s
+    number = isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool)
+    if not number or not math.isfinite(limit_s) or limit_s < 0:
         raise ArgumentError(
             f"timeout_s={timeout_s!r} is not valid: need a number of seconds, 0 to take what is there."
         )
@@ -58,12 +58,12 @@ def gather_summaries(
     from kinetoscope.summaries.job import Job
     from kinetoscope.summaries.summary import file_name, file_of, summary_of
 
-    own = file_of(summary_of(trace, "" if source is None else os.path.abspath(source)))
+    content = file_of(summary_of(trace, "" if source is None else os.path.abspath(source)))
     rank = torch.distributed.get_rank() if is_distributed() else 0
-    gathered = {rank: own}
+    gathered = {rank: content}
     if is_distributed():
         try:
-            gathered |= _exchanged(rank, own, timeout_s)
+            gathered |= _exchanged(rank, content, timeout_s)
         except Exception as error:  # noqa: BLE001  (whatever fails, the job must go on)
             _STORE.forget()
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -73,8 +73,8 @@ def gather_summaries(
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for one, summary in sorted(gathered.items()):
-        paths.append(folder / file_name(one))
+    for member, summary in sorted(gathered.items()):
+        paths.append(folder / file_name(member))
         with open_atomically(paths[-1]) as file:
             file.write(summary)
     return Job.open(*paths)
@@ -83,20 +83,20 @@ def gather_summaries(
 _STORE = JobStore("summaries")
 
 
-def _exchanged(rank: int, own: bytes, timeout_s: float) -> dict[int, bytes]:
+def _exchanged(rank: int, content: bytes, timeout_s: float) -> dict[int, bytes]:
     """Send the summary of this rank or, on rank 0, receive those of the others."""
     store = _STORE.connect(max(timeout_s, 1.0))
     # The n-th calls of all ranks belong together.
     number = store.add(f"times/{rank}", 1)
     if rank != 0:
-        store.set(f"{number}/{rank}", own)
+        store.set(f"{number}/{rank}", content)
         return {}
     until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
-    found, missing = {}, []
+    summaries, missing = {}, []
     for other in range(1, torch.distributed.get_world_size()):
         key = f"{number}/{other}"
         if wait_for_key(store, key, until_ns):
-            found[other] = store.get(key)
+            summaries[other] = store.get(key)
             store.delete_key(key)
         else:
             missing.append(other)
@@ -105,6 +105,6 @@ def _exchanged(rank: int, own: bytes, timeout_s: float) -> dict[int, bytes]:
         more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
         warn_user(
             f"no summary arrived within {timeout_s:g} s from {'rank' if len(missing) == 1 else 'ranks'} {named}{more}: "
-            f"{len(found) + 1:,} of {torch.distributed.get_world_size():,} were gathered."
+            f"{len(summaries) + 1:,} of {torch.distributed.get_world_size():,} were gathered."
         )
-    return found
+    return summaries

@@ -301,11 +301,11 @@ class Budget:
 
     def _choose_together(self) -> None:
         """Choose how many steps are looked at together."""
-        one = self.together * mean_and_error(self._idle)[0]
+        per_look = self.together * mean_and_error(self._idle)[0]
         if self._looks and (step_ns := self._last[-1][0]) > 0:
             spent_ns = sum(spent for spent, _, _ in self._looks)
-            one += spent_ns / sum(steps for _, _, steps in self._looks) / step_ns
-        cost = (1 + _DISPLACED / 2) * one
+            per_look += spent_ns / sum(steps for _, _, steps in self._looks) / step_ns
+        cost = (1 + _DISPLACED / 2) * per_look
         needed = math.ceil(cost / (_LOOKING * self.limit))
         needed = min(max(needed, 1), MOST_TOGETHER)
         # Fewer only if that is clear, because the cost varies.
@@ -318,21 +318,21 @@ class Budget:
         """Compare a step with its neighbors, once three more have ended; whether that was possible."""
         if len(self._last) < _WINDOW:
             return False
-        (before_ns, before), (own_ns, own), (after_ns, after), (later_ns, later), (last_ns, last) = self._last
-        if own is None or before is None or before is own or after is not before:
+        (before_ns, before), (mid_ns, mid), (after_ns, after), (later_ns, later), (last_ns, last) = self._last
+        if mid is None or before is None or before is mid or after is not before:
             return False
         beside_ns = (before_ns + after_ns) / 2
-        if not own:
-            plain_ns, more_ns = own_ns, beside_ns - own_ns
+        if not mid:
+            plain_ns, more_ns = mid_ns, beside_ns - mid_ns
         elif later is False and last is False:
             # The two steps after a recorded one still pay for it: torch and the caches of the processor find their state again.
             plain_ns = (before_ns + last_ns) / 2
-            more_ns = own_ns + after_ns + later_ns - 3 * plain_ns
+            more_ns = mid_ns + after_ns + later_ns - 3 * plain_ns
         elif later is False:
             plain_ns = (before_ns + later_ns) / 2
-            more_ns = own_ns + after_ns - before_ns - later_ns
+            more_ns = mid_ns + after_ns - before_ns - later_ns
         else:
-            plain_ns, more_ns = beside_ns, own_ns - beside_ns
+            plain_ns, more_ns = beside_ns, mid_ns - beside_ns
         if plain_ns <= 0:
             return False
         self._differences.append(more_ns / plain_ns)

@@ -45,14 +45,14 @@ def keep_deaths(folder: Path) -> list[Path]:
 
 def keep_rings(attempt: Attempt) -> list[Path]:
     """Do as `keep_deaths` does, for one start of a job."""
-    made: list[Path] = []
+    paths: list[Path] = []
     if any(_is_dead(ring) for ring in attempt.rings()):
         with suppress(OSError), _locked(attempt.folder):
             # Again, because another process may have done it meanwhile.
             for ring in attempt.rings():
                 if _is_dead(ring) and not told_of_end(attempt, ring):
-                    made += _keep(attempt, ring)
-    return made
+                    paths += _keep(attempt, ring)
+    return paths
 
 
 def told_of_end(attempt: Attempt, ring: RankFiles) -> bool:
@@ -66,8 +66,8 @@ def told_of_end(attempt: Attempt, ring: RankFiles) -> bool:
         and (rank.facts.get("answered", True) or rank.facts["reason"] == "hang")
         and rank.facts.get("process") == log.process
         and rank.facts.get("step") == log.number
-        for place in attempt.incidents()
-        for rank in incident_ranks(place)
+        for incident in attempt.incidents()
+        for rank in incident_ranks(incident)
     )
 
 
@@ -108,10 +108,10 @@ def _keep(attempt: Attempt, ring: RankFiles) -> list[Path]:
     facts = {"step": step, "process": ring.process, "what": f"the process {end_text(step, log)}"}
     facts |= {} if log is None else facts_of_end(log)
     # Where the process wrote why, but could not copy the ring.
-    places = [
-        place.name
-        for place in attempt.incidents()
-        for rank in incident_ranks(place)
+    names = [
+        incident.name
+        for incident in attempt.incidents()
+        for rank in incident_ranks(incident)
         if "copy_failed" in rank.facts and (rank.rank, rank.process) == (ring.rank, ring.process)
     ]
 
@@ -121,7 +121,7 @@ def _keep(attempt: Attempt, ring: RankFiles) -> list[Path]:
         ring.recording.rename(path)
 
     path = Incidents(attempt.folder, ring.rank, 1, lambda: seen_s).write(
-        str(facts.get("reason", GONE)), facts, move, asked=True, place=places[-1] if places else ""
+        str(facts.get("reason", GONE)), facts, move, asked=True, name=names[-1] if names else ""
     )
     return [] if path is None or not path.exists() else [path]
 

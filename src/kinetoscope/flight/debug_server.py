@@ -74,13 +74,13 @@ class DebugServerHandlers:
         def handle(request: Any, response: Any) -> None:
             recorder = self._current()
             if recorder is None:
-                code, said = (
+                code, content = (
                     503,
                     {"error": "nothing is recorded: the job has not called kinetoscope.leave_on"},
                 )
             else:
-                code, said = answer(recorder, request)
-            response.set_content(json.dumps(said), "application/json")
+                code, content = answer(recorder, request)
+            response.set_content(json.dumps(content), "application/json")
             response.set_status(code)
 
         return handle
@@ -94,15 +94,15 @@ class DebugServerHandlers:
         text = request.get_param("steps") or "5"
         if not text.isdecimal() or not 1 <= int(text) <= _MOST_STEPS:
             return 400, {"error": f"steps={text[:40]!r}: need a whole number from 1 to {_MOST_STEPS:,}"}
-        made = recorder.capture(int(text))
-        return (202, {"path": str(made)}) if isinstance(made, Path) else (409, {"error": made})
+        outcome = recorder.capture(int(text))
+        return (202, {"path": str(outcome)}) if isinstance(outcome, Path) else (409, {"error": outcome})
 
     @staticmethod
     def _snapshot(recorder: Recorder, request: Any) -> tuple[int, dict[str, Any]]:
         reason = (request.get_param("reason") or "snapshot")[:_MOST_REASON]
-        made = recorder.snapshot(reason)
+        path = recorder.snapshot(reason)
         return (
-            (201, {"path": str(made)})
-            if made is not None
+            (201, {"path": str(path)})
+            if path is not None
             else (503, {"error": "the ring could not be copied"})
         )

@@ -329,14 +329,14 @@ class FlightRecorder:
         with self._lock:
             status, budget = self.status(), self._settings.budget
             cost = self._budget.overhead(self._plan.share)
-        known = cost.comparisons >= FEWEST
+        is_measured = cost.comparisons >= FEWEST
         return {
             "recorded_percent": 100 * status.share,
             "overhead": status.overhead,
             "budget_percent": 100 * budget,
-            "overhead_percent": 100 * cost.share if known else None,
-            "overhead_low_percent": 100 * cost.low if known else None,
-            "overhead_high_percent": 100 * cost.high if known else None,
+            "overhead_percent": 100 * cost.share if is_measured else None,
+            "overhead_low_percent": 100 * cost.low if is_measured else None,
+            "overhead_high_percent": 100 * cost.high if is_measured else None,
             "incidents": [str(path) for path in status.incidents],
             "refused": status.refused,
             "problem": status.problem,
@@ -557,12 +557,12 @@ class FlightRecorder:
     def _hangs(self) -> None:
         """Keep what led to a step that does not end. Its thread may hold our lock, so it is not taken."""
         took_s = (time.monotonic_ns() - self._count.began_ns) / 1e9
-        told = self._facts_of_now() | {
+        facts = self._facts_of_now() | {
             "what": f"step {self._count.number} has not ended for {took_s:.0f} s",
             "stacks": thread_stacks(),
         }
         try:
-            path = self._write("hang", told)
+            path = self._write("hang", facts)
             self._others.tell(path)
             self._calls.tell(path, "hang")
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
@@ -574,8 +574,8 @@ class FlightRecorder:
         Raises:
             OSError: There is no room at all.
         """
-        found = os.statvfs(self._attempt)
-        room = found.f_bavail * found.f_frsize // _MOST_OF_DISK
+        disk = os.statvfs(self._attempt)
+        room = disk.f_bavail * disk.f_frsize // _MOST_OF_DISK
         wanted = self._settings.keep_bytes
         if room >= wanted:
             return wanted
@@ -771,8 +771,8 @@ class FlightRecorder:
         slow, slow_ns = self._times.add(step_ns)
         if slow and "slow" in self._settings.on:
             took = units.duration(slow_ns / slow)
-            what = f"the last {slow} steps took {took} each, the ones before {units.duration(usual_ns)}"
-            self._incident("slow", {"what": what})
+            cause = f"the last {slow} steps took {took} each, the ones before {units.duration(usual_ns)}"
+            self._incident("slow", {"what": cause})
 
     def _note_plan(self, first: int) -> None:
         """Write into the recording which share of the steps is recorded from a step on, so that tables can be estimated from it."""
@@ -781,8 +781,8 @@ class FlightRecorder:
         share = self._plan.share
         if not self._stretches or self._stretches[-1][1] != share:
             self._stretches.append((first, share))
-        told = {"stretches": list(self._stretches), "asked": list(self._asked)}
-        self._session.add_metadata_json(PLAN_KEY, json.dumps(told))
+        plan = {"stretches": list(self._stretches), "asked": list(self._asked)}
+        self._session.add_metadata_json(PLAN_KEY, json.dumps(plan))
 
     def _switch(self, session: profile, *, record: bool) -> None:
         """Record the step that begins, or not. Between two steps that are not recorded, nothing is done at all."""
@@ -834,8 +834,8 @@ class FlightRecorder:
                 self._note_plan(self._count.number)
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._copy_ring(path, self._capture_began_ns - self._started_ns)
-                told = {"steps": steps, "rank": self._rank, "process": self._process}
-                path.with_suffix(".json").write_text(json.dumps(told))
+                facts = {"steps": steps, "rank": self._rank, "process": self._process}
+                path.with_suffix(".json").write_text(json.dumps(facts))
                 self._incidents.sweep()
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             problem = f"{type(error).__name__}: {error}"
@@ -899,15 +899,15 @@ class FlightRecorder:
         if self._session is None or os.getpid() != self._process:
             return None
         reason, rank = str(facts.get("reason", "incident")), facts.get("rank")
-        told = self._facts_of_now() | {
+        own_facts = self._facts_of_now() | {
             "because_of_rank": rank,
             "what": f"rank {rank} has an incident: {facts.get('what', reason)}",
         }
         if reason == "hang":
-            told["stacks"] = thread_stacks()
+            own_facts["stacks"] = thread_stacks()
         self._followed = (reason, time.monotonic(), self._count.number)
         try:
-            return self._write(reason, told, place=name)
+            return self._write(reason, own_facts, name=name)
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             self._failed(f"the incident {reason!r} of rank {rank} could not be followed", error)
             return None
@@ -919,43 +919,43 @@ class FlightRecorder:
                 return None
             try:
                 status = self.status()
-                told = self._facts_of_now() | {
+                own_facts = self._facts_of_now() | {
                     "share": status.share,
                     "ring": str(status.ring),
                     **facts,
                 }
-                return self._write(reason, told, asked=asked or ends)
+                return self._write(reason, own_facts, asked=asked or ends)
             except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                 self._failed(f"the incident {reason!r} could not be kept", error)
                 return None
 
     def _write(
-        self, reason: str, facts: dict[str, Any], *, asked: bool = False, place: str = ""
+        self, reason: str, facts: dict[str, Any], *, asked: bool = False, name: str = ""
     ) -> Path | None:
         """Write an incident; what has no whole copy of the ring is also in the log of steps, which needs no room on the disk."""
         log = self._log
         if log is not None and asked:
             log.note_end({"reason": reason, "rank": self._rank, "time_s": time.time(), **facts})
-        path = self._incidents.write(reason, facts, self._copy, asked=asked, place=place)
+        path = self._incidents.write(reason, facts, self._copy, asked=asked, name=name)
         if log is not None:
             log.note_end(self._incidents.uncopied or {})
         return path
 
     def _facts_of_now(self) -> dict[str, Any]:
         """What every incident says; read without our lock, which the program's thread may hold."""
-        place = sight(self._process, self._layout, self._thread)
+        position = sight(self._process, self._layout, self._thread)
         return {
             "step": self._count.number,
             "process": self._process,
             "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
             "overhead_shares": self._overhead_shares(),
-            "sight": asdict(place) if place else None,
+            "sight": asdict(position) if position else None,
         }
 
     def _overhead_shares(self) -> list[float] | None:
         """What recording adds to the steps, with the limits of its 95 % interval; None while there are too few comparisons."""
-        found = self._budget.overhead(self._plan.share)
-        return None if found.comparisons < FEWEST else [max(one, 0.0) for one in found[:3]]
+        overhead = self._budget.overhead(self._plan.share)
+        return None if overhead.comparisons < FEWEST else [max(share, 0.0) for share in overhead[:3]]
 
     def _copy(self, path: Path) -> None:
         """Copy what is to be kept of the ring, and the log of steps."""
@@ -1032,8 +1032,8 @@ def make_private_folder(folder: Path) -> None:
         OSError: It cannot be made.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = os.lstat(folder)
-    if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(folder)
+    if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
         raise PermissionError(f"{folder} belongs to another user, or is a link: choose another folder")
 
 

@@ -81,7 +81,7 @@ class Incidents:
         copy: Callable[[Path], object],
         *,
         asked: bool = False,
-        place: str = "",
+        name: str = "",
     ) -> Path | None:
         """Write an incident.
 
@@ -90,7 +90,7 @@ class Incidents:
             facts: What else is known, as JSON values.
             copy: Called with the path to copy the ring to.
             asked: Whether a person asked for it, or it is the end of the program; then the limit for each hour does not apply.
-            place: The name of the folder, that of another rank's incident; empty for one of its own.
+            name: The name of the folder, that of another rank's incident; empty for one of its own.
 
         Returns:
             The recording, or None if there were too many incidents of this reason within an hour. If it could not be copied, the file is missing, and
@@ -105,21 +105,21 @@ class Incidents:
             return None
         if not asked:
             written_s.append(now_s)
-        told = {"reason": reason, "rank": self._rank, "time_s": now_s, **facts}
-        folder = self._folder / place if place else self._place(reason, now_s)
+        incident = {"reason": reason, "rank": self._rank, "time_s": now_s, **facts}
+        folder = self._folder / name if name else self._place(reason, now_s)
         path = folder / f"{rank_name(self._rank)}.recording"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             copy(path)
         except Exception as error:  # noqa: BLE001  (the reason is worth keeping without the ring)
-            told["copy_failed"] = _why(error)
+            incident["copy_failed"] = _why(error)
         try:
             with open_atomically(path.with_suffix(".json")) as file:
-                file.write(json.dumps(told, indent=1, default=str).encode())
+                file.write(json.dumps(incident, indent=1, default=str).encode())
         except OSError as error:
-            told.setdefault("copy_failed", _why(error))
-        if "copy_failed" in told:
-            self.uncopied = told
+            incident.setdefault("copy_failed", _why(error))
+        if "copy_failed" in incident:
+            self.uncopied = incident
         self.kept.append(path)
         with suppress(OSError):
             self.sweep()
@@ -144,23 +144,23 @@ class Incidents:
             if same and began_s is not None and abs(now_s - began_s) <= _TOGETHER_S:
                 return other
         text = time.strftime(_TIME, time.gmtime(now_s))
-        place = self._folder / f"{text}-{name}"
+        folder = self._folder / f"{text}-{name}"
         number = 1
-        while place.exists() and self._has_own(place):
+        while folder.exists() and self._has_own(folder):
             number += 1
-            place = self._folder / f"{text}-{name}-{number}"
-        return place
+            folder = self._folder / f"{text}-{name}-{number}"
+        return folder
 
-    def _has_own(self, place: Path) -> bool:
+    def _has_own(self, folder: Path) -> bool:
         """Whether this rank has written to the folder of an incident."""
-        return (place / f"{rank_name(self._rank)}.json").exists()
+        return (folder / f"{rank_name(self._rank)}.json").exists()
 
     def sweep(self) -> None:
         """Remove the oldest incidents and captures of too many, or of too many bytes, but never the newest, nor the first incident, which may have caused the others."""
         attempt = self._folder.parent
         captures = (attempt / CAPTURES).glob("*.recording")
         newest: list[tuple[float, list[Path]]] = [
-            *((place.stat().st_mtime, [*place.iterdir(), place]) for place in incident_folders(attempt)[1:]),
+            *((path.stat().st_mtime, [*path.iterdir(), path]) for path in incident_folders(attempt)[1:]),
             *((path.stat().st_mtime, [path, path.with_suffix(".json")]) for path in captures),
         ]
         newest.sort(reverse=True)
@@ -181,15 +181,15 @@ def _why(error: Exception) -> str:
 def incident_folders(attempt: Path) -> list[Path]:
     """The incidents of an attempt, the oldest first."""
     try:
-        found = [place for place in (attempt / INCIDENTS).iterdir() if time_of(place) is not None]
+        folders = [folder for folder in (attempt / INCIDENTS).iterdir() if time_of(folder) is not None]
     except OSError:
         return []
-    return sorted(found)
+    return sorted(folders)
 
 
-def time_of(place: Path) -> float | None:
+def time_of(folder: Path) -> float | None:
     """When an incident began, in seconds since 1970, by the name of its folder; None if it is none."""
     try:
-        return float(calendar.timegm(time.strptime(place.name.partition("-")[0], _TIME)))
+        return float(calendar.timegm(time.strptime(folder.name.partition("-")[0], _TIME)))
     except ValueError:
         return None

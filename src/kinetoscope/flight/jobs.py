@@ -91,15 +91,15 @@ def attempts_in(folder: Path, *, listed: bool = True) -> list[Attempt]:
     folders = [folder]
     if listed and folder == default_folder():
         folders += [link.resolve() for link in sorted((folder / _ELSEWHERE).glob("*"))]
-    found = {
-        place
+    attempts = {
+        path
         for base in folders
         for pattern in ("", "*", "*/*")
-        for place in (base.glob(pattern) if pattern else [base])
-        if (place / INCIDENTS).is_dir() or any(place.glob(f"rank*{SUFFIX}"))
+        for path in (base.glob(pattern) if pattern else [base])
+        if (path / INCIDENTS).is_dir() or any(path.glob(f"rank*{SUFFIX}"))
     }
-    found = {place for place in found if INCIDENTS not in (place.parent.name, place.name)}
-    return [Attempt(place) for place in sorted(sorted(found), key=_changed_s)]
+    attempts = {path for path in attempts if INCIDENTS not in (path.parent.name, path.name)}
+    return [Attempt(path) for path in sorted(sorted(attempts), key=_changed_s)]
 
 
 def list_folder(folder: Path) -> None:
@@ -126,7 +126,7 @@ def attempt_of_process(folder: Path, process: int) -> Attempt:
         ArgumentError: There is no such process.
     """
     for attempt in reversed([*attempts_in(default_folder()), *attempts_in(folder)]):
-        ranks = [*attempt.rings(), *(rank for place in attempt.incidents() for rank in incident_ranks(place))]
+        ranks = [*attempt.rings(), *(rank for path in attempt.incidents() for rank in incident_ranks(path))]
         if process in (rank.process for rank in ranks):
             return attempt
     raise ArgumentError(
@@ -148,9 +148,9 @@ def sweep(folder: Path, now_s: float | None = None) -> None:
         if all(ring.state in (ENDED, GONE) for ring in attempt.rings())
     ]
     oldest_s = (time.time() if now_s is None else now_s) - _KEPT_S
-    kept = ended[-_MOST_ENDED:]
+    newest = ended[-_MOST_ENDED:]
     for attempt in ended:
-        if attempt not in kept or _changed_s(attempt.folder) < oldest_s:
+        if attempt not in newest or _changed_s(attempt.folder) < oldest_s:
             shutil.rmtree(attempt.folder, ignore_errors=True)
             with suppress(OSError):
                 attempt.folder.parent.rmdir()
@@ -158,8 +158,8 @@ def sweep(folder: Path, now_s: float | None = None) -> None:
 
 def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
     """The ranks whose files are in a folder; without the time, they are those of an incident."""
-    numbers = {int(found[1]) for path in folder.glob("rank*.*") if (found := _RANK.match(path.name))}
-    made = []
+    numbers = {int(match[1]) for path in folder.glob("rank*.*") if (match := _RANK.match(path.name))}
+    ranks = []
     for number in sorted(numbers):
         recording = folder / f"rank{number}.recording"
         log = None
@@ -172,8 +172,8 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
             # There was no room for its file.
             facts = facts_of_end(log)
         state = ENDED if now_ns is None else state_of(log, now_ns)
-        made.append(RankFiles(number, recording, log, facts, state, _changed_s(recording)))
-    return made
+        ranks.append(RankFiles(number, recording, log, facts, state, _changed_s(recording)))
+    return ranks
 
 
 def state_of(log: StepLog | None, now_ns: int) -> str:
@@ -191,10 +191,10 @@ def state_of(log: StepLog | None, now_ns: int) -> str:
 
 def facts_of_end(log: StepLog) -> dict[str, Any]:
     """What a process said of an incident that has no whole copy of its ring; empty without one."""
-    what, problem = log.end.get("what", log.end.get("reason", "")), log.end.get("copy_failed")
+    cause, problem = log.end.get("what", log.end.get("reason", "")), log.end.get("copy_failed")
     if problem:
-        what += f"; the ring could not be copied ({problem}), so it was moved when the program ended"
-    return {**log.end, "what": what} if log.end else {}
+        cause += f"; the ring could not be copied ({problem}), so it was moved when the program ended"
+    return {**log.end, "what": cause} if log.end else {}
 
 
 def _changed_s(path: Path) -> float:
@@ -203,6 +203,6 @@ def _changed_s(path: Path) -> float:
     with suppress(OSError):
         times.append(path.stat().st_mtime)
         if path.is_dir():
-            times += [one.stat().st_mtime for one in path.glob("rank*.*")]
-            times += [time_of(place) or 0.0 for place in incident_folders(path)]
+            times += [file.stat().st_mtime for file in path.glob("rank*.*")]
+            times += [time_of(incident) or 0.0 for incident in incident_folders(path)]
     return max(times)

@@ -155,22 +155,22 @@ class LastEvent:
     def lines(self) -> list[str]:
         """As lines of text."""
         lines = [f"{self.job}: {self.sentence}"]
-        places: dict[tuple[object, ...], list[RankPlace]] = {}
-        for place in self.ranks:
+        groups: dict[tuple[object, ...], list[RankPlace]] = {}
+        for rank in self.ranks:
             # A few ranks are told one by one.
-            key = _where(place) if len(self.ranks) > _MOST_TOLD else (place.rank,)
-            places.setdefault(key, []).append(place)
+            key = _where(rank) if len(self.ranks) > _MOST_TOLD else (rank.rank,)
+            groups.setdefault(key, []).append(rank)
         # Those who are alone may be the reason.
-        for same in sorted(places.values(), key=len):
+        for same in sorted(groups.values(), key=len):
             lines += _lines_of(same[0])
             if len(same) > 1:
-                ranks = _ranges([place.rank for place in same[1:]])
+                ranks = _ranges([rank.rank for rank in same[1:]])
                 lines.append(f"  at the same place: {units.count(len(same) - 1, 'more rank')}, {ranks}")
         if self.earlier:
             # What rings tell may itself be one of them.
             of_rings = Path(self.folder).parent.name != INCIDENTS
-            kept = units.count(self.earlier, "incident" if of_rings else "more incident")
-            lines.append(f"{kept} of this job" + (f" in {self.folder}/{INCIDENTS}" if of_rings else ""))
+            earlier = units.count(self.earlier, "incident" if of_rings else "more incident")
+            lines.append(f"{earlier} of this job" + (f" in {self.folder}/{INCIDENTS}" if of_rings else ""))
         lines.append(self.folder)
         return lines
 
@@ -199,7 +199,7 @@ def last_event(target: str | None, base: Path) -> LastEvent:
 
 def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
     """What happened last in some attempts: a hang that goes on, a process that is dead, an incident, in this order at the same time."""
-    found: list[tuple[float, int, Attempt, str, Path | None]] = []
+    events: list[tuple[float, int, Attempt, str, Path | None]] = []
     now_s, now_ns = time.time(), time.monotonic_ns()
     of_attempts: dict[Attempt, list[RankFiles]] = {}
     for attempt in attempts:
@@ -214,27 +214,27 @@ def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
             newest_s = 0.0 if newest is None else time_of(newest) or 0.0
             after = newest if newest_s >= died_s - 1.0 else None
             at_s = now_s if HANGS in states else max(died_s, newest_s)
-            found.append((at_s, 3, attempt, GONE, after))
+            events.append((at_s, 3, attempt, GONE, after))
         elif HANGS in states:
-            found.append((now_s, 3, attempt, "hang", None))
+            events.append((now_s, 3, attempt, "hang", None))
         elif RUNS in states:
-            found.append((0.0, 0, attempt, "runs", None))
+            events.append((0.0, 0, attempt, "runs", None))
         if newest is not None:
-            found.append((time_of(newest) or 0.0, 2, attempt, "", newest))
-    if not found:
+            events.append((time_of(newest) or 0.0, 2, attempt, "", newest))
+    if not events:
         raise ArgumentError(
             f"{folder} has no incidents, and no job that was left on: see kinetoscope.leave_on."
         )
-    _, _, attempt, reason, place = max(found, key=lambda one: one[:2])
-    if not reason and place is not None:
-        return _incident(attempt, place)
-    return _of_rings(attempt, reason, of_attempts[attempt], now_ns, place)
+    _, _, attempt, reason, incident = max(events, key=lambda event: event[:2])
+    if not reason and incident is not None:
+        return _incident(attempt, incident)
+    return _of_rings(attempt, reason, of_attempts[attempt], now_ns, incident)
 
 
 def _incident(attempt: Attempt, newest: Path) -> LastEvent:
     """Describe an incident, with those shortly before that may have caused it."""
-    places = _episode(attempt, newest)
-    ranks, failures = _failures(places)
+    episode = _episode(attempt, newest)
+    ranks, failures = _failures(episode)
     lead = failures[0] if failures else ranks[0] if ranks else None
     reason = newest.name if lead is None else str(lead.facts.get("reason", newest.name))
     time_s = time_of(newest) or 0.0
@@ -245,9 +245,9 @@ def _incident(attempt: Attempt, newest: Path) -> LastEvent:
     who = f" of rank {lead.rank}" if lead is not None and len(ranks) > 1 else ""
     sentence = f"{reason}{who} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(time_s))}"
     blamed = _who_is_missing(described) if reason == "hang" else ""
-    what = blamed or (described[0].what if described else "")
-    sentence += (f": {what}" if what else "") + _consequences(failures[1:]) + _missing(places)
-    earlier = len(attempt.incidents()) - len(places)
+    cause = blamed or (described[0].what if described else "")
+    sentence += (f": {cause}" if cause else "") + _consequences(failures[1:]) + _missing(episode)
+    earlier = len(attempt.incidents()) - len(episode)
     folder = newest if lead is None else lead.recording.parent
     return LastEvent(attempt.name, reason, sentence, time_s, str(folder), described, max(earlier, 0))
 
@@ -255,31 +255,31 @@ def _incident(attempt: Attempt, newest: Path) -> LastEvent:
 def _episode(attempt: Attempt, newest: Path) -> list[Path]:
     """The incidents of what ended with one of them: those that end a job, each less than a while after the one before; else itself."""
     chain = [newest]
-    for place in reversed([one for one in attempt.incidents() if one.name < newest.name]):
-        near = (time_of(chain[-1]) or 0.0) - (time_of(place) or 0.0) <= _TOGETHER_S
+    for path in reversed([path for path in attempt.incidents() if path.name < newest.name]):
+        near = (time_of(chain[-1]) or 0.0) - (time_of(path) or 0.0) <= _TOGETHER_S
         # A person ends a job that hangs much later.
         if near or (
-            _kind(place) == "hang" and _kind(chain[-1]) in ("exit", GONE) and _same_step(place, chain[-1])
+            _kind(path) == "hang" and _kind(chain[-1]) in ("exit", GONE) and _same_step(path, chain[-1])
         ):
-            chain.append(place)
-    return [place for place in chain if _kind(place) in _ENDINGS] or [newest]
+            chain.append(path)
+    return [path for path in chain if _kind(path) in _ENDINGS] or [newest]
 
 
-def _kind(place: Path) -> str:
+def _kind(incident: Path) -> str:
     """The reason of an incident, by the name of its folder."""
-    return place.name.split("-")[1] if "-" in place.name else ""
+    return incident.name.split("-")[1] if "-" in incident.name else ""
 
 
-def _same_step(*places: Path) -> bool:
-    steps = [{rank.facts.get("step") for rank in incident_ranks(place)} for place in places]
+def _same_step(*incidents: Path) -> bool:
+    steps = [{rank.facts.get("step") for rank in incident_ranks(incident)} for incident in incidents]
     return bool(set.intersection(*steps) - {None})
 
 
-def _failures(places: Sequence[Path]) -> tuple[list[RankFiles], list[RankFiles]]:
+def _failures(incidents: Sequence[Path]) -> tuple[list[RankFiles], list[RankFiles]]:
     """The ranks of some incidents, each once, and those of them that failed by themselves, the first failure first."""
     of_rank: dict[int, list[RankFiles]] = {}
-    for place in places:
-        for rank in incident_ranks(place):
+    for incident in incidents:
+        for rank in incident_ranks(incident):
             of_rank.setdefault(rank.rank, []).append(rank)
     ranks = []
     for number in sorted(of_rank):
@@ -292,51 +292,51 @@ def _consequences(failures: Sequence[RankFiles]) -> str:
     """What other ranks had afterwards, as the end of a sentence."""
     text = ""
     for rank in failures[:_MOST_FOLLOWING]:
-        what = str(rank.facts.get("what") or rank.facts.get("reason")).split("\n", 1)[0]
-        text += f"; then rank {rank.rank}: {what[:_MOST_CHARACTERS]}"
+        cause = str(rank.facts.get("what") or rank.facts.get("reason")).split("\n", 1)[0]
+        text += f"; then rank {rank.rank}: {cause[:_MOST_CHARACTERS]}"
     more = len(failures) - _MOST_FOLLOWING
     return text + (f"; and {units.count(more, 'more rank')}" if more > 0 else "")
 
 
-def _missing(places: Sequence[Path]) -> str:
+def _missing(incidents: Sequence[Path]) -> str:
     """The ranks of which nothing was kept, as the end of a sentence."""
     missing: set[int] = set()
-    for place in places:
+    for incident in incidents:
         with suppress(OSError, ValueError):
-            missing |= set(json.loads((place / SUMMARY).read_bytes()).get("missing", ()))
-    missing -= {rank.rank for place in places for rank in incident_ranks(place)}
+            missing |= set(json.loads((incident / SUMMARY).read_bytes()).get("missing", ()))
+    missing -= {rank.rank for incident in incidents for rank in incident_ranks(incident)}
     if not missing:
         return ""
     return f"; nothing is known of rank{'s' if len(missing) > 1 else ''} {_ranges(sorted(missing))}: dead, or on another machine"
 
 
 def _of_rings(
-    attempt: Attempt, reason: str, found: list[RankFiles], now_ns: int, after: Path | None = None
+    attempt: Attempt, reason: str, all_rings: list[RankFiles], now_ns: int, after: Path | None = None
 ) -> LastEvent:
     """Describe an attempt by its rings, as they were found at a time of the monotonic clock, and an incident after a death."""
-    rings = [ring for ring in found if ring.state != ENDED]
+    rings = [ring for ring in all_rings if ring.state != ENDED]
     ranks, failures = _failures(_episode(attempt, after)) if after is not None else ([], [])
     present = {ring.rank for ring in rings}
-    places = _places(rings, now_ns) + _places([rank for rank in ranks if rank.rank not in present], None)
-    of_kind = [place for place in places if place.state == (HANGS if reason == "hang" else reason)]
-    places = [*of_kind, *(place for place in places if place not in of_kind)]
-    numbers = _ranks_text([place.rank for place in of_kind], len(places))
-    one = of_kind[0]
+    statuses = _places(rings, now_ns) + _places([rank for rank in ranks if rank.rank not in present], None)
+    of_kind = [status for status in statuses if status.state == (HANGS if reason == "hang" else reason)]
+    statuses = [*of_kind, *(status for status in statuses if status not in of_kind)]
+    numbers = _ranks_text([status.rank for status in of_kind], len(statuses))
+    first = of_kind[0]
     if reason == GONE:
-        log = next(ring.log for ring in rings if ring.rank == one.rank)
-        seen_s = last_seen_s(next(ring for ring in rings if ring.rank == one.rank))
+        log = next(ring.log for ring in rings if ring.rank == first.rank)
+        seen_s = last_seen_s(next(ring for ring in rings if ring.rank == first.rank))
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seen_s))
-        sentence = f"{numbers} {end_text(one.step, log)}; last seen at {when}"
+        sentence = f"{numbers} {end_text(first.step, log)}; last seen at {when}"
         sentence += _consequences([rank for rank in failures if rank.rank not in present])
-        waiting = [place.rank for place in places if place.state == HANGS]
+        waiting = [status.rank for status in statuses if status.state == HANGS]
         sentence += f"; rank{'s' if len(waiting) > 1 else ''} {_ranges(waiting)} hang" if waiting else ""
     else:
-        sentence = _who_is_missing(places)
+        sentence = _who_is_missing(statuses)
         if not sentence and reason == "hang":
-            sentence = f"{numbers} hang{'s' if len(of_kind) == 1 else ''}: step {one.step} has not ended for {_time(one.in_step_s)}"
+            sentence = f"{numbers} hang{'s' if len(of_kind) == 1 else ''}: step {first.step} has not ended for {_time(first.in_step_s)}"
         elif not sentence:
-            where = f"in step {one.step}" if one.step is not None else _in_no_step(one.last_step)
-            where += f" for {_time(one.in_step_s)}, far longer than usual" if one.is_stuck else ""
+            where = f"in step {first.step}" if first.step is not None else _in_no_step(first.last_step)
+            where += f" for {_time(first.in_step_s)}, far longer than usual" if first.is_stuck else ""
             sentence = f"{numbers} {'runs' if len(of_kind) == 1 else 'run'}, {where}"
     return LastEvent(
         attempt.name,
@@ -344,7 +344,7 @@ def _of_rings(
         sentence,
         max(ring.changed_s for ring in rings),
         str(attempt.folder),
-        places,
+        statuses,
         len(attempt.incidents()),
     )
 
@@ -374,27 +374,27 @@ def _time(seconds: float | None) -> str:
     return "an unknown time" if seconds is None else units.duration(seconds * 1e9)
 
 
-def _who_is_missing(places: list[RankPlace]) -> str:
+def _who_is_missing(statuses: list[RankPlace]) -> str:
     """Which ranks hold up the job, and who waits for them, as a sentence; empty if nobody does, or that is unknown."""
-    stopped = [place for place in places if place.is_stopped]
-    stuck = [place for place in places if place.state != RUNS or place.is_stuck]
-    waiting = [place for place in stuck if place.collective and not place.is_stopped]
-    blamed = stopped or ([place for place in stuck if not place.collective] if waiting else [])
+    stopped = [status for status in statuses if status.is_stopped]
+    stuck = [status for status in statuses if status.state != RUNS or status.is_stuck]
+    waiting = [status for status in stuck if status.collective and not status.is_stopped]
+    blamed = stopped or ([status for status in stuck if not status.collective] if waiting else [])
     if not blamed or not (waiting or stopped):
         return ""
-    one = blamed[0]
-    who = "the process" if len(places) == 1 else _rank_list(blamed)
-    step = "" if one.step is None else f", in step {one.step}"
-    step += f" for {_time(one.in_step_s)}" if step and one.in_step_s is not None else ""
-    verb = "is" if one.is_stopped else "holds up the job:" if len(blamed) == 1 else "hold up the job:"
-    text = f"{who} {'are' if verb == 'is' and len(blamed) > 1 else verb} {one.where}{step}"
+    first = blamed[0]
+    who = "the process" if len(statuses) == 1 else _rank_list(blamed)
+    step = "" if first.step is None else f", in step {first.step}"
+    step += f" for {_time(first.in_step_s)}" if step and first.in_step_s is not None else ""
+    verb = "is" if first.is_stopped else "holds up the job:" if len(blamed) == 1 else "hold up the job:"
+    text = f"{who} {'are' if verb == 'is' and len(blamed) > 1 else verb} {first.where}{step}"
     if waiting:
         text += f"; {_rank_list(waiting)} wait{'s' if len(waiting) == 1 else ''} in {waiting[0].collective}"
     return text
 
 
-def _rank_list(places: list[RankPlace]) -> str:
-    return f"rank{'s' if len(places) > 1 else ''} {_ranges([place.rank for place in places])}"
+def _rank_list(statuses: list[RankPlace]) -> str:
+    return f"rank{'s' if len(statuses) > 1 else ''} {_ranges([status.rank for status in statuses])}"
 
 
 def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
@@ -410,28 +410,28 @@ def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
             return _place(files, now_ns, Path(scratch), compare=compare)
 
         with ThreadPoolExecutor(min(len(ranks), _READERS)) as pool:
-            found = list(pool.map(place, ranks))
+            statuses = list(pool.map(place, ranks))
         if len(ranks) > _MOST_COMPARED:
-            first = {_where(place): at for at, place in reversed(list(enumerate(found)))}
-            for at in sorted(first.values())[:_MOST_COMPARED]:
-                found[at] = place(ranks[at], compare=True)
-    return found
+            first = {_where(status): number for number, status in reversed(list(enumerate(statuses)))}
+            for number in sorted(first.values())[:_MOST_COMPARED]:
+                statuses[number] = place(ranks[number], compare=True)
+    return statuses
 
 
-def _where(place: RankPlace) -> tuple[object, ...]:
+def _where(status: RankPlace) -> tuple[object, ...]:
     """What ranks that are at the same place have in common."""
     return (
-        place.state,
-        place.step,
-        place.last_step,
-        place.operator,
-        place.module,
-        place.line,
-        place.thread_state,
-        place.sampled_step,
-        place.collective,
-        place.what,
-        place.problem,
+        status.state,
+        status.step,
+        status.last_step,
+        status.operator,
+        status.module,
+        status.line,
+        status.thread_state,
+        status.sampled_step,
+        status.collective,
+        status.what,
+        status.problem,
     )
 
 
@@ -445,30 +445,30 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
         compare: Whether to find what changed in the last step.
     """
     facts, log = files.facts, files.log
-    place = RankPlace(files.rank, files.process, files.state, str(files.recording))
-    place.what, place.overhead = str(facts.get("what", "")), str(facts.get("overhead", ""))
+    status = RankPlace(files.rank, files.process, files.state, str(files.recording))
+    status.what, status.overhead = str(facts.get("what", "")), str(facts.get("overhead", ""))
     if facts.get("reason") == GONE:
-        place.state = GONE
+        status.state = GONE
     if facts.get("step") is not None:
-        place.step = int(facts["step"])
+        status.step = int(facts["step"])
     if log is not None:
         if log.number >= 0:
             # Between two steps none is under way.
-            place.step = log.number if log.began_ns else None
+            status.step = log.number if log.began_ns else None
         if log.steps:
-            place.last_step = log.steps[-1].number
+            status.last_step = log.steps[-1].number
             # Steps that are only counted have no entry of their own until the last one of them ends.
-            counted = log.began_ns and not log.recorded and log.number - place.last_step <= MOST_TOGETHER
-            if counted and log.number > place.last_step:
-                place.last_step = log.number - 1
+            counted = log.began_ns and not log.recorded and log.number - status.last_step <= MOST_TOGETHER
+            if counted and log.number > status.last_step:
+                status.last_step = log.number - 1
         if now_ns is not None and log.began_ns:
             until_ns = now_ns if files.state in (HANGS, RUNS) else log.last_seen_ns
-            place.in_step_s = max(until_ns - log.began_ns, 0) / 1e9
+            status.in_step_s = max(until_ns - log.began_ns, 0) / 1e9
         durations_ns = [step.duration_ns for step in log.steps]
-        if place.in_step_s is not None and durations_ns:
-            place.is_stuck = place.in_step_s > max(_STUCK_S, _STUCK_TIMES * median(durations_ns) / 1e9)
-        place.steps = _step_times(durations_ns)
-        place.memory = _memory([bytes_ for _, bytes_ in log.memory], [at for at, _ in log.memory])
+        if status.in_step_s is not None and durations_ns:
+            status.is_stuck = status.in_step_s > max(_STUCK_S, _STUCK_TIMES * median(durations_ns) / 1e9)
+        status.steps = _step_times(durations_ns)
+        status.memory = _memory([bytes_ for _, bytes_ in log.memory], [at_ns for at_ns, _ in log.memory])
     goes_on = files.state in (HANGS, RUNS)
     look = Sight(**facts["sight"]) if facts.get("sight") else None
     if goes_on and log is not None and log.is_of_here:
@@ -481,32 +481,32 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
         with open_trace(copy) as trace:
             if goes_on:
                 copy.unlink()
-            _look_into(trace, place, log, compare=compare)
+            _look_into(trace, status, log, compare=compare)
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
-        place.problem = f"{type(error).__name__}: {error}"
+        status.problem = f"{type(error).__name__}: {error}"
     if look is not None:
-        place.line, place.thread_state, place.age_s, place.sampled_step = (
+        status.line, status.thread_state, status.age_s, status.sampled_step = (
             look.line,
             look.thread_state,
             None,
             None,
         )
-        place.thread = look.thread
-        place.workers = list(look.workers)
+        status.thread = look.thread
+        status.workers = list(look.workers)
         # Which of torch's collectives, a span of this step may say that DDP called it.
-        place.collective = look.collective and (place.collective or look.collective)
-    return place
+        status.collective = look.collective and (status.collective or look.collective)
+    return status
 
 
-def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: bool) -> None:
+def _look_into(trace: Trace, status: RankPlace, log: StepLog | None, *, compare: bool) -> None:
     """Find in a recording what was open when it ended, and what its last sample says, with its age."""
     steps = trace.columns("steps")
-    if place.step is None and place.last_step is None and len(steps):
-        place.step = int(steps["number"][-1])
-    if place.last_step is None and len(steps) > 1:
-        place.last_step = int(steps["number"][-2])
+    if status.step is None and status.last_step is None and len(steps):
+        status.step = int(steps["number"][-1])
+    if status.last_step is None and len(steps) > 1:
+        status.last_step = int(steps["number"][-2])
     # Of the process, the main thread has the same id.
-    marks_steps = log.thread if log is not None and log.thread else place.process
+    marks_steps = log.thread if log is not None and log.thread else status.process
     threads = np.flatnonzero(trace.columns("threads")["os_tid"] == marks_steps)
     main = int(threads[0]) if len(threads) else 0
     # From when on something says where the rank is: a step that is not recorded has no spans, and perhaps no samples.
@@ -516,12 +516,12 @@ def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: 
     is_open = (spans["flags"] & FLAG_UNFINISHED) != 0
     rows = np.flatnonzero(is_open & (spans["kind"] != SpanKind.STEP) & (spans["start_ns"] >= from_ns))
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
-    own = rows[spans["thread"][rows] == main]
-    if len(own):
-        row = int(own[-1])
-        place.operator = trace.strings[int(spans["name"][row])]
-        place.module = _module(trace, int(spans["module"][row]))
-        place.line = program_line(stack_lines(trace, int(spans["stack"][row])))
+    main_rows = rows[spans["thread"][rows] == main]
+    if len(main_rows):
+        row = int(main_rows[-1])
+        status.operator = trace.strings[int(spans["name"][row])]
+        status.module = _module(trace, int(spans["module"][row]))
+        status.line = program_line(stack_lines(trace, int(spans["stack"][row])))
     stack, module = last_sample(trace, main)
     is_logged = (
         log is not None and log.place is not None and (stack is None or log.place.time_ns > stack.time_ns)
@@ -529,32 +529,32 @@ def _look_into(trace: Trace, place: RankPlace, log: StepLog | None, *, compare: 
     if log is not None and is_logged:
         stack, module = log.place, -1
     at_ns = -1 if stack is None else stack.time_ns - zero_ns
-    if stack is not None and (len(own) == 0 or at_ns >= spans["start_ns"][own[-1]]):
-        place.thread_state = stack.state
-        place.thread = None if stack.thread == place.process else stack.thread
-        place.line = stack.program_line or place.line
+    if stack is not None and (len(main_rows) == 0 or at_ns >= spans["start_ns"][main_rows[-1]]):
+        status.thread_state = stack.state
+        status.thread = None if stack.thread == status.process else stack.thread
+        status.line = stack.program_line or status.line
         if log is not None and stack.state != CRASHED:
-            place.age_s = max(log.last_seen_ns - stack.time_ns, 0) / 1e9
+            status.age_s = max(log.last_seen_ns - stack.time_ns, 0) / 1e9
             if is_logged:
-                place.sampled_step = None if log.place_step == place.step else log.place_step
+                status.sampled_step = None if log.place_step == status.step else log.place_step
             elif log.began_ns == 0 or at_ns < log.began_ns - zero_ns:
                 row = int(np.searchsorted(steps["start_ns"], at_ns, side="right")) - 1
-                place.sampled_step = int(steps["number"][row]) if row >= 0 else None
+                status.sampled_step = int(steps["number"][row]) if row >= 0 else None
         if at_ns >= from_ns:
-            place.module = _module(trace, module) or place.module
+            status.module = _module(trace, module) or status.module
             # In a step that is not recorded, only samples tell of it.
-            place.collective = stack.collective
+            status.collective = stack.collective
     open_calls = set(rows.tolist())
     if open_calls:
         calls = trace.table("collectives").select(["span", "name", "transfer_span"]).to_pylist()
         for call in calls:
             # Of a dead process, the end of what another thread did may be missing.
-            if call["span"] in open_calls or (call["transfer_span"] in open_calls and place.state != GONE):
-                place.collective = call["name"]
-    if not place.steps:
-        place.steps = _step_times(steps["duration_ns"][:-1].tolist())
-    if place.steps and compare:
-        place.steps += _what_changed(trace)
+            if call["span"] in open_calls or (call["transfer_span"] in open_calls and status.state != GONE):
+                status.collective = call["name"]
+    if not status.steps:
+        status.steps = _step_times(steps["duration_ns"][:-1].tolist())
+    if status.steps and compare:
+        status.steps += _what_changed(trace)
 
 
 def _module(trace: Trace, row: int) -> str | None:
@@ -577,13 +577,13 @@ def _what_changed(trace: Trace) -> str:
     if len(numbers) < 3:
         return ""
     step = int(numbers[-2])
-    found = trace.compare_steps(step).to_pylist()
+    rows = trace.compare_steps(step).to_pylist()
     more = [
-        row for row in found if row["kind"] in ("operator", "python") and row["more_ns"] > 0 and row["name"]
+        row for row in rows if row["kind"] in ("operator", "python") and row["more_ns"] > 0 and row["name"]
     ]
     if not more:
         return ""
-    row = max(more, key=lambda one: one["more_ns"])
+    row = max(more, key=lambda row: row["more_ns"])
     return f"; step {step:,} has most more of {row['name']}: {units.duration(row['more_ns'])}"
 
 
@@ -599,40 +599,40 @@ def _memory(sizes: list[int], times_ns: list[int]) -> str:
     return f"{text}, {sign}{units.size(abs(change))} in {units.duration(times_ns[-1] - times_ns[0])}"
 
 
-def _lines_of(place: RankPlace) -> list[str]:
+def _lines_of(status: RankPlace) -> list[str]:
     """A rank as lines of text."""
-    head = f"rank {place.rank}{', dead' if place.state == GONE else ''}: "
-    head += f"in step {place.step:,}" if place.step is not None else _in_no_step(place.last_step)
-    if place.in_step_s:
-        head += f" for {_time(place.in_step_s)}"
-    if place.last_step is not None:
-        head += f", last complete step {place.last_step:,}"
-    if place.process is not None:
-        head += f", process {place.process}"
+    head = f"rank {status.rank}{', dead' if status.state == GONE else ''}: "
+    head += f"in step {status.step:,}" if status.step is not None else _in_no_step(status.last_step)
+    if status.in_step_s:
+        head += f" for {_time(status.in_step_s)}"
+    if status.last_step is not None:
+        head += f", last complete step {status.last_step:,}"
+    if status.process is not None:
+        head += f", process {status.process}"
     lines = [head]
     where = [
-        *([place.operator] if place.operator else []),
-        *([f"collective {place.collective}"] if place.collective else []),
-        *([f"module {place.module}"] if place.module else []),
+        *([status.operator] if status.operator else []),
+        *([f"collective {status.collective}"] if status.collective else []),
+        *([f"module {status.module}"] if status.module else []),
     ]
-    thread = "main thread" if place.thread is None else f"thread {place.thread}"
-    seen = [
-        *([place.line] if place.line else []),
-        *([f"{thread} {place.thread_state}"] if place.thread_state else []),
+    thread = "main thread" if status.thread is None else f"thread {status.thread}"
+    sampled = [
+        *([status.line] if status.line else []),
+        *([f"{thread} {status.thread_state}"] if status.thread_state else []),
     ]
-    if where or (seen and place.age_s is None):
-        lines.append("  in " + ", ".join(where + seen if place.age_s is None else where))
-    if seen and place.age_s is not None:
-        step = "" if place.sampled_step is None else f", in step {place.sampled_step:,}"
+    if where or (sampled and status.age_s is None):
+        lines.append("  in " + ", ".join(where + sampled if status.age_s is None else where))
+    if sampled and status.age_s is not None:
+        step = "" if status.sampled_step is None else f", in step {status.sampled_step:,}"
         lines.append(
-            f"  last sample, {_time(place.age_s)} before the process was last seen{step}: {', '.join(seen)}"
+            f"  last sample, {_time(status.age_s)} before the process was last seen{step}: {', '.join(sampled)}"
         )
-    if place.state == GONE and not (where or seen):
+    if status.state == GONE and not (where or sampled):
         lines.append("  where in the step is unknown: neither this step nor the ones before have samples")
-    lines += [f"  {worker}" for worker in place.workers]
-    overhead = f"overhead {place.overhead}" if place.overhead else ""
-    lines += [f"  {text}" for text in (place.steps, place.memory, overhead) if text]
-    if place.problem:
-        lines.append(f"  the recording cannot be read: {place.problem}")
-    lines.append(f"  {place.path}")
+    lines += [f"  {worker}" for worker in status.workers]
+    overhead = f"overhead {status.overhead}" if status.overhead else ""
+    lines += [f"  {text}" for text in (status.steps, status.memory, overhead) if text]
+    if status.problem:
+        lines.append(f"  the recording cannot be read: {status.problem}")
+    lines.append(f"  {status.path}")
     return lines

@@ -153,15 +153,15 @@ def sight(process: int, layout: Layout, thread: int = 0) -> Sight | None:
         state = _STOPPED.get(_state_letter(process, process))
         return None if state is None else Sight(None, state)
     state = "" if main.thread == threading.get_native_id() else main.state
-    at = None if main.thread == process else main.thread
-    return Sight(main.program_line, state, main.collective, tuple(_workers(process, layout)), at)
+    other_thread = None if main.thread == process else main.thread
+    return Sight(main.program_line, state, main.collective, tuple(_workers(process, layout)), other_thread)
 
 
 def sight_of_exception(error: BaseException | None) -> Sight:
     """Where an exception was raised: the program's innermost line of its traceback, or without one of the stack of the caller."""
     frames = traceback.extract_stack() if error is None else traceback.extract_tb(error.__traceback__)
     return Sight(
-        program_line(tuple(StackLine(one.filename, one.lineno or 0, one.name) for one in frames)), ""
+        program_line(tuple(StackLine(frame.filename, frame.lineno or 0, frame.name) for frame in frames)), ""
     )
 
 
@@ -173,7 +173,7 @@ def live_stacks(process: int, layout: Layout) -> list[ThreadStack]:
         for _ in range(_ATTEMPTS):
             with suppress(OSError, _InconsistentError):
                 stacks = _Interpreter(memory.fileno(), layout).stacks(process)
-                return sorted(stacks, key=lambda one: (one.thread != process, one.thread))
+                return sorted(stacks, key=lambda stack: (stack.thread != process, stack.thread))
     return []
 
 
@@ -183,21 +183,21 @@ def _main_stack(process: int, layout: Layout) -> ThreadStack | None:
 
 
 def _stack_of(stacks: list[ThreadStack], thread: int) -> ThreadStack | None:
-    return next((one for one in stacks if one.thread == thread), None)
+    return next((stack for stack in stacks if stack.thread == thread), None)
 
 
 def program_line(lines: tuple[StackLine, ...]) -> str | None:
     """The program's innermost line of a stack, not one of a library or of Python; the innermost one where there is none."""
     for passes in (is_program_file, lambda file: not is_library_file(file), bool):
-        for one in reversed(lines):
-            if passes(one.file):
-                return str(one)
+        for line in reversed(lines):
+            if passes(line.file):
+                return str(line)
     return None
 
 
 def _workers(process: int, layout: Layout) -> list[str]:
     """The workers of data loaders, forked by a process, that are in the program's code: others wait for an index, or for room."""
-    found = []
+    workers = []
     number = 0
     for child in _children(process):
         stack = _main_stack(child, layout)
@@ -208,18 +208,18 @@ def _workers(process: int, layout: Layout) -> list[str]:
         # In the program's code, or wherever it was stopped; else it waits for indices, or for room in the queue.
         if any(is_program_file(line.file) for line in lines) or stack.state in _STOPPED.values():
             where = program_line(lines) or program_line(stack.lines)
-            found.append(f"data loader worker {number} (process {child}) {stack.state} at {where}")
+            workers.append(f"data loader worker {number} (process {child}) {stack.state} at {where}")
         number += 1
-    return found
+    return workers
 
 
 def _children(process: int) -> list[int]:
     """The processes that a process has started, the oldest first."""
-    found: list[int] = []
-    for place in Path(f"/proc/{process}/task").glob("*/children"):
+    children: list[int] = []
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
-            found += map(int, place.read_text().split())
-    return sorted(found)
+            children += map(int, file.read_text().split())
+    return sorted(children)
 
 
 def _state_letter(process: int, thread: int) -> str:
@@ -249,7 +249,7 @@ class _Interpreter:
 
     def stacks(self, process: int) -> list[ThreadStack]:
         """The stacks of all threads that run Python."""
-        layout, found, now_ns = self._layout, [], time.monotonic_ns()
+        layout, stacks, now_ns = self._layout, [], time.monotonic_ns()
         interpreter = layout["interpreter"]
         state = self._number(interpreter + layout["newest_thread"])
         while state:
@@ -259,9 +259,9 @@ class _Interpreter:
             lines = self._lines(state)
             if thread and lines:
                 name, does = _thread_name(process, thread), self._state(process, thread, state)
-                found.append(ThreadStack(name, thread, does, now_ns, lines))
+                stacks.append(ThreadStack(name, thread, does, now_ns, lines))
             state = self._number(state + layout["thread_next"])
-        return found
+        return stacks
 
     def _read(self, address: int, count: int) -> bytes:
         if not 0 < address < 1 << 63 or not 0 <= count <= _MOST_BYTES:

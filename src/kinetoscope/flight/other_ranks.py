@@ -56,7 +56,7 @@ _CONSEQUENCE = re.compile(
 class _Open:
     """An incident whose ranks are still to be listed."""
 
-    place: Path
+    folder: Path
     due_s: float
 
 
@@ -99,7 +99,7 @@ class OtherRanks:
 
     def start(self) -> None:
         """Begin to look; incidents that are there already are not followed."""
-        self._known = {place.name for place in incident_folders(self._attempt)}
+        self._known = {incident.name for incident in incident_folders(self._attempt)}
         self._thread = threading.Thread(target=self._run, name="kinetoscope-ranks", daemon=True)
         self._thread.start()
 
@@ -107,11 +107,11 @@ class OtherRanks:
         """Tell the others of an incident of which this rank has written a recording; returns at once."""
         if path is None:
             return
-        place = path.parent
-        self._known.add(place.name)
-        self._open.append(_Open(place, self._clock_s() + self._answer_s))
+        incident = path.parent
+        self._known.add(incident.name)
+        self._open.append(_Open(incident, self._clock_s() + self._answer_s))
         self._to_tell.append(
-            {"folder": place.name, "from": self._rank, "json": str(path.with_suffix(".json"))}
+            {"folder": incident.name, "from": self._rank, "json": str(path.with_suffix(".json"))}
         )
         self._wake.set()
 
@@ -122,9 +122,9 @@ class OtherRanks:
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(_TIMEOUT_S)
-        for one in self._open:
+        for open_incident in self._open:
             with suppress(OSError):
-                list_ranks(self._attempt, one.place, self._rank)
+                list_ranks(self._attempt, open_incident.folder, self._rank)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -139,18 +139,18 @@ class OtherRanks:
 
     def _look_in_folder(self) -> None:
         """Follow the incidents of ranks that write to the same folder."""
-        for place in incident_folders(self._attempt):
-            if place.name in self._known:
+        for incident in incident_folders(self._attempt):
+            if incident.name in self._known:
                 continue
-            told = [rank.facts for rank in incident_ranks(place) if rank.facts]
-            if told:
-                self._answer(place.name, told[0])
+            facts = [rank.facts for rank in incident_ranks(incident) if rank.facts]
+            if facts:
+                self._answer(incident.name, facts[0])
 
     def _answer(self, name: str, facts: Mapping[str, Any]) -> Path | None:
         """Copy this rank's ring into the incident of another one, unless it has done so."""
         self._known.add(name)
-        place = self._attempt / INCIDENTS / name
-        if (place / f"{rank_name(self._rank)}.json").exists():
+        incident = self._attempt / INCIDENTS / name
+        if (incident / f"{rank_name(self._rank)}.json").exists():
             return None
         path = self._follow(name, facts)
         if path is not None:
@@ -170,81 +170,81 @@ class OtherRanks:
         store = self._store.connect(_TIMEOUT_S)
         count = int(store.add(_COUNT, 0))
         while self._to_tell:
-            told = self._to_tell[0]
+            message = self._to_tell[0]
             number = int(store.add(_COUNT, 1))
             with suppress(OSError, ValueError):
-                facts = json.loads(Path(told.pop("json", "")).read_bytes())
-                told["facts"] = {name: facts[name] for name in _OF_INCIDENT if name in facts}
-            store.set(f"incident/{number}", json.dumps(told, default=str))
+                facts = json.loads(Path(message.pop("json", "")).read_bytes())
+                message["facts"] = {name: facts[name] for name in _OF_INCIDENT if name in facts}
+            store.set(f"incident/{number}", json.dumps(message, default=str))
             self._to_tell.pop(0)
         for number in range(max(self._seen, 0) + 1, count + 1):
             # A rank that has counted may not have written yet.
             if not store.check([f"incident/{number}"]):
                 count = number - 1
                 break
-            told = json.loads(store.get(f"incident/{number}"))
-            facts = told.get("facts") or {}
+            message = json.loads(store.get(f"incident/{number}"))
+            facts = message.get("facts") or {}
             # Of before this rank first looked, only what has just happened is not over.
             is_old = self._seen < 0 and abs(time.time() - float(facts.get("time_s", 0))) > _NEW_S
-            if told.get("from") != self._rank and told.get("folder") not in self._known and not is_old:
-                path = self._answer(str(told["folder"]), facts)
+            if message.get("from") != self._rank and message.get("folder") not in self._known and not is_old:
+                path = self._answer(str(message["folder"]), facts)
                 answer = {"host": socket.gethostname(), "path": None if path is None else str(path)}
-                store.set(f"answer/{told['folder']}/{self._rank}", json.dumps(answer))
+                store.set(f"answer/{message['folder']}/{self._rank}", json.dumps(answer))
         self._seen = count
         self._store_next_s = now_s + _STORE_S
 
     def _list_due(self) -> None:
         """List the ranks of the incidents that all had time to answer."""
         now_s = self._clock_s()
-        due = [one for one in self._open if one.due_s <= now_s]
-        for one in due:
-            self._open.remove(one)
-            if not (one.place / SUMMARY).exists():
-                list_ranks(self._attempt, one.place, self._rank, self._answers(one.place.name))
+        due = [entry for entry in self._open if entry.due_s <= now_s]
+        for entry in due:
+            self._open.remove(entry)
+            if not (entry.folder / SUMMARY).exists():
+                list_ranks(self._attempt, entry.folder, self._rank, self._answers(entry.folder.name))
 
     def _answers(self, name: str) -> dict[int, dict[str, Any]]:
         """What ranks of other machines have answered to an incident."""
-        found: dict[int, dict[str, Any]] = {}
+        answers: dict[int, dict[str, Any]] = {}
         with suppress(Exception):
             if is_distributed():
                 store = self._store.connect(_TIMEOUT_S)
                 for rank in range(rank_count() or 0):
                     if store.check([f"answer/{name}/{rank}"]):
-                        found[rank] = json.loads(store.get(f"answer/{name}/{rank}"))
-        return found
+                        answers[rank] = json.loads(store.get(f"answer/{name}/{rank}"))
+        return answers
 
 
 def list_ranks(
-    attempt: Path, place: Path, own_rank: int, answers: Mapping[int, dict[str, Any]] | None = None
+    attempt: Path, incident: Path, own_rank: int, answers: Mapping[int, dict[str, Any]] | None = None
 ) -> None:
     """Write `incident.json`, which names the files of all ranks of an incident; copy the rings of those on this machine that did not answer.
 
     Args:
         attempt: The folder of the start of the job.
-        place: The folder of the incident.
+        incident: The folder of the incident.
         own_rank: The rank that writes.
         answers: What ranks of other machines answered, by rank: their `host` and `path`.
 
     Raises:
         OSError: The file cannot be written.
     """
-    written = {rank.rank: rank for rank in incident_ranks(place) if rank.facts}
-    first = next((one.facts for one in first_failure(written.values())), {})
+    written = {rank.rank: rank for rank in incident_ranks(incident) if rank.facts}
+    first = next((rank.facts for rank in first_failure(written.values())), {})
     rings = {ring.rank: ring for ring in Attempt(attempt).rings() if ring.state in (HANGS, RUNS, GONE)}
-    told: dict[str, Any] = {name: first[name] for name in _OF_INCIDENT if name in first}
+    summary: dict[str, Any] = {name: first[name] for name in _OF_INCIDENT if name in first}
     ranks: dict[str, Any] = {}
     missing = []
     for rank in sorted({*range(rank_count() or 1), *written, *rings}):
         if rank in written:
             ranks[str(rank)] = {"answered": True, "recording": written[rank].recording.name}
-        elif rank in rings and _copy_from_outside(rings[rank], place, first, own_rank):
+        elif rank in rings and _copy_from_outside(rings[rank], incident, first, own_rank):
             ranks[str(rank)] = {"answered": False, "recording": f"{rank_name(rank)}.recording"}
         elif answers and rank in answers:
             ranks[str(rank)] = {"answered": True, **answers[rank]}
         else:
             missing.append(rank)
-    with open_atomically(place / SUMMARY) as file:
-        file.write(json.dumps({**told, "ranks": ranks, "missing": missing}, indent=1).encode())
+    with open_atomically(incident / SUMMARY) as file:
+        file.write(json.dumps({**summary, "ranks": ranks, "missing": missing}, indent=1).encode())
 
 
 def first_failure(ranks: Iterable[RankFiles]) -> list[RankFiles]:
@@ -258,9 +258,9 @@ def first_failure(ranks: Iterable[RankFiles]) -> list[RankFiles]:
     return sorted((rank for rank in ranks if rank.facts and "because_of_rank" not in rank.facts), key=order)
 
 
-def _copy_from_outside(ring: RankFiles, place: Path, first: Mapping[str, Any], by: int) -> bool:
+def _copy_from_outside(ring: RankFiles, incident: Path, first: Mapping[str, Any], by: int) -> bool:
     """Copy the ring of a rank that does not answer; return whether that worked."""
-    target = place / ring.recording.name
+    target = incident / ring.recording.name
     try:
         clone(ring.recording, target)
     except Exception:  # noqa: BLE001  (the ring may be gone, or damaged by a process that was killed; then the rank is missing)
@@ -277,7 +277,7 @@ def _copy_from_outside(ring: RankFiles, place: Path, first: Mapping[str, Any], b
     else:
         facts |= {
             "reason": first.get("reason", "hang"),
-            "time_s": time_of(place),
+            "time_s": time_of(incident),
             "because_of_rank": first.get("rank"),
             "what": f"it did not answer: rank {by} copied its ring",
         }

@@ -49,7 +49,7 @@ class OwnThreads:
 
 def own_threads() -> list[int]:
     """The system's ids of the recorder's threads in this process."""
-    found = [
+    tids = [
         thread.native_id
         for thread in threading.enumerate()
         if thread.name.startswith(_PYTHON) and thread.native_id is not None
@@ -57,15 +57,15 @@ def own_threads() -> list[int]:
     try:
         tasks = os.listdir(_TASKS)
     except OSError:
-        return found
+        return tids
     for task in tasks:
         try:
             with open(f"{_TASKS}/{task}/comm", encoding="utf-8", errors="replace") as file:
-                if file.read().startswith(_NATIVE) and int(task) not in found and _blocks_signals(task):
-                    found.append(int(task))
+                if file.read().startswith(_NATIVE) and int(task) not in tids and _blocks_signals(task):
+                    tids.append(int(task))
         except OSError:
             continue
-    return found
+    return tids
 
 
 def _blocks_signals(task: str) -> bool:

@@ -70,12 +70,12 @@ def settings(
     chosen = _words(environment.get(_ON) or on)
     if unknown := [reason for reason in chosen if reason not in REASONS]:
         raise ArgumentError(f"on={unknown[0]!r} is not an event: choose from {', '.join(REASONS)}.")
-    place = environment.get(_FOLDER) or folder
+    chosen_folder = environment.get(_FOLDER) or folder
     return FlightSettings(
         budget=_read_budget(environment.get(_BUDGET) or budget),
         keep_s=keep_s,
         keep_bytes=keep_bytes,
-        folder=default_folder() if place is None else Path(place).absolute(),
+        folder=default_folder() if chosen_folder is None else Path(chosen_folder).absolute(),
         on=frozenset(chosen),
         most_in_an_hour=_read_limits(limits),
         control=_read_control(environment.get(_CONTROL) or control),
@@ -89,8 +89,8 @@ def default_folder() -> Path:
 
 def folder_of_jobs(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder that `KINETOSCOPE_DIR` names, or the default one."""
-    place = environment.get(_FOLDER)
-    return Path(place).absolute() if place else default_folder()
+    folder = environment.get(_FOLDER)
+    return Path(folder).absolute() if folder else default_folder()
 
 
 def job_name(environment: Mapping[str, str] = os.environ) -> str:
@@ -142,21 +142,21 @@ def _as_file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:100].lstrip(".") or "job"
 
 
-def _words(given: str | Iterable[str]) -> list[str]:
+def _words(text: str | Iterable[str]) -> list[str]:
     """The words of a text, separated by commas, or those that are given one by one."""
-    words = given.split(",") if isinstance(given, str) else list(given)
+    words = text.split(",") if isinstance(text, str) else list(text)
     return [word.strip() for word in words if word.strip()]
 
 
-def _read_budget(given: str | float) -> float:
+def _read_budget(budget: str | float) -> float:
     """Read `1%`, `0.5 %` or the fraction 0.01."""
-    text = str(given).strip()
+    text = str(budget).strip()
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = 0.0
-    if not 0 < share <= 1 or isinstance(given, bool):
-        raise ArgumentError(f"budget={given!r} is not a share: write a percentage such as '1%'.")
+    if not 0 < share <= 1 or isinstance(budget, bool):
+        raise ArgumentError(f"budget={budget!r} is not a share: write a percentage such as '1%'.")
     return share
 
 
@@ -186,7 +186,7 @@ def _read_control(text: str) -> bool:
 
 def _read_limits(text: str) -> int:
     """Read `6/hour`."""
-    found = re.fullmatch(r"(\d+)\s*/\s*(?:hour|h)", str(text).strip())
-    if found is None or int(found[1]) == 0:
+    match = re.fullmatch(r"(\d+)\s*/\s*(?:hour|h)", str(text).strip())
+    if match is None or int(match[1]) == 0:
         raise ArgumentError(f"limits={text!r} is not a rate: write such as '6/hour'.")
-    return int(found[1])
+    return int(match[1])

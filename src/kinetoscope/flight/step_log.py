@@ -213,7 +213,7 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         # The one that was being replaced while the file was read.
         steps = [step for step in steps if step.began_ns <= began_ns]
     steps.sort(key=itemgetter(1))
-    place, place_step = _last_place(data)
+    position, place_step = _last_place(data)
     return StepLog(
         process=process,
         stopped=bool(stopped),
@@ -231,7 +231,7 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         end=end,
         signal=head[15],
         thread=_NUMBER.unpack_from(data, _THREAD)[0],
-        place=place,
+        place=position,
         place_step=place_step,
     )
 
@@ -253,11 +253,11 @@ def interpreter_layout(data: bytes | memoryview) -> dict[str, int]:
     return named if named["interpreter"] else {}
 
 
-def _in_order(places: Iterable[tuple[Any, ...]], written: int) -> list[tuple[Any, ...]]:
+def _in_order(table: Iterable[tuple[Any, ...]], written: int) -> list[tuple[Any, ...]]:
     """The entries of a table whose oldest ones are replaced, the oldest first, of so many that were written in all."""
-    found = list(places)
-    first = written % len(found)
-    return found[:first] if written <= first else found[first:] + found[:first]
+    entries = list(table)
+    first = written % len(entries)
+    return entries[:first] if written <= first else entries[first:] + entries[:first]
 
 
 @cache
@@ -267,9 +267,9 @@ def _namespace_and_boot(process: int) -> tuple[int, int]:
     Args:
         process: The id of this process: a child may be in another namespace.
     """
-    found = [0, 0]
+    numbers = [0, 0]
     with suppress(OSError):
-        found[0] = Path("/proc/self/ns/pid").stat().st_ino
+        numbers[0] = Path("/proc/self/ns/pid").stat().st_ino
     with suppress(OSError, ValueError):
-        found[1] = int(_BOOT_ID.read_text().strip().replace("-", "")[:15], 16)
-    return found[0], found[1]
+        numbers[1] = int(_BOOT_ID.read_text().strip().replace("-", "")[:15], 16)
+    return numbers[0], numbers[1]

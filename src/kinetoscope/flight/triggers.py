@@ -147,8 +147,8 @@ def memory_limit_bytes(
             continue
         # Of the older kind, each controller has a tree of its own.
         tree, name = (groups / "memory", "memory.limit_in_bytes") if kinds else (groups, "memory.max")
-        place = tree / path.lstrip("/")
-        for group in (place, *place.parents[: len(place.relative_to(tree).parts)]):
+        folder = tree / path.lstrip("/")
+        for group in (folder, *folder.parents[: len(folder.relative_to(tree).parts)]):
             # "max" is no limit; a group outside of what a container sees has no file here.
             with suppress(OSError, ValueError):
                 limits.append(int((group / name).read_text()))

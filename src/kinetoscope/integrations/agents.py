@@ -87,7 +87,7 @@ class TraceAnswers:
             "counts": {name: int(count) for name, count in overview.counts.items() if count},
             "facts": {fact.label: fact.text for fact in describe(overview)},
             "losses": [
-                {"what": what, "why": why, "count": count} for (what, why), count in lost(trace).items()
+                {"what": subject, "why": why, "count": count} for (subject, why), count in lost(trace).items()
             ],
             "tables": list(trace.table_names),
         }
@@ -99,13 +99,13 @@ class TraceAnswers:
     def evidence(self, path: str, code: str) -> dict[str, Any]:
         """Show a finding, by its code, with the spans that prove it."""
         trace = self._trace(path)
-        found = [one for one in as_dict(examine(trace), most=0)["findings"] if one["code"] == code]
-        if not found:
+        findings = [row for row in as_dict(examine(trace), most=0)["findings"] if row["code"] == code]
+        if not findings:
             raise ArgumentError(f"{path} has no finding {code!r}: `findings` lists those that it has")
-        shown = [span for one in found for span in one["spans"]]
+        span_ids = [span for row in findings for span in row["spans"]]
         columns = ("id", "name", "kind", "start_ns", "duration_ns", "self_ns", "step", "module")
-        rows = trace.table("spans", where={"id": shown}) if shown else trace.table("spans").slice(0, 0)
-        return {"findings": found, "rows": choose_columns(rows, columns)}
+        rows = trace.table("spans", where={"id": span_ids}) if span_ids else trace.table("spans").slice(0, 0)
+        return {"findings": findings, "rows": choose_columns(rows, columns)}
 
     def table(
         self,
@@ -124,8 +124,8 @@ class TraceAnswers:
         module), `sort` names a column, numbers in descending order. `step` is which step, or request of a server, step_difference compares with usual ones.
         """
         options: dict[str, Any] = {"by": by, "step": step}
-        given = {option: value for option, value in options.items() if value is not None}
-        rows = self._trace(path).table(name, where=where or None, **given)
+        chosen = {option: value for option, value in options.items() if value is not None}
+        rows = self._trace(path).table(name, where=where or None, **chosen)
         if sort is not None:
             rows = sort_rows(rows, sort)
         if columns:
@@ -141,9 +141,9 @@ class TraceAnswers:
 
     def compare(self, base: str, new: str) -> dict[str, Any]:
         """Compare two recordings of a program: how much longer or shorter a step is, how sure that is, and what changed."""
-        found = compare(self._trace(base), self._trace(new))
-        made: dict[str, Any] = json.loads(found.to_json())
-        return made
+        comparison = compare(self._trace(base), self._trace(new))
+        facts: dict[str, Any] = json.loads(comparison.to_json())
+        return facts
 
     def ranks(self, summaries: str) -> dict[str, Any]:
         """Compare the ranks of a job, by the folder of summaries that `kinetoscope summarize` wrote: what makes it slow, and which ranks are late."""
@@ -216,18 +216,18 @@ class TraceAnswers:
 
     def _listed(self) -> list[dict[str, Any]]:
         """The traces in the folders, the newest first."""
-        found: dict[Path, os.stat_result] = {}
+        stat_of: dict[Path, os.stat_result] = {}
         for folder in self._folders:
             for file in itertools.islice(_files(folder), _MOST_FILES):
                 if file.name.lower().endswith(_TRACES) and self._is_inside(file.resolve()):
                     with suppress(OSError):
-                        found[file] = file.stat()
-        newest = sorted(found, key=lambda file: -found[file].st_mtime_ns)
+                        stat_of[file] = file.stat()
+        newest = sorted(stat_of, key=lambda file: -stat_of[file].st_mtime_ns)
         return [
             {
                 "path": str(file),
-                "bytes": found[file].st_size,
-                "modified": datetime.fromtimestamp(found[file].st_mtime, UTC).isoformat(timespec="seconds"),
+                "bytes": stat_of[file].st_size,
+                "modified": datetime.fromtimestamp(stat_of[file].st_mtime, UTC).isoformat(timespec="seconds"),
             }
             for file in newest
         ]
@@ -268,8 +268,8 @@ def _members(folder: Path) -> Iterator[str]:
 def _files(folder: Path) -> Iterator[Path]:
     """The files of a folder and those below it, hidden ones left out."""
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
-        yield from (Path(where, one) for one in sorted(files))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(where, name) for name in sorted(files))
 
 
 def fitted(facts: dict[str, Any], most_bytes: int = MOST_BYTES) -> str:
@@ -282,8 +282,8 @@ def fitted(facts: dict[str, Any], most_bytes: int = MOST_BYTES) -> str:
     facts = _shortened(facts)
     left_out: dict[str, int] = {}
     while True:
-        shown = {**facts, **({"left_out": left_out} if left_out else {})}
-        text = json.dumps(shown, ensure_ascii=False)
+        answer = {**facts, **({"left_out": left_out} if left_out else {})}
+        text = json.dumps(answer, ensure_ascii=False)
         excess = len(text.encode()) - most_bytes
         if excess <= 0:
             return text
@@ -300,8 +300,8 @@ def fitted(facts: dict[str, Any], most_bytes: int = MOST_BYTES) -> str:
         value = facts[longest]
         # At least one entry, and as many as the excess takes if all are equally long.
         count = min(len(value), max(1, len(value) * excess // sizes[longest]))
-        kept = len(value) - count
-        facts[longest] = value[:kept] if isinstance(value, list) else dict(list(value.items())[:kept])
+        left = len(value) - count
+        facts[longest] = value[:left] if isinstance(value, list) else dict(list(value.items())[:left])
         left_out[longest] = left_out.get(longest, 0) + count
 
 
@@ -312,9 +312,9 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}…"
     if isinstance(value, dict):
-        return {key: _shortened(one) for key, one in value.items()}
+        return {key: _shortened(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_shortened(one) for one in value]
+        return [_shortened(entry) for entry in value]
     return value
 
 

@@ -321,11 +321,11 @@ class _Action:
 
 def _fit_batches(trainer: Any) -> int | None:
     """How many training batches a run has left at most."""
-    known = [_whole(trainer.num_training_batches * (trainer.max_epochs - trainer.current_epoch))
+    limits = [_whole(trainer.num_training_batches * (trainer.max_epochs - trainer.current_epoch))
              if trainer.max_epochs not in (None, -1) else None,
              _whole((trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches)
              if trainer.max_steps not in (None, -1) else None]  # fmt: skip
-    return min((number for number in known if number is not None), default=None)
+    return min((number for number in limits if number is not None), default=None)
 
 
 def _whole(number: float) -> int | None:

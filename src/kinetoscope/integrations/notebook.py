@@ -190,8 +190,8 @@ class KinetoscopeMagics(Magics):
 
     def _place(self, path: str) -> str:
         """IPython's name of a cell; for other files the file name."""
-        found = self._own_shell.compile.format_code_name(path)
-        return found[1] if found is not None else re.split(r"[/\\]", path)[-1]
+        cell = self._own_shell.compile.format_code_name(path)
+        return cell[1] if cell is not None else re.split(r"[/\\]", path)[-1]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -207,8 +207,8 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     # By name until a table was shown, by type from then on.
     formatter = _html_formatter(shell)
     formatter.deferred_printers.pop(_RECORDED_TYPES, None)
-    for shown in [shown for shown, function in formatter.type_printers.items() if function is table_html]:
-        formatter.pop(shown)
+    for cls in [cls for cls, function in formatter.type_printers.items() if function is table_html]:
+        formatter.pop(cls)
 
 
 def parsed(line: str, *, in_cell: bool) -> Namespace:
@@ -243,11 +243,11 @@ def settings_of(options: Namespace) -> dict[str, bool]:
 def _unknown(written: str) -> str:
     """The error message of an unknown option."""
     flags = [flag for option in OPTIONS.values() for flag in option.magic if len(flag) > 1]
-    known = ["out", "save", "rows", "quiet", *flags]
+    options = ["out", "save", "rows", "quiet", *flags]
     name = written.lstrip("-").partition("=")[0]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, options, n=1)
     return f"%kinetoscope has no option {name!r}; " + (
-        f"did you mean --{near[0]}?" if near else f"it knows --{', --'.join(known)}"
+        f"did you mean --{near[0]}?" if near else f"it knows --{', --'.join(options)}"
     )
 
 
@@ -274,8 +274,8 @@ def _cell_number(shell: InteractiveShell) -> int:
     """The number of the running cell: that of the innermost caller that is a cell."""
     frame = inspect.currentframe()
     while frame is not None:
-        found = shell.compile.format_code_name(frame.f_code.co_filename)
-        if found is not None and (number := re.search(r"\d+", found[1])) is not None:
+        cell = shell.compile.format_code_name(frame.f_code.co_filename)
+        if cell is not None and (number := re.search(r"\d+", cell[1])) is not None:
             return int(number[0])
         frame = frame.f_back
     return shell.execution_count

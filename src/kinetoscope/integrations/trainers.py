@@ -251,9 +251,9 @@ def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[
     if isinstance(activities, Iterable):
         activities = [_by_name(item) if isinstance(item, str) else item for item in activities]
     named: Any = activities
-    found = checked_choices(named)
+    choices = checked_choices(named)
     present = supported_activities()
-    missing = sorted(activity.name for activity in found if activity not in present)
+    missing = sorted(activity.name for activity in choices if activity not in present)
     if missing:
         raise ArgumentError(
             f"activities contains {', '.join(missing)}, which this machine or this build of torch does not support. "
@@ -267,34 +267,34 @@ def checked_folder(argument: str, folder: str | os.PathLike[str] | None) -> Path
     """A folder by its name, or an error if it is not a folder."""
     if folder is None:
         return None
-    given: object = folder
-    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    untyped: object = folder
+    name = os.fspath(untyped) if isinstance(untyped, (str, os.PathLike)) else None
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"{argument}={folder!r} is not valid: need the name of a folder, or None.")
-    found = Path(name)
-    if found.exists() and not found.is_dir():
+    path = Path(name)
+    if path.exists() and not path.is_dir():
         raise ArgumentError(f"{argument}={name!r} is a file: need the name of a folder.")
-    return found
+    return path
 
 
 def checked_name(argument: str, name: str) -> str:
     """A text that can be part of a file name."""
-    given: object = name
-    if not isinstance(given, str) or not given or "/" in given:
+    untyped: object = name
+    if not isinstance(untyped, str) or not untyped or "/" in untyped:
         raise ArgumentError(f"{argument}={name!r} is not valid: need a name, without a folder.")
-    return given
+    return untyped
 
 
 def _by_name(name: str) -> ProfilerActivity:
     """The activity of a case-insensitive name."""
-    known = dict(ProfilerActivity.__members__)
-    if name.upper() not in known:
+    members = dict(ProfilerActivity.__members__)
+    if name.upper() not in members:
         raise ArgumentError(
             f"activities contains {name!r}, which is not an activity. Valid ones: "
-            f"{', '.join(sorted(repr(each.lower()) for each in known))}."
+            f"{', '.join(sorted(repr(each.lower()) for each in members))}."
         )
-    found: ProfilerActivity = known[name.upper()]
-    return found
+    activity: ProfilerActivity = members[name.upper()]
+    return activity
 
 
 def _shortened(total_steps: int | None) -> Schedule:
@@ -534,8 +534,8 @@ class TrainerProfiler:
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for another process: the options, without active or finished recordings."""
-        kept = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
-        return vars(TrainerProfiler(self.options, self.trainer)) | kept
+        attributes = {name: vars(self)[name] for name in ("_folder", "_stage", "_name")}
+        return vars(TrainerProfiler(self.options, self.trainer)) | attributes
 
 
 class _Session(profile):

@@ -134,7 +134,7 @@ def warn_of_ignored_settings(
     With `in_place_of_torch`, options that behave as in torch.profiler are not reported.
     """
     # torch.profiler runs this collector in addition to Kineto; only Kineto is accessible to others.
-    if any(type(one).__name__ == _CUSPY for one in options.extension_configs):
+    if any(type(config).__name__ == _CUSPY for config in options.extension_configs):
         warn_user(
             f"without effect: {_CUSPY}. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
             "the devices instead."
@@ -163,7 +163,8 @@ def _ignored_of(
         kinds = options.activity_choices.get(ProfilerActivity.CPU)
         names = ["the kinds of ProfilerActivity.CPU"] if kinds is not None and kinds.kinds is not None else []
         if kind_of(engine) == "native":
-            names += [type(one).__name__ for one in options.extension_configs if type(one).__name__ != _CUSPY]
+            collectors = [type(config).__name__ for config in options.extension_configs]
+            names += [collector for collector in collectors if collector != _CUSPY]
         return names
     if name == "experimental_config":
         changed = changed_settings(options.experimental_config)

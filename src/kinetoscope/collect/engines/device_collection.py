@@ -177,12 +177,11 @@ class DeviceCollection:
 
     def _begin_segment(self, prepared: Engine | None) -> None:
         """Start the collector for all subscribers."""
-        request = self._subscribers[0].request
-        wanted = frozenset(activity for one in self._subscribers for activity in one.request.activities)
-        changed = [one.request.options for one in self._subscribers if _settings(one.request)]
-        request = dataclasses.replace(
-            request, activities=wanted, options=changed[0] if changed else request.options
-        )
+        requests = [subscriber.request for subscriber in self._subscribers]
+        wanted = frozenset(activity for request in requests for activity in request.activities)
+        changed = [request.options for request in requests if _settings(request)]
+        options = changed[0] if changed else requests[0].options
+        request = dataclasses.replace(requests[0], activities=wanted, options=options)
         engine = prepared
         if engine is None:
             engine = self.make_engine()
@@ -194,12 +193,12 @@ class DeviceCollection:
             self._segment = None
             raise
         segment.begin_ns = time.time_ns()
-        for one in self._subscribers:
-            self._join(one, segment)
+        for subscriber in self._subscribers:
+            self._join(subscriber, segment)
 
-    def _join(self, one: Subscriber, segment: Segment) -> None:
+    def _join(self, subscriber: Subscriber, segment: Segment) -> None:
         """Add a segment to a session's part."""
-        one.segments.append(segment)
+        subscriber.segments.append(segment)
         segment.sessions += 1
 
     def _end_segment(self) -> None:
@@ -217,10 +216,10 @@ class DeviceCollection:
             self._begin_segment(None)
         except (KinetoscopeError, RuntimeError) as error:
             # Not raised: the caller has stopped already. The sessions that are still recording get a loss in their traces.
-            for one in self._subscribers:
+            for subscriber in self._subscribers:
                 now_ns = time.time_ns()
-                one.segments.append(
-                    Segment(self.make_engine(), one.request, now_ns, end_ns=now_ns, failure=str(error))
+                subscriber.segments.append(
+                    Segment(self.make_engine(), subscriber.request, now_ns, end_ns=now_ns, failure=str(error))
                 )
         self._apply_pauses()
 
@@ -229,7 +228,7 @@ class DeviceCollection:
         segment = self._segment
         if segment is None or not self._subscribers:
             return
-        off = all(one.is_off for one in self._subscribers)
+        off = all(subscriber.is_off for subscriber in self._subscribers)
         if off != segment.is_off:
             segment.engine.toggle(not off, segment.request.activities)
             segment.is_off = off
@@ -249,10 +248,10 @@ def _covers(running: RecordingRequest, wanted: RecordingRequest) -> bool:
 
 def _check_settings(running: RecordingRequest, wanted: RecordingRequest) -> None:
     """Raise StateError if two requests need different settings, since there is only one collector."""
-    one, other = _settings(running), _settings(wanted)
-    if one and other and one != other:
+    current, other = _settings(running), _settings(wanted)
+    if current and other and current != other:
         raise StateError(
-            f"torch's collector already records devices with other settings for another session ({sorted(one)} instead of "
+            f"torch's collector already records devices with other settings for another session ({sorted(current)} instead of "
             f"{sorted(other)}): stop that one first, or use the same settings."
         )
 
@@ -293,21 +292,21 @@ class DevicePart:
 
         segments = self._subscriber.segments
         self._collection.finish(segments)
-        found = [segment.recording.trace() for segment in segments if segment.recording is not None]
-        if not found:
+        traces = [segment.recording.trace() for segment in segments if segment.recording is not None]
+        if not traces:
             reasons = [segment.failure for segment in segments if segment.failure]
             raise StateError(
                 reasons[0] if reasons else "this recording was discarded: there is no trace of it."
             )
-        whole = concatenate(found)
-        zero_ns = whole.run_info.start_realtime_ns or 0
+        joined = concatenate(traces)
+        zero_ns = joined.run_info.start_realtime_ns or 0
         windows = [
             (begin_ns - zero_ns, end_ns - zero_ns)
             for begin_ns, end_ns in self._windows_ns()
             if end_ns > begin_ns
         ] or [(0, 0)]
         starts, ends = (np.array(times, np.int64) for times in zip(*windows, strict=True))
-        part = cut(whole, Part(0, starts, ends, by_launch=True))
+        part = cut(joined, Part(0, starts, ends, by_launch=True))
         # The part is one cycle of the session; the cycles of the segments are meaningless.
         spans = {name: part.column("spans", name) for name in part.columns("spans").given if name != "cycle"}
         losses = [*self._interruptions(), *paused_losses(self._subscriber.pauses.as_list())]

@@ -99,10 +99,10 @@ def hybrid_status(
     """
     name = name_of(activity)
     with _lock:
-        known = _results.get(name)
-        if known is None or (repeat_failed and not known.available):
-            known = _results[name] = _find_status(name, progress or _say, repeat_failed=repeat_failed)
-        return known
+        status = _results.get(name)
+        if status is None or (repeat_failed and not status.available):
+            status = _results[name] = _find_status(name, progress or _say, repeat_failed=repeat_failed)
+        return status
 
 
 def _say(line: str) -> None:
@@ -144,8 +144,8 @@ def _key(name: str) -> str:
         f"{entry.value} {entry.dist and entry.dist.version}" for entry in entry_points(group="torch.backends")
     )
     facts = (name, backends, load_recorder().path.name, __version__, torch.__version__, torch.version.cuda)
-    whole = repr((facts, torch.version.hip, drivers, devices, platform.machine()))
-    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+    identity = repr((facts, torch.version.hip, drivers, devices, platform.machine()))
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def _text(path: Path) -> str:
@@ -191,9 +191,9 @@ def _store(path: Path, outcome: _Outcome) -> None:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        made = Path(scratch, path.name)
-        made.write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
-        made.replace(path)
+        unfinished = Path(scratch, path.name)
+        unfinished.write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(path)
 
 
 def _check(name: str, folder: Path) -> _Outcome:
@@ -227,11 +227,11 @@ def _check(name: str, folder: Path) -> _Outcome:
             stated = json.loads(target.read_text(encoding="utf-8"))
             return _Outcome(bool(stated["holds"]), str(stated["reason"]), bool(stated["lasting"]))
         if code < 0:
-            said = f"was ended by {_signal_name(-code)}"
+            ending = f"was ended by {_signal_name(-code)}"
         else:
             last = [line for line in _text(log).splitlines() if line.strip()][-1:]
-            said = f"ended with exit code {code}{f': {last[0][:300]}' if last else ''}"
-        return _Outcome(False, f"the check of the hybrid engine {said}", True)
+            ending = f"ended with exit code {code}{f': {last[0][:300]}' if last else ''}"
+        return _Outcome(False, f"the check of the hybrid engine {ending}", True)
 
 
 def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
@@ -352,12 +352,12 @@ def _compare(hybrid: Trace, kineto: Trace) -> tuple[str, int]:
             for row in sorted(trace.table("launches").to_pylist(), key=lambda row: row["host_start_ns"])
             if row["operator"] in expected
         ]
-        if (seen := [operator for operator, _, _ in launches]) != expected:
+        if (ran := [operator for operator, _, _ in launches]) != expected:
             wrong = next(
-                (i for i, pair in enumerate(zip(seen, expected, strict=False)) if len({*pair}) > 1), None
+                (i for i, pair in enumerate(zip(ran, expected, strict=False)) if len({*pair}) > 1), None
             )
-            where = "" if wrong is None else f", number {wrong} by {seen[wrong]} instead of {expected[wrong]}"
-            return f"{engine} saw {len(seen)} of {len(expected)} launches{where}", 0
+            where = "" if wrong is None else f", number {wrong} by {ran[wrong]} instead of {expected[wrong]}"
+            return f"{engine} saw {len(ran)} of {len(expected)} launches{where}", 0
         kernels.append([kernel for _, kernel, _ in sorted(launches, key=lambda launch: launch[2])])
         if not trace.complete:
             return f"{engine} lost {trace.losses[0]['what']}: {trace.losses[0]['why']}", 0

@@ -374,7 +374,7 @@ def _make_collector(request: RecordingRequest) -> Any:
             f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
             "themselves."
         )
-    made = collector.profile(
+    profiler = collector.profile(
         use_cpu=ProfilerActivity.CPU in request.activities,
         use_device=device,
         record_shapes=options.needs_shapes,
@@ -389,8 +389,8 @@ def _make_collector(request: RecordingRequest) -> Any:
         **{name: value for name, value in newer.items() if collector_takes(name)},
     )
     # Set as an attribute: passing the keyword makes torch 2.14 warn that it has no effect, but here it has one.
-    made.with_modules = options.with_modules
-    return made
+    profiler.with_modules = options.with_modules
+    return profiler
 
 
 def _after_fork() -> None:

@@ -79,21 +79,19 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
         native: The result of `_core.ChromeReader.finish`; changed in place.
     """
     strings, spans = native["strings"], native["spans"]
-    own_names = [
-        place for place, text in enumerate(strings) if "kinetoscope/" in text and _code(text) in _OWN
-    ]
+    own_names = [row for row, text in enumerate(strings) if "kinetoscope/" in text and _code(text) in _OWN]
     calls = [row for row, category in enumerate(native["categories"]) if category == "python_function"]
     is_call = np.isin(spans["category"], calls)
-    own = is_call & np.isin(spans["name"], own_names)
-    if not own.any():
+    is_own = is_call & np.isin(spans["name"], own_names)
+    if not is_own.any():
         return
-    unwanted = own.copy()
+    unwanted = is_own.copy()
     starts_ns, ends_ns = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
-    for thread in np.unique(spans["thread"][own]).tolist():
+    for thread in np.unique(spans["thread"][is_own]).tolist():
         rows = np.flatnonzero(is_call & (spans["thread"] == thread))
         rows = rows[np.lexsort((rows, -ends_ns[rows], starts_ns[rows]))]
         # Only calls that may be nested in one of our own are visited one by one.
-        latest_ns = np.maximum.accumulate(np.where(own[rows], ends_ns[rows], -1))
+        latest_ns = np.maximum.accumulate(np.where(is_own[rows], ends_ns[rows], -1))
         rows = rows[starts_ns[rows] < latest_ns]
         # When each ends, and the calls of whose code in it are unwanted.
         open_calls: list[tuple[int, frozenset[Code]]] = []
@@ -123,12 +121,12 @@ _CALL = re.compile(r"(?P<file>.+)\(\d+\): .*")
 @functools.cache
 def _code(call: str) -> Code:
     """Whose the function of a Python call is, by its name; built-in functions are Python's."""
-    found = _CALL.fullmatch(call)
-    if found is None or call.startswith("<"):
+    match = _CALL.fullmatch(call)
+    if match is None or call.startswith("<"):
         return Code.PYTHON if call.startswith("<") else Code.PROGRAM
     # Python imports a module from the first entry of sys.path that contains its file.
-    candidates = (Path(str(entry), found["file"]) for entry in (*sys.path, PACKAGE.parent))
-    return whose_code(str(next((one for one in candidates if one.is_file()), found["file"])))
+    candidates = (Path(str(entry), match["file"]) for entry in (*sys.path, PACKAGE.parent))
+    return whose_code(str(next((path for path in candidates if path.is_file()), match["file"])))
 
 
 def _remove(native: dict[str, Any], unwanted: Any) -> None:
@@ -137,7 +135,7 @@ def _remove(native: dict[str, Any], unwanted: Any) -> None:
         return
     spans = native["spans"]
     remaining = ~unwanted
-    place = np.where(remaining, np.cumsum(remaining) - 1, -1)
+    new_row = np.where(remaining, np.cumsum(remaining) - 1, -1)
     spans = native["spans"] = {name: values[remaining] for name, values in spans.items()}
     native["rows"]["spans"] = len(spans["thread"])
     threads = native["threads"]
@@ -145,7 +143,7 @@ def _remove(native: dict[str, Any], unwanted: Any) -> None:
     threads["first_category"] = np.where(np.diff(first) > 0, np.append(spans["category"], -1)[first[:-1]], -1)
     for name in ("kernels", "copies"):
         if (table := native.get(name)) is not None:
-            moved = place[table["span"]]
+            moved = new_row[table["span"]]
             native[name] = {column: values[moved >= 0] for column, values in table.items()}
             native[name]["span"] = moved[moved >= 0].astype(np.int32)
             native["rows"][name] = len(native[name]["span"])
@@ -171,17 +169,17 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
         The string table with the missing names added.
     """
     texts = list(strings)
-    places = {text: place for place, text in enumerate(texts)}
+    number_of = {text: number for number, text in enumerate(texts)}
     name_of = np.arange(len(strings), dtype=np.int32)
     overload_of = np.zeros(len(strings), dtype=np.int32)
     for row, text in enumerate(strings):
         parts = _WITH_OVERLOAD.fullmatch(text)
         if parts is not None and parts[2] in _overloads(parts[1]):
             for target, part in ((name_of, parts[1]), (overload_of, parts[2])):
-                place = places.setdefault(part, len(texts))
-                if place == len(texts):
+                number = number_of.setdefault(part, len(texts))
+                if number == len(texts):
                     texts.append(part)
-                target[row] = place
+                target[row] = number
     spans = tables["spans"]
     # Only for operators: the name of a user's range may look like one with an overload.
     operators = is_operator(spans["kind"])
@@ -226,8 +224,8 @@ def note_this_thread() -> None:
 
 def device_of(activities: Sequence[str]) -> int | None:
     """torch's number of the recorded device type; None unless there is exactly one."""
-    found = {COLLECTED_DEVICES[name] for name in activities if name in COLLECTED_DEVICES}
-    return found.pop() if len(found) == 1 else None
+    numbers = {COLLECTED_DEVICES[name] for name in activities if name in COLLECTED_DEVICES}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> None:
@@ -270,24 +268,24 @@ def note_keywords(tables: Tables, strings: Sequence[str], results: Any, base_ns:
         return
     keys = dict(zip(np.flatnonzero(is_range).tolist(), _span_keys(spans, is_range), strict=True))
     wanted = set(keys.values())
-    found = {}
+    inputs = {}
     for event in results.events():
-        if (key := _event_key(event, base_ns)) in wanted and (given := event.kwinputs()):
-            found[key] = given
+        if (key := _event_key(event, base_ns)) in wanted and (keywords := event.kwinputs()):
+            inputs[key] = keywords
     texts = tables.get("arguments", {}).get("json", ())
-    others: dict[tuple[int, int], dict[str, Any]] = {}
+    unwritten: dict[tuple[int, int], dict[str, Any]] = {}
     for span, key in keys.items():
-        if key in found:
+        if key in inputs:
             row = int(spans["arguments"][span]) if "arguments" in spans else -1
             written = json.loads(texts[row]) if row >= 0 else {}
             missing = {
                 name: value
-                for name, value in found[key].items()
+                for name, value in inputs[key].items()
                 if (name not in written or written[name] != value) and _has_json(value)
             }
             if missing:
-                others[key] = {OTHER_KEYWORDS: missing}
-    _add_arguments(tables, others)
+                unwritten[key] = {OTHER_KEYWORDS: missing}
+    _add_arguments(tables, unwritten)
 
 
 def _has_json(value: Any) -> bool:
@@ -322,8 +320,8 @@ def _add_arguments(tables: Tables, more: Mapping[tuple[int, int], dict[str, Any]
     column = np.array(spans.get("arguments", np.full(len(spans["start_ns"]), -1)), dtype=np.int32)
     for span, key in enumerate(_span_keys(spans)):
         if key in more:
-            given = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
-            column[span] = texts.row(json.dumps({**given, **more[key]}))
+            facts = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
+            column[span] = texts.row(json.dumps({**facts, **more[key]}))
     spans["arguments"] = column
     tables["arguments"] = {"json": texts.texts}
 
@@ -341,7 +339,7 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
         The string table with the missing names added.
     """
     spans = tables.get("spans", {})
-    doubtful = [place for place, text in enumerate(strings) if "'" in text]
+    doubtful = [row for row, text in enumerate(strings) if "'" in text]
     if not doubtful or "kind" not in spans:
         return strings
     rows = np.flatnonzero(
@@ -401,11 +399,11 @@ def _torch_thread_id() -> Any | None:
     """`at::RecordFunction::currentThreadId`, which has no Python binding; None if it is not found."""
     for library in _libraries():
         try:
-            found = ctypes.CDLL(str(library))["_ZN2at14RecordFunction15currentThreadIdEv"]
+            function = ctypes.CDLL(str(library))["_ZN2at14RecordFunction15currentThreadIdEv"]
         except (OSError, AttributeError):
             continue
-        found.restype, found.argtypes = ctypes.c_uint64, []
-        return found
+        function.restype, function.argtypes = ctypes.c_uint64, []
+        return function
     return None
 
 

@@ -78,10 +78,10 @@ class BackgroundCall(Generic[Result]):
             self._thread.join()
         if self._done is None:
             raise StateError("the parent process is reading this recording: read it there.")
-        made, failure = self._done
+        result, failure = self._done
         if failure is not None:
             raise failure
-        return made  # type: ignore[return-value]
+        return result  # type: ignore[return-value]
 
     def _run(self, work: Callable[[bool], Result], may_start_threads: bool) -> None:
         try:

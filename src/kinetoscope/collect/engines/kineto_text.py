@@ -140,8 +140,8 @@ def _follow(results: Any, reader: Any, path: Path) -> bool:
             os.write(announce, b"\0")
             follower.join()
     finally:
-        for one in (text, finished, announce):
-            os.close(one)
+        for descriptor in (text, finished, announce):
+            os.close(descriptor)
     follower.check()
     return True
 
@@ -195,9 +195,9 @@ def _feed(reader: Any, path: Path) -> None:
 def _folder() -> Iterator[Path]:
     """Create a private temporary folder, which is removed at the end of the block."""
     failures = []
-    for place in (None, *_FOLDERS):
+    for base in (None, *_FOLDERS):
         try:
-            folder = tempfile.TemporaryDirectory(prefix="kinetoscope-", dir=place, ignore_cleanup_errors=True)
+            folder = tempfile.TemporaryDirectory(prefix="kinetoscope-", dir=base, ignore_cleanup_errors=True)
         except OSError as error:
             failures.append(str(error))
             continue

@@ -492,28 +492,28 @@ def _append_storages(subscription: Subscription, parts: Sequence[dict[str, Any]]
 
 def _recorded_flags(request: RecordingRequest) -> Recorded:
     """The recorder's flags for a request, without what failed the self-test."""
-    what = Recorded(0)
+    recorded = Recorded(0)
     details = native_engine_status().details
     options = request.options
     if options.needs_stacks and details["self-test: stacks"] == "ok":
-        what |= Recorded.STACKS
+        recorded |= Recorded.STACKS
     if options.needs_modules and details["self-test: modules"] == "ok":
-        what |= Recorded.MODULES
+        recorded |= Recorded.MODULES
     if options.needs_shapes:
-        what |= Recorded.SHAPES
+        recorded |= Recorded.SHAPES
     if options.profile_memory:
-        what |= Recorded.MEMORY
+        recorded |= Recorded.MEMORY
     if options.tensor_versions:
-        what |= Recorded.TENSOR_VERSIONS
+        recorded |= Recorded.TENSOR_VERSIONS
     if request.record_function_ids:
-        what |= Recorded.FUNCTION_IDS
+        recorded |= Recorded.FUNCTION_IDS
     if options.python_calls:
-        what |= Recorded.CALLS
-    if options.module_spans and Recorded.MODULES in what:
-        what |= Recorded.MODULE_SPANS
+        recorded |= Recorded.CALLS
+    if options.module_spans and Recorded.MODULES in recorded:
+        recorded |= Recorded.MODULE_SPANS
     if options.samples:
-        what |= Recorded.SAMPLES
-    return what
+        recorded |= Recorded.SAMPLES
+    return recorded
 
 
 def _run_info() -> dict[str, str]:
@@ -554,17 +554,17 @@ def remove_left_behind(folder: Path, now_s: float) -> None:
         folder: The folder.
         now_s: The time in seconds since 1970.
     """
-    for place in folder.glob("kinetoscope-*"):
-        match = _LEFT_BEHIND.fullmatch(place.name)
+    for leftover in folder.glob("kinetoscope-*"):
+        match = _LEFT_BEHIND.fullmatch(leftover.name)
         if match is None or is_alive(int(match[1])):
             continue
-        path = place / _LIVE
+        path = leftover / _LIVE
         # Another process may do the same.
         with contextlib.suppress(OSError):
-            status = (path if path.exists() else place).lstat()
+            status = (path if path.exists() else leftover).lstat()
             if status.st_uid == os.geteuid() and now_s - status.st_mtime > _LEFT_BEHIND_S:
                 path.unlink(missing_ok=True)
-                place.rmdir()
+                leftover.rmdir()
 
 
 def _remove_own(path: Path, process: int) -> None:
@@ -595,10 +595,10 @@ def _is_refused(path: Path) -> bool:
 def _identity(path: Path) -> tuple[int, int] | None:
     """Device and inode number of the file at a path; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _parent_began_ns() -> int:

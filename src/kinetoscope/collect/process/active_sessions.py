@@ -59,29 +59,29 @@ class ActiveSessions:
                     f"another Kinetoscope session is already recording in this process: {why}. Stop it before starting a second "
                     "one."
                 )
-            if all(found() is not session for found, _ in self._sessions):
+            if all(reference() is not session for reference, _ in self._sessions):
                 self._sessions.append((weakref.ref(session), engine))
 
     def release(self, session: ActiveSession) -> None:
         """Make a session inactive; does nothing if it is not active."""
         # Before taking the lock: Python 3.12 does not release it if an interrupt comes during a comprehension with a condition.
-        own = [one for one in list(self._sessions) if one[0]() is session]
+        entries = [entry for entry in list(self._sessions) if entry[0]() is session]
         with self._lock:
-            for one in own:
+            for one in entries:
                 if one in self._sessions:
                     self._sessions.remove(one)
 
     def why_not(self, session: ActiveSession, engine: ActiveEngine) -> str:
         """Say why a session cannot use an engine while other sessions are active; empty if it can."""
-        others = [other for found, other in list(self._sessions) if found() not in (None, session)]
-        same = any(other.name == engine.name for other in others)
+        engines = [other for reference, other in list(self._sessions) if reference() not in (None, session)]
+        same = any(other.name == engine.name for other in engines)
         if not same or getattr(engine, "joins_others", False):
             return ""
         return f"the engine {engine.name!r} makes one recording at a time"
 
     def current(self) -> ActiveSession | None:
         """Return the active session that was started first, or None."""
-        active = (found() for found, _ in list(self._sessions))
+        active = (reference() for reference, _ in list(self._sessions))
         return next((session for session in active if session is not None), None)
 
     def reset_in_child(self) -> None:
@@ -90,11 +90,11 @@ class ActiveSessions:
 
     def _stop_abandoned(self) -> None:
         """Stop the engines of sessions that were garbage-collected without a call of stop()."""
-        for one in list(self._sessions):
-            if one[0]() is None:
-                self._sessions.remove(one)
+        for entry in list(self._sessions):
+            if entry[0]() is None:
+                self._sessions.remove(entry)
                 with contextlib.suppress(KinetoscopeError):
-                    one[1].stop().discard()
+                    entry[1].stop().discard()
 
 
 ACTIVE_SESSIONS = ActiveSessions()

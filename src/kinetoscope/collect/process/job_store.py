@@ -103,6 +103,6 @@ def _own_connection(store: Any, timeout_s: float) -> Any:
         return distributed.TCPStore(
             store.host, store.port, is_master=False, timeout=timeout, wait_for_workers=False
         )
-    own = store.clone()
-    own.set_timeout(timeout)
-    return own
+    connection = store.clone()
+    connection.set_timeout(timeout)
+    return connection

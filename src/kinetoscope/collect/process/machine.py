@@ -28,13 +28,13 @@ def described_devices() -> dict[str, str]:
             {"type": "cuda", "index": index, "name": _cuda_name(index)}
             for index in range(torch.cuda.device_count())
         ]
-    found = {"devices": json.dumps(devices), "torch_threads": json.dumps(torch.get_num_threads())}
+    facts = {"devices": json.dumps(devices), "torch_threads": json.dumps(torch.get_num_threads())}
     try:
-        found["float32_matmul_precision"] = json.dumps(torch.get_float32_matmul_precision())
+        facts["float32_matmul_precision"] = json.dumps(torch.get_float32_matmul_precision())
     except RuntimeError:
         # torch raises this if the program has set precisions through both of its interfaces.
-        return found
-    return found
+        return facts
+    return facts
 
 
 @cache

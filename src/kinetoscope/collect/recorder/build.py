@@ -54,8 +54,8 @@ def source_root() -> Path:
 
 
 def _sources(root: Path) -> list[Path]:
-    own = [*(root / "recorder").glob("*.cpp"), *(root / "recorder").glob("*.c")]
-    return sorted([*own, root / "core" / "recording" / "fault_guard.cpp"])
+    sources = [*(root / "recorder").glob("*.cpp"), *(root / "recorder").glob("*.c")]
+    return sorted([*sources, root / "core" / "recording" / "fault_guard.cpp"])
 
 
 def _units(sources: list[Path], scratch: Path) -> list[Path]:
@@ -232,10 +232,10 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
             units = _units(_sources(root), Path(scratch))
 
             def compile_one(source: Path) -> str:
-                made = str(Path(scratch, source.name + ".o"))
+                object_file = str(Path(scratch, source.name + ".o"))
                 language = [*cxx, "-std=c++20", *abi] if source.suffix == ".cpp" else [*cc, "-std=c11"]
-                _run([*language, *_flags(), *headers, "-c", str(source), "-o", made])
-                return made
+                _run([*language, *_flags(), *headers, "-c", str(source), "-o", object_file])
+                return object_file
 
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
                 objects = list(pool.map(compile_one, units))

@@ -206,7 +206,7 @@ class Recorder:
     def start(
         self,
         path: Path,
-        what: Recorded,
+        flags: Recorded,
         ring_bytes: int | None,
         *,
         keep_since_ns: int = 0,
@@ -216,7 +216,7 @@ class Recorder:
 
         Args:
             path: The file; an existing one is replaced when the recording has started.
-            what: What to record.
+            flags: What to record.
             ring_bytes: Upper limit of the file; None means no limit.
             keep_since_ns: An existing file of another process that was modified at or after this time, in nanoseconds since
                 1970, is not replaced; 0 means that any file may be.
@@ -231,7 +231,7 @@ class Recorder:
         """
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
-        bits, name = int(what), os.fsencode(path)
+        bits, name = int(flags), os.fsencode(path)
         self._has_calls = bool(bits & _CALLS)
         # Before the start, so that the calls of this method are not recorded.
         self._hook_new_threads()
@@ -250,13 +250,13 @@ class Recorder:
             raise RecorderError(f"cannot record: {message}")
         return message
 
-    def change(self, what: Recorded, samples_per_second: int) -> str:
+    def change(self, flags: Recorded, samples_per_second: int) -> str:
         """Change what is recorded from now on, into the same file.
 
         The spans of calls that are running at this moment begin now if calls are switched on, and end now if they are switched off.
 
         Args:
-            what: What to record.
+            flags: What to record.
             samples_per_second: How often the Python stack of every thread is sampled; ignored without `Recorded.SAMPLES`.
 
         Returns:
@@ -270,10 +270,12 @@ class Recorder:
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to change"
             )
-        rate = samples_per_second if Recorded.SAMPLES in what else 0
-        self._has_calls = bool(int(what) & _CALLS)
+        rate = samples_per_second if Recorded.SAMPLES in flags else 0
+        self._has_calls = bool(int(flags) & _CALLS)
         self._hook_new_threads()
-        failed = self._library.kinetoscope_recorder_change(int(what), rate, self._message, len(self._message))
+        failed = self._library.kinetoscope_recorder_change(
+            int(flags), rate, self._message, len(self._message)
+        )
         message = self._message.value.decode(errors="replace")
         if not self._has_calls:
             self._unhook_new_threads()
@@ -433,12 +435,12 @@ class Recorder:
         Raises:
             RecorderError: Nothing is being recorded, or the file cannot be created.
         """
-        found = self._library.kinetoscope_recorder_watch_steps(
+        address = self._library.kinetoscope_recorder_watch_steps(
             os.fsencode(path), signal, self._message, len(self._message)
         )
-        if not found:
+        if not address:
             raise RecorderError(f"steps cannot be watched: {self._message.value.decode(errors='replace')}")
-        return memoryview((ctypes.c_char * size_bytes).from_address(found)).cast("B")
+        return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
     def unwatch_steps(self) -> None:
         """End `watch_steps`, and unmap the log."""
@@ -460,13 +462,13 @@ class Recorder:
 
     def tensor_reader_class(self) -> type:
         """Return the class of objects that read addresses of plain tensors' storages; see `native_reader`."""
-        found: type = self._library.kinetoscope_recorder_tensor_reader_class()
-        return found
+        reader_class: type = self._library.kinetoscope_recorder_tensor_reader_class()
+        return reader_class
 
     def fast_range_class(self, theirs: type) -> type:
         """Return a class that replaces `theirs`, torch's `record_function`, and opens ranges with less overhead while recording."""
-        made: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
-        return made
+        range_class: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
+        return range_class
 
     def before_collector(self) -> None:
         """Call this right before torch's collector begins to call its callbacks on the calling thread.
@@ -486,8 +488,8 @@ class Recorder:
 
     def observed_kernel(self, kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Wrap `kernel`, so that each call of it is inside a range called `name`."""
-        made: Callable[..., Any] = self._library.kinetoscope_recorder_observed_kernel(kernel, name)
-        return made
+        observed: Callable[..., Any] = self._library.kinetoscope_recorder_observed_kernel(kernel, name)
+        return observed
 
     def resolve(self, modules: Sequence[Any]) -> int:
         """Find the names of recorded instances in ``modules``; return how many still have no name."""
@@ -625,10 +627,10 @@ def _prebuilt_folder() -> Path:
 
 def _built_recorder(name: str) -> Recorder | None:
     """Load the installed or cached recorder of this name, if there is a complete file that can be loaded."""
-    for place, taken in ((_prebuilt_folder() / name, INSTALLED), (cache_directory() / name, CACHED)):
-        if place.is_file() and build.is_complete(place):
+    for path, taken in ((_prebuilt_folder() / name, INSTALLED), (cache_directory() / name, CACHED)):
+        if path.is_file() and build.is_complete(path):
             try:
-                return Recorder(place, taken)
+                return Recorder(path, taken)
             except _UnloadableError:
                 if _unloadable_mark(name).is_file():
                     raise
@@ -641,11 +643,11 @@ def _prebuilt_recorder(torch: Any) -> Recorder | None:
     as_published = torch.compiled_with_cxx11_abi() and torch.distributed.is_available()
     if not as_published or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
-    place = _prebuilt_folder() / build.prebuilt_name(torch.__version__)
-    if not place.is_file() or not build.is_complete(place):
+    path = _prebuilt_folder() / build.prebuilt_name(torch.__version__)
+    if not path.is_file() or not build.is_complete(path):
         return None
     try:
-        return Recorder(place, PREBUILT)
+        return Recorder(path, PREBUILT)
     except RecorderError:
         # The system's C library may be older than the wheel's; then the recorder is compiled here.
         return None
@@ -668,9 +670,9 @@ def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool =
             return prebuilt
         if (cache / name).is_file():
             (cache / name).unlink()
-        made = build.build(torch, cache, progress)
+        path = build.build(torch, cache, progress)
         try:
-            return Recorder(made)
+            return Recorder(path)
         except _UnloadableError:
             _unloadable_mark(name).touch()
             raise

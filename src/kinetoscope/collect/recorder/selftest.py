@@ -35,12 +35,12 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
     Returns:
         For each of `FEATURES` an empty string if it works, else a description of the failure.
     """
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     failure: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.update(_try_features(recorder))
+            results.update(_try_features(recorder))
         except Exception as error:  # noqa: BLE001  (hooks of the program for all modules may raise anything)
             failure.append(error)
 
@@ -57,7 +57,7 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
             )
     if failure:
         return dict.fromkeys(FEATURES, f"the self-test failed: {failure[0]}")
-    return found
+    return results
 
 
 def _is_importing(package: str) -> bool:
@@ -103,14 +103,14 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
             recorder.resolve([model, model.inner])
             recorder.close()
         recording = _core.read_recording(str(path))
-    seen = _Seen(recording)
+    readback = _Seen(recording)
     checks: dict[str, Callable[[], str]] = {
-        "operators": seen.operators,
-        "nesting": seen.nesting,
-        "backward": seen.backward,
-        "shapes": seen.shapes,
-        "stacks": lambda: seen.stacks(program.__code__.co_filename),
-        "modules": seen.modules,
+        "operators": readback.operators,
+        "nesting": readback.nesting,
+        "backward": readback.backward,
+        "shapes": readback.shapes,
+        "stacks": lambda: readback.stacks(program.__code__.co_filename),
+        "modules": readback.modules,
     }
     return {feature: checks[feature]() for feature in FEATURES}
 
@@ -138,8 +138,8 @@ def check_calls(recorder: Recorder) -> str:
         # This thread has those of threading.setprofile and settrace, which belong to the program.
         sys.setprofile(None)
         sys.settrace(None)
-        what = Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS
-        session = Subscription(STREAM, recorder, what)
+        recorded = Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS
+        session = Subscription(STREAM, recorder, recorded)
         try:
             session.start(NewFile(lambda: path, belongs_to_user=True))
             try:
@@ -166,14 +166,14 @@ def check_calls(recorder: Recorder) -> str:
     spans, strings = recording["spans"], recording["strings"]
     names = [strings[name] for name in spans["name"]]
     # Only of this thread: others may call modules meanwhile.
-    own = spans["thread"][names.index("Called")] if "Called" in names else -1
-    seen = [
+    called_on = spans["thread"][names.index("Called")] if "Called" in names else -1
+    calls = [
         (int(scope), name)
         for scope, name, thread in zip(spans["scope"], names, spans["thread"], strict=True)
-        if thread == own and (scope == SCOPE_MODULE or name == "Module._wrapped_call_impl")
+        if thread == called_on and (scope == SCOPE_MODULE or name == "Module._wrapped_call_impl")
     ]
-    right = seen == [(SCOPE_MODULE, "Called"), (SCOPE_PYTHON, "Module._wrapped_call_impl")]
-    return "" if right else f"the calls of a module read {seen}"
+    right = calls == [(SCOPE_MODULE, "Called"), (SCOPE_PYTHON, "Module._wrapped_call_impl")]
+    return "" if right else f"the calls of a module read {calls}"
 
 
 class _Seen:
@@ -186,8 +186,8 @@ class _Seen:
         names = [self._strings[name] for name in spans["name"]]
         # Only of the thread of the self-test: others may run operators meanwhile.
         threads = spans["thread"]
-        own = threads == threads[names.index(_RANGE)] if _RANGE in names else threads >= 0
-        self._spans = {column: values[own] for column, values in spans.items()}
+        on_thread = threads == threads[names.index(_RANGE)] if _RANGE in names else threads >= 0
+        self._spans = {column: values[on_thread] for column, values in spans.items()}
         self._names = [self._strings[name] for name in self._spans["name"]]
 
     def _row(self, name: str) -> int:

@@ -79,10 +79,10 @@ class StreamFile:
             OSError: The file cannot be written.
         """
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-            made = Path(scratch, target.name)
+            unfinished = Path(scratch, target.name)
             # By file descriptor, because the file may have been renamed or removed meanwhile.
-            _core.cut_recording(f"/proc/self/fd/{self._number}", session, str(made))
-            made.replace(target)
+            _core.cut_recording(f"/proc/self/fd/{self._number}", session, str(unfinished))
+            unfinished.replace(target)
 
 
 def _close_file(number: int, path: Path | None, process: int) -> None:
@@ -276,131 +276,133 @@ class Stream:
         subscriptions = self._subscriptions
         return subscriptions[0].recorder.recording_path() if subscriptions else None
 
-    def start(self, one: Subscription, file: NewFile) -> str:
+    def start(self, session: Subscription, file: NewFile) -> str:
         """Start a session; see `Subscription.start`."""
         with self._changed:
             self._wait_until_closed()
             if not self._subscriptions:
-                return self._begin(one, file)
+                return self._begin(session, file)
             self._forbid_switching()
             if self._file is None:
                 self._share()
             self._sessions += 1
-            one.number = self._sessions
+            session.number = self._sessions
             # Added before anything else: after an interrupt, `stop` must find the session.
-            one.mark_begin()
-            self._subscriptions.append(one)
+            session.mark_begin()
+            self._subscriptions.append(session)
             try:
-                one.lost_before = one.recorder.lost_call_threads()
+                session.lost_before = session.recorder.lost_call_threads()
                 missing = self._change()
-                one.mark_begin()
-                one.note_window()
+                session.mark_begin()
+                session.note_window()
             except Exception:
-                self._subscriptions.remove(one)
+                self._subscriptions.remove(session)
                 self._allow_switching()
                 raise
-            return missing if one.what & _CALLS else ""
+            return missing if session.what & _CALLS else ""
 
-    def switch_steps(self, one: Subscription) -> int | None:
+    def switch_steps(self, session: Subscription) -> int | None:
         """See `Subscription.switch_steps`."""
         with self._changed:
-            if one.number or one not in self._active():
+            if session.number or session not in self._active():
                 return None
-            one.switches_steps = True
+            session.switches_steps = True
             self._allow_switching()
-            return one.recorder.step_switch()
+            return session.recorder.step_switch()
 
-    def follow_switch(self, one: Subscription) -> None:
+    def follow_switch(self, session: Subscription) -> None:
         """See `Subscription.follow_switch`."""
         with self._changed:
-            if one in self._active():
+            if session in self._active():
                 self._forbid_switching()
                 self._allow_switching(ends_pause=False)
 
     def _allow_switching(self, *, ends_pause: bool = True) -> None:
         """Let a session that is the only one be paused and resumed by `Recorder.step_switch`, if it is to be."""
-        one = self._subscriptions[0]
-        if len(self._subscriptions) > 1 or not one.switches_steps:
+        session = self._subscriptions[0]
+        if len(self._subscriptions) > 1 or not session.switches_steps:
             return
-        if ends_pause and one.is_paused:
+        if ends_pause and session.is_paused:
             # Its pauses are not noted from now on, as nobody else records meanwhile.
-            one.mark_pause(paused=False)
-        one.recorder.allow_step_switch(True)
+            session.mark_pause(paused=False)
+        session.recorder.allow_step_switch(True)
 
     def _forbid_switching(self) -> None:
         """Pause and resume the only session by `pause` and `resume` from now on, beginning with whether it is paused now."""
-        one = self._subscriptions[0]
-        if len(self._subscriptions) > 1 or not one.switches_steps:
+        session = self._subscriptions[0]
+        if len(self._subscriptions) > 1 or not session.switches_steps:
             return
-        paused = one.recorder.allow_step_switch(False)
-        if paused != one.is_paused:
-            one.mark_pause(paused=paused)
+        paused = session.recorder.allow_step_switch(False)
+        if paused != session.is_paused:
+            session.mark_pause(paused=paused)
 
-    def pause(self, one: Subscription) -> None:
+    def pause(self, session: Subscription) -> None:
         """Pause a session; the recorder is paused while all sessions are."""
         with self._changed:
-            if one in self._active() and not one.is_paused:
-                one.mark_pause(paused=True)
+            if session in self._active() and not session.is_paused:
+                session.mark_pause(paused=True)
                 self._change()
 
-    def resume(self, one: Subscription) -> str:
+    def resume(self, session: Subscription) -> str:
         """End the pause of a session; see `Subscription.resume`."""
         with self._changed:
-            if one not in self._active() or not one.is_paused:
+            if session not in self._active() or not session.is_paused:
                 return ""
-            missing = self._change(resuming=one)
-            one.mark_pause(paused=False)
-            return missing if one.what & _CALLS else ""
+            missing = self._change(resuming=session)
+            session.mark_pause(paused=False)
+            return missing if session.what & _CALLS else ""
 
-    def stop(self, one: Subscription) -> Stopped:
+    def stop(self, session: Subscription) -> Stopped:
         """Stop recording for a session; see `Subscription.stop`."""
         with self._changed:
-            if one not in self._active():
+            if session not in self._active():
                 raise StateError("the native engine is not recording: call start() first")
-            one.stopped_by = threading.get_ident()
+            session.stopped_by = threading.get_ident()
             if self._active():
-                one.mark_end()
+                session.mark_end()
                 self._change()
-                lost = one.recorder.lost_call_threads() - one.lost_before if one.what & _CALLS else 0
+                lost = (
+                    session.recorder.lost_call_threads() - session.lost_before if session.what & _CALLS else 0
+                )
                 return Stopped(
                     faults=0,
-                    unnamed_modules=one.recorder.resolve([]),
+                    unnamed_modules=session.recorder.resolve([]),
                     idle=True,
                     call_threads_lost=lost,
-                    dropped=one.recorder.dropped(one._begin),
+                    dropped=session.recorder.dropped(session._begin),
                 )
             try:
-                stopped = one.recorder.stop()
+                stopped = session.recorder.stop()
             except StateError:
-                self._subscriptions.remove(one)
+                self._subscriptions.remove(session)
                 raise
-            one.mark_end()
+            session.mark_end()
             return dataclasses.replace(
                 stopped,
-                call_threads_lost=stopped.call_threads_lost - one.lost_before,
-                dropped=one.recorder.dropped(one._begin),
+                call_threads_lost=stopped.call_threads_lost - session.lost_before,
+                dropped=session.recorder.dropped(session._begin),
             )
 
-    def close(self, one: Subscription) -> StreamPart | None:
+    def close(self, session: Subscription) -> StreamPart | None:
         """Close a session; see `Subscription.close`."""
         with self._changed:
-            if one not in self._subscriptions:
+            if session not in self._subscriptions:
                 return None
             file = self._file
             if file is not None:
-                one.note_window()
-            self._subscriptions.remove(one)
-            part = None if file is None else StreamPart(file, one.number, one.begin_tick)
+                session.note_window()
+            self._subscriptions.remove(session)
+            part = None if file is None else StreamPart(file, session.number, session.begin_tick)
             if self._subscriptions:
                 if part is not None:
                     self._parts.add(part)
                 self._free()
                 self._allow_switching()
                 return part
-            one.recorder.close()
+            session.recorder.close()
             self._file = None
             self._changed.notify_all()
-            if file is not None and one.number == 0 and not one.was_paused and not self._was_widened:
+            if file is not None and session.number == 0 and not session.was_paused and not self._was_widened:
                 # The session covers the whole recording, which contains nothing that it did not request: nothing has to be cut.
                 file.disown()
                 return None
@@ -470,19 +472,19 @@ class Stream:
         """In a forked child: forget the recording, which is the parent's, and replace the lock."""
         self.__init__()  # type: ignore[misc]
 
-    def _begin(self, one: Subscription, file: NewFile) -> str:
+    def _begin(self, session: Subscription, file: NewFile) -> str:
         """Start a recording for its first session."""
         self.recordings += 1
-        self._subscriptions, self._sessions, self._what = [one], 0, one.what
+        self._subscriptions, self._sessions, self._what = [session], 0, session.what
         self._new_file, self._file, self._was_widened = file, None, False
         self._parts, self._freed_to_tick = weakref.WeakSet(), 0
         try:
-            return one.recorder.start(
+            return session.recorder.start(
                 file.path(),
-                one.what,
+                session.what,
                 file.ring_bytes,
                 keep_since_ns=file.keep_since_ns,
-                samples_per_second=SAMPLES_PER_SECOND if Recorded.SAMPLES in one.what else 0,
+                samples_per_second=SAMPLES_PER_SECOND if Recorded.SAMPLES in session.what else 0,
             )
         except Exception:
             # Not after an interrupt, which may have come after the start: then the session can still be stopped.
@@ -500,20 +502,20 @@ class Stream:
 
     def _free(self) -> None:
         """Free records that no session needs, because with sessions that always overlap the recording never ends."""
-        begin_ticks = [one.begin_tick for one in self._subscriptions]
+        begin_ticks = [session.begin_tick for session in self._subscriptions]
         needed = min([*begin_ticks, *(part.begin_tick for part in self._parts)])
         if needed > self._freed_to_tick:
             self._freed_to_tick = needed
             self._subscriptions[0].recorder.free_before(needed)
         # Numbers are assigned in order of starting. The metadata of closed sessions is needed until they are read.
-        numbers = [one.number for one in self._subscriptions]
+        numbers = [session.number for session in self._subscriptions]
         self._subscriptions[0].recorder.forget_sessions_before(
             min([*numbers, *(part.session for part in self._parts)])
         )
 
     def _active(self) -> list[Subscription]:
         """The sessions that are not stopped, including paused ones."""
-        return list(filter(lambda one: one.stopped_by is None, self._subscriptions))
+        return list(filter(lambda session: session.stopped_by is None, self._subscriptions))
 
     def _wait_until_closed(self) -> None:
         """If all sessions are stopped, wait until another thread has closed the recording.
@@ -523,8 +525,8 @@ class Stream:
         """
         until = time.monotonic() + _PATIENCE_S
         while self._subscriptions and not self._active():
-            own = threading.get_ident() in {one.stopped_by for one in self._subscriptions}
-            if own or time.monotonic() > until:
+            stopped_here = threading.get_ident() in {session.stopped_by for session in self._subscriptions}
+            if stopped_here or time.monotonic() > until:
                 raise StateError(
                     "another Kinetoscope session of this process is just being stopped: start this one afterwards."
                 )
@@ -536,22 +538,22 @@ class Stream:
         Returns:
             Which Python calls cannot be recorded, and why; empty if all can.
         """
-        what, recording = Recorded(0), False
-        for one in self._active():
-            records = one is resuming or not one.is_paused
+        requested, recording = Recorded(0), False
+        for session in self._active():
+            records = session is resuming or not session.is_paused
             recording |= records
             # For a paused session only calls, the most expensive part, are not recorded. Memory is, for frees of earlier blocks.
-            what |= one.what if records else one.what & ~_CALLS
+            requested |= session.what if records else session.what & ~_CALLS
         recorder = self._subscriptions[0].recorder
         missing = ""
         if not recording:
             # The recorder remembers the requested calls for `resume`.
             recorder.pause()
             return missing
-        if what != self._what:
-            missing = recorder.change(what, SAMPLES_PER_SECOND)
-            self._was_widened |= bool(what & ~self._what)
-            self._what = what
+        if requested != self._what:
+            missing = recorder.change(requested, SAMPLES_PER_SECOND)
+            self._was_widened |= bool(requested & ~self._what)
+            self._what = requested
         return recorder.resume() or missing
 
 

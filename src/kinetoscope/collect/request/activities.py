@@ -31,8 +31,8 @@ _DEVICE_MODULES = {"CUDA": "cuda", "XPU": "xpu", "MTIA": "mtia", "HPU": "hpu"}
 def device_among(activities: Iterable[ProfilerActivity]) -> str | None:
     """Return torch's name of the device that some activities record; None for the CPU only."""
     names = {name_of(activity) for activity in activities}
-    if found := next((device for name, device in _DEVICE_MODULES.items() if name in names), None):
-        return found
+    if named := next((device for name, device in _DEVICE_MODULES.items() if name in names), None):
+        return named
     return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None
 
 
@@ -43,8 +43,8 @@ def supported_activities() -> set[ProfilerActivity]:
         A new set of torch's own `ProfilerActivity` values. It always contains the CPU, and not a device that torch supports
         but the machine lacks, such as CUDA on a laptop.
     """
-    known = torch.autograd._supported_activities()
-    return {activity for activity in known if _is_available(activity)} | {ProfilerActivity.CPU}
+    supported = torch.autograd._supported_activities()
+    return {activity for activity in supported if _is_available(activity)} | {ProfilerActivity.CPU}
 
 
 # A program may register an accelerator under a name of its own, which is then an alias of `PrivateUse1`.
@@ -177,7 +177,7 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
         raise ArgumentTypeError(
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
         )
-    seen = set()
+    checked = set()
     # In place of a collection, torch takes the keys of a mapping; of its values only those are choices that can be.
     is_mapping = isinstance(activities, Mapping)
     for item in [activities] if is_mapping else activities:
@@ -189,11 +189,11 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
                 raise ArgumentTypeError(
                     f"activities contains {activity!r}, which is not an activity. Valid ones: {_valid_names()}."
                 )
-            if activity in seen:
+            if activity in checked:
                 raise ArgumentError(
                     f"activities contains ProfilerActivity.{activity.name} more than once: name each one once."
                 )
-            seen.add(activity)
+            checked.add(activity)
             yield (
                 activity,
                 ActivityChoice()

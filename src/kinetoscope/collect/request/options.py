@@ -227,10 +227,10 @@ def _file(name: str, path: object, need: str = "need the name of a file, or None
     """Check the path of a file, which may not exist yet, but must not be a folder."""
     if path is None:
         return None
-    found = _path(name, path, need)
-    if found.is_dir():
+    file = _path(name, path, need)
+    if file.is_dir():
         raise ArgumentError(f"{name}={str(path)!r} is a folder: need the name of a file in it.")
-    return found
+    return file
 
 
 def checked_summary(name: str, path: object) -> Path | None:
@@ -241,16 +241,16 @@ def checked_summary(name: str, path: object) -> Path | None:
     """
     if path is None:
         return None
-    found = _path(name, path, "need a folder, or the name of a .parquet file, or None")
-    if found.suffix == SUFFIX and found.is_dir():
+    target = _path(name, path, "need a folder, or the name of a .parquet file, or None")
+    if target.suffix == SUFFIX and target.is_dir():
         raise ArgumentError(
             f"{name}={str(path)!r} is a folder whose name ends like a file: use another name for it."
         )
-    if found.suffix != SUFFIX and found.is_file():
+    if target.suffix != SUFFIX and target.is_file():
         raise ArgumentError(
             f"{name}={str(path)!r} is a file that is no summary: need a folder, or a name that ends in .parquet."
         )
-    return found
+    return target
 
 
 def _path(name: str, path: object, need: str) -> Path:
@@ -274,8 +274,8 @@ def _seconds(name: str, value: float | None) -> float | None:
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not seconds >= 0:
-        given: object = value
-        kind = ArgumentError if isinstance(given, (int, float)) else ArgumentTypeError
+        untyped: object = value
+        kind = ArgumentError if isinstance(untyped, (int, float)) else ArgumentTypeError
         raise kind(
             f"{name}={value!r} is not valid: {name} must be non-negative, in seconds, or None for no limit."
         )
@@ -329,21 +329,21 @@ def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
         ArgumentError: One of them is not a source, or is given twice.
     """
     try:
-        found = tuple(sources)
+        listed = tuple(sources)
     except TypeError:
         raise ArgumentError(
             f"sources={sources!r} is not valid: need a list of sources, such as [SystemCounters()]."
         ) from None
-    for source in found:
+    for source in listed:
         missing = [call for call in _SOURCE_CALLS if not callable(getattr(source, call, None))]
         if isinstance(source, type) or missing:
             hint = f"it has no {missing[0]}()" if missing else "it is a class: make an object of it"
             raise ArgumentError(
                 f"sources: {source!r} is not a source ({hint}); a source has open, start, stop and close."
             )
-    if len({id(source) for source in found}) < len(found):
+    if len({id(source) for source in listed}) < len(listed):
         raise ArgumentError("sources: the same source is given twice; make two of them or give it once.")
-    return found
+    return listed
 
 
 @dataclass(frozen=True)
@@ -713,16 +713,16 @@ class RecordingOptions:
         vars(self).update(checked)
 
     @classmethod
-    def launched(cls, **given: Any) -> RecordingOptions:
+    def launched(cls, **options: Any) -> RecordingOptions:
         """Build the options of a recording that Kinetoscope itself starts, of a program or a cell.
 
         Args:
-            **given: The user's options; others have the defaults of the command line.
+            **options: The user's options; others have the defaults of the command line.
 
         Raises:
             ArgumentError: An option has a value that cannot be used.
         """
-        return cls(**{name: option.when_launched for name, option in OPTIONS.items()} | given)
+        return cls(**{name: option.when_launched for name, option in OPTIONS.items()} | options)
 
     def to_json(self) -> dict[str, Any]:
         """Convert the options to JSON values for another process, where `RecordingOptions(**values)` restores them.

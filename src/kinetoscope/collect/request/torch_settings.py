@@ -46,7 +46,7 @@ def changed_settings(config: Any | None) -> dict[str, Any]:
     if config is None:
         return {}
     state, usual = config.__getstate__(), _Config().__getstate__()
-    return {name: state[place] for name, place in _places().items() if state[place] != usual[place]}
+    return {name: state[index] for name, index in _places().items() if state[index] != usual[index]}
 
 
 def noted_settings(config: Any | None) -> dict[str, str]:
@@ -59,7 +59,7 @@ def for_torchs_collector(config: Any | None, **ours: object) -> Any:
     """Copy the user's settings, with some of them overridden by ours."""
     # By keywords: before torch 2.11 `__setstate__` does not accept what `__getstate__` returns.
     state = (_Config() if config is None else config).__getstate__()
-    values = {name: _as_given(state[place]) for name, place in _places().items()}
+    values = {name: _as_given(state[index]) for name, index in _places().items()}
     # Settings that the installed torch does not have are skipped.
     return _Config(**values | {name: value for name, value in ours.items() if name in values})
 
@@ -80,7 +80,7 @@ def _as_given(value: Any) -> Any:
 def _places() -> dict[str, int]:
     """The index of each setting in a config's state, found by changing one at a time: torch does not tell their names."""
     usual = _Config().__getstate__()
-    places: dict[str, int] = {}
+    index_of: dict[str, int] = {}
     for name in _KEYWORD.findall(_Config.__init__.__doc__ or ""):
         for value in _OTHER_VALUES:
             try:
@@ -88,9 +88,9 @@ def _places() -> dict[str, int]:
             except TypeError:
                 continue
             differing = [
-                place for place, (one, other) in enumerate(zip(state, usual, strict=True)) if one != other
+                index for index, (new, old) in enumerate(zip(state, usual, strict=True)) if new != old
             ]
             if len(differing) == 1:
-                places[name] = differing[0]
+                index_of[name] = differing[0]
                 break
-    return places
+    return index_of

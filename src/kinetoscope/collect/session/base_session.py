@@ -71,12 +71,12 @@ def new_trace_id(callback: Callable[[], str] | None) -> str:
     """
     if callback is None:
         return uuid.uuid4().hex.upper()
-    made = callback()
-    if not isinstance(made, str):
+    trace_id = callback()
+    if not isinstance(trace_id, str):
         raise ArgumentTypeError(
-            f"custom_trace_id_callback returned {made!r}: it must return a string, the id of the trace."
+            f"custom_trace_id_callback returned {trace_id!r}: it must return a string, the id of the trace."
         )
-    return made
+    return trace_id
 
 
 Value = TypeVar("Value")

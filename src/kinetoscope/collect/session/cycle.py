@@ -105,17 +105,17 @@ class Cycles(Sequence["Trace"]):
         return len(self._stored)
 
     @overload
-    def __getitem__(self, place: int) -> Trace: ...
+    def __getitem__(self, index: int) -> Trace: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Trace]: ...
-    def __getitem__(self, place: int | slice) -> Trace | list[Trace]:
+    def __getitem__(self, index: slice) -> list[Trace]: ...
+    def __getitem__(self, index: int | slice) -> Trace | list[Trace]:
         """Return the trace at an index, or the list of traces of a slice."""
-        if isinstance(place, slice):
-            return [cycle.trace() for cycle in self._stored[place]]
+        if isinstance(index, slice):
+            return [cycle.trace() for cycle in self._stored[index]]
         try:
-            return self._stored[place].trace()
+            return self._stored[index].trace()
         except IndexError:
-            raise IndexError(f"cycles[{place}]: there are {len(self)}") from None
+            raise IndexError(f"cycles[{index}]: there are {len(self)}") from None
 
     def __iter__(self) -> Iterator[Trace]:
         """Iterate over the traces, the oldest first; each is built when its turn comes."""

@@ -77,10 +77,10 @@ class Failures:
     def raise_first(self, *, may_raise: bool) -> None:
         """Raise the first stored exception and warn of the others; with `may_raise=False` only an interrupt is raised."""
         raised = next(
-            (one for one in self._stored if may_raise or not isinstance(one.error, Exception)), None
+            (entry for entry in self._stored if may_raise or not isinstance(entry.error, Exception)), None
         )
-        for one in self._stored:
-            if one is not raised:
-                warn_user(f"{one.whose} failed: {type(one.error).__name__}: {one.error}")
+        for entry in self._stored:
+            if entry is not raised:
+                warn_user(f"{entry.whose} failed: {type(entry.error).__name__}: {entry.error}")
         if raised is not None:
             raise raised.error

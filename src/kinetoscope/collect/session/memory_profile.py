@@ -71,15 +71,15 @@ class MemoryProfile:
         events.sort(key=lambda event: event[:2])
         actions = {action.value: action for action in Action}
         versions: dict[int, int] = {}
-        found = []
+        timeline = []
         for time_ns, action, block, size_bytes in events:
             version = versions.get(block, 0)
             before = actions[action] is Action.PREEXISTING
-            at = (keys[block], version)
-            found.append((-1 if before else time_ns + epoch_ns, actions[action], at, size_bytes))
+            versioned = (keys[block], version)
+            timeline.append((-1 if before else time_ns + epoch_ns, actions[action], versioned, size_bytes))
             if actions[action] is Action.INCREMENT_VERSION:
                 versions[block] = version + 1
-        return tuple(found)
+        return tuple(timeline)
 
     @cached_property
     def categories(self) -> dict[TensorKey, Category | None]:
@@ -87,12 +87,12 @@ class MemoryProfile:
         import_aside()
         from kinetoscope.tables.memory.categories import MemoryCategory
 
-        known = {
+        names = {
             number: getattr(Category, MemoryCategory(number).name, None)
             for number in set(self._judged.category.tolist())
         }
         return {
-            key: known[number] for key, number in zip(self._keys, self._judged.category.tolist(), strict=True)
+            key: names[number] for key, number in zip(self._keys, self._judged.category.tolist(), strict=True)
         }
 
     @property

@@ -71,12 +71,12 @@ def json_text(key: str, value: str) -> str:
         # Serialized again, because Python parses a number beyond the range of a double as infinity.
         json.dumps(json.loads(value, parse_constant=_refuse_constant), allow_nan=False)
     except (ValueError, RecursionError) as error:
-        shown = value if len(value) <= 80 else value[:77] + "..."
+        excerpt = value if len(value) <= 80 else value[:77] + "..."
         raise ArgumentError(
-            f"metadata {key!r}: {shown!r} is not valid JSON ({error}). Pass json.dumps(value), or text with add_metadata."
+            f"metadata {key!r}: {excerpt!r} is not valid JSON ({error}). Pass json.dumps(value), or text with add_metadata."
         ) from error
     # In valid JSON a surrogate can only be inside a string, where its escape means the same.
-    return _LONE_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
+    return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
 
 
 def flags(switches: Mapping[str, bool]) -> dict[str, str]:
@@ -86,11 +86,11 @@ def flags(switches: Mapping[str, bool]) -> dict[str, str]:
 
 def execution_trace(observer: object) -> dict[str, str]:
     """Return the metadata that points to the execution trace of the same run, if its observer writes one."""
-    place = getattr(observer, "get_output_file_path", None)
-    if place is None:
+    path_of = getattr(observer, "get_output_file_path", None)
+    if path_of is None:
         return {}
     try:
-        path = place()
+        path = path_of()
     except StateError:
         return {}
     return {"execution_trace": json.dumps(os.path.abspath(path))} if isinstance(path, str) and path else {}

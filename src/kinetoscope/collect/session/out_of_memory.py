@@ -111,17 +111,17 @@ def _where(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return None
-    own = [frame for frame in frames if not frame.filename.startswith((_OWN, _TORCH, "<frozen"))]
-    frame = (own or frames)[-1]
+    program_frames = [frame for frame in frames if not frame.filename.startswith((_OWN, _TORCH, "<frozen"))]
+    frame = (program_frames or frames)[-1]
     return f"{frame.filename}({frame.lineno}): {frame.name}" + (f"    {frame.line}" if frame.line else "")
 
 
 def _requested_bytes(message: str) -> int | None:
     """Return the size of the failed allocation in bytes; None if the message does not contain it."""
-    if found := _HOST_WANTED.search(message):
-        return int(found[1])
-    if found := _DEVICE_WANTED.search(message):
-        return int(float(found[1]) * _UNITS[found[2]])
+    if match := _HOST_WANTED.search(message):
+        return int(match[1])
+    if match := _DEVICE_WANTED.search(message):
+        return int(float(match[1]) * _UNITS[match[2]])
     return None
 
 

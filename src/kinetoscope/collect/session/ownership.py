@@ -64,5 +64,5 @@ def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[
             method(self, *args, **keywords)
 
     checked_method: Any = checked
-    found: Callable[Concatenate[S, P], None] = checked_method
-    return found
+    typed: Callable[Concatenate[S, P], None] = checked_method
+    return typed

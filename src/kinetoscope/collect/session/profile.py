@@ -63,14 +63,14 @@ def _checked_number(number: int | None) -> int | None:
     if number is None:
         return None
     try:
-        found = operator.index(number)
+        checked = operator.index(number)
     except TypeError:
-        found = -1
-    if found < 0 or isinstance(number, bool):
+        checked = -1
+    if checked < 0 or isinstance(number, bool):
         raise ArgumentError(
             f"step({number!r}) is not valid: pass the number of the step that begins, 0 or more, or nothing."
         )
-    return found
+    return checked
 
 
 def running() -> _KinetoProfile | None:
@@ -177,7 +177,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         align_ranks: bool = False,
         on_error: OnError = "raise",
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in OPTION_NAMES}
+        options = {name: value for name, value in locals().items() if name in OPTION_NAMES}
         if use_cuda is not None:
             if not takes_use_cuda():
                 raise UnknownKeywordError(
@@ -186,8 +186,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 )
             warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
             on = checked_switch("use_cuda", use_cuda)
-            given["activities"] = as_items(checked_choices(activities, use_cuda=on))
-        self._set_up(RecordingOptions(**given), schedule, on_trace_ready)
+            options["activities"] = as_items(checked_choices(activities, use_cuda=on))
+        self._set_up(RecordingOptions(**options), schedule, on_trace_ready)
 
     @classmethod
     def with_options(
@@ -246,8 +246,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._stepping = threading.RLock()
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
-        own = super()._own_sources(options)
-        return (RankClocks(), *own) if options.align_ranks else own
+        sources = super()._own_sources(options)
+        return (RankClocks(), *sources) if options.align_ranks else sources
 
     # ------------------------------------------------------------------------------------------------ life cycle
 

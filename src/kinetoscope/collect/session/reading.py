@@ -267,8 +267,8 @@ class ReadsCycles:
 
 def _checked_path(path: str | os.PathLike[str]) -> str:
     """Return a path to write to as a string, or raise ArgumentError."""
-    given: object = path
-    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    untyped: object = path
+    name = os.fspath(untyped) if isinstance(untyped, (str, os.PathLike)) else None
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"path={path!r} is not valid: need the name of a file, as a string or a path.")
     return name

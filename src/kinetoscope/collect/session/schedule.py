@@ -94,18 +94,18 @@ def schedule(
     Raises:
         ArgumentError: A number is not whole or is too small; the message names it.
     """
-    whole = {
+    lengths = {
         "wait": _whole("wait", wait, 0),
         "warmup": _whole("warmup", warmup, 0),
         "active": _whole("active", active, 1),
         "repeat": _whole("repeat", repeat, 0),
         "skip_first": _whole("skip_first", skip_first, 0),
     }
-    if whole["warmup"] == 0:
+    if lengths["warmup"] == 0:
         warn_user(
             "warmup=0: the profiler won't be using warmup, so the first recorded step includes the cost of starting"
         )
-    return Schedule(**whole, skip_first_wait=int(bool(skip_first_wait)))
+    return Schedule(**lengths, skip_first_wait=int(bool(skip_first_wait)))
 
 
 def record_always(_step: int) -> ProfilerAction:
@@ -194,7 +194,7 @@ def _whole(name: str, value: int, least: int) -> int:
             f"schedule: {name}={value!r} is not a whole number (need >= {least})."
         ) from error
     if number != value or number < least:
-        given: object = value
-        kind = ArgumentTypeError if isinstance(given, (str, bytes)) else ArgumentError
+        untyped: object = value
+        kind = ArgumentTypeError if isinstance(untyped, (str, bytes)) else ArgumentError
         raise kind(f"schedule: {name}={value!r} is not valid: need a whole number >= {least}.")
     return number

@@ -111,8 +111,8 @@ class SourceWindow:
         with self._lock:
             gathered, self._gathered = self._gathered, []
             failures, self._failures = [*self._failed_to_open, *self._failures], []
-            kept, self._kept = self._kept, None
-        return SourcedRecording(recording, gathered, failures, kept, keep_parts=keep_parts)
+            kept_rows, self._kept = self._kept, None
+        return SourcedRecording(recording, gathered, failures, kept_rows, keep_parts=keep_parts)
 
     def cancel(self) -> None:
         """Stop the sources and discard their data of the current recording."""
@@ -136,8 +136,8 @@ class SourceWindow:
         with self._lock:
             gathered, self._gathered = self._gathered, []
             self._failures, self._kept = [], None
-            for source, one in gathered:
-                self._call(source, "discard", one.discard)
+            for source, part in gathered:
+                self._call(source, "discard", part.discard)
 
     def _call(self, source: Source, call: str, do: Callable[[], None]) -> bool:
         """Call a method of a source; return False if it raised, and remember why for the warning and the trace's losses."""
@@ -174,13 +174,13 @@ class SourcedRecording:
         recording: Recording,
         gathered: list[tuple[Source, Gathered]],
         failures: list[tuple[Source, str]],
-        kept: KeptRows | None,
+        kept_rows: KeptRows | None,
         *,
         keep_parts: bool,
     ) -> None:
-        """Store the parts without reading them. `kept` are rows that were kept in memory, not in the recording's file."""
+        """Store the parts without reading them. `kept_rows` were kept in memory, not in the recording's file."""
         self._recording: Recording | None = recording
-        self._kept = kept
+        self._kept = kept_rows
         self._gathered = gathered
         self._failures = failures
         self._keep_parts = keep_parts
@@ -223,9 +223,9 @@ class SourcedRecording:
             self._recording.discard()
         self._kept = None
         while self._gathered:
-            source, one = self._gathered.pop()
+            source, part = self._gathered.pop()
             try:
-                one.discard()
+                part.discard()
             except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
                 warn_user(f"{_named(source)} could not be cleaned up: {type(error).__name__}: {error}")
 
@@ -239,14 +239,14 @@ def combined(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) 
     """
     failures = {failure: None for part in parts for failure in part.failures}
     merged: dict[int, list[tuple[Source, Gathered]]] = {}
-    for source, one in (gathered for part in parts for gathered in part.gathered):
+    for source, rows in (gathered for part in parts for gathered in part.gathered):
         so_far = merged.setdefault(id(source), [])
         later = getattr(so_far[-1][1], "and_later", None) if so_far else None
         if later is None:
-            so_far.append((source, one))
+            so_far.append((source, rows))
         else:
-            so_far[-1] = source, later(one)
-    gathered = [one for of_source in merged.values() for one in of_source]
+            so_far[-1] = source, later(rows)
+    gathered = [part for of_source in merged.values() for part in of_source]
     trace = plain([part.trace for part in parts])
     trace, failed = _added(trace, [part.rows for part in parts], gathered, list(failures))
     _warn_of(failed)
@@ -262,11 +262,11 @@ def _added(
     """Add rows, gathered data and losses to a trace; return it and the sources whose data could not be added."""
     from kinetoscope.combine.sources import with_rows
 
-    trace = with_rows(trace, [one for one in rows if one is not None])
+    trace = with_rows(trace, [recorded for recorded in rows if recorded is not None])
     failed = []
-    for source, one in gathered:
+    for source, part in gathered:
         try:
-            trace = one.add_to(trace)
+            trace = part.add_to(trace)
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
             failed.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
     return _with_losses(trace, [*failures, *failed]), failed

@@ -53,10 +53,10 @@ class SessionState(enum.Enum):
         for move in moves:
             if move is Move.TRACE_READY:
                 continue
-            found = TRANSITIONS.get((state, move))
-            if found is None:
+            next_state = TRANSITIONS.get((state, move))
+            if next_state is None:
                 raise StateError(f"a recording that is {state.value} cannot {move.value}.")
-            state = found
+            state = next_state
         return state
 
 

@@ -87,17 +87,17 @@ class Steps(Generic[Item]):
         try:
             # After the session has begun, for loaders start their workers here.
             iterator = iter(self._items)
-            length, given = _length(self._items), 0
+            length, yielded = _length(self._items), 0
             # A list, because a variable would keep a batch alive while the next one is loaded.
             held = [next(iterator, _END)]
             while held[0] is not _END:
-                self._within_step, given = True, given + 1
+                self._within_step, yielded = True, yielded + 1
                 yield held.pop()
                 # The wait for a batch belongs to the step that uses it, and after the last one there is no step.
-                if given != length:
+                if yielded != length:
                     self._next_step()
                 held.append(next(iterator, _END))
-                if given == length and held[0] is not _END:
+                if yielded == length and held[0] is not _END:
                     self._next_step()
             finished = True
         finally:
@@ -169,15 +169,15 @@ def steps(
     """
     if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
         raise ArgumentError(f"steps: {items!r} cannot be looped over: pass a DataLoader or another iterable.")
-    given: object = save
-    if save is not None and not (isinstance(given, (str, os.PathLike)) and os.fspath(given)):
+    untyped: object = save
+    if save is not None and not (isinstance(untyped, (str, os.PathLike)) and os.fspath(untyped)):
         raise ArgumentError(f"steps: save={save!r} is not valid: need the name of a file, or None.")
     if save is not None:
         suffix_of(save)
-    own = (DataLoading(),) if checked_switch("data_loading", data_loading) else ()
+    loading = (DataLoading(),) if checked_switch("data_loading", data_loading) else ()
     session = profile(
         schedule=DEFAULT_SCHEDULE if schedule is None else schedule,
-        sources=(*own, *checked_sources(sources)),
+        sources=(*loading, *checked_sources(sources)),
         **options,
     )
     return Steps(items, session, None if save is None else Path(save))

@@ -65,8 +65,9 @@ class CompileHooks:
             self._sources.add(source)
             if first:
                 # Graph breaks that torch still lists were converted by an earlier session.
-                known = {id(one): self._breaks[id(one)] for one in _reasons() if id(one) in self._breaks}
-                self._compilations, self._breaks, self._failure = [], known, ""
+                listed = {id(reason) for reason in _reasons()}
+                earlier = {key: entry for key, entry in self._breaks.items() if key in listed}
+                self._compilations, self._breaks, self._failure = [], earlier, ""
                 self._import = AfterImport(_MODULE, self._wrap)
                 self._import.wait()
 
@@ -96,7 +97,7 @@ class CompileHooks:
     def breaks(self) -> list[GraphBreak]:
         """Return all graph breaks of the process, including those from before the session."""
         self._collect_breaks()
-        return [found for _, found in list(self._breaks.values()) if found is not None]
+        return [graph_break for _, graph_break in list(self._breaks.values()) if graph_break is not None]
 
     @property
     def failure(self) -> str:
@@ -141,16 +142,16 @@ class CompileHooks:
                 return
             with self._lock:
                 parts, compilations, breaks = self._written
-                known = self.breaks()
+                every = self.breaks()
                 # Only in the first and the last part: the metrics of later compilations contain their functions.
                 functions = {} if parts and not ends else _compiled_functions()
                 given_up = [] if parts and not ends else _given_up(functions)
                 if ends and functions == self._known_functions:
                     functions, given_up = {}, []
                 self._known_functions |= functions
-                facts = CompileFacts(self._compilations[compilations:], known[breaks:], functions, given_up)
+                facts = CompileFacts(self._compilations[compilations:], every[breaks:], functions, given_up)
                 if facts.compilations or facts.breaks or facts.functions or facts.given_up:
-                    self._written = (parts + 1, compilations + len(facts.compilations), len(known))
+                    self._written = (parts + 1, compilations + len(facts.compilations), len(every))
                     recorder.append(TABLE, {"facts": [facts.as_part()]})
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
             self._failure = f"{type(error).__name__}: {error}"
@@ -190,9 +191,9 @@ class CompileHooks:
         self._write()
 
     def _collect_breaks(self) -> None:
-        for one in _reasons():
-            if id(one) not in self._breaks:
-                self._breaks[id(one)] = one, _graph_break(one)
+        for reason in _reasons():
+            if id(reason) not in self._breaks:
+                self._breaks[id(reason)] = reason, _graph_break(reason)
 
 
 COMPILE_HOOKS = CompileHooks()
@@ -217,17 +218,17 @@ def _compilation(metrics: Any) -> Compilation:
     begin_us, end_us = number("start_time_us") or 0, number("end_time_us") or 0
     # torch's times of phases are inclusive.
     backward = number("backward_cumulative_compile_time_us")
-    whole = number("dynamo_cumulative_compile_time_us")
+    dynamo = number("dynamo_cumulative_compile_time_us")
     aot = number("aot_autograd_cumulative_compile_time_us") if backward is None else backward
     nested = [
-        whole,
+        dynamo,
         aot,
         number("inductor_cumulative_compile_time_us"),
         number("inductor_code_gen_cumulative_compile_time_us"),
         number("triton_compile_time_us"),
     ]
     tuned = [number("compile_time_autotune_time_us"), number("runtime_triton_autotune_time_us")]
-    autotune = None if tuned == [None, None] else sum(one or 0 for one in tuned)
+    autotune = None if tuned == [None, None] else sum(time_us or 0 for time_us in tuned)
     runtime = bool(getattr(metrics, "is_runtime", False))
     phases = ("dynamo_ns", "aot_ns", "inductor_ns", "codegen_ns", "kernel_compile_ns")
     columns: dict[str, Any] = {
@@ -254,7 +255,7 @@ def _compilation(metrics: Any) -> Compilation:
                 "aotautograd_remote",
             )
         ]
-        columns[column] = sum(one or 0 for one in counts)
+        columns[column] = sum(count or 0 for count in counts)
     broke = None
     if getattr(metrics, "fail_type", None):
         broke = (
@@ -269,13 +270,13 @@ def _compilation(metrics: Any) -> Compilation:
 
 def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]:
     """Convert inclusive to exclusive times, each phase without the next inner one; autotuning is inside code generation."""
-    made = []
-    for at, own in enumerate(inclusive_us):
-        inner = next((one for one in inclusive_us[at + 1 :] if one is not None), 0)
+    exclusive_ns = []
+    for phase, total_us in enumerate(inclusive_us):
+        inner = next((inner_us for inner_us in inclusive_us[phase + 1 :] if inner_us is not None), 0)
         # Index 3 is code generation.
-        inner += autotune_us if at == 3 else 0
-        made.append(-1 if own is None else max(own - inner, 0) * 1000)
-    return made
+        inner += autotune_us if phase == 3 else 0
+        exclusive_ns.append(-1 if total_us is None else max(total_us - inner, 0) * 1000)
+    return exclusive_ns
 
 
 def _graph_break(reason: Any) -> GraphBreak | None:
@@ -304,13 +305,13 @@ def _compiled_functions() -> dict[str, tuple[str, str, int]]:
     """Return function, file and line of all compiled code in torch's cache, by compilation id."""
     frames, cache = sys.modules.get(_FRAMES), sys.modules.get(_CACHE)
     entries_of = getattr(cache, "_debug_get_cache_entry_list", None)
-    found = {}
+    functions = {}
     if frames is not None and entries_of is not None:
         for reference in list(frames.input_codes.seen):
             code = reference()
             for entry in () if code is None else entries_of(code):
-                found[_id_text(entry.compile_id)] = (code.co_name, code.co_filename, code.co_firstlineno)
-    return found
+                functions[_id_text(entry.compile_id)] = (code.co_name, code.co_filename, code.co_firstlineno)
+    return functions
 
 
 def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]]:
@@ -321,17 +322,17 @@ def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]
     """
     metrics = list(getattr(sys.modules.get(_MODULE), _KEPT, ()))
     alive: dict[str, list[tuple[str, str, int]]] = {}
-    for compile_id, place in functions.items():
-        alive.setdefault(compile_id.partition("/")[0], []).append(place)
-    found = []
-    for one in metrics:
-        columns = _compilation(one).columns
+    for compile_id, location in functions.items():
+        alive.setdefault(compile_id.partition("/")[0], []).append(location)
+    failed = []
+    for compilation in metrics:
+        columns = _compilation(compilation).columns
         frame, _, times = columns["compile_id"].partition("/")
         # The second number of the id counts earlier compilations of the frame; after a reset, the cache has fewer.
-        places = alive.get(frame, [])
-        if RECOMPILE_LIMIT.search(columns["failure"]) and times.isdigit() and len(places) >= int(times) > 0:
-            found.append({**columns, **dict(zip(("function", "file", "line"), places[0], strict=True))})
-    return found
+        living = alive.get(frame, [])
+        if RECOMPILE_LIMIT.search(columns["failure"]) and times.isdigit() and len(living) >= int(times) > 0:
+            failed.append({**columns, **dict(zip(("function", "file", "line"), living[0], strict=True))})
+    return failed
 
 
 class Compiling:

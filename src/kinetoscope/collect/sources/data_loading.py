@@ -56,22 +56,22 @@ class WorkerRows:
         """Copy new rows of all workers to the recording."""
         with self._moving:
             for path in files_in(HOOKS.folder):
-                one = self._files.setdefault(path, WorkerFile(path, self._begin_ns))
-                if not one.is_done:
+                worker = self._files.setdefault(path, WorkerFile(path, self._begin_ns))
+                if not worker.is_done:
                     # The worker may still be creating its file.
                     with suppress(OSError):
-                        self._move(path, one)
+                        self._move(path, worker)
 
-    def _move(self, path: Path, one: WorkerFile) -> None:
-        rows = one.read()
-        if not one.is_of_recording:
+    def _move(self, path: Path, worker: WorkerFile) -> None:
+        rows = worker.read()
+        if not worker.is_of_recording:
             return
-        if one.loader not in self._loaders:
-            self._loaders.add(one.loader)
-            facts = HOOKS.loaders.get(one.loader, {})
-            self._append(LOADERS, {"loader": [one.loader], "facts": [facts]}, buffered=True)
-        state = [one.begun_ns, one.ended_ns, one.worker, one.lost, int(one.killed)]
-        key = {"process": one.process, "loader": one.loader}
+        if worker.loader not in self._loaders:
+            self._loaders.add(worker.loader)
+            facts = HOOKS.loaders.get(worker.loader, {})
+            self._append(LOADERS, {"loader": [worker.loader], "facts": [facts]}, buffered=True)
+        state = [worker.begun_ns, worker.ended_ns, worker.worker, worker.lost, int(worker.killed)]
+        key = {"process": worker.process, "loader": worker.loader}
         if self._known.get(path) != state:
             self._known[path] = state
             columns = {**key, **dict(zip(WORKER_COLUMNS, state, strict=True))}

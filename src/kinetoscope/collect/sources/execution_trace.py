@@ -217,8 +217,8 @@ class ExecutionTraceObserver:
         if not self.extra_resources_collection or not self.output_file_path:
             return None
         if not self.resources_dir:
-            found = self.get_resources_dir_for_et_path(self._final, create_dir=can_create)
-            self.resources_dir = found or ""
+            folder = self.get_resources_dir_for_et_path(self._final, create_dir=can_create)
+            self.resources_dir = folder or ""
         return self.resources_dir or None
 
     @staticmethod
@@ -365,14 +365,14 @@ def _add_torch_observer(file: Path) -> bool:
 def _descriptors_of(file: Path) -> list[int]:
     """List the descriptors of this process that refer to a file."""
     wanted = file.stat()
-    found = []
+    descriptors = []
     for name in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else []:
         # The list contains the descriptor of the listing itself, which is closed by now.
         with contextlib.suppress(OSError, ValueError):
             status = os.fstat(int(name))
             if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
-                found.append(int(name))
-    return found
+                descriptors.append(int(name))
+    return descriptors
 
 
 def _finish_file(growing: Path, final: Path) -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def resources_folder(path: str | os.PathLike[str]) -> Path:
     """Return the resource folder of the execution trace at `path`: `{stem}_resources` next to it."""
-    place = Path(path)
-    return place.with_name(f"{os.path.splitext(place.name)[0]}_resources")
+    file = Path(path)
+    return file.with_name(f"{os.path.splitext(file.name)[0]}_resources")
 
 
 def copy_generated_sources(folder: Path) -> int:

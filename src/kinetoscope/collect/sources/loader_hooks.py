@@ -124,11 +124,11 @@ class LoaderHooks:
         """Replace torch's functions by ours."""
         from torch.utils.data import _utils, dataloader
 
-        kind, many = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
+        kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
         self._put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
         loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
         self._put(_utils.worker, "_worker_loop", loop)
-        self._put(many, "__init__", self._numbered(many.__init__))
+        self._put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
         self._put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
 
     def _put(self, owner: Any, name: str, ours: Any) -> None:
@@ -219,11 +219,11 @@ class _Ranges:
 
 def _described(loader: Any) -> dict[str, Any]:
     """Describe a loader for the trace, by JSON values."""
-    known = {}
+    settings = {}
     for name in ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
         value = getattr(loader, name, None)
-        known[name] = value if isinstance(value, (int, bool)) else None
-    return {"dataset": type(getattr(loader, "dataset", None)).__name__, **known}
+        settings[name] = value if isinstance(value, (int, bool)) else None
+    return {"dataset": type(getattr(loader, "dataset", None)).__name__, **settings}
 
 
 def _remove_own(folder: Path, process: int) -> None:

@@ -83,11 +83,11 @@ class WorkerLog:
     def _write_row(self, row: list[int]) -> None:
         self._write(ROW.pack(*row), HEADER.size + row[0] % ROWS * ROW.size)
 
-    def _write(self, data: bytes, place: int) -> None:
+    def _write(self, data: bytes, offset: int) -> None:
         """Write to the file; after a failure it is closed, and nothing more is written."""
         if self._file >= 0:
             try:
-                os.pwrite(self._file, data, place)
+                os.pwrite(self._file, data, offset)
             except OSError:
                 self._close()
 
@@ -143,14 +143,14 @@ class TimedFetcher:
         """Load a batch, as torch's fetcher does."""
         begun, outcome = self._times.begin(len(index) if isinstance(index, (list, tuple)) else 1), FAILED
         try:
-            made = self._fetcher.fetch(index)
+            batch = self._fetcher.fetch(index)
             outcome = MADE
         except StopIteration:
             outcome = NO_MORE
             raise
         finally:
             self._times.finish(begun, outcome)
-        return made
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         """Return other attributes of the fetcher."""

@@ -51,8 +51,8 @@ class OptimizerSteps:
 
     def forget(self, *listener: Listener) -> None:
         """Remove listeners; unknown ones are ignored."""
-        self._before = tuple(one for one in self._before if one not in listener)
-        self._after = tuple(one for one in self._after if one not in listener)
+        self._before = tuple(registered for registered in self._before if registered not in listener)
+        self._after = tuple(registered for registered in self._after if registered not in listener)
 
     # The tuples are replaced at each change, so that a loop is not affected by listeners that add or remove others.
 

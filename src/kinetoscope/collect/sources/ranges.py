@@ -91,11 +91,11 @@ class _RecordedLibrary:
 
     def __getattr__(self, name: str) -> Any:
         """Look up an attribute of the library; functions for ranges are wrapped."""
-        found = getattr(self._library, name)
+        function = getattr(self._library, name)
         if name == "rangeStartA":
-            return self._start(found)
+            return self._start(function)
         wrap = self._calls.get(name)
-        return found if wrap is None else wrap(found)
+        return function if wrap is None else wrap(function)
 
     @staticmethod
     def _then(ours: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -132,8 +132,8 @@ class RankBarriers:
         job = store.compare_set("job", "", uuid.uuid4().hex).decode()
         # The n-th calls of all ranks belong together.
         number = store.add(f"times/{rank}", 1)
-        for place in range(rounds):
-            name = f"{number}/{place}"
+        for round_number in range(rounds):
+            name = f"{number}/{round_number}"
             entered_ns = self._clock_ns()
             here = f"{name}/all"
             if store.add(f"{name}/came", 1) == ranks:

@@ -65,11 +65,11 @@ def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> lis
 def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
     """Read the CPU time of the system and of this process."""
     times = psutil.cpu_times()._asdict()
-    whole = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
+    total = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
     idle = times["idle"] + times.get("iowait", 0.0)
-    reading.shares["cpu_percent"] = whole - idle, whole
-    own = process.cpu_times()
-    reading.shares["process_cpu_percent"] = own.user + own.system, None
+    reading.shares["cpu_percent"] = total - idle, total
+    used = process.cpu_times()
+    reading.shares["process_cpu_percent"] = used.user + used.system, None
 
 
 def _memory(psutil: Any, process: Any, reading: Reading) -> None:

@@ -47,10 +47,10 @@ _CURRENT: contextvars.ContextVar[RequestState | None] = contextvars.ContextVar(
 class LimitedTexts:
     """The different texts that this process has recorded; their number is limited, because recordings keep each of them."""
 
-    def __init__(self, others: str) -> None:
-        """Begin with no texts; `others` is the name for what comes after too many."""
+    def __init__(self, overflow: str) -> None:
+        """Begin with no texts; `overflow` is the name for what comes after too many."""
         self._known: set[tuple[str, str]] = set()
-        self._others = others
+        self._overflow = overflow
 
     def limited(self, name: str, arguments: str) -> tuple[str, str]:
         """Return a name and arguments, or less of them if there are too many different ones."""
@@ -60,7 +60,7 @@ class LimitedTexts:
             if len(self._known) < MOST_TEXTS:
                 self._known.add(wanted)
                 return wanted
-        return self._others, ""
+        return self._overflow, ""
 
 
 _TEXTS = LimitedTexts("other requests")
@@ -142,12 +142,12 @@ def _begin_text(name: str, arguments: str) -> str:
 
 
 @functools.lru_cache(2 * MOST_TEXTS)
-def _end_text(status: str, told: str) -> str:
+def _end_text(status: str, arguments: str) -> str:
     """Return what follows the number in the last mark of a request."""
-    if not told or len(told) > _MOST_LETTERS:
+    if not arguments or len(arguments) > _MOST_LETTERS:
         return end_text(status, "")
-    known = _TEXTS.limited(status, told)
-    return _encodable(end_text(status, known[1] if known[0] == status else ""))
+    limited = _TEXTS.limited(status, arguments)
+    return _encodable(end_text(status, limited[1] if limited[0] == status else ""))
 
 
 def _encodable(text: str) -> str:
@@ -259,31 +259,31 @@ class Request:
         Returns:
             A function of the same kind and signature; exceptions of the original one pass through it.
         """
-        made: Callable[..., Any]
+        traced: Callable[..., Any]
         description = self._description
         # What may change is written now.
         description.at_begin()
         if inspect.iscoroutinefunction(function):
 
-            async def made(*args: Any, **kwargs: Any) -> Any:
+            async def traced(*args: Any, **kwargs: Any) -> Any:
                 if not _installed:
                     install_request_hooks()
                 return await follow(function(*args, **kwargs), description)
 
         elif inspect.isasyncgenfunction(function):
 
-            async def made(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-                async for one in _follow_items(description, function(*args, **kwargs)):
-                    yield one
+            async def traced(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+                async for item in _follow_items(description, function(*args, **kwargs)):
+                    yield item
 
         elif inspect.isgeneratorfunction(function):
 
-            def made(*args: Any, **kwargs: Any) -> Any:
+            def traced(*args: Any, **kwargs: Any) -> Any:
                 return _follow_generator(description, function(*args, **kwargs))
 
         else:
 
-            def made(*args: Any, **kwargs: Any) -> Any:
+            def traced(*args: Any, **kwargs: Any) -> Any:
                 block = _Block(description)
                 block.begin()
                 kind: type[BaseException] | None = None
@@ -295,7 +295,7 @@ class Request:
                 finally:
                     block.finish(kind)
 
-        return cast("Function", functools.wraps(function)(made))
+        return cast("Function", functools.wraps(function)(traced))
 
 
 class _Block:
@@ -427,17 +427,17 @@ def _follow_generator(description: Description, items: Iterator[Any]) -> Generat
 class _HandedOver:
     """A function that runs on a thread of a pool, as part of a request."""
 
-    def __init__(self, of: RequestState, function: Callable[..., Any]) -> None:
-        self._of, self._function = of, function
+    def __init__(self, request: RequestState, function: Callable[..., Any]) -> None:
+        self._request, self._function = request, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        before = _CURRENT.set(self._of)
-        is_new = _FOLLOWER.enter(self._of)
+        before = _CURRENT.set(self._request)
+        is_new = _FOLLOWER.enter(self._request)
         try:
             return self._function(*args, **kwargs)
         finally:
             if is_new:
-                _FOLLOWER.leave(self._of)
+                _FOLLOWER.leave(self._request)
             _CURRENT.reset(before)
 
 
@@ -481,11 +481,11 @@ def _wrap_submit() -> None:
 
     @functools.wraps(submit)
     def handing_over(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        of = _CURRENT.get()
-        if of is None or of.has_ended:
+        request = _CURRENT.get()
+        if request is None or request.has_ended:
             return submit(self, function, *args, **kwargs)
-        _FOLLOWER.note(of, SUBMITTED)
-        return submit(self, _HandedOver(of, function), *args, **kwargs)
+        _FOLLOWER.note(request, SUBMITTED)
+        return submit(self, _HandedOver(request, function), *args, **kwargs)
 
     concurrent.futures.ThreadPoolExecutor.submit = handing_over  # type: ignore[method-assign]
 
@@ -498,10 +498,10 @@ def _wrap_anyio() -> None:
 
     @functools.wraps(run_sync)
     async def handing_over(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        of = _CURRENT.get()
-        if of is not None and not of.has_ended:
-            _FOLLOWER.note(of, SUBMITTED)
-            function = _HandedOver(of, function)
+        request = _CURRENT.get()
+        if request is not None and not request.has_ended:
+            _FOLLOWER.note(request, SUBMITTED)
+            function = _HandedOver(request, function)
         return await run_sync(function, *args, **kwargs)
 
     module.run_sync = handing_over

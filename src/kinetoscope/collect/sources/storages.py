@@ -130,12 +130,12 @@ class _Seen:
         if self.tensors is not None:
             self.storages.add(storage._cdata)
         device = storage.device
-        place = self._places.get(device)
-        if place is None:
+        location = self._places.get(device)
+        if location is None:
             kind = device.type
-            place = kind, -1 if kind == "cpu" or device.index is None else device.index
-            self._places[device] = place
-        self.rows.append((time_ns, role, address, size, *place, module, parameter, name[:_LONGEST_NAME]))
+            location = kind, -1 if kind == "cpu" or device.index is None else device.index
+            self._places[device] = location
+        self.rows.append((time_ns, role, address, size, *location, module, parameter, name[:_LONGEST_NAME]))
         return True
 
     def taken(self) -> list[str]:
@@ -229,10 +229,10 @@ class TensorReader(Protocol):
 
 def native_reader(recorder: Recorder) -> TensorReader:
     """Create the recorder's native reader, which also lets frees of known memory be recorded."""
-    made: TensorReader = recorder.tensor_reader_class()(
+    reader: TensorReader = recorder.tensor_reader_class()(
         PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER, FORKS.beside_work
     )
-    return made
+    return reader
 
 
 class PythonReader:
@@ -415,10 +415,10 @@ class StorageWatch:
             More parts of the table.
         """
         self.cancel()
-        known = [reference() for reference, _ in list(self._optimizers.values())]
+        alive = [reference() for reference, _ in list(self._optimizers.values())]
         with self._scanning, _unrecorded():
             self._scan(
-                time.time_ns(), self._running(), [optimizer for optimizer in known if optimizer is not None]
+                time.time_ns(), self._running(), [optimizer for optimizer in alive if optimizer is not None]
             )
             return self._taken()
 
@@ -458,13 +458,13 @@ class StorageWatch:
         # In a forked child, another thread of the parent may have been scanning.
         if torch.compiler.is_compiling() or os.getpid() != self._process:
             return
-        known = self._optimizers.get(id(optimizer))
+        entry = self._optimizers.get(id(optimizer))
         held = _length(optimizer)
-        if known is not None and known[1] != held:
-            self._optimizers[id(optimizer)] = (known[0], held)
+        if entry is not None and entry[1] != held:
+            self._optimizers[id(optimizer)] = (entry[0], held)
             with self._scanning:
                 with _unrecorded():
-                    self._scan(time.time_ns(), self._running(), [optimizer], own=True)
+                    self._scan(time.time_ns(), self._running(), [optimizer], trains=True)
                 if self._append is not None:
                     self._append(self._taken())
 
@@ -481,15 +481,15 @@ class StorageWatch:
         optimizers: Iterable[Optimizer],
         *,
         first: bool = False,
-        own: bool = False,
+        trains: bool = False,
     ) -> None:
         """Add rows for the tensors of modules and optimizers: plain ones by the reader, others one by one.
 
-        With `own`, the calling thread trains the parameters of these optimizers.
+        With `trains`, the calling thread trains the parameters of these optimizers.
         """
         self._held_parameters.clear()
         self._reader.begin(now_ns, first)
-        for optimizer in optimizers if own else ():
+        for optimizer in optimizers if trains else ():
             # Optimizers of users may raise anything; one that does so is counted as skipped below.
             with suppress(Exception):
                 self._reader.own(_parameters(optimizer))
@@ -550,12 +550,12 @@ def _unrecorded() -> Iterator[None]:
         torch._C._autograd._enable_record_function(True)
 
 
-def _listed(known: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
+def _listed(entries: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
     """List the items of a dictionary with the garbage collector off, because the callback of `Living` changes it."""
     was_on = gc.isenabled()
     gc.disable()
     try:
-        return list(known.items())
+        return list(entries.items())
     finally:
         if was_on:
             gc.enable()
@@ -608,18 +608,18 @@ class Living:
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
             self.reader.forget()
-            found, self._worth = living_objects(_WANTED)
+            objects, self._worth = living_objects(_WANTED)
             self._owners = owners = {}
             self._add_callback()
             self._frozen = 0
         else:
-            found, _ = _young()
+            objects, _ = _young()
         frozen = gc.get_freeze_count()
         if frozen != self._frozen:
-            found += self.reader.frozen()
+            objects += self.reader.frozen()
             self._frozen = frozen
-        self.tensors = self._meet(found, owners)
-        del found
+        self.tensors = self._meet(objects, owners)
+        del objects
         for number, reference in _listed(owners):
             owner = reference()
             if owner is None:
@@ -629,15 +629,15 @@ class Living:
             else:
                 self.optimizers.append(owner)
 
-    def _meet(self, found: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
+    def _meet(self, objects: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
         """Add objects to the known ones; return plain tensors without a storage, of which no weak reference can be stored."""
         tensors = []
-        for thing in self.reader.meet(found):
+        for thing in self.reader.meet(objects):
             if type(thing) in _PLAIN:
                 tensors.append(thing)
             else:
-                known = owners.get(id(thing))
-                if known is None or known() is not thing:
+                reference = owners.get(id(thing))
+                if reference is None or reference() is not thing:
                     owners[id(thing)] = weakref.ref(thing)
         return tensors
 
@@ -662,16 +662,16 @@ class Living:
         owners = self._owners
         if owners is None:
             return
-        found, count = _young()
+        objects, count = _young()
         self._worth -= count
         if self._worth < 0:
             # With so many new objects, going through all of them at the next look is cheaper.
             self._owners = None
             # torch 2.8 and older warn if a storage is freed while anything refers to its Python object.
-            del found
+            del objects
             self.reader.forget()
         else:
-            self._meet(found, owners)
+            self._meet(objects, owners)
 
 
 _of_process: Living | None = None
@@ -775,10 +775,10 @@ def _is_uninitialized(tensor: Tensor) -> bool:
 
 def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
     """The parameters or buffers of a module itself, without its children; a scripted module is asked by its methods."""
-    own = vars(module).get(key)
+    stored = vars(module).get(key)
     try:
-        if isinstance(own, dict):
-            return [(str(name), tensor) for name, tensor in list(own.items()) if tensor is not None]
+        if isinstance(stored, dict):
+            return [(str(name), tensor) for name, tensor in list(stored.items()) if tensor is not None]
         listed = module.named_parameters if key == "_parameters" else module.named_buffers
         return list(listed(recurse=False))
     except Exception:  # noqa: BLE001  (modules may be of any class)

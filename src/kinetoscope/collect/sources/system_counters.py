@@ -57,8 +57,8 @@ class SystemCounters:
         gpu: bool | None = None,
         interval_s: float = 0.5,
     ) -> None:
-        given: object = interval_s
-        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        untyped: object = interval_s
+        is_number = isinstance(untyped, (int, float)) and not isinstance(untyped, bool)
         if not (is_number and math.isfinite(interval_s) and interval_s > 0):
             raise ArgumentError(f"interval_s={interval_s!r} is not valid: need a number of seconds above 0.")
         self.interval_s = float(interval_s)
@@ -181,9 +181,9 @@ class Sampler:
             for name, total in reading.totals.items()
             if total >= before.totals.get(name, math.inf)
         ]
-        for name, (part, whole) in reading.shares.items():
+        for name, (part, total) in reading.shares.items():
             part_before, whole_before = before.shares.get(name, (math.inf, 0.0))
-            grown = elapsed_s if whole is None else whole - (whole_before or 0.0)
+            grown = elapsed_s if total is None else total - (whole_before or 0.0)
             if part >= part_before and grown > 0:
                 rates.append((name, 100.0 * (part - part_before) / grown))
         return rates

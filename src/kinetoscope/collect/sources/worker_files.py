@@ -62,14 +62,14 @@ class WorkerFile:
             if len(header) < HEADER.size or HEADER.unpack(header)[0] != MAGIC:
                 return _no_rows()
             _, self.process, self.loader, self.worker, self.begun_ns, self.ended_ns = HEADER.unpack(header)
-            found = self._first(file.fileno()) if self._next < 0 else self._more(file.fileno())
+            batches = self._first(file.fileno()) if self._next < 0 else self._more(file.fileno())
         self.killed, self.is_done = not runs and self.ended_ns == 0, not runs
-        if len(found) and found[0].tolist() == self._last:
-            found = found[1:]
-        if len(found):
-            self._last = found[-1].tolist()
+        if len(batches) and batches[0].tolist() == self._last:
+            batches = batches[1:]
+        if len(batches):
+            self._last = batches[-1].tolist()
             self._next = self._last[0] + (self._last[4] > 0)
-        return found
+        return batches
 
     def _first(self, file: int) -> NDArray[np.int64]:
         """Read all batches of the recording, on the first call."""
@@ -78,32 +78,32 @@ class WorkerFile:
         oldest_ns = rows[0, 1] if len(rows) else 0
         # Overwritten rows are older than the oldest one. How many of them belonged to the recording is unknown: count all.
         self.lost = int(rows[0, 0]) if len(rows) and oldest_ns > self._begin_ns else 0
-        kept: NDArray[np.int64] = rows[(rows[:, 4] == 0) | (rows[:, 4] > self._begin_ns)]
-        return kept
+        of_recording: NDArray[np.int64] = rows[(rows[:, 4] == 0) | (rows[:, 4] > self._begin_ns)]
+        return of_recording
 
     def _more(self, file: int) -> NDArray[np.int64]:
         """Read the batches after those of the last call."""
-        found = []
-        at = self._next
+        parts = []
+        next_number = self._next
         while True:
-            place = at % ROWS
-            data = os.pread(file, min(_BLOCK, ROWS - place) * ROW.size, HEADER.size + place * ROW.size)
+            slot = next_number % ROWS
+            data = os.pread(file, min(_BLOCK, ROWS - slot) * ROW.size, HEADER.size + slot * ROW.size)
             rows = _rows(data)
-            due = np.arange(at, at + len(rows))
-            known = int(np.argmin(np.append((rows[:, 0] == due) & (rows[:, 1] > 0), False)))
-            found.append(rows[:known])
-            at += known
-            if known < len(rows):
-                if rows[known, 1] > 0 and rows[known, 0] > at:
+            due = np.arange(next_number, next_number + len(rows))
+            complete = int(np.argmin(np.append((rows[:, 0] == due) & (rows[:, 1] > 0), False)))
+            parts.append(rows[:complete])
+            next_number += complete
+            if complete < len(rows):
+                if rows[complete, 1] > 0 and rows[complete, 0] > next_number:
                     # The row was overwritten by a later batch, as were others.
                     rows = self._all(file)
-                    rows = rows[rows[:, 0] >= at]
-                    self.lost += int(rows[0, 0]) - at if len(rows) else 0
-                    found.append(rows)
+                    rows = rows[rows[:, 0] >= next_number]
+                    self.lost += int(rows[0, 0]) - next_number if len(rows) else 0
+                    parts.append(rows)
                 break
             if not len(rows):
                 break
-        return np.concatenate(found)
+        return np.concatenate(parts)
 
     def _all(self, file: int) -> NDArray[np.int64]:
         """Read all rows of the file, in order of their numbers."""

@@ -125,7 +125,7 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
 
 def _make_replacements(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Create the replacements: for each name, torch's object and ours."""
-    made: dict[str, tuple[Any, Any]] = {}
+    replacements: dict[str, tuple[Any, Any]] = {}
     for name, ours in _CLASSES.items():
         theirs = getattr(torch.profiler, name)
         if not isinstance(theirs, type):
@@ -133,11 +133,11 @@ def _make_replacements(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]
                 f"torch.profiler.{name} is {theirs!r}, not a class: something else has replaced it. Call "
                 "kinetoscope.install() first, or remove the replacement."
             )
-        made[name] = theirs, _class_for(ours, theirs, of_sessions)
+        replacements[name] = theirs, _class_for(ours, theirs, of_sessions)
     for name, function in _FUNCTIONS.items():
         theirs = getattr(torch.profiler, name)
-        made[name] = theirs, _with_signature_of(theirs, copied_function(function))
-    return made
+        replacements[name] = theirs, _with_signature_of(theirs, copied_function(function))
+    return replacements
 
 
 def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
@@ -175,7 +175,7 @@ def _give_signature(replacement: type, name: str, theirs: Any) -> None:
     ours = inspect.getattr_static(replacement, name)
     our_function, their_function = getattr(ours, "__func__", ours), getattr(theirs, "__func__", theirs)
     both = (our_function, their_function)
-    if our_function is their_function or not all(isinstance(one, types.FunctionType) for one in both):
+    if our_function is their_function or not all(isinstance(method, types.FunctionType) for method in both):
         return
     if inspect.signature(our_function) != inspect.signature(their_function):
         method = _with_signature_of(their_function, copied_function(our_function))
@@ -201,9 +201,9 @@ def copied_function(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__closure__,
     )
     copy.__kwdefaults__ = function.__kwdefaults__
-    made: Callable[..., Any] = functools.update_wrapper(copy, function)
+    updated: Callable[..., Any] = functools.update_wrapper(copy, function)
     del copy.__dict__["__wrapped__"]
-    return made
+    return updated
 
 
 def replace_in_modules(replacements: dict[int, Any]) -> None:

@@ -187,7 +187,7 @@ def targets(target: str, base: Path, rank: int | None = None) -> list[ControlTar
     if Path(target).is_dir():
         attempts = attempts_in(Path(target))
     else:
-        attempts = [one for one in attempts_in(base) if target in (one.folder.parent.name, one.name)]
+        attempts = [start for start in attempts_in(base) if target in (start.folder.parent.name, start.name)]
     if not attempts:
         raise ArgumentError(
             f"{target!r} is no process, job or folder of {base}: `kinetoscope ps` lists what is left on."
@@ -256,14 +256,14 @@ def write_capture(capture: Path, output: Path) -> Path:
 def _of(attempt: Attempt, target: str, rank: int | None, process: int | None = None) -> list[ControlTarget]:
     """The ranks of a start of a job that have not ended."""
     rings = [
-        one
-        for one in attempt.rings()
-        if rank in (None, one.rank) and process in (None, one.process) and one.state != ENDED
+        ring
+        for ring in attempt.rings()
+        if rank in (None, ring.rank) and process in (None, ring.process) and ring.state != ENDED
     ]
     if not rings:
-        which = "" if rank is None else f" with rank {rank}"
-        raise ArgumentError(f"{target}: no process{which} of {attempt.name} is left on now.")
+        of_rank = "" if rank is None else f" with rank {rank}"
+        raise ArgumentError(f"{target}: no process{of_rank} of {attempt.name} is left on now.")
     return [
-        ControlTarget(f"rank {one.rank} of {attempt.name}, process {one.process},", one, attempt.folder)
-        for one in rings
+        ControlTarget(f"rank {ring.rank} of {attempt.name}, process {ring.process},", ring, attempt.folder)
+        for ring in rings
     ]

@@ -380,8 +380,8 @@ class TorchProfiler(Callback):
         """A step has ended, or a wait in vain; an evaluation or a checkpoint may follow."""
         if self._flight is not None and self._step_is_open:
             self._step_is_open = False
-            for one in loss if isinstance(loss, (list, tuple)) else [loss]:
-                self._flight.note_loss(one)
+            for scalar in loss if isinstance(loss, (list, tuple)) else [loss]:
+                self._flight.note_loss(scalar)
             self._flight.close_step()
 
     def before_dataloader(self, state: Any, logger: Any) -> None:
@@ -607,15 +607,15 @@ def install_composer() -> None:
         raise MissingDependencyError(
             "install_composer() needs Composer, which is not installed here or cannot be imported: `pip install mosaicml`."
         )
-    for place in _PLACES:
-        module = importlib.import_module(place)
+    for home in _PLACES:
+        module = importlib.import_module(home)
         if getattr(module, _NAME) is not TorchProfiler:
-            _replaced[place] = getattr(module, _NAME)
+            _replaced[home] = getattr(module, _NAME)
             setattr(module, _NAME, TorchProfiler)
 
 
 def uninstall_composer() -> None:
     """Undo `install_composer`. Without it, this does nothing."""
     while _replaced:
-        place, original = _replaced.popitem()
-        setattr(importlib.import_module(place), _NAME, original)
+        home, original = _replaced.popitem()
+        setattr(importlib.import_module(home), _NAME, original)

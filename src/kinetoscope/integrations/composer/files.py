@@ -316,7 +316,7 @@ class TraceFiles:
             OSError: The folder cannot be created.
         """
         self._run_name, self._logger = run_name or "", logger
-        used = [self._folder, *(name for what, name in self.names.items() if self.has_place(what))]
+        used = [self._folder, *(name for kind, name in self.names.items() if self.has_place(kind))]
         needing = next((name.what for name in used if "run_name" in name.used), None)
         if not run_name and needing is not None:
             raise ArgumentError(
@@ -325,9 +325,9 @@ class TraceFiles:
         self.ranks = Ranks.of_this_process()
         folder = self.folder_of(self.ranks.rank)
         folder.mkdir(parents=True, exist_ok=True)
-        if not self.overwrite and (found := _first_file(folder)) is not None:
+        if not self.overwrite and (file := _first_file(folder)) is not None:
             raise FolderNotEmptyError(
-                f"the folder for traces, {folder}, is not empty: it contains {found.relative_to(folder)}. Use another folder "
+                f"the folder for traces, {folder}, is not empty: it contains {file.relative_to(folder)}. Use another folder "
                 "or run_name, move the files away, or pass overwrite=True."
             )
         self.folder = folder
@@ -379,8 +379,8 @@ class TraceFiles:
         self._there.append(save)
         if written is not None:
             written(path)
-        for what, file in files.items():
-            self.upload(what, file, timestamp, save.note_failure)
+        for kind, file in files.items():
+            self.upload(kind, file, timestamp, save.note_failure)
         self._let_go_of_the_oldest()
         self._uploads.warn()
         return path
@@ -470,9 +470,9 @@ def _gzipped(name: Any) -> Any:
 
 def _first_file(folder: Path) -> Path | None:
     """A file in a folder or below it, None if there is none; hidden ones do not count."""
-    for place, folders, files in os.walk(folder):
+    for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             if not name.startswith("."):
-                return Path(place) / name
+                return Path(root) / name
     return None

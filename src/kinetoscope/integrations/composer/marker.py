@@ -78,5 +78,5 @@ class MarkedCounters:
 
     def added_to(self, trace: Trace) -> Trace:
         """The trace of the recording that has just ended with the values since the previous one, without a session."""
-        kept, self._kept = self._kept, KeptRows()
-        return with_counters(trace, kept.rows())
+        values, self._kept = self._kept, KeptRows()
+        return with_counters(trace, values.rows())

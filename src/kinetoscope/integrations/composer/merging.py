@@ -41,13 +41,13 @@ def merge_traces(output_file: str | os.PathLike[str], *trace_files: str | os.Pat
         FormatError: A file is no trace.
         OSError: A file cannot be read or written.
     """
-    given = [os.fspath(path) for path in trace_files]
-    if not given:
+    paths = [os.fspath(path) for path in trace_files]
+    if not paths:
         raise ArgumentError("merge_traces: there are no traces to merge.")
-    twice = sorted(path for path in given if given.count(path) > 1)
+    twice = sorted(path for path in paths if paths.count(path) > 1)
     if twice:
         raise ArgumentError(f"merge_traces: {twice[0]} is given twice.")
-    return _merge_files(given, output_file)
+    return _merge_files(paths, output_file)
 
 
 def _merge_files(
@@ -139,7 +139,7 @@ class MergedTrace:
         Raises:
             OSError: It cannot be written.
         """
-        self._around += [one for one in self._open.values() if one not in self._around]
+        self._around += [user_range for user_range in self._open.values() if user_range not in self._around]
         self._number += 1
         rank = self._files.ranks.rank
         self._place_of(rank).mkdir(exist_ok=True)
@@ -161,8 +161,8 @@ class MergedTrace:
                 "begin_ns": now_ns,
                 "end_ns": None,
             }
-        elif (one := self._open.pop(name, None)) is not None:
-            one["end_ns"] = now_ns
+        elif (open_range := self._open.pop(name, None)) is not None:
+            open_range["end_ns"] = now_ns
 
     def finish(self, *, last: bool) -> None:
         """Say that this rank is done; the first rank of a machine waits for the others, merges, and uploads.
@@ -194,7 +194,7 @@ class MergedTrace:
         cycles = [
             path for rank in ranks for path in sorted(self._place_of(rank).glob(f"rank{rank}.*.ktrace"))
         ]
-        ranges = [one.copy() for one in self._around]
+        ranges = [user_range.copy() for user_range in self._around]
         for end in (end for rank, end in ends.items() if rank not in missing):
             ranges += json.loads(end.read_text("utf-8"))
         if cycles and (cycles, ranges) != self._written:
@@ -216,11 +216,11 @@ class MergedTrace:
         for path in cycles:
             path.unlink(missing_ok=True)
         for rank in ranks:
-            place = self._place_of(rank)
-            for end in place.glob(f"rank{rank}.*.end"):
+            folder = self._place_of(rank)
+            for end in folder.glob(f"rank{rank}.*.end"):
                 end.unlink(missing_ok=True)
-            if place.exists() and not any(place.iterdir()):
-                place.rmdir()
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
 
     def _place_of(self, rank: int) -> Path:
         """The folder of the cycles of a rank."""
@@ -241,5 +241,6 @@ def _on_the_axis_of(merged: Trace, ranges: Sequence[dict[str, Any]]) -> list[dic
     if origin_ns is None:
         return []
     return [
-        one | {key: one[key] and one[key] - origin_ns for key in ("begin_ns", "end_ns")} for one in ranges
+        user_range | {key: user_range[key] and user_range[key] - origin_ns for key in ("begin_ns", "end_ns")}
+        for user_range in ranges
     ]

@@ -152,8 +152,8 @@ class NameTemplate:
     def __init__(self, what: str, text: str, variables: tuple[str, ...]) -> None:
         self.text = text
         self.what = what
-        given: object = text
-        if not isinstance(given, str) or not given:
+        untyped: object = text
+        if not isinstance(untyped, str) or not untyped:
             raise ArgumentError(f"{what}={text!r} is not valid: need a non-empty string.")
         try:
             self.used = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}

@@ -61,8 +61,8 @@ def benchmark(
         )
     rows: list[list[str]] = []
     measured = list(zip(functions, of_each, names, strict=True))
-    shown = track(measured, "Measuring", console=Console(stderr=True), disable=not progress_bar)
-    for function, inputs, name in shown:
+    tracked = track(measured, "Measuring", console=Console(stderr=True), disable=not progress_bar)
+    for function, inputs, name in tracked:
         seconds = _measured(function, inputs, name, num_steps, num_warmups, backward)
         numbers = [*seconds, sum(seconds)] if backward else seconds
         rows.append([name, *(f"{n / num_steps:.6f}s" if per_step else f"{n:.4f}s" for n in numbers)])
@@ -103,16 +103,16 @@ def _detached(arguments: Any, requires_grad: bool) -> Any:
 def _target(result: Any, name: str) -> torch.Tensor:
     """What backward begins from: the result, or the sum of the sums of the tensors in it."""
     if isinstance(result, torch.Tensor):
-        found = [result]
+        tensors = [result]
     else:
-        found = [leaf.sum() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    found = [one for one in found if one.requires_grad]
-    if not found:
+        tensors = [leaf.sum() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    tensors = [tensor for tensor in tensors if tensor.requires_grad]
+    if not tensors:
         raise ArgumentError(
             f"backward=True, and {name!r} returns nothing that has a gradient: it must return a tensor, or tensors in a "
             "tuple, list or dict, that depend on floating-point arguments or on parameters."
         )
-    return functools.reduce(torch.add, found)
+    return functools.reduce(torch.add, tensors)
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -122,7 +122,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
     """Lines as `psql` draws them, with columns at least two characters wider than their names."""
-    widths = [max([len(name) + 2, *(len(row[place]) for row in rows)]) for place, name in enumerate(header)]
+    widths = [max([len(name) + 2, *(len(row[column]) for row in rows)]) for column, name in enumerate(header)]
 
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"

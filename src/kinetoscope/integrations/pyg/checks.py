@@ -76,12 +76,12 @@ def checked_function(function: Any, decorator: str) -> None:
 def checked_device(device: Any, need: str, kind: str | None = None) -> torch.device:
     """A device given as `"cuda:1"` or as a `torch.device`, of this kind if one is given."""
     try:
-        found = torch.device(device) if isinstance(device, str | torch.device) else None
+        checked = torch.device(device) if isinstance(device, str | torch.device) else None
     except RuntimeError:
-        found = None
-    if found is None or kind not in (None, found.type):
+        checked = None
+    if checked is None or kind not in (None, checked.type):
         raise DeviceError(f"device={device!r} is not valid: need the number of a device, or {need}.")
-    return found
+    return checked
 
 
 def device_number(device: Any, kind: str) -> int:

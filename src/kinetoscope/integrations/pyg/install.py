@@ -74,13 +74,13 @@ def _made_stand_ins() -> list[tuple[Any, Any]]:
     """For each object of PyG its replacement."""
     named = [item for module in _OURS for item in vars(module).items()]
     ours = {name: thing for name, thing in named if isinstance(thing, type | FunctionType)}
-    made: list[tuple[Any, Any]] = []
+    stand_ins: list[tuple[Any, Any]] = []
     for home in (f"torch_geometric.profile.{name}" for name in _THEIRS):
         # Not by attribute: the package's `benchmark` is the function, not the module it is made in.
         for name, theirs in vars(sys.modules[home]).items() if home in sys.modules else ():
             if name in ours and getattr(theirs, "__module__", None) == home:
-                made.append((theirs, _stand_in(ours[name])))
-    return made
+                stand_ins.append((theirs, _stand_in(ours[name])))
+    return stand_ins
 
 
 def _stand_in(ours: Any) -> Any:

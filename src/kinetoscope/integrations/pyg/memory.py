@@ -31,7 +31,7 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     of_storages: dict[tuple[torch.device, int], set[tuple[int, int, int]]] = {}
     # Subclasses are looked at as the plain tensors they are: what they make of a question is their own affair.
     with torch._C.DisableTorchFunctionSubclass():
-        for tensor in (part for one in tensors for part in tensor_parts(one)):
+        for tensor in (part for outer in tensors for part in tensor_parts(outer)):
             if address := _address_of(tensor.untyped_storage()):
                 of_storages.setdefault((tensor.device, address), set()).add(_extent(tensor))
     return sum(
@@ -55,10 +55,10 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int, int]:
     if tensor.numel() == 0:
         return 0, 0, 0
     # A dimension of stride 0 shows the same elements again.
-    shown = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
+    axes = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
     start, width = tensor.storage_offset(), tensor.element_size()
-    end = start + 1 + sum((size - 1) * stride for size, stride in shown)
-    elements = min(math.prod(size for size, _ in shown), end - start)
+    end = start + 1 + sum((size - 1) * stride for size, stride in axes)
+    elements = min(math.prod(size for size, _ in axes), end - start)
     return start * width, end * width, elements * width
 
 
@@ -142,14 +142,14 @@ class _Counter(io.RawIOBase):
 
 def tensors_in(data: Any) -> Iterator[torch.Tensor]:
     """All tensors in it, however deep; containers that hold themselves are gone through once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[Any] = [data]
     while waiting:
         thing = waiting.pop()
         if isinstance(thing, torch.Tensor):
             yield thing
-        elif id(thing) not in seen:
-            seen.add(id(thing))
+        elif id(thing) not in visited:
+            visited.add(id(thing))
             waiting.extend(_parts(thing) or ())
 
 
@@ -225,8 +225,8 @@ def get_gpu_memory_from_gc(device: int | str | torch.device = 0) -> int:
     """
     if isinstance(device, int) and not isinstance(device, bool):
         return _held_on(None, checked_whole("device", device, 0))
-    found = checked_device(device, "one such as 'cuda:1'")
-    return _held_on(found.type, None if found.type == "cpu" else found.index or 0)
+    chosen = checked_device(device, "one such as 'cuda:1'")
+    return _held_on(chosen.type, None if chosen.type == "cpu" else chosen.index or 0)
 
 
 def get_gpu_memory_from_nvidia_smi(
@@ -289,9 +289,9 @@ def get_gpu_memory_from_ipex(
         raise DeviceError(
             f"device={number} is not available: torch finds {torch.xpu.device_count()} Intel GPUs."
         )
-    found = peaks(torch.xpu.memory_stats(number), digits)
+    stats = peaks(torch.xpu.memory_stats(number), digits)
     torch.xpu.reset_peak_memory_stats(number)
-    return found
+    return stats
 
 
 def peaks(stats: dict[str, Any], digits: int = 2) -> tuple[float, float, float]:

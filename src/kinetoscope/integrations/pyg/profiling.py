@@ -135,23 +135,23 @@ def get_stats_summary(stats_list: Sequence[Any]) -> Any:
         raise ArgumentError(
             "stats_list is empty: pass the statistics of at least one call of a profiled function."
         )
-    kinds = {type(one) for one in stats}
+    kinds = {type(stat) for stat in stats}
     summary = _SUMMARIES.get(type(stats[0]))
     if len(kinds) > 1 or summary is None:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ArgumentError(
             f"stats_list holds {names}: need statistics of one kind, CPUStats, GPUStats or CUDAStats."
         )
-    times = [float(one.time) for one in stats]
+    times = [float(stat.time) for stat in stats]
     # One value has no deviation.
     deviation = statistics.stdev(times) if len(times) > 1 else math.nan
     numbers = {"time_mean": statistics.fmean(times), "time_std": deviation}
     for name in (field.name for field in fields(summary)[2:]):
         # `max_nvidia_smi_used_cuda` is the largest `nvidia_smi_used_cuda`, `max_reserved_gpu` the largest of itself.
         source = name if hasattr(stats[0], name) else name[4:]
-        known = [value for one in stats if not math.isnan(value := getattr(one, source))]
+        values = [value for stat in stats if not math.isnan(value := getattr(stat, source))]
         pick = min if name.startswith("min_") else max
-        numbers[name] = pick(known, default=math.nan)
+        numbers[name] = pick(values, default=math.nan)
     return summary(**numbers)
 
 
@@ -226,8 +226,8 @@ class AllocatedPeak:
             return
         try:
             session.stop()
-            found = peak(session.trace)
-            self.bytes = 0 if found is None else found.bytes
+            memory_peak = peak(session.trace)
+            self.bytes = 0 if memory_peak is None else memory_peak.bytes
         except Exception as failure:  # noqa: BLE001  (the call has its result)
             _warn(failure)
 
@@ -293,12 +293,14 @@ def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, An
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
-            given: list[Any] = [*args, *kwargs.values()]
-            model = checked_model(given[0] if given else None, f"the first argument of {name_of(function)}()")
+            values: list[Any] = [*args, *kwargs.values()]
+            model = checked_model(
+                values[0] if values else None, f"the first argument of {name_of(function)}()"
+            )
             run = functools.partial(function, *args, **kwargs)
             if device == "cpu":
                 return _on_the_host(run)
-            return _on_an_accelerator(run, device, _number(device, given[1:], model))
+            return _on_an_accelerator(run, device, _number(device, values[1:], model))
 
         return call
 
@@ -337,14 +339,14 @@ def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R,
     return result, CUDAStats(seconds, *peaks(module.memory_stats(number)), free, used)
 
 
-def _number(kind: str, given: list[Any], model: torch.nn.Module) -> int:
+def _number(kind: str, arguments: list[Any], model: torch.nn.Module) -> int:
     """The number of the device of this kind on which the first of the tensors lies that lies on one."""
-    seen: set[str] = set()
-    for tensor in _tensors(given, model):
+    devices: set[str] = set()
+    for tensor in _tensors(arguments, model):
         if tensor.device.type == kind:
             return tensor.device.index or 0
-        seen.add(str(tensor.device))
-    if not seen:
+        devices.add(str(tensor.device))
+    if not devices:
         raise DeviceError(
             f"profileit({kind!r}) finds the device from tensor arguments or model parameters, and there are "
             "neither: pass a tensor on the device."
@@ -352,14 +354,14 @@ def _number(kind: str, given: list[Any], model: torch.nn.Module) -> int:
     module: Any = getattr(torch, kind)
     there = "" if module.is_available() else f", and torch.{kind}.is_available() is False here"
     raise DeviceError(
-        f"profileit({kind!r}): all tensors are on {', '.join(sorted(seen))}{there}. Move model and data to {kind!r}, or use "
+        f"profileit({kind!r}): all tensors are on {', '.join(sorted(devices))}{there}. Move model and data to {kind!r}, or use "
         "profileit('cpu')."
     )
 
 
-def _tensors(given: list[Any], model: torch.nn.Module) -> Iterator[torch.Tensor]:
+def _tensors(arguments: list[Any], model: torch.nn.Module) -> Iterator[torch.Tensor]:
     """The arguments that are tensors, then those inside other arguments, then the model's own."""
-    yield from (one for one in given if isinstance(one, torch.Tensor))
-    for one in given:
-        yield from tensors_in(one)
+    yield from (argument for argument in arguments if isinstance(argument, torch.Tensor))
+    for argument in arguments:
+        yield from tensors_in(argument)
     yield from chain(model.parameters(), model.buffers())

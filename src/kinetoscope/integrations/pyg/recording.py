@@ -84,9 +84,9 @@ def checked_columns(csv_data: Any) -> None:
         raise ArgumentError(f"csv_data[{wrong[0]!r}] is {csv_data[wrong[0]]!r}: need a list to append to.")
 
 
-def _percent(part: float, whole: float) -> float:
+def _percent(part: float, total: float) -> float:
     """A share in per cent; 0 of nothing."""
-    return round(part * 100.0 / whole, 3) if whole else 0.0
+    return round(part * 100.0 / total, 3) if total else 0.0
 
 
 _TIMELINE = "timeline.json"

@@ -36,8 +36,8 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
     _clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self, log: bool = True, avg_time_divisor: int = 0) -> None:
-        given: Any = avg_time_divisor
-        if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        untyped: Any = avg_time_divisor
+        if isinstance(untyped, bool) or not isinstance(untyped, int | float) or not untyped >= 0:
             raise ArgumentError(f"avg_time_divisor={avg_time_divisor!r} is not valid: need a number >= 0.")
         if callable(log):
             raise ArgumentError("@timeit is used without parentheses: write `@timeit()`.")

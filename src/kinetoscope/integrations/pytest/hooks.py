@@ -72,7 +72,7 @@ def pytest_make_collect_report(
                 wrong.setdefault(str(error), []).append(item)
     if wrong:
         report.outcome, report.result = "failed", []
-        report.longrepr = "\n".join(_refused(said, items) for said, items in wrong.items())
+        report.longrepr = "\n".join(_refused(problem, items) for problem, items in wrong.items())
     return report
 
 
@@ -116,9 +116,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         _tell_of_failed(item, recording, limits)
         raise
     exceeded = _judged(item, recording, limits)
-    kept = _keep(item, recording, failed=bool(exceeded))
+    trace_path = _keep(item, recording, failed=bool(exceeded))
     if exceeded:
-        raise LimitExceeded("\n".join([exceeded, *_where_kept(item, kept)]), pytrace=False)
+        raise LimitExceeded("\n".join([exceeded, *_where_kept(item, trace_path)]), pytrace=False)
     return result
 
 
@@ -148,12 +148,12 @@ def _limits(marks: list[pytest.Mark]) -> Limits:
     return limits_of([mark.kwargs for mark in marks], [mark.args for mark in marks])
 
 
-def _refused(said: str, items: list[pytest.Item]) -> str:
+def _refused(problem: str, items: list[pytest.Item]) -> str:
     """One line on what is wrong with the markers of some tests, with the place of the first of them."""
     file, line, name = items[0].location
-    place = file if line is None else f"{file}:{line + 1}"
+    location = file if line is None else f"{file}:{line + 1}"
     more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
-    return f"{place}: {name}{more}: {said}"
+    return f"{location}: {name}{more}: {problem}"
 
 
 def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
@@ -169,8 +169,8 @@ def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
         raise pytest.fail.Exception(f"the limits cannot be checked: {error}", pytrace=False) from None
     except Exception as error:
         if limits.allowed:
-            said = f"the limits could not be checked: {type(error).__name__}: {error}"
-            raise pytest.fail.Exception(said, pytrace=False) from error
+            problem = f"the limits could not be checked: {type(error).__name__}: {error}"
+            raise pytest.fail.Exception(problem, pytrace=False) from error
         item.warn(pytest.PytestWarning(f"the recording of {item.nodeid} could not be stopped: {error}"))
         return ""
     item.user_properties.extend((f"kinetoscope_{name}", value) for name, value in verdict.measured.items())
@@ -236,5 +236,5 @@ def _where_kept(item: pytest.Item, path: Path | None) -> list[str]:
     if path is None:
         return []
     near = os.path.relpath(path, item.config.invocation_params.dir)
-    shown = path if near.startswith(os.pardir) else near
-    return [f"its trace: {shown}"]
+    nearest = path if near.startswith(os.pardir) else near
+    return [f"its trace: {nearest}"]

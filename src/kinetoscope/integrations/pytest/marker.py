@@ -44,18 +44,18 @@ def limits_of(marks: Sequence[Mapping[str, Any]], positional: Sequence[Sequence[
     Raises:
         ArgumentError: A keyword is not known, a value cannot be used, or a limit needs what is not recorded.
     """
-    for given in positional:
-        if given:
+    for unnamed in positional:
+        if unnamed:
             raise ArgumentError(
-                f"the marker kinetoscope was given {given[0]!r} without a name; write it as a keyword, such as max_operators=100"
+                f"the marker kinetoscope was given {unnamed[0]!r} without a name; write it as a keyword, such as max_operators=100"
             )
-    said: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for mark in reversed(marks):
-        said.update(mark)
+        keywords.update(mark)
     allowed: dict[str, float] = {}
     settings = dict(SETTINGS)
     warmup_steps = 0
-    for name, value in said.items():
+    for name, value in keywords.items():
         if name in LIMITS:
             if value is not None:
                 allowed[name] = _number(name, value)
@@ -97,7 +97,7 @@ def _number(name: str, value: Any) -> float:
 
 def _unknown(name: str) -> str:
     """The error message about an unknown keyword."""
-    known = [*LIMITS, WARMUP, *SETTINGS]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it knows: {', '.join(known)}"
+    keywords = [*LIMITS, WARMUP, *SETTINGS]
+    near = difflib.get_close_matches(name, keywords, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it knows: {', '.join(keywords)}"
     return f"the marker kinetoscope has no keyword {name!r}; {hint}"

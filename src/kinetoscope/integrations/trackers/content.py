@@ -71,7 +71,7 @@ class LoggedTable:
 
     def as_columns(self) -> dict[str, list[Any]]:
         """The values of each column by its name."""
-        return {name: [row[at] for row in self.rows] for at, name in enumerate(self.columns)}
+        return {name: [row[index] for row in self.rows] for index, name in enumerate(self.columns)}
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Content:
     def incident_text(self) -> str:
         """What happened and where the recording is, in one sentence."""
         facts = self.incident
-        what = f"{facts['reason']}: {facts['what']}" if facts.get("what") else str(facts["reason"])
+        cause = f"{facts['reason']}: {facts['what']}" if facts.get("what") else str(facts["reason"])
         rank = f", rank {facts['rank']}" if "rank" in facts else ""
-        return f"{what} (step {facts.get('step', 'unknown')}{rank}). Recording: {facts['path']}"
+        return f"{cause} (step {facts.get('step', 'unknown')}{rank}). Recording: {facts['path']}"
 
 
 def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any], str]:
@@ -126,10 +126,10 @@ def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any
     if isinstance(source, Trace):
         facts = {} if source.path is None else _incident_facts(Path(source.path))
         return source, facts, _name_of(source, facts)
-    given: object = source
-    if not isinstance(given, (str, os.PathLike)):
+    untyped: object = source
+    if not isinstance(untyped, (str, os.PathLike)):
         raise ArgumentTypeError(
-            f"log_to_tracker({given!r}): need a trace, its path, or the folder of an incident."
+            f"log_to_tracker({untyped!r}): need a trace, its path, or the folder of an incident."
         )
     path = Path(source)
     if path.is_dir() and path.suffix != ".tables":
@@ -181,27 +181,27 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
     """
     # Names of artifacts and files allow no other letters.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip(".-") or "trace"
-    whole = trace
+    full_trace = trace
     if facts:
         trace = _last_steps(trace)
-    found = examine(trace)
+    findings = examine(trace)
     saved = folder / f"{name}.ktrace"
-    whole.save(saved)
+    full_trace.save(saved)
     if facts:
         (folder / INCIDENT).write_text(json.dumps(dict(facts), indent=1, default=str))
     report = folder / REPORT
     report.write_text(report_page(trace, name, most=_MOST_ITEMS), "utf-8", "replace")
-    numbers = whole.columns("steps")["number"]
-    scalars = _scalars(trace, found, facts)
+    numbers = full_trace.columns("steps")["number"]
+    scalars = _scalars(trace, findings, facts)
     return Content(
         name=name,
         step=int(numbers.max()) if len(numbers) else int(facts.get("step") or 0),
         scalars=scalars,
         tables={
             "modules": _table(_largest_modules(trace), _MODULE_COLUMNS),
-            "findings": _table(table_of(found), _FINDING_COLUMNS),
+            "findings": _table(table_of(findings), _FINDING_COLUMNS),
         },
-        summary=_summary(name, found, scalars),
+        summary=_summary(name, findings, scalars),
         incident=dict(facts),
         files=folder,
         trace=saved,
@@ -217,36 +217,38 @@ def _last_steps(trace: Trace) -> Trace:
     return trace.select_steps(numbers[-_MOST_INCIDENT_STEPS:])
 
 
-def _scalars(trace: Trace, found: Report, facts: Mapping[str, Any]) -> dict[str, float]:
+def _scalars(trace: Trace, report: Report, facts: Mapping[str, Any]) -> dict[str, float]:
     """The numbers that are known of a trace."""
     overview = trace.overview()
-    known: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     if overview.steps is not None:
-        known["step_ms"] = overview.steps.usual_ns / 1e6
+        values["step_ms"] = overview.steps.usual_ns / 1e6
         rows = [row for row in steps(trace).to_pylist() if not row["start_up"]]
         waited_ns = sum(row["data_wait_ns"] or 0 for row in rows)
         whole_ns = sum(row["duration_ns"] for row in rows)
-        known["data_wait_ms"] = waited_ns / len(rows) / 1e6 if rows else None
-        known["data_wait_percent"] = 100 * waited_ns / whole_ns if whole_ns else None
-        known["mfu_percent"] = overview.work.mfu_percent
-    if found.account is not None and found.account.kinds:
-        kind = found.account.kinds[0]
-        known["floor_percent"] = (
+        values["data_wait_ms"] = waited_ns / len(rows) / 1e6 if rows else None
+        values["data_wait_percent"] = 100 * waited_ns / whole_ns if whole_ns else None
+        values["mfu_percent"] = overview.work.mfu_percent
+    if report.account is not None and report.account.kinds:
+        kind = report.account.kinds[0]
+        values["floor_percent"] = (
             None if kind.floor_ns is None or not kind.duration_ns else 100 * kind.floor_ns / kind.duration_ns
         )
     # What recording adds to the time of the steps, with its 95 % interval, as the flight recorder measured it.
     for name, share in zip(("", "_low", "_high"), facts.get("overhead_shares") or (), strict=False):
-        known[f"recording_overhead_percent{name}"] = 100 * share
-    return {name: float(value) for name, value in known.items() if value is not None and math.isfinite(value)}
+        values[f"recording_overhead_percent{name}"] = 100 * share
+    return {
+        name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)
+    }
 
 
 def _largest_modules(trace: Trace) -> pyarrow.Table:
     return sort_rows(modules(trace), "total_ns").slice(0, _MOST_MODULES)
 
 
-def _table(found: pyarrow.Table, columns: tuple[str, ...]) -> LoggedTable:
+def _table(table: pyarrow.Table, columns: tuple[str, ...]) -> LoggedTable:
     """Choose columns; nanoseconds become milliseconds."""
-    chosen = choose_columns(found, columns)
+    chosen = choose_columns(table, columns)
     names = [f"{name.removesuffix('_ns')}_ms" if name.endswith("_ns") else name for name in columns]
     rows = [
         [_in_ms(row[name]) if name.endswith("_ns") else row[name] for name in columns]
@@ -259,17 +261,17 @@ def _in_ms(value: float | None) -> float | None:
     return None if value is None else value / 1e6
 
 
-def _summary(name: str, found: Report, scalars: Mapping[str, float]) -> str:
+def _summary(name: str, report: Report, scalars: Mapping[str, float]) -> str:
     """The step time and the findings, as Markdown."""
     lines = [f"### {name}", ""]
-    if found.unit is not Unit.RECORDING and found.count:
-        step = f"{units.count(found.count, found.unit.noun)}, {units.duration(found.whole_ns / found.count)} each"
+    if report.unit is not Unit.RECORDING and report.count:
+        step = f"{units.count(report.count, report.unit.noun)}, {units.duration(report.whole_ns / report.count)} each"
         floor = scalars.get("floor_percent")
         lines += [
             step + ("" if floor is None else f", of which {units.percent(floor)} is needed on this machine"),
             "",
         ]
-    lines += [f"- {headline(one, found.whole_ns)} {one.advice}" for one in found.findings] or [
-        found.no_problem
+    lines += [f"- {headline(finding, report.whole_ns)} {finding.advice}" for finding in report.findings] or [
+        report.no_problem
     ]
-    return "\n".join([*lines, "", *(f"{line}\n" for line in unknown_lines(found))]).rstrip()
+    return "\n".join([*lines, "", *(f"{line}\n" for line in unknown_lines(report))]).rstrip()

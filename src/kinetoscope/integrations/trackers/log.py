@@ -39,32 +39,34 @@ _INSIDE = ("experiment", "tracker", "writer", "tb_writer", "run")
 
 def active_trackers() -> list[Tracker]:
     """The active runs of this process. Only trackers that the program has imported can have any."""
-    return [found for kind in _KINDS for found in kind.active()]
+    return [tracker for kind in _KINDS for tracker in kind.active()]
 
 
-def trackers_of(given: object) -> list[Tracker]:
+def trackers_of(source: object) -> list[Tracker]:
     """The trackers of a run, a writer, a logger of a trainer, or a list of these; an empty list if it is none."""
-    if isinstance(given, (list, tuple)):
-        return _each_once(found for one in given for found in trackers_of(one))
+    if isinstance(source, (list, tuple)):
+        return _each_once(tracker for element in source for tracker in trackers_of(element))
     for kind in _KINDS:
-        if (found := kind.of(given)) is not None:
-            return [found]
+        if (tracker := kind.of(source)) is not None:
+            return [tracker]
     for name in _INSIDE:
-        inside = getattr(given, name, None)
+        inside = getattr(source, name, None)
         if inside is not None and not callable(inside):
             for kind in _KINDS:
-                if (found := kind.of(inside)) is not None:
-                    return [found]
+                if (tracker := kind.of(inside)) is not None:
+                    return [tracker]
     return []
 
 
-def _each_once(found: Iterable[Tracker]) -> list[Tracker]:
+def _each_once(trackers: Iterable[Tracker]) -> list[Tracker]:
     """Leave out what is in there a second time."""
-    kept: dict[object, Tracker] = {}
-    for one in found:
-        key = getattr(one, "run_id", None) or id(getattr(one, "run", None) or getattr(one, "writer", one))
-        kept.setdefault((one.label, key), one)
-    return list(kept.values())
+    tracker_of: dict[object, Tracker] = {}
+    for tracker in trackers:
+        key = getattr(tracker, "run_id", None) or id(
+            getattr(tracker, "run", None) or getattr(tracker, "writer", tracker)
+        )
+        tracker_of.setdefault((tracker.label, key), tracker)
+    return list(tracker_of.values())
 
 
 def log_to_tracker(
@@ -112,13 +114,13 @@ def _log(trackers: Iterable[Tracker], source: Trace | str | os.PathLike[str], na
     done = []
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
         content = make_content(trace, facts, name or own_name, Path(folder))
-        for one in trackers:
+        for tracker in trackers:
             try:
-                one.log(content)
+                tracker.log(content)
             except Exception as error:  # noqa: BLE001  (whatever a tracker does, the job goes on)
-                warn_user(f"the trace was not logged to {one.label}: {type(error).__name__}: {error}")
+                warn_user(f"the trace was not logged to {tracker.label}: {type(error).__name__}: {error}")
             else:
-                done.append(one.label)
+                done.append(tracker.label)
     return done
 
 
@@ -155,10 +157,10 @@ class TrainerLog:
         """
         if self.chosen is not True:
             return trackers_of(self.chosen)
-        found = _each_once([*active_trackers(), *trackers_of(list(loggers()))])
-        if not found:
+        trackers = _each_once([*active_trackers(), *trackers_of(list(loggers()))])
+        if not trackers:
             raise StateError("no run of a tracker is active")
-        return found
+        return trackers
 
 
 def checked_tracker(chosen: object) -> TrainerLog | None:

@@ -62,12 +62,12 @@ def active() -> list[MlflowRun]:
     return [] if run is None else [MlflowRun(run.info.run_id)]
 
 
-def of(given: object) -> MlflowRun | None:
+def of(source: object) -> MlflowRun | None:
     """The tracker of a run, or of Lightning's and Composer's loggers of MLflow; None if it is something else."""
-    if type(given).__module__.startswith("mlflow.") and hasattr(given, "info"):
-        return MlflowRun(given.info.run_id)
+    if type(source).__module__.startswith("mlflow.") and hasattr(source, "info"):
+        return MlflowRun(source.info.run_id)
     for client_name, id_name in (("experiment", "run_id"), ("_mlflow_client", "_run_id")):
-        if type(given).__name__.lower() == "mlflowlogger" and hasattr(given, client_name):
-            client, run_id = getattr(given, client_name), getattr(given, id_name, None)
+        if type(source).__name__.lower() == "mlflowlogger" and hasattr(source, client_name):
+            client, run_id = getattr(source, client_name), getattr(source, id_name, None)
             return MlflowRun(run_id, client) if run_id else None
     return None

@@ -45,16 +45,16 @@ def active() -> list[TensorboardWriter]:
     return []
 
 
-def of(given: object) -> TensorboardWriter | None:
+def of(source: object) -> TensorboardWriter | None:
     """The tracker of a writer; None if it is something else."""
-    is_writer = all(hasattr(given, name) for name in ("add_scalar", "add_text", "flush"))
-    return TensorboardWriter(given) if is_writer and _folder(given) else None
+    is_writer = all(hasattr(source, name) for name in ("add_scalar", "add_text", "flush"))
+    return TensorboardWriter(source) if is_writer and _folder(source) else None
 
 
 def _folder(writer: Any) -> str:
-    found = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
+    folder = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
     # Lightning's loggers have writers on other ranks that have every attribute and do nothing.
-    return os.fspath(found) if isinstance(found, (str, os.PathLike)) else ""
+    return os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else ""
 
 
 def markdown(table: LoggedTable) -> str:

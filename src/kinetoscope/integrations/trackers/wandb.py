@@ -58,11 +58,11 @@ def active() -> list[WandbRun]:
     return [] if run is None else [WandbRun(run)]
 
 
-def of(given: object) -> WandbRun | None:
+def of(source: object) -> WandbRun | None:
     """The tracker of a run; None if it is something else."""
     is_run = (
-        type(given).__module__.startswith("wandb.")
-        and hasattr(given, "log_artifact")
-        and hasattr(given, "alert")
+        type(source).__module__.startswith("wandb.")
+        and hasattr(source, "log_artifact")
+        and hasattr(source, "alert")
     )
-    return WandbRun(given) if is_run else None
+    return WandbRun(source) if is_run else None
