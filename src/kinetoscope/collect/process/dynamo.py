@@ -33,7 +33,7 @@ FILES_THAT_CALL_THE_PROGRAM = (
     "collect/sources/loader_worker.py",
     "integrations/",
 )
-DECORATED_REQUEST = "Request.__call__.<locals>.made"
+DECORATED_REQUEST = "Request.__call__.<locals>.traced"
 FUNCTIONS_THAT_CALL_THE_PROGRAM = (
     DECORATED_REQUEST,
     "_HandedOver.__call__",
