@@ -291,7 +291,7 @@ def _by_name(name: str) -> ProfilerActivity:
     if name.upper() not in members:
         raise ArgumentError(
             f"activities contains {name!r}, which is not an activity. Valid ones: "
-            f"{', '.join(sorted(repr(each.lower()) for each in members))}."
+            f"{', '.join(sorted(repr(name.lower()) for name in members))}."
         )
     activity: ProfilerActivity = members[name.upper()]
     return activity

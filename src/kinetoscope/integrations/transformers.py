@@ -234,7 +234,11 @@ def _put_around_training() -> None:
 
     @functools.wraps(train)
     def wrapped(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        ours = [each for each in self.callback_handler.callbacks if isinstance(each, KinetoscopeCallback)]
+        ours = [
+            callback
+            for callback in self.callback_handler.callbacks
+            if isinstance(callback, KinetoscopeCallback)
+        ]
         with ExitStack() as stack:
             for callback in ours:
                 stack.enter_context(callback._around(self))

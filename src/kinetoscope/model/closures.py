@@ -112,7 +112,7 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
             *zip(start[remote].tolist(), end[remote].tolist(), [_BACKWARD] * len(remote), strict=True),
         ]
         moments.sort()
-        belongs = _of_closures([each for _, _, each in moments])
+        belongs = _of_closures([part for _, _, part in moments])
         stretches = [
             (begin, finish) for (begin, finish, _), closure in zip(moments, belongs, strict=True) if closure
         ]

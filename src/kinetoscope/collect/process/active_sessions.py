@@ -67,9 +67,9 @@ class ActiveSessions:
         # Before taking the lock: Python 3.12 does not release it if an interrupt comes during a comprehension with a condition.
         entries = [entry for entry in list(self._sessions) if entry[0]() is session]
         with self._lock:
-            for one in entries:
-                if one in self._sessions:
-                    self._sessions.remove(one)
+            for entry in entries:
+                if entry in self._sessions:
+                    self._sessions.remove(entry)
 
     def why_not(self, session: ActiveSession, engine: ActiveEngine) -> str:
         """Say why a session cannot use an engine while other sessions are active; empty if it can."""

@@ -167,7 +167,7 @@ class BatchRecorder:
         if action not in _IN_SESSION:
             raise ArgumentError(
                 f"the schedule returned {action!r} for batch {int(state.timestamp.batch)}: it must return a "
-                f"ProfilerAction: {', '.join(each.name for each in _IN_SESSION)}."
+                f"ProfilerAction: {', '.join(action.name for action in _IN_SESSION)}."
             )
         return action
 

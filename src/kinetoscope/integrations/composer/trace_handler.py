@@ -108,7 +108,7 @@ class JSONTraceHandler(TraceHandler):
                 "to Composer's Trainer as profiler."
             )
         callbacks = getattr(state, "callbacks", None)
-        if callbacks is not None and not any(_makes_traces(each) for each in callbacks):
+        if callbacks is not None and not any(_makes_traces(callback) for callback in callbacks):
             raise StateError(
                 "JSONTraceHandler has nothing to write: Composer's Profiler makes no TorchProfiler when torch_prof_record_shapes, "
                 "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Turn on at least one."

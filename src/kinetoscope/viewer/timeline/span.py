@@ -420,7 +420,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
             facts += facts_of(part, int(part.ids[0]))
         elif part.known[0]:
             facts.append({"label": part.label, "value": plain(part.values[0].item()), "unit": part.unit})
-    ties = [(label, int(other)) for label, _, others in links(trace, rows) for other in others]
+    ties = [(label, int(other)) for label, _, targets in links(trace, rows) for other in targets]
     # The last node is the span itself.
     tracks, span_rows = (
         values.tolist()
