@@ -122,6 +122,19 @@ def test_tables_findings_and_comparison_have_one_time_for_each_part(trace):
 
 
 @given(st.one_of(training(), training(), any_traces()))
+def test_floor_and_what_is_above_are_the_time_and_gains_no_more(trace):
+    account, report = account_of(trace), examine(trace)
+    for kind in account.kinds:
+        rows = account.rows_of(kind)
+        assert sum(row["time_ns"] for row in rows) == kind.duration_ns
+        floor_ns = sum(row["needed_ns"] for row in rows)
+        assert kind.floor_ns in (None, floor_ns)
+        assert kind.above_ns == kind.duration_ns - floor_ns - kind.entry_ns["unknown"]
+        assert all(0 <= row["needed_ns"] <= row["time_ns"] for row in rows)
+    assert sum(finding.gain_ns or 0 for finding in report.findings) <= max(report.whole_ns, 0)
+
+
+@given(st.one_of(training(), training(), any_traces()))
 def test_a_step_that_is_compared_has_the_parts_of_its_row(trace):
     loop = Loop(trace)
     if loop.unit is not Unit.STEP or len(loop.work) < 2:

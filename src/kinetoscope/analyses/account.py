@@ -25,7 +25,7 @@ from kinetoscope.ledger.ledger import (
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.model.time_spent import CAUSES, ENTRIES, FLOOR_WAITS, Cause, Entry
+from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, rates_of
 from kinetoscope.tables.host.requests import names_by_time
@@ -63,6 +63,7 @@ ACCOUNT_SCHEMA = Table(
         Column("module", "category", "", "The path of the module; null outside all."),
         Column("count", "int64", "", "How many calls of operators, or stretches of time, these are.", 0),
         Column("time_ns", "int64", "ns", "How long.", 0),
+        Column("needed_ns", "int64", "ns", "What of it is the floor of the step: all of what is needed and of waits for collectives and copies, nothing of the rest.", 0),
         Column("share_percent", "float64", "%", "Share of the time of all steps of the process."),
     ),
 )  # fmt: skip
@@ -201,7 +202,7 @@ def mended_rows(rows: Iterable[dict[str, Any]], mended: Iterable[str]) -> list[d
     Raises:
         ArgumentError: One of the changes is about none.
     """
-    rows = [row for row in rows if not is_floor(row)]
+    rows = [row for row in rows if not row["needed_ns"]]
     # What operators of unknown inputs need is unknown, and so is what they would gain.
     above = [row for row in rows if row["entry"] != "unknown"]
     taken: set[int] = set()
@@ -243,14 +244,6 @@ class WhatIf:
     def gain_percent(self) -> float:
         """What would be gained, in percent of the step."""
         return 100.0 * (1.0 - self.then_ns / self.step_ns) if self.step_ns else 0.0
-
-
-_FLOOR_WAITS = tuple(cause.words for cause in FLOOR_WAITS)
-
-
-def is_floor(row: dict[str, Any]) -> bool:
-    """Whether a row of the account is a part of the floor: what is needed, and what must be waited for."""
-    return row["entry"] == "needed" or row["cause"] in _FLOOR_WAITS
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -370,5 +363,6 @@ def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
         "module": cells.module[rows[first]],
         "count": _core.group_sums(group, len(first), cells.count[rows]),
         "time_ns": time_ns,
+        "needed_ns": _core.group_sums(group, len(first), cells.needed_ns[rows]),
         "share_percent": percent(time_ns, int(one.duration_ns[one.counted].sum())),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.analyses.account import is_floor, line_of
+from kinetoscope.analyses.account import line_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 from kinetoscope.model.time_spent import Cause, words_of
@@ -185,7 +185,7 @@ _FLOOR: _Place = ("", "", -1)
 def _place(row: dict[str, Any]) -> _Place:
     """The part that a row of the account belongs to."""
     cause = row["cause"] or ""
-    if is_floor(row):
+    if row["needed_ns"]:
         return _FLOOR
     what = words_of(row["entry"], cause)
     if cause in _WITHOUT_LINE or not row["file"]:

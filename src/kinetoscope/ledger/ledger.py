@@ -110,6 +110,12 @@ class Cells(Columnar):
             )
         )
 
+    @property
+    def needed_ns(self) -> Rows:
+        """The part of each cell's time that is floor: all of what operators need and of waits that the unit cannot do without, nothing of the rest."""
+        must_wait = (self.entry == Entry.WAITING) & np.isin(self.cause, FLOOR_WAITS)
+        return np.where((self.entry == Entry.NEEDED) | must_wait, self.time_ns, 0)
+
     def whole_parts(self, rows: Rows) -> tuple[Rows, Rows]:
         """The entry and the cause of some cells, with what runs between operators as one: the part of it that is needed and the rest are both Python, or autograd's engine."""
         entry, cause = self.entry[rows], self.cause[rows]
@@ -174,11 +180,9 @@ class ProcessLedger:
 
     @cached_property
     def floor_ns(self) -> Rows:
-        """The floor of each step: what it needs, and what it must wait for."""
-        cells, found = self.cells, self.entry_ns[:, Entry.NEEDED].copy()
-        must = (cells.entry == Entry.WAITING) & np.isin(cells.cause, FLOOR_WAITS)
-        np.add.at(found, cells.step[must], cells.time_ns[must])
-        return found
+        """The floor of each unit: what it needs, and what it must wait for."""
+        every = np.ones(len(self.cells.step), bool)
+        return _sums(self.cells, every, self.cells.needed_ns, len(self.work))
 
 
 @dataclass(frozen=True, eq=False)
