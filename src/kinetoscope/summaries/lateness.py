@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 # What a rank does itself before it arrives at a collective; the rest of a step is waiting, for others among it.
-_OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "processor_wait")
+_OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "blocked", "garbage", "processor_wait")
 _NETWORK = "network"
 
 ARRIVALS = Table(
@@ -59,7 +59,7 @@ STRAGGLERS = Table(
                                        "median absolute deviation) of theirs or of its own median, whichever is larger."),
         Column("steps_percent", "float64", "%", "In which share of the steps it held up the others most."),
         Column("persistent", "bool", "", "Whether it is late in most steps; if not, `late_ns` is of those in which it is."),
-        Column("phase", "category", "", "What takes it longer than others, as in `breakdown`: `compute`, `copy`, `data_wait`, `host_wait`, `processor_wait`, or `network` (its "
+        Column("phase", "category", "", "What takes it longer than others, as in `breakdown`: `compute`, `copy`, `data_wait`, `host_wait`, `blocked`, `garbage`, `processor_wait`, or `network` (its "
                                              "transfers, once all ranks have arrived); null if none does."),
         Column("extra_ns", "int64", "ns", "How much longer, in a step."),
     ),

@@ -58,9 +58,10 @@ MOST_OF_KIND = 64
 """A summary has at most this many operators of a kind of steps, those with most time."""
 POINT_TO_POINT = ("send", "recv")
 
-FORMAT = 5
-# Files of version 2 have no checksum, those before 4 no kinds of steps, and those before 5 other names for parts of steps.
-_READABLE = (2, 3, 4, 5)
+FORMAT = 6
+# Files of version 2 have no checksum, those before 4 no kinds of steps, those before 5 other names for parts of steps, and those before 6 fewer parts:
+# what was blocked, or collected garbage, is in `host_wait_ns` there.
+_READABLE = (2, 3, 4, 5, 6)
 _FORMER_NAMES = {"input_wait_ns": "data_wait_ns", "cpu_bound_ns": "host_wait_ns"}
 _WITH_CHECKSUM, _WITH_KINDS = 3, 4
 _FORMAT_KEY = b"kinetoscope.summary"
@@ -386,12 +387,12 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
     if STEPS.name in table.column_names:
         lists = table[STEPS.name].combine_chunks()
         records = lists.values
+        fields = {_FORMER_NAMES.get(field.name, field.name): field.name for field in records.type}
+        none = {name: pa.array(np.zeros(len(records), np.int64)) for name in PARTS}
+        none["kind"] = pa.nulls(len(records), pa.int64())
         arrays = {
-            _FORMER_NAMES.get(name, name): records.field(name)
-            for name in (field.name for field in records.type)
+            name: records.field(fields[name]) if name in fields else none[name] for name in STEPS.column_names
         }
-        if not has_kinds:
-            arrays["kind"] = pa.nulls(len(records), pa.int64())
         steps = pa.ListArray.from_arrays(
             lists.offsets, pa.StructArray.from_arrays([*arrays.values()], [*arrays])
         )

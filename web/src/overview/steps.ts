@@ -20,7 +20,10 @@ const DRAWN: readonly (readonly [part: keyof typeof WORDS, color: string, hosted
   ["communication", "communication"],
   ["copy", "copy"],
   ["data_wait", "input"],
-  ["host_wait", "cpu", `${WORDS.python} and other`],
+  ["device_wait", "activation"],
+  ["host_wait", "cpu", WORDS.python],
+  ["blocked", "warn"],
+  ["garbage", "overhead"],
   ["processor_wait", "sync"],
   ["idle", "idle"],
 ];
