@@ -14,7 +14,7 @@ import kinetoscope
 from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.overview import overview
 from kinetoscope.integrations.asgi import RequestMiddleware
-from kinetoscope.tables.host.requests import PARTS
+from kinetoscope.ledger.parts import REQUEST_PARTS
 
 CONCURRENT = 50
 
@@ -132,7 +132,7 @@ def test_each_of_many_concurrent_requests_is_known_to_the_nanosecond(served):
     rows = prof.trace.table("requests").to_pylist()
     assert len(rows) == CONCURRENT + 4
     for row in rows:
-        assert sum(row[f"{part}_ns"] for part in PARTS) == row["duration_ns"]
+        assert sum(row[part] for part in REQUEST_PARTS) == row["duration_ns"]
     (account,) = accounts(prof.trace)
     assert account.entry_ns.sum(axis=1).tolist() == [
         rows[at]["duration_ns"] for at in account.work.row.tolist()

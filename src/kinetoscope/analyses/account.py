@@ -279,7 +279,7 @@ def account_of(trace: TraceData) -> Account:
                     floor_ns if known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),
                     duration_ns - floor_ns - entry_ns[Entry.UNKNOWN],
-                    names_by_time(trace)[kind] if one.work.unit is Unit.REQUEST else "",
+                    names_by_time(trace)[kind] if one.work.unit.overlaps else "",
                 )
             )
     return Account(

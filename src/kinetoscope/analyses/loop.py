@@ -141,7 +141,7 @@ class Loop:
         self.trace = trace
         every = units_of_work(trace)
         self.unit, counted = every.unit, every[~every.is_start_up]
-        if self.unit is Unit.REQUEST:
+        if self.unit.overlaps:
             account = max(raw_ledger(trace), key=lambda one: int(one.duration_ns.sum()))
             self.process: int = account.window.activity.owner.process
             self.thread, self.work = account.thread, account.work
@@ -177,7 +177,7 @@ class Loop:
 
     def per_pass(self, count: float) -> float:
         """A count over all steps as a count of one or, without steps, of one pass through the model, as far as that is known."""
-        return count / self._passes if self.unit is Unit.RECORDING else self.per_step(count)
+        return self.per_step(count) if self.unit.repeats else count / self._passes
 
     @cached_property
     def _passes(self) -> float:
@@ -235,7 +235,7 @@ class Loop:
     @cached_property
     def stretches(self) -> list[tuple[int, Rows, Rows]]:
         """When threads worked for the steps: for each thread the starts and the ends. Of a loop that is its own thread in its steps."""
-        if self.unit is not Unit.REQUEST:
+        if not self.unit.overlaps:
             return [(self.thread, self.mark_start_ns, self.mark_end_ns)] if self.thread >= 0 else []
         ran = ran_in_requests(self.trace)
         return [(row, ran[row].start_ns, ran[row].end_ns) for row in np.flatnonzero(self.threads).tolist()]
@@ -244,7 +244,7 @@ class Loop:
     def threads(self) -> NDArray[np.bool_]:
         """For each row of `threads`, and for -1, whether it is the thread of the loop, or one that worked for its requests."""
         found = np.zeros(len(self.trace.columns("threads")) + 1, bool)
-        if self.unit is not Unit.REQUEST:
+        if not self.unit.overlaps:
             found[self.thread] = True
             return found
         ran = [len(one) > 0 for one in ran_in_requests(self.trace)]
@@ -282,7 +282,7 @@ class Loop:
         spans = self.trace.columns("spans")
         of_process = self.trace.column("threads", "process_row")[spans["thread"]] == self.process
         counted = host_shares(self.trace).counts & of_process
-        if self.unit is Unit.REQUEST:
+        if self.unit.overlaps:
             rows = np.flatnonzero(counted)
             counted[rows[self.step_of(rows) < 0]] = False
         return np.asarray(counted & (spans["kind"] != SpanKind.USER_ANNOTATION))
@@ -366,7 +366,7 @@ class Loop:
         of_host = self.step_at(start_ns, spans["thread"][rows])
         return (
             of_host
-            if self.unit is Unit.REQUEST
+            if self.unit.overlaps
             else np.where(spans["stream"][rows] < 0, of_host, self._extent_at(start_ns))
         )
 
@@ -381,7 +381,7 @@ class Loop:
 
     def _extent_at(self, time_ns: Rows) -> Rows:
         """The number of the step, among those that count, whose extent has each of some moments; -1 for none."""
-        if self.unit is Unit.REQUEST:
+        if self.unit.overlaps:
             return self.step_at(time_ns)
         return step_at(time_ns, self.start_ns, self.end_ns - self.start_ns).astype(np.int64)
 
@@ -783,7 +783,7 @@ class Loop:
     @cached_property
     def _processor_share(self) -> NDArray[np.float64]:
         """For each step the share of the Python in it that was spent without a processor, as the account has it."""
-        if self.ledger is None or self.unit is Unit.RECORDING:
+        if self.ledger is None:
             return np.zeros(len(self.start_ns))
         return self.ledger.processor_share[self.ledger.counted]
 

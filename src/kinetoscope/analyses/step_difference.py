@@ -18,7 +18,6 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import user_stacks
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
     """
     loop = Loop(trace)
     noun, numbers = loop.unit.noun, loop.work.numbers
-    if loop.unit is Unit.RECORDING:
+    if not loop.unit.repeats:
         if step is not None or other is not None:
             raise ArgumentError(
                 "the trace has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
@@ -152,7 +151,7 @@ def _most_late(loop: Loop) -> int:
 
 def _kind_of_step(loop: Loop) -> Rows:
     """The kind of each step; of requests that of their name, also where few have it."""
-    return loop.work.kind if loop.unit is Unit.REQUEST else loop.kind_of_step
+    return loop.work.kind if loop.unit.overlaps else loop.kind_of_step
 
 
 def _place(numbers: Rows, noun: str, name: str, number: Any) -> int:

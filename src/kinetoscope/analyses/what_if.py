@@ -20,7 +20,6 @@ from kinetoscope.ledger.ledger import frame_of_stacks
 from kinetoscope.model.processes import process_runs
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.tables.device.collectives import collectives
-from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import span_stacks
 
 if TYPE_CHECKING:
@@ -81,9 +80,7 @@ def _ranks(trace: TraceData) -> list[ProcessLedger]:
     return [
         one
         for one in accounts(trace)
-        if one.work.unit is not Unit.REQUEST
-        and rank[one.window.activity.owner.process] >= 0
-        and one.counted.any()
+        if not one.work.unit.overlaps and rank[one.window.activity.owner.process] >= 0 and one.counted.any()
     ]
 
 

@@ -17,7 +17,6 @@ from kinetoscope.display.html import columns_chart, note, page, table
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
-from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +48,7 @@ def build_of(runs: Sequence[Run], name: str) -> Build:
     Times are means of the fastest half of the steps of each kind, so that all kinds keep their weight; of counts the largest of a step, as in budgets.
     """
     values: dict[str, float] = {}
-    if timed := [run for run in runs if run.unit is not Unit.RECORDING and len(run.counted)]:
+    if timed := [run for run in runs if run.unit.repeats and len(run.counted)]:
         step_ns, kind = np.concatenate([run.step_ns[run.counted] for run in timed]), classes_of_steps(timed)
         fastest = Series(step_ns, np.zeros(len(step_ns), np.int64), kind).weights(
             np.ones((1, len(step_ns))), _FASTEST

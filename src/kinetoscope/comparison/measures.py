@@ -185,7 +185,7 @@ class Run:
 
 def noun_of(*runs: Run) -> str:
     """What some recordings are compared by: `request` where all are of requests, else `step`."""
-    return (Unit.REQUEST if all(run.unit is Unit.REQUEST for run in runs) else Unit.STEP).noun
+    return (Unit.REQUEST if all(run.unit.overlaps for run in runs) else Unit.STEP).noun
 
 
 def run_of(
@@ -292,7 +292,7 @@ class _Recording:
 
     def kind_operators(self) -> list[dict[str, tuple[float, float]]]:
         """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
-        if self.loop.unit is not Unit.REQUEST:
+        if not self.loop.unit.overlaps:
             return operators_of_kinds(self.trace)
         step = np.where(self.ours, self.step, -1)
         return StepOperators(self.trace, step, self.steps).of_kinds(self.loop.work.kind)

@@ -29,7 +29,6 @@ from kinetoscope.comparison.result import (
     time_verdict,
 )
 from kinetoscope.comparison.statistics import Bootstrap, discoveries
-from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +192,7 @@ class _Comparing:
 
     def _reason(self, width: float) -> str:
         """Why one cannot tell whether a step is faster."""
-        if any(run.unit is Unit.RECORDING for side in (self.base, self.new) for run in side.runs):
+        if any(not run.unit.repeats for side in (self.base, self.new) for run in side.runs):
             return "a recording has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
         if min(self.base.series.recordings, self.new.series.recordings) == 1:
             lossy = any(run.losses for side in (self.base, self.new) for run in side.runs)

@@ -33,7 +33,7 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import least_seconds
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.units_of_work import Unit, UnitsOfWork, units_of_work
+from kinetoscope.tables.host.units_of_work import UnitsOfWork, units_of_work
 from kinetoscope.tables.stacks import program_stacks, span_stacks
 from kinetoscope.tables.windows import (
     ASKING,
@@ -207,7 +207,7 @@ def raw_ledger(trace: TraceData) -> list[ProcessLedger]:
     By the trace alone: without what findings say.
     """
     unit = units_of_work(trace).unit
-    if unit is Unit.REQUEST:
+    if unit.overlaps:
         return [ledger_of(moments) for moments in moments_of_requests(trace)]
     busiest: dict[ProcessRow, WorkMoments] = {}
     for moments in moments_of_steps(trace):

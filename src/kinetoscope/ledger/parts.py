@@ -13,7 +13,6 @@ from kinetoscope.model.schema import Column
 from kinetoscope.model.time_spent import Cause, Entry, part_words
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.requests import requests_of
-from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,9 +115,9 @@ def request_parts(trace: TraceData) -> dict[str, Rows]:
 
 def parts_of_units(ledger: ProcessLedger) -> dict[str, Rows]:
     """For each part that a ledger has, in words, how long each unit spends on it: together its duration; no parts of a recording."""
-    if ledger.work.unit is Unit.RECORDING:
+    if not ledger.work.unit.repeats:
         return {}
-    names = REQUEST_PARTS if ledger.work.unit is Unit.REQUEST else PARTS
+    names = REQUEST_PARTS if ledger.work.unit.overlaps else PARTS
     times = parts_of_ledger(ledger)
     words = part_names(not ledger.moments.on_device, names)
     return {word: times[name] for word, name in zip(words, names, strict=True)}

@@ -14,7 +14,8 @@ import torch
 import kinetoscope
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.sources import requests as module
-from kinetoscope.tables.host.requests import PARTS, request_of
+from kinetoscope.ledger.parts import REQUEST_PARTS
+from kinetoscope.tables.host.requests import request_of
 
 
 def work(times=1):
@@ -26,8 +27,8 @@ def in_requests(trace):
     """How many `aten::square_` ran in requests; and what holds for the requests of all traces does."""
     rows = trace.table("requests").to_pylist()
     for row in rows:
-        assert sum(row[f"{part}_ns"] for part in PARTS) == row["duration_ns"]
-        assert min(row[f"{part}_ns"] for part in PARTS) >= 0
+        assert sum(row[part] for part in REQUEST_PARTS) == row["duration_ns"]
+        assert min(row[part] for part in REQUEST_PARTS) >= 0
     spans = trace.columns("spans")
     name = trace.strings.index("aten::square_")
     return int((request_of(trace, (spans["name"] == name).nonzero()[0]) >= 0).sum())

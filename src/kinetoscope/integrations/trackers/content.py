@@ -18,7 +18,6 @@ from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
 from kinetoscope.tables.host.modules import modules
-from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 from kinetoscope.viewer.server.report import report_page
@@ -264,7 +263,7 @@ def _in_ms(value: float | None) -> float | None:
 def _summary(name: str, report: Report, scalars: Mapping[str, float]) -> str:
     """The step time and the findings, as Markdown."""
     lines = [f"### {name}", ""]
-    if report.unit is not Unit.RECORDING and report.count:
+    if report.unit.repeats and report.count:
         step = f"{units.count(report.count, report.unit.noun)}, {units.duration(report.whole_ns / report.count)} each"
         floor = scalars.get("floor_percent")
         lines += [

@@ -44,6 +44,16 @@ class Unit(Enum):
         self.noun, self.subject = noun, subject
 
     @property
+    def repeats(self) -> bool:
+        """Whether a trace has many of them, which can be counted and compared; of a recording there is one."""
+        return self is not Unit.RECORDING
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether several run at once, each now and then on several threads, so that a moment may be of many: requests do."""
+        return self is Unit.REQUEST
+
+    @property
     def time(self) -> str:
         """What percentages are of, as in `5 % of step time`."""
         return "recorded time" if self is Unit.RECORDING else f"{self.noun} time"

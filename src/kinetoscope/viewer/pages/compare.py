@@ -14,7 +14,6 @@ from kinetoscope.comparison.result import Comparison, basis, headline, summary_o
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.viewer.requests import integer
 from kinetoscope.viewer.timeline.rows import MODULES, STREAM, THREAD
 from kinetoscope.viewer.timeline.tracks import timeline, tracks
@@ -127,7 +126,7 @@ def step(trace: Trace, side: str, number: int | None = None) -> dict[str, Any]:
         ArgumentError: The trace has no such step.
     """
     loop, run = Loop(trace), _run(trace)
-    if run.unit is Unit.RECORDING:
+    if not run.unit.repeats:
         return {"step": None, "start_ns": 0, "duration_ns": 0, "tracks": []}
     place = _typical(run) if number is None else _with_number(run, side, number)
     own = {
