@@ -412,9 +412,10 @@ def _calls_other_ranks(trace: TraceData) -> Mask:
 
 def communication_moments(moments: WorkMoments) -> Intervals:
     """When units of work waited for communication: it ran, or an operator that calls other ranks did."""
-    pieces, calls = moments.moments, _calls_other_ranks(moments.work.trace)
-    asks = (pieces.category == Category.OPERATOR) & np.append(calls, False)[pieces.of]
-    asks &= not moments.on_device
+    pieces, asks = moments.moments, np.zeros(len(moments.moments.unit), bool)
+    if not moments.on_device:
+        operators = pieces.category == Category.OPERATOR
+        asks[operators] = _calls_other_ranks(moments.work.trace)[pieces.of[operators]]
     return moments.when((pieces.category == Category.COMMUNICATION) | asks)
 
 
