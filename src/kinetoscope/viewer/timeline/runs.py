@@ -8,12 +8,12 @@ none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.nesting import nest
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host.rebuilt_calls import shown_frames
 
@@ -48,7 +48,7 @@ class Runs:
     """
 
     thread: NDArray[np.int32]
-    level: NDArray[np.int64]
+    level: NDArray[np.int32]
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     node: NDArray[np.int32]
@@ -105,106 +105,37 @@ def joined(
     Returns:
         The runs. A run ends with its last span, but not after the start of the next span that is not part of it.
     """
-    count, depth = len(thread), _depths(parent)
-    new_thread = np.ones(count, dtype=bool)
-    new_thread[1:] = thread[1:] != thread[:-1]
-    changed = new_thread.copy()
-    changed[1:] |= node[1:] != node[:-1]
-    starts = np.flatnonzero(changed)
-    now = node[starts]
-    before = np.where(new_thread[starts], np.int32(-1), node[starts - 1])
-    shared = _shared_depth(before, now, parent, depth)
-    opened, level, nodes = _levels(now, shared, parent, depth)
-    # Open runs of a thread are closed at the first span of the next thread, or at the end.
-    left = np.append(node[starts - 1], node[-1])
-    left[0] = -1
-    closed, closed_level, _ = _levels(left, np.append(shared, 0), parent, depth)
-    closed = closed[np.argsort(closed_level, kind="stable")]
-    order = np.argsort(level, kind="stable")
-    opened, level, nodes = opened[order], level[order], nodes[order]
-    first, beyond = starts[opened], np.append(starts, count)[closed]
-    last = beyond - 1
-    end = _reach(thread, start_ns, end_ns, first, last)
-    over = (beyond < count) & ~np.append(new_thread, True)[beyond]
-    end = np.where(over, np.minimum(end, np.append(start_ns, 0)[beyond]), end)
-    # Sort by thread, then by level, then by time.
-    by_thread = np.argsort(thread[first], kind="stable")
-    return Runs(
-        thread[first][by_thread],
-        level.astype(np.int64)[by_thread],
-        start_ns[first][by_thread],
-        end[by_thread],
-        nodes[by_thread],
+    distinct, path = np.unique(node, return_inverse=True)
+    above = parent.tolist()
+    begins, steps = [0], list[int]()
+    for innermost in distinct.tolist():
+        around = []
+        while innermost >= 0:
+            around.append(innermost)
+            innermost = above[innermost]
+        steps += reversed(around)
+        begins.append(len(steps))
+    keys = np.array(steps, np.int32)
+    calls = _core.rebuild_calls(
+        thread,
+        start_ns,
+        end_ns - start_ns,
+        path.astype(np.int32),
+        # Nothing says where one call ended and the next began.
+        np.zeros(len(thread), np.uint16),
+        np.array(begins, np.int32),
+        keys,
+        np.zeros_like(keys),
     )
-
-
-def _levels(
-    node: NDArray[np.int32], shared: NDArray[np.int64], parent: NDArray[np.int32], depth: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int32]]:
-    """List the nodes above each one, up to the shared ones: the index of the first, the level from 0, and the node."""
-    deep = np.append(depth, 0)[node]
-    counts = np.maximum(deep - shared, 0)
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    # A stable sort of 16 bits is several times faster.
-    level = np.empty(total, np.int16 if int(deep.max(initial=0)) < 1 << 15 else np.int32)
-    nodes = np.empty(total, np.int32)
-    active = np.flatnonzero(counts)
-    current = node[active]
-    step = 1
-    while len(active):
-        slots = ends[active] - step
-        level[slots], nodes[slots] = deep[active] - step, current
-        still = counts[active] > step
-        active, current, step = active[still], parent[current[still]], step + 1
-    return np.repeat(np.arange(len(node)), counts), level, nodes
-
-
-def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the depth of each node; 1 for a root."""
-    depth = np.ones(len(parent), np.int64)
-    active = np.flatnonzero(parent >= 0)
-    current = parent[active]
-    while len(active):
-        depth[active] += 1
-        above = parent[current]
-        active, current = active[above >= 0], above[above >= 0]
-    return depth
-
-
-def _shared_depth(
-    a: NDArray[np.int32], b: NDArray[np.int32], parent: NDArray[np.int32], depth: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the depth of the lowest common ancestor of each pair of nodes; 0 if there is none."""
-    a, b, deep = a.copy(), b.copy(), np.append(depth, 0)
-    above = np.append(parent, np.int32(-1))
-    active = np.flatnonzero(a != b)
-    while len(active):
-        left, right = a[active], b[active]
-        lower_a, lower_b = deep[left] >= deep[right], deep[right] >= deep[left]
-        a[active] = np.where(lower_a, above[left], left)
-        b[active] = np.where(lower_b, above[right], right)
-        active = active[a[active] != b[active]]
-    shared_depth: NDArray[np.int64] = deep[a]
-    return shared_depth
-
-
-def _reach(
-    thread: NDArray[np.int32],
-    start_ns: NDArray[np.int64],
-    end_ns: NDArray[np.int64],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Return the latest end of the spans from `first` to `last`, which is that of the last one or of a span around it."""
-    parent = nest(thread, start_ns, end_ns - start_ns).parent
-    innermost = last.copy()
-    active = np.flatnonzero(parent[innermost] >= first)
-    while len(active):
-        innermost[active] = parent[innermost[active]]
-        active = active[parent[innermost[active]] >= first[active]]
-    latest_end: NDArray[np.int64] = end_ns[innermost]
-    return latest_end
+    order = np.lexsort((calls["start_ns"], calls["depth"], calls["thread"]))
+    start_ns = calls["start_ns"][order]
+    return Runs(
+        calls["thread"][order],
+        calls["depth"][order],
+        start_ns,
+        start_ns + calls["duration_ns"][order],
+        keys[calls["step"][order]],
+    )
 
 
 def _operators(
