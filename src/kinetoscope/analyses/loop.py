@@ -233,14 +233,6 @@ class Loop:
         return {name: times[self.ledger.counted] for name, times in parts_of_units(self.ledger).items()}
 
     @cached_property
-    def stretches(self) -> list[tuple[int, Rows, Rows]]:
-        """When threads worked for the steps: for each thread the starts and the ends. Of a loop that is its own thread in its steps."""
-        if not self.unit.overlaps:
-            return [(self.thread, self.mark_start_ns, self.mark_end_ns)] if self.thread >= 0 else []
-        ran = ran_in_requests(self.trace)
-        return [(row, ran[row].start_ns, ran[row].end_ns) for row in np.flatnonzero(self.threads).tolist()]
-
-    @cached_property
     def threads(self) -> NDArray[np.bool_]:
         """For each row of `threads`, and for -1, whether it is the thread of the loop, or one that worked for its requests."""
         found = np.zeros(len(self.trace.columns("threads")) + 1, bool)

@@ -112,11 +112,3 @@ def waits_in(
         waited_ns = np.minimum(waits.within(start, end), ready_ns)
         found[rows] = np.floor(waited_ns * (parts - away).within(start, end) / np.maximum(ready_ns, 1))
     return found
-
-
-def without_waits(parts: list[Rows], waits_ns: Rows) -> list[Rows]:
-    """Parts of windows without waits, at most all of them: each loses the same share, and all together exactly the waits."""
-    until = np.cumsum(parts, axis=0)
-    share = waits_ns / np.maximum(until[-1], 1)
-    taken = np.diff(np.round(until * share).astype(np.int64), axis=0, prepend=0)
-    return [part - each for part, each in zip(parts, taken, strict=True)]
