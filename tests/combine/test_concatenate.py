@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kinetoscope import ArgumentError, StateError, Trace
 from kinetoscope.combine.concatenate import concatenate
 from kinetoscope.model.schema import STORED
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder, trace_of
 
 BASE_NS = 1_700_000_000_000_000_000
 WHOSE = {"process": 4242, "rank": None}
@@ -23,7 +23,7 @@ def recorded(builder: TraceBuilder, begin_ns: int = 0, number: int | None = None
         builder.know("cycle", {"number": number})
     parts = builder.recording()
     parts["start_realtime_ns"] = BASE_NS + begin_ns
-    return Trace.from_recording_parts(parts)
+    return trace_of(parts)
 
 
 def shown(trace: Trace, table: str = "spans"):
@@ -282,7 +282,7 @@ def test_one_trace_is_itself_and_none_is_an_error():
 def test_traces_of_several_processes_are_refused():
     other = TraceBuilder().recording() | {"process": 1}
     with pytest.raises(ArgumentError, match=r"several processes \(1, 4242\)"):
-        concatenate([recorded(TraceBuilder()), Trace.from_recording_parts(other)])
+        concatenate([recorded(TraceBuilder()), trace_of(other)])
 
 
 def test_a_closed_trace_is_refused():

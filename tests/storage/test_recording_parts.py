@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import kinetoscope
+import kinetoscope._core as _core
 from kinetoscope import ArgumentError, FormatError, StateError, Trace
 from kinetoscope.collect.recorder.stream import STREAM
-from kinetoscope.storage.recording_parts import clone, cut_steps, cut_time
+from kinetoscope.storage.recording_parts import clone, cut_steps
 from tests.support.recorded import named, profile
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
@@ -67,7 +68,7 @@ def built(path: Path) -> Path:
 
 def test_a_window_has_what_begins_in_it_and_cuts_what_crosses_its_ends(tmp_path: Path) -> None:
     source = built(tmp_path / "x.recording")
-    cut_time(source, tmp_path / "part", 220, 800)
+    _core.cut_recording(str(source), 0, str(tmp_path / "part"), 220, 800)
     with kinetoscope.open(tmp_path / "part") as part:
         spans = part.columns("spans")
         starts = spans["start_ns"].tolist()
@@ -83,20 +84,17 @@ def test_a_window_has_what_begins_in_it_and_cuts_what_crosses_its_ends(tmp_path:
 
 def test_a_window_ends_exclusively_and_keeps_what_ends_with_it(tmp_path: Path) -> None:
     source = built(tmp_path / "x.recording")
-    cut_time(source, tmp_path / "part", 300, 450)
+    _core.cut_recording(str(source), 0, str(tmp_path / "part"), 300, 450)
     with kinetoscope.open(tmp_path / "part") as part:
         assert part.columns("spans")["duration_ns"].tolist() == [150, 50, 50]
         assert part.column("spans", "flags").tolist()[1:] == [0, 0]
-    cut_time(source, tmp_path / "part", 300, 400)
-    with kinetoscope.open(tmp_path / "part") as part:
+    _core.cut_recording(str(source), 0, str(tmp_path / "shorter"), 300, 400)
+    with kinetoscope.open(tmp_path / "shorter") as part:
         assert len(part.columns("spans")) == 2
 
 
-def test_an_empty_window_and_what_is_no_recording_are_refused(tmp_path: Path) -> None:
+def test_steps_that_are_not_there_and_what_is_no_recording_are_refused(tmp_path: Path) -> None:
     source = built(tmp_path / "x.recording")
-    for start, end in ((300, 300), (-1, 20)):
-        with pytest.raises(ArgumentError, match="is empty, or starts before"):
-            cut_time(source, tmp_path / "part", start, end)
     (tmp_path / "text").write_text("no recording")
     with pytest.raises(FormatError, match="not a readable recording"):
         clone(tmp_path / "text", tmp_path / "part")
@@ -163,7 +161,7 @@ def test_a_clone_has_every_session(tmp_path: Path) -> None:
         with profile(samples=False, record_shapes=True):
             negate()
             STREAM.clone(tmp_path / "copy")
-            cut_time(tmp_path / "copy", tmp_path / "inner", session=1)
+            _core.cut_recording(str(tmp_path / "copy"), 1, str(tmp_path / "inner"))
     with kinetoscope.open(tmp_path / "inner") as trace:
         assert len(named(trace, "aten::neg")) == 20
 
@@ -198,17 +196,15 @@ def test_steps_are_cut_out_of_a_ring_that_goes_on(tmp_path: Path, marked: bool) 
 
 
 @pytest.mark.usefixtures("native")
-def test_a_window_has_the_numbers_of_steps_that_an_optimizer_ends(tmp_path: Path) -> None:
+def test_cut_steps_that_an_optimizer_ends_keep_their_numbers(tmp_path: Path) -> None:
     with profile(path=tmp_path / "x.recording", samples=False) as prof:
         train(40)
-    steps = prof.trace.columns("steps")
-    end = int(steps["start_ns"][29] + steps["duration_ns"][29])
-    cut_time(tmp_path / "x.recording", tmp_path / "part", int(steps["start_ns"][20]), end)
+    cut_steps(tmp_path / "x.recording", tmp_path / "part", 20, 30)
     with kinetoscope.open(tmp_path / "part") as part:
         assert numbers(part) == list(range(20, 30))
-        whole, own = prof.trace.columns("steps"), part.columns("steps")
+        recorded, cut = prof.trace.columns("steps"), part.columns("steps")
         # Readings of the clock round to a nanosecond, and the first step begins with the part.
-        assert np.abs(own["duration_ns"] - whole["duration_ns"][20:30]).max() <= 2
+        assert np.abs(cut["duration_ns"] - recorded["duration_ns"][20:30]).max() <= 2
 
 
 @pytest.mark.usefixtures("native")

@@ -27,11 +27,19 @@ from typing import Any
 
 import numpy as np
 
+from kinetoscope.combine.sources import with_rows
 from kinetoscope.model.schema import STORED, SampleState, SampleWait, SpanKind, StorageRole
+from kinetoscope.storage.recording import from_parts
 from kinetoscope.trace import Trace
 
 FUNCTION, BACKWARD, USER = 0, 1, 7
 START_REALTIME_NS = 1_700_000_000_000_000_000
+
+
+def trace_of(parts: dict[str, Any]) -> Trace:
+    """The trace of what `_core.read_recording` returns."""
+    data, rows = from_parts(parts)
+    return with_rows(Trace.of(data), [rows])
 
 
 @dataclass
@@ -416,7 +424,7 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Builds the trace."""
-        trace = Trace.from_recording_parts(self.recording())
+        trace = trace_of(self.recording())
         more = self._beyond_recordings(trace)
         if not more:
             return trace

@@ -18,7 +18,7 @@ from kinetoscope.storage.live_recording import progress
 from kinetoscope.storage.recording import read_recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -56,48 +56,6 @@ def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
         _core.cut_recording(str(path), 0, unfinished, start_ns)
 
 
-def cut_time(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    start_ns: int = 0,
-    end_ns: int | None = None,
-    *,
-    session: int = 0,
-) -> None:
-    """Cut a window of time out of a recording.
-
-    Spans that are open when it starts or ends are cut there, and marked. Records that are not spans (samples, allocations, rows) are in
-    it if they were written in it.
-
-    Args:
-        source: The recording, of any process, that goes on or has ended.
-        target: The new file; it replaces an older one once it is complete.
-        start_ns: When the window starts, in nanoseconds since the session's part of the recording did.
-        end_ns: When it ends, exclusive; None for the end of the recording.
-        session: The number of the session in the recording, from 0.
-
-    Raises:
-        ArgumentError: The window is empty.
-        FormatError: The source is not a recording, or its version is not supported.
-        OSError: A file cannot be read or written.
-    """
-    if start_ns < 0 or (end_ns is not None and end_ns <= start_ns):
-        raise ArgumentError(
-            f"the window from {start_ns} to {end_ns} ns is empty, or starts before the recording"
-        )
-
-    def cut(target_path: str, part: Path) -> None:
-        steps = read_recording(part)[0].columns("steps")
-        # Those that an optimizer ends are counted from the first one whose end is in the window.
-        counted = steps["number"][
-            (steps["source"] != MARKED) & (steps["start_ns"] + steps["duration_ns"] > start_ns)
-        ]
-        first_step = int(counted[0]) if len(counted) else None
-        _core.cut_recording(str(part), 0, target_path, start_ns, end_ns, first_step)
-
-    _cut(source, target, session, cut)
-
-
 def cut_steps(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -120,8 +78,15 @@ def cut_steps(
         FormatError: The source is not a recording, or its version is not supported.
         OSError: A file cannot be read or written.
     """
-
-    def cut(target_path: str, part: Path) -> None:
+    _check(source)
+    target = Path(target)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        unfinished = Path(scratch, target.name)
+        clone, part = Path(f"{unfinished}.whole"), Path(f"{unfinished}.part")
+        _core.clone_recording(str(source), str(clone))
+        # Nothing changes in the part of the session while its steps are read.
+        _core.cut_recording(str(clone), session, str(part))
+        clone.unlink()
         steps = read_recording(part)[0].columns("steps")
         wanted = (steps["number"] >= first) & (steps["number"] < end)
         if not wanted.any():
@@ -129,30 +94,10 @@ def cut_steps(
             there = f"it has steps {numbers.min()} to {numbers.max()}" if len(numbers) else "it has no steps"
             raise ArgumentError(f"{Path(source)} has none of the steps from {first} up to {end}: {there}")
         starts_ns = steps["start_ns"][wanted]
-        ends_ns = starts_ns + steps["duration_ns"][wanted]
+        end_ns = int((starts_ns + steps["duration_ns"][wanted]).max())
         marked = (steps["source"][wanted] == MARKED).any()
         first_step = None if marked else int(steps["number"][wanted].min())
-        _core.cut_recording(str(part), 0, target_path, int(starts_ns.min()), int(ends_ns.max()), first_step)
-
-    _cut(source, target, session, cut)
-
-
-def _cut(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    session: int,
-    cut: Callable[[str, Path], None],
-) -> None:
-    """Call `cut` with the path of the file to make, which then becomes `target`, and with the part of the session, which does not change meanwhile."""
-    _check(source)
-    target = Path(target)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-        unfinished = Path(scratch, target.name)
-        clone, part = Path(f"{unfinished}.whole"), Path(f"{unfinished}.part")
-        _core.clone_recording(str(source), str(clone))
-        _core.cut_recording(str(clone), session, str(part))
-        clone.unlink()
-        cut(str(unfinished), part)
+        _core.cut_recording(str(part), 0, str(unfinished), int(starts_ns.min()), end_ns, first_step)
         unfinished.replace(target)
 
 

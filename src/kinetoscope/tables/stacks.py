@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
@@ -72,24 +73,19 @@ def _frames_whose_file(trace: TraceData, passes: Callable[[str], bool]) -> NDArr
 @derived
 def in_user_code(trace: TraceData) -> NDArray[np.bool_]:
     """Return for each stack whether its last frame is the user's; frames of Python's standard library that torch called are not."""
-    stacks, is_user = trace.columns("stacks"), user_frames(trace)
-    is_standard = _frames_whose_file(trace, _is_standard)
-    found: list[bool] = []
-    for row, (parent, frame) in enumerate(
-        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-    ):
-        mine = frame >= 0 and bool(is_user[frame])
-        if mine and is_standard[frame] and 0 <= parent < row:
-            mine = found[parent]
-        found.append(mine)
-    return np.array(found, dtype=bool)
+    frame = trace.column("stacks", "frame")
+    is_user = np.append(user_frames(trace), False)[frame]
+    is_standard = np.append(_frames_whose_file(trace, _is_standard), False)[frame]
+    # A frame of the standard library is what the frame that called it is; the outermost one is the program.
+    rows = _innermost(trace, ~is_user | ~is_standard)
+    return np.asarray(np.where(rows >= 0, is_user[rows], is_user))
 
 
 @derived
 def user_stacks(trace: TraceData) -> NDArray[np.int32]:
     """Return for each stack the stack whose last frame is the innermost user frame; itself where no frame is one."""
     themselves = np.arange(len(trace.columns("stacks")), dtype=np.int32)
-    return _innermost(trace, in_user_code(trace), themselves)
+    return _innermost_or(trace, in_user_code(trace), themselves)
 
 
 # Libraries that only compute what the program asks for: to a person who looks for a cause, their lines say nothing.
@@ -113,22 +109,20 @@ def library_frames(trace: TraceData) -> NDArray[np.bool_]:
 def program_stacks(trace: TraceData) -> NDArray[np.int32]:
     """The same as `user_stacks` without frames of Python's standard library and of libraries that compute, where others are left."""
     others = np.append(~library_frames(trace), False)[trace.column("stacks", "frame")]
-    return _innermost(trace, in_user_code(trace) & others, user_stacks(trace))
+    return _innermost_or(trace, in_user_code(trace) & others, user_stacks(trace))
 
 
-def _innermost(
+def _innermost(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """For each stack the innermost of the chosen stacks that it begins with, which may be itself; -1 where there is none."""
+    parent = trace.column("stacks", "parent")
+    return _core.nearest_marked(parent, stack_depths(parent), chosen)
+
+
+def _innermost_or(
     trace: TraceData, chosen: NDArray[np.bool_], otherwise: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """For each stack the innermost of the chosen stacks that it begins with; the other one where there is none."""
-    found: list[int] = []
-    for row, (parent, is_chosen) in enumerate(
-        zip(trace.column("stacks", "parent").tolist(), chosen.tolist(), strict=True)
-    ):
-        if is_chosen:
-            found.append(row)
-        else:
-            found.append(found[parent] if 0 <= parent < row else -1)
-    rows = np.array(found, dtype=np.int32)
+    rows = _innermost(trace, chosen)
     return np.where(rows >= 0, rows, otherwise)
 
 
@@ -147,11 +141,7 @@ def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()
     chosen = np.isin(frames["file"], files)
     if functions:
         chosen &= np.isin(frames["function"], [strings.index(one) for one in functions if one in strings])
-    found = np.append(chosen, False)[stacks["frame"]]
-    for row, parent in enumerate(stacks["parent"].tolist()):
-        if 0 <= parent < row:
-            found[row] |= found[parent]
-    return np.asarray(found)
+    return _innermost(trace, np.append(chosen, False)[stacks["frame"]]) >= 0
 
 
 def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = ()) -> NDArray[np.bool_]:
@@ -167,13 +157,8 @@ def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = (
     chosen = _frames_whose_file(trace, lambda path: any(place in f"/{path}" for place in places)) & ~is_user
     if functions:
         chosen &= np.isin(frames["function"], [strings.index(one) for one in functions if one in strings])
-    found: list[bool] = []
-    for row, (parent, frame) in enumerate(
-        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-    ):
-        inherited = 0 <= parent < row and found[parent]
-        found.append(bool(frame >= 0 and (chosen[frame] or (inherited and not is_user[frame]))))
-    return np.array(found, dtype=bool)
+    rows = _innermost(trace, np.append(chosen | is_user, True)[stacks["frame"]])
+    return np.asarray((rows >= 0) & np.append(chosen, False)[np.append(stacks["frame"], -1)[rows]])
 
 
 @derived
@@ -192,21 +177,12 @@ def working_stacks(trace: TraceData) -> NDArray[np.int32]:
         ],
         dtype=bool,
     )
-    found = np.arange(len(stacks), dtype=np.int32)
-    if not enters.any():
-        return found
+    frame, is_called = stacks["frame"], stacks["parent"] >= 0
+    enters_range = np.append(enters, False)[frame] & is_called
     # A context manager of the program's own may do more than enter a range.
-    stays = (enters | ~user_frames(trace)).tolist()
-    inside = [False] * len(stacks)
-    for row, (parent, frame) in enumerate(
-        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-    ):
-        if not 0 <= parent < row or frame < 0:
-            continue
-        inside[row] = bool(enters[frame]) or (inside[parent] and stays[frame])
-        if inside[row]:
-            found[row] = found[parent]
-    return found
+    goes_on = np.append(~user_frames(trace), False)[frame] & is_called
+    rows = _innermost(trace, enters_range | ~goes_on)
+    return _innermost(trace, (rows < 0) | ~enters_range[rows])
 
 
 def is_library_file(file: str) -> bool:

@@ -13,6 +13,22 @@ TIME_UNITS = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0}
 FLOPS_UNITS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
 
 
+def _text_of(time: str) -> property:
+    """The attribute that is one of the times with its unit."""
+    return property(lambda event: time_text(getattr(event, time)), doc=f"`{time}` with its unit.")
+
+
+def _old_name_of(name: str) -> property:
+    """The attribute that is another one under torch's old name, with torch's warning."""
+    old = name.replace("device", "cuda")
+
+    def value(event: object) -> Any:
+        warnings.warn(f"`{old}` is deprecated; use `{name}`.", FutureWarning, stacklevel=2)
+        return getattr(event, name)
+
+    return property(value, doc=f"Old name of `{name}`.")
+
+
 class TimesAsText:
     """Averages and the texts of times, shared by single and averaged events."""
 
@@ -50,66 +66,17 @@ class TimesAsText:
         """Device time of one call, in microseconds."""
         return self.device_time_total / self.count if self.count else 0.0
 
-    @property
-    def cpu_time_str(self) -> str:
-        """`cpu_time` with its unit."""
-        return time_text(self.cpu_time)
-
-    @property
-    def cpu_time_total_str(self) -> str:
-        """`cpu_time_total` with its unit."""
-        return time_text(self.cpu_time_total)
-
-    @property
-    def self_cpu_time_total_str(self) -> str:
-        """`self_cpu_time_total` with its unit."""
-        return time_text(self.self_cpu_time_total)
-
-    @property
-    def device_time_str(self) -> str:
-        """`device_time` with its unit."""
-        return time_text(self.device_time)
-
-    @property
-    def device_time_total_str(self) -> str:
-        """`device_time_total` with its unit."""
-        return time_text(self.device_time_total)
-
-    @property
-    def self_device_time_total_str(self) -> str:
-        """`self_device_time_total` with its unit."""
-        return time_text(self.self_device_time_total)
-
-    @property
-    def cuda_time(self) -> float:
-        """Old name of `device_time`."""
-        return float(self._renamed("cuda_time"))
-
-    @property
-    def cuda_time_total(self) -> float:
-        """Old name of `device_time_total`."""
-        return float(self._renamed("cuda_time_total"))
-
-    @property
-    def self_cuda_time_total(self) -> float:
-        """Old name of `self_device_time_total`."""
-        return float(self._renamed("self_cuda_time_total"))
-
-    @property
-    def cuda_memory_usage(self) -> int:
-        """Old name of `device_memory_usage`."""
-        return int(self._renamed("cuda_memory_usage"))
-
-    @property
-    def self_cuda_memory_usage(self) -> int:
-        """Old name of `self_device_memory_usage`."""
-        return int(self._renamed("self_cuda_memory_usage"))
-
-    def _renamed(self, old: str) -> Any:
-        """Warn as torch does and return the value under its new name."""
-        new = old.replace("cuda", "device")
-        warnings.warn(f"`{old}` is deprecated; use `{new}`.", FutureWarning, stacklevel=3)
-        return getattr(self, new)
+    cpu_time_str = _text_of("cpu_time")
+    cpu_time_total_str = _text_of("cpu_time_total")
+    self_cpu_time_total_str = _text_of("self_cpu_time_total")
+    device_time_str = _text_of("device_time")
+    device_time_total_str = _text_of("device_time_total")
+    self_device_time_total_str = _text_of("self_device_time_total")
+    cuda_time = _old_name_of("device_time")
+    cuda_time_total = _old_name_of("device_time_total")
+    self_cuda_time_total = _old_name_of("self_device_time_total")
+    cuda_memory_usage = _old_name_of("device_memory_usage")
+    self_cuda_memory_usage = _old_name_of("self_device_memory_usage")
 
 
 class EventSums(StoredAttributes, TimesAsText):

@@ -85,24 +85,6 @@ class Trace(TraceData):
         data, rows = read_recording(Path(path))
         return with_rows(cls.of(data), [rows])
 
-    @classmethod
-    def from_recording_parts(cls, recording: Mapping[str, Any], *, path: Path | None = None) -> Self:
-        """Make a trace from what `_core.read_recording` returns.
-
-        Args:
-            recording: The parts of a recording: tables, strings, metadata as JSON texts, and counted losses.
-            path: The file it came from.
-
-        Returns:
-            The trace.
-        """
-        import_aside()
-        from kinetoscope.combine.sources import with_rows
-        from kinetoscope.storage.recording import from_parts
-
-        data, rows = from_parts(recording, path=path)
-        return with_rows(cls.of(data), [rows])
-
     def saved_info(self) -> dict[str, Any]:
         """The metadata that is saved with this trace: its own, the costs from registered formulas, and the text of source lines."""
         import_aside()

@@ -168,24 +168,19 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
     Returns:
         The string table with the missing names added.
     """
-    texts = list(strings)
-    number_of = {text: number for number, text in enumerate(texts)}
+    table = StringTable(list(strings))
     name_of = np.arange(len(strings), dtype=np.int32)
     overload_of = np.zeros(len(strings), dtype=np.int32)
     for row, text in enumerate(strings):
         parts = _WITH_OVERLOAD.fullmatch(text)
         if parts is not None and parts[2] in _overloads(parts[1]):
-            for target, part in ((name_of, parts[1]), (overload_of, parts[2])):
-                number = number_of.setdefault(part, len(texts))
-                if number == len(texts):
-                    texts.append(part)
-                target[row] = number
+            name_of[row], overload_of[row] = table.row(parts[1]), table.row(parts[2])
     spans = tables["spans"]
     # Only for operators: the name of a user's range may look like one with an overload.
     operators = is_operator(spans["kind"])
     spans["overload"] = np.where(operators, overload_of[spans["name"]], np.int32(0))
     spans["name"] = np.where(operators, name_of[spans["name"]], spans["name"])
-    return texts
+    return table.texts
 
 
 def number_threads(tables: Tables) -> None:
