@@ -3,7 +3,7 @@
 The parts of a step add up to its duration exactly. What an operator needs on this machine is the least time for its operations and bytes
 (`tables.costs.attainable`), and what a call costs, with the Python that issues it; the rest of its time is slow, with its cause where one shows. Of an operator
 that a line calls again and again in a step, one call is needed: it could be one on a whole tensor. A step's floor is what it needs and what it must wait for.
-`analyses.account.ledger` adds what findings say, and is what people see.
+`analyses.account.accounts` adds what findings say, and is what people see.
 """
 
 from __future__ import annotations

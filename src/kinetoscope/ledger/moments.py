@@ -79,7 +79,15 @@ class _Layer:
 
 @dataclass(frozen=True, eq=False)
 class Moments(Columnar):
-    """Stretches of time, each of one unit, by its place, and of one category; of: the span or the gap that it belongs to, -1 for none."""
+    """Stretches of time in which a unit of work waits for one thing.
+
+    Attributes:
+        unit: The unit, by its place.
+        category: A `Category`.
+        of: The row of the span or, of `PYTHON`, the row in `gaps` that each belongs to; -1 for none.
+        start_ns: When each begins.
+        time_ns: How long it is.
+    """
 
     unit: Rows
     category: Rows
@@ -143,8 +151,7 @@ def _of_window(trace: TraceData, window: Windows) -> WorkMoments:
     thread = _thread(trace, window)
     stretches = _Stretches(np.arange(len(window.step)), window.start_ns, window.end_ns)
     moments = _moments(_layers(trace, window, thread), stretches)
-    threads = np.full(len(window.step), thread)
-    waited_ns = _processor_waits(trace, window, moments, threads, stretches)
+    waited_ns = _processor_waits(trace, window, moments, thread, stretches)
     return WorkMoments(work, window, thread, moments, waited_ns, {})
 
 
@@ -182,23 +189,21 @@ def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMo
         moments = _moments(_layers_of_requests(trace, window, thread), stretches)
         of_threads.append(moments)
         operators_ns[thread] = int(moments.time_ns[moments.category == Category.OPERATOR].sum())
-        threads = np.full(len(rows), thread)
-        np.add.at(waited_ns, stretches.unit, _processor_waits(trace, window, moments, threads, stretches))
+        np.add.at(waited_ns, stretches.unit, _processor_waits(trace, window, moments, thread, stretches))
     busiest = max(operators_ns, key=lambda thread: operators_ns[thread], default=-1)
     suspended = {cause: time_ns[work.row] for cause, time_ns in suspended_time(trace).items()}
     return WorkMoments(work, window, busiest, Moments.joined(of_threads), waited_ns, suspended)
 
 
 def _processor_waits(
-    trace: TraceData, window: Windows, moments: Moments, threads: Rows, stretches: _Stretches
+    trace: TraceData, window: Windows, moments: Moments, thread: int, stretches: _Stretches
 ) -> Rows:
-    """How long the thread of each stretch had no CPU core at moments that belong to the host."""
-    on_device = window.activity.device is not None
-    elsewhere = (*_WAITS_OF_HOST, *(_OF_DEVICE if on_device else ()))
+    """How long a thread had no CPU core in each stretch, at moments that belong to the host."""
+    elsewhere = _WAITS_OF_HOST if window.activity.device is None else (*_WAITS_OF_HOST, *_OF_DEVICE)
     host = ~np.isin(moments.category, elsewhere)
     ran = Intervals.of(moments.start_ns[host], moments.start_ns[host] + moments.time_ns[host])
     waiting = window.activity.host.waiting
-    return waits_in(trace, threads, ran, waiting, stretches.start_ns, stretches.end_ns)
+    return waits_in(trace, thread, ran, waiting, stretches.start_ns, stretches.end_ns)
 
 
 def _thread(trace: TraceData, window: Windows) -> int:

@@ -87,28 +87,25 @@ def running_thread(trace: TraceData, mine: NDArray[np.bool_]) -> int:
 
 
 def waits_in(
-    trace: TraceData, threads: Rows, parts: Intervals, waiting: Intervals, start_ns: Rows, end_ns: Rows
+    trace: TraceData, thread: int, parts: Intervals, waiting: Intervals, start_ns: Rows, end_ns: Rows
 ) -> Rows:
-    """How long threads had no processor in some parts of windows: such waits are spread evenly over the time in which a thread ran or was ready to run.
+    """How long a thread had no processor in some parts of windows: such waits are spread evenly over the time in which it ran or was ready to run.
 
     Args:
         trace: The trace.
-        threads: The thread of each window, -1 for none.
+        thread: The thread, a row of `threads`; -1 for none.
         parts: When a wait counts.
         waiting: When the process waits for a device, and needs no processor.
         start_ns: When each window begins.
         end_ns: When each ends.
     """
-    found, samples = np.zeros(len(threads), dtype=np.int64), trace.columns("samples")
-    for thread in np.unique(threads[threads >= 0]).tolist():
-        rows, waits = np.flatnonzero(threads == thread), processor_waits(trace, thread)
-        if not waits.known:
-            continue
-        blocked = np.flatnonzero((samples["thread"] == thread) & (samples["state"] == SampleState.BLOCKED))
-        until_ns = samples["time_ns"][blocked].astype(np.int64)
-        away = waiting | Intervals.of(until_ns - samples["period_ns"][blocked], until_ns)
-        start, end = start_ns[rows], end_ns[rows]
-        ready_ns = end - start - away.within(start, end)
-        waited_ns = np.minimum(waits.within(start, end), ready_ns)
-        found[rows] = np.floor(waited_ns * (parts - away).within(start, end) / np.maximum(ready_ns, 1))
-    return found
+    samples, waits = trace.columns("samples"), processor_waits(trace, thread)
+    if thread < 0 or not waits.known:
+        return np.zeros(len(start_ns), dtype=np.int64)
+    blocked = np.flatnonzero((samples["thread"] == thread) & (samples["state"] == SampleState.BLOCKED))
+    until_ns = samples["time_ns"][blocked].astype(np.int64)
+    away = waiting | Intervals.of(until_ns - samples["period_ns"][blocked], until_ns)
+    ready_ns = end_ns - start_ns - away.within(start_ns, end_ns)
+    waited_ns = np.minimum(waits.within(start_ns, end_ns), ready_ns)
+    ran_ns = (parts - away).within(start_ns, end_ns)
+    return np.asarray(np.floor(waited_ns * ran_ns / np.maximum(ready_ns, 1)), dtype=np.int64)
