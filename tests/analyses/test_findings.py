@@ -11,8 +11,8 @@ import kinetoscope
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines, ranked
 from kinetoscope.analyses.loop import Loop, Place
-from kinetoscope.analyses.rules import CAUSES
-from kinetoscope.analyses.rules.ranks import late_finding, uneven_finding
+from kinetoscope.analyses.rules import RULES
+from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
 from kinetoscope.cli import main
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState, SpanKind
@@ -42,7 +42,7 @@ def codes(program, fault):
 @pytest.mark.parametrize("program", PLANTED)
 def test_a_planted_fault_is_named_first(program):
     found, code = codes(program, fault=True), program.partition(":")[0]
-    # How often a thread waits for the global lock depends on what else runs: tests/analyses/rules/test_gil_contention.py has a built trace.
+    # How often a thread waits for the global lock depends on what else runs: tests/analyses/rules/test_cpu_cores.py has a built trace.
     assert found[:1] == [code] or code == "gil-contention", found
 
 
@@ -445,10 +445,11 @@ def test_the_line_to_change_is_the_programs_and_not_that_of_a_library_that_compu
 
 
 def test_what_one_rank_does_is_no_cause_of_what_another_one_does():
-    late = late_finding("rank 3", 3, 20.0, 8)
-    uneven = [uneven_finding(rank, 3e6, 1e6, 10.0, 5) for rank in (3, 4)]
-    assert [one.code for one in ranked([late, uneven[0]])] == ["unbalanced-ranks"]
-    assert [one.code for one in ranked([late, uneven[1]])] == ["straggler-rank", "unbalanced-ranks"]
+    late = straggler_rank.of_job(late_match("rank 3", 3, 20.0, 8), 100)
+    matches = [uneven_match(rank, 3e6, 1e6, 10.0, 5) for rank in (3, 4)]
+    same, another = (unbalanced_ranks.of_job(match, 100) for match in matches)
+    assert [one.code for one in ranked(late + same)] == ["unbalanced-ranks"]
+    assert [one.code for one in ranked(late + another)] == ["straggler-rank", "unbalanced-ranks"]
 
 
 def test_a_recording_without_steps_is_not_said_to_have_any():
@@ -489,13 +490,9 @@ def test_what_a_rule_asks_to_record_is_an_option_of_sessions_and_of_the_command(
 
 
 def test_each_signal_is_one_that_a_rule_asks_for():
-    rules = Path(kinetoscope.__file__).parent / "analyses" / "rules"
-    asked = {
-        name
-        for path in rules.glob("*.py")
-        for name in re.findall(r"CannotTell\([^)]*Signal\.([A-Z_]+)", path.read_text(encoding="utf-8"))
-    }
-    assert asked == {one.name for one in Signal}
+    assert {rule.needs for rule in RULES.values()} - {None} == set(Signal)
+    missing = {one.code: one.signal for one in examine(slow_python().build()).cannot_tell}
+    assert all(RULES[code].needs is signal for code, signal in missing.items())
 
 
 def test_losses_make_every_number_a_lower_bound():
@@ -985,7 +982,8 @@ def test_every_code_is_documented_and_planted():
     # What other programs do to one, what only some processors are slow at, and what requests wait for is in the tests of the rules.
     of_requests = {"event-loop-busy", "executor-wait", "slow-requests"}
     assert documented == planted | of_requests | {"half-precision", "incomplete-trace", "processor-wait"}
-    assert {code for code, causes in CAUSES.items() for code in (code, *causes)} <= documented
+    assert documented == {*RULES, "hot-line"}
+    assert {code for rule in RULES.values() for code in rule.explains} <= documented
 
 
 def test_loading_names_the_line_of_python_that_makes_batches():

@@ -4,7 +4,7 @@ import pytest
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import examine, headline
-from kinetoscope.analyses.hot_lines import CODE, hot_lines
+from kinetoscope.analyses.hot_lines import HOT_LINE, hot_lines
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.display.sentence import plain, sentence
 from kinetoscope.model.schema import SampleState
@@ -29,7 +29,7 @@ def steps(fill, count=8):
 
 
 def found_in(fill):
-    return [one for one in examine(steps(fill)).findings if one.code == CODE]
+    return [one for one in examine(steps(fill)).findings if one.code == HOT_LINE.code]
 
 
 def fresh_zeros(builder, at, line):
@@ -149,7 +149,7 @@ def calls(program, count=8):
     return [
         plain(one.finding)
         for one in examine(builder.know("attainable", RATES).build()).findings
-        if one.code == CODE
+        if one.code == HOT_LINE.code
     ]
 
 
@@ -210,6 +210,6 @@ def test_gains_of_the_account_never_add_up_to_more_than_what_is_above_the_floor(
 
     report = examine(steps(fill))
     (kind,) = report.account.kinds
-    gains = [one.gain_ns for one in report.findings if one.code == CODE]
+    gains = [one.gain_ns for one in report.findings if one.code == HOT_LINE.code]
     assert gains
     assert sum(gains) <= kind.duration_ns - kind.floor_ns

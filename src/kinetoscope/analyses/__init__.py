@@ -2,7 +2,6 @@
 
 __all__ = [
     "account",
-    "finding",
     "findings",
     "flame",
     "health",
@@ -12,6 +11,7 @@ __all__ = [
     "overview",
     "parts",
     "replay",
+    "rule",
     "rule_findings",
     "rules",
     "warm_up",

@@ -25,7 +25,7 @@ from kinetoscope.ledger.ledger import (
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
+from kinetoscope.model.time_spent import CAUSES, ENTRIES, Entry
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, rates_of
 from kinetoscope.tables.host.requests import names_by_time
@@ -68,20 +68,6 @@ ACCOUNT_SCHEMA = Table(
     ),
 )  # fmt: skip
 
-# What findings of these codes say that a program can leave out, in the words of the account: all that have `not_needed`.
-_LEFT_OUT = {
-    "anomaly-detection": Cause.NAN_CHECKS,
-    "double-precision": Cause.DOUBLE,
-    "dtype-conversion": Cause.TYPE,
-    "evaluation-in-step": Cause.EVALUATION,
-    "layout-copy": Cause.LAYOUT,
-    "output-in-step": Cause.OUTPUT,
-    "recomputation-cost": Cause.RUN_AGAIN,
-    "repeated-backward": Cause.SAME_GRAPH,
-    "scalar-read": Cause.READ,
-    "zero-grad-fill": Cause.ZERO_FILL,
-}
-
 
 @derived
 def accounts(trace: TraceData) -> list[ProcessLedger]:
@@ -93,21 +79,17 @@ def accounts(trace: TraceData) -> list[ProcessLedger]:
 
 def _left_out(trace: TraceData) -> LeftOut | None:
     """What findings say that the program can leave out; None for nothing."""
-    claims = [
-        (_LEFT_OUT[one.code], one.not_needed)
-        for one in rule_findings(trace).found
-        if one.not_needed is not None
-    ]
+    claims = [one.not_needed for one in rule_findings(trace).found if one.not_needed is not None]
     if not claims:
         return None
     spans = trace.columns("spans")
     found = LeftOut(np.zeros(len(spans) + 1), np.zeros(len(spans) + 1), np.zeros(len(spans) + 1, np.uint8))
-    for cause, one in claims:
+    for one in claims:
         mark = np.zeros(len(spans), bool)
         mark[one.rows] = True
         inside = np.flatnonzero(_core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0)
         inside = inside[found.part[inside] < one.part]
-        found.part[inside], found.why[inside] = one.part, cause
+        found.part[inside], found.why[inside] = one.part, one.cause
         found.part_of_calls[inside] = one.part if one.calls else 0.0
     return found
 

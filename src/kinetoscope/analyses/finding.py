@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.loop import Place
+from kinetoscope.model.time_spent import Cause
 
 if TYPE_CHECKING:
     from kinetoscope.analyses.loop import Rows
@@ -22,11 +23,13 @@ class NotNeeded:
         rows: Their rows of `spans`, those of backward included.
         part: Which part of their work, from 0 to 1.
         calls: Whether what issues them goes, too; otherwise they are only made cheaper.
+        cause: What the account calls their time.
     """
 
     rows: Rows
     part: float = 1.0
     calls: bool = True
+    cause: Cause = Cause.NONE
 
 
 @dataclass(frozen=True)

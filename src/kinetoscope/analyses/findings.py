@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.analyses.account import account_of, accounts
-from kinetoscope.analyses.hot_lines import CODE as ABOVE_FLOOR
-from kinetoscope.analyses.hot_lines import hot_lines
+from kinetoscope.analyses.hot_lines import HOT_LINE, hot_lines
 from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
 from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
 from kinetoscope.display.printable import printable
@@ -143,13 +142,13 @@ def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
         if one.gain_ns is None:
             bounded.append(one)
             continue
-        most_ns = left_above_ns if one.code == ABOVE_FLOOR else one.gain_ns
+        most_ns = left_above_ns if one.code == HOT_LINE.code else one.gain_ns
         gain_ns = rest_ns = min(one.gain_ns, int(left[mask].sum() + _ROUNDING_NS), most_ns)
         for pieces in (mask & of_none, mask):
             taken_ns = min(float(rest_ns), left[pieces].sum())
             left[pieces] *= 1.0 - taken_ns / max(left[pieces].sum(), 1.0)
             rest_ns -= taken_ns
-        left_above_ns -= gain_ns if one.code == ABOVE_FLOOR else 0
+        left_above_ns -= gain_ns if one.code == HOT_LINE.code else 0
         bounded.append(replace(one, gain_ns=gain_ns))
     return tuple(sorted(bounded, key=lambda one: -(one.gain_ns or 0)))
 

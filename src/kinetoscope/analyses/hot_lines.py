@@ -1,6 +1,6 @@
-"""Lines that take time above the floor of the step for a cause that the program can change, where no rule for findings covers them.
+"""Other lines: they take time above the floor of the step for a cause that the program can change, and no rule for findings covers them.
 
-Source: the account. Threshold: 5 % of step time above what is needed. Time without such a cause is a row of the account, not a finding.
+Time without such a cause is a row of the account, not a finding.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place, usual_kinds, usual_totals
+from kinetoscope.analyses.loop import Loop, Place, usual_kinds, usual_totals
+from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
-from kinetoscope.display.sentence import sentence
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, transform_length
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of_process, wait_of
-from kinetoscope.model import units
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.tables.stacks import stack_depths
@@ -30,10 +29,24 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-LEAST_PERCENT = 5.0
 COVERED = 0.5
 """A line is covered if other findings say of that line how to gain so much of it."""
-CODE = "hot-line"
+HOT_LINE = Rule(
+    "hot-line",
+    "{what}: {share} of {time} above what it needs",
+    "See in the table account what it needs.",
+    finds=(
+        "a line takes time above what it [needs on this machine](account.md), for a cause that the program can change: memory that is new each time, a Fourier "
+        "transform of an awkward length, a gradient that is almost all zeros, a result that is mostly discarded, a constant that is made again, work on indices "
+        "that is done again in a step, [work that has a cheaper way](account.md#work-that-has-a-cheaper-way), a wait; with `--tensor-versions` "
+        "[a result that existed already](account.md#work-whose-result-existed-already), or a fill that is overwritten; needs `--shapes`, and `--memory` for new "
+        "memory. Its gain is a prediction, not a ceiling"
+    ),
+    source="[the account](account.md)",
+    also="above what is needed, where no other finding covers it",
+    least=5.0,
+    is_predicted=True,
+)
 # A call repeats another one if it has so much of what is below it.
 _NEARLY_ALL = 0.85
 _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
@@ -80,27 +93,17 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     if cause == Cause.UNCHANGED and _is_everything(account, rows):
         return None
     gain_ns = _usual_ns(account, rows)
-    share = loop.share(gain_ns)
-    if share < LEAST_PERCENT or (cause == Cause.BLOCKED and loop.machine_is_busy):
+    if loop.share(gain_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
     place, mine = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
-    spans = np.unique(cells.span[mine])
-    spans = spans[spans >= 0][:MOST_ROWS]
     if cause == Cause.BLOCKED and not place:
         return None
-    said, advice = _words(loop, account, cause, place, rows, mine)
-    text, *values = said
-    return Finding(
-        CODE,
-        sentence(f"{text}: {{}} of {loop.unit.time} above what it needs", *values, (share, "%")),
-        advice,
-        share,
-        gain_ns,
-        place,
-        loop.module_of(int(spans[0]) if len(spans) else -1),
-        tuple(spans.tolist()),
-        is_predicted=True,
-    )
+    spans = np.unique(cells.span[mine])
+    spans = spans[spans >= 0]
+    what, words, advice = _words(loop, account, cause, str(place), rows, mine)
+    text, module = HOT_LINE.text.replace("{what}", what), loop.module_of(int(spans[0]) if len(spans) else -1)
+    match = Match(spans, gain_ns, words, place=place, module=module, spans=spans, text=text, advice=advice)
+    return HOT_LINE.finding(loop, match)
 
 
 def _is_everything(account: ProcessLedger, rows: Rows) -> bool:
@@ -132,41 +135,46 @@ def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, 
 
 
 def _words(
-    loop: Loop, account: ProcessLedger, cause: Cause, place: Place, rows: Rows, mine: Rows
-) -> tuple[tuple[Any, ...], str]:
-    """What is said of a cause, as a text with its values, and what to change."""
-    cells, here = account.cells, str(place) or "The program"
+    loop: Loop, account: ProcessLedger, cause: Cause, here: str, rows: Rows, mine: Rows
+) -> tuple[str, dict[str, Any], str]:
+    """What is said of a cause, as a text with its words, and what to change."""
+    cells = account.cells
     largest = int(cells.span[mine[np.argmax(cells.time_ns[mine])]]) if len(mine) else -1
     if cause == Cause.LENGTH:
         length = transform_length(loop.trace, largest)
-        return (
-            (f"{here} transforms signals of length {{}}, which has large prime factors", length),
-            f"Pad or cut them to a length with small prime factors, such as {good_length(length):,} (the argument n= of torch.fft).",
-        )
+        advice = f"Pad or cut them to a length with small prime factors, such as {good_length(length):,} (the argument n= of torch.fft)."
+        text = "{place} transforms signals of length {length}, which has large prime factors"
+        return text, {"length": length}, advice
     if cause == Cause.ZERO_GRADIENT:
         table = table_rows(loop.trace, cells.span[rows])
-        text = f"{here} looks up few rows of a table, whose gradient is almost all zeros"
-        return ((f"{text} ({{}} rows)", table) if table else (text,)), cause.advice
+        text = "{place} looks up few rows of a table, whose gradient is almost all zeros"
+        return f"{text} ({{rows}} rows)" if table else text, {"rows": table}, cause.advice
     if cause == Cause.CONSTANT:
-        times = units.count(max(1, round(loop.per_step(_runs(loop, cells.span[mine])))), "time")
-        return (f"{here} makes the same constant again, {times}{loop.unit.each}",), cause.advice
+        return (
+            "{place} makes the same constant again, {times:time}",
+            {"times": _runs(loop, cells.span[mine])},
+            cause.advice,
+        )
     if cause.does:
-        return (f"{here} {cause.does}",), cause.advice
+        return f"{{place}} {cause.does}", {}, cause.advice
     if cause == Cause.FRESH_MEMORY:
         size = int(loop.trace.column("spans", "bytes_moved")[largest])
         return (
-            f"{here} writes into memory that is new each time, {{}} at once",
-            (size, "bytes"),
-        ), cause.advice
+            "{place} writes into memory that is new each time, {size:bytes} at once",
+            {"size": size},
+            cause.advice,
+        )
     if cause in _REPEATS:
-        return (_repeat(loop, account, cause, here, mine),), cause.advice
+        return *_repeat(loop, account, cause, here, mine), cause.advice
     waits = np.bincount(cells.cause[mine], weights=cells.time_ns[mine])
     what, advice = waiting(wait_of([*Cause][int(np.argmax(waits))]))
     more = OTHER_WAITS if what == "waits" else ""
-    return (f"{loop.unit.subject} {what} in {place.named or here}{more}",), advice
+    return f"{{subject}} {what} in {{named}}{more}", {}, advice
 
 
-def _repeat(loop: Loop, account: ProcessLedger, cause: Cause, here: str, mine: Rows) -> str:
+def _repeat(
+    loop: Loop, account: ProcessLedger, cause: Cause, here: str, mine: Rows
+) -> tuple[str, dict[str, Any]]:
     """What is said of work that repeats other work, with the place of that, too."""
     cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
     of = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
@@ -181,11 +189,13 @@ def _repeat(loop: Loop, account: ProcessLedger, cause: Cause, here: str, mine: R
     while named >= 0 and there >= 0 and depth[there] > depth[named]:
         there = int(parent[there])
     first = str(loop.place_of_stack(there))
+    is_elsewhere = bool(first) and first != here
+    words = {"first": first, "unit": loop.unit.noun}
     if cause == Cause.OVERWRITTEN:
-        by = f"{first} overwrites" if first and first != here else "is overwritten"
-        return f"{here} fills memory that {by} before anything reads it"
-    known = f"that {first} computed before" if first and first != here else "again that it computed before"
-    return f"{here} computes a result {known} in the {loop.unit.noun}"
+        by = "{first} overwrites" if is_elsewhere else "is overwritten"
+        return f"{{place}} fills memory that {by} before anything reads it", words
+    known = "that {first} computed before" if is_elsewhere else "again that it computed before"
+    return f"{{place}} computes a result {known} in the {{unit}}", words
 
 
 def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
-from kinetoscope.analyses.rules import CAUSES, RULES, RULES_OF_REQUESTS
+from kinetoscope.analyses.rules import RULES
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.units_of_work import Unit
 
@@ -39,9 +39,8 @@ class RuleFindings:
 def rule_findings(trace: TraceData) -> RuleFindings:
     """Apply all rules to a trace, once."""
     loop = Loop(trace)
-    rules = (*RULES, *(RULES_OF_REQUESTS if loop.unit is Unit.REQUEST else ()))
-    answers = [tried(rule, loop) for rule in (rules if loop.whole_ns > 0 else ())]
-    results = [one for answer in answers for one in (answer if isinstance(answer, list) else [answer])]
+    rules = [rule for rule in RULES.values() if loop.unit is Unit.REQUEST or not rule.of_requests]
+    results = [one for rule in (rules if loop.whole_ns > 0 else ()) for one in tried(rule, loop) or ()]
     found = ranked([_with_time(loop, one) for one in results if isinstance(one, Finding)])
     return RuleFindings(loop, found, tuple(one for one in results if isinstance(one, CannotTell)))
 
@@ -59,7 +58,7 @@ def tried(rule: Callable[..., Said], *of: Any) -> Said | None:
         return rule(*of)
     except Exception as error:  # noqa: BLE001
         warnings.warn(
-            f"the rule {rule.__name__} failed on this trace ({type(error).__name__}: {error}): please report it",
+            f"the rule {getattr(rule, 'code', '')} failed on this trace ({type(error).__name__}: {error}): please report it",
             RuntimeWarning,
             stacklevel=6,
         )
@@ -78,9 +77,8 @@ def _causes_only(found: list[Finding]) -> list[Finding]:
     def is_explained(one: Finding) -> bool:
         gains: dict[str, int] = {}
         for other in found:
-            if other.code in CAUSES.get(one.code, ()) and (
-                one.rank == other.rank or -1 in (one.rank, other.rank)
-            ):
+            explains = RULES[other.code].explains if other.code in RULES else ()
+            if one.code in explains and (one.rank == other.rank or -1 in (one.rank, other.rank)):
                 gain_ns = other.gain_ns or 0
                 if one.time is not None and other.time is not None:
                     shared = one.time & other.time

@@ -1,28 +1,26 @@
-"""The step waits for communication between ranks that no computation hides.
-
-Sources and thresholds: TraceLens (exposed communication above 5 % of the time, less than 70 % of it overlapped), PyTorch's former
-TensorBoard plugin (10 %). A collective is small below 1 MiB, where NCCL's bandwidth tests show its latency and not its bandwidth.
-"""
+"""Communication between ranks: it is not hidden, it is slow, or it happens more often than needed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.analyses.finding import CannotTell, Finding, Signal
-from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
-from kinetoscope.display.sentence import sentence
+from kinetoscope.analyses.finding import Signal
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.ledger.parts import PARTS
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import PHASE_NAMES, Phase, SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from kinetoscope.analyses.loop import Loop, Rows
+    from kinetoscope.analyses.loop_device import LoopDevice
 
 LEAST_PERCENT = 5.0
 HIDDEN_PERCENT = 70.0
@@ -35,104 +33,216 @@ LEAST_LARGE = 3
 SLOW_GB_PER_S = 5.0
 USUAL_GB_PER_S = 10.0
 """What a bus without links between devices, or a network of 100 Gbit/s, moves."""
+LEAST_AGAIN_BYTES = 1 << 16
+_BACKWARD = PHASE_NAMES[Phase.BACKWARD]
+_SYMPTOMS = ("exposed-communication", "poor-overlap")
 
 
-def exposed_communication(loop: Loop) -> Finding | None:
-    """Find steps that wait for communication which takes longer than the computation that could hide it."""
-    return _exposed(loop, could_overlap=False)
+@Rule(
+    "exposed-communication",
+    "{subject} waits for communication between ranks for {share} of {time}{most}; the device computes for {computed:%}",
+    "Communicate less: more work for each step and rank, gradient accumulation, smaller types; and check whether a rank is late.",
+    finds="communication that takes longer than the computation that could hide it",
+    source="TraceLens",
+    least=LEAST_PERCENT,
+).selects_on
+def exposed_communication(loop: Loop, device: LoopDevice) -> Answer:
+    """Steps that wait for communication which takes longer than the computation that could hide it."""
+    return _exposed(loop, device, could_overlap=False)
 
 
-def poor_overlap(loop: Loop) -> Finding | None:
-    """Find communication that the computation of the step could hide, and does not."""
-    return _exposed(loop, could_overlap=True)
+@Rule(
+    "poor-overlap",
+    (
+        "Communication takes {share} of {time} alone{most}; {hidden:%} of it overlaps with the computation, which is long enough to "
+        "hide it"
+    ),
+    "Start collectives earlier and wait later: gradient buckets during backward, prefetch of sharded parameters, async_op=True.",
+    finds=f"communication that the computation could hide, and less than {HIDDEN_PERCENT:g}% of it is hidden",
+    source="TraceLens",
+    least=LEAST_PERCENT,
+).selects_on
+def poor_overlap(loop: Loop, device: LoopDevice) -> Answer:
+    """Communication that the computation of the step could hide, and does not."""
+    return _exposed(loop, device, could_overlap=True)
 
 
-def small_collectives(loop: Loop) -> Finding | CannotTell | None:
-    """Find many small collectives, of which each costs its latency."""
-    if loop.device is None or exposed_ns(loop) < 0.01 * LEAST_SMALL_PERCENT * loop.whole_ns:
+def _exposed(loop: Loop, device: LoopDevice, *, could_overlap: bool) -> Match | None:
+    """Exposed communication, where the computation of the steps is long enough to hide it or where it is not."""
+    start, end, time_ns = loop.start_ns, loop.end_ns, exposed_ns(loop)
+    moved_ns = int(device.activity.communication.within(start, end).sum())
+    computed_ns = int(device.activity.compute.within(start, end).sum())
+    percent = 100.0 * (moved_ns - time_ns) / max(1, moved_ns)
+    if could_overlap != (moved_ns <= computed_ns and percent < HIDDEN_PERCENT):
+        return None
+    rows, name = _largest(loop, device)
+    calls = device.operators(rows)
+    words = {
+        "most": f", mostly {name}" if name and name != UNKNOWN_CALL else "",
+        "hidden": percent,
+        "computed": loop.share(computed_ns),
+    }
+    place = loop.place_of(int(calls[0]) if len(calls) else -1)
+    return Match(rows, time_ns, words, place=place, module="", spans=rows, time=_alone(device))
+
+
+@Rule(
+    "small-collectives",
+    "{calls:each} collectives{a_step} move less than {limit:bytes} each, {mean:bytes} on average: {share} of {time}",
+    "Put them together: larger buckets (DistributedDataParallel(bucket_cap_mb=...)), coalesced collectives, fewer sharded modules.",
+    finds=f"many collectives of less than {SMALL_BYTES >> 20} MiB",
+    source="NCCL's bandwidth tests: a smaller collective shows its latency, not its bandwidth",
+    also=f"{LEAST_SMALL} a step",
+    least=LEAST_SMALL_PERCENT,
+    needs=Signal.SHAPES,
+    explains=_SYMPTOMS,
+).selects_on
+def small_collectives(loop: Loop, device: LoopDevice) -> Answer:
+    """Many small collectives, of which each costs its latency."""
+    if loop.share(exposed_ns(loop)) < LEAST_SMALL_PERCENT:
         return None
     called = calls_of_loop(loop)
-    if all(one["bytes"] is None for one in called):
-        return CannotTell("small-collectives", Signal.SHAPES) if called else None
-    small = [one for one in called if one["bytes"] is not None and 0 < one["bytes"] < SMALL_BYTES]
-    rows = np.array([one["span"] for one in small], dtype=np.int64)
-    time_ns = loop.typical_sum(rows, np.array([one["exposed_ns"] or 0 for one in small], dtype=np.int64))
-    share = loop.share(time_ns)
-    if loop.per_step(len(small)) < LEAST_SMALL or share < LEAST_SMALL_PERCENT:
+    if all(call["bytes"] is None for call in called):
+        return Signal.SHAPES if called else None
+    small = [call for call in called if 0 < (call["bytes"] or 0) < SMALL_BYTES]
+    if loop.per_step(len(small)) < LEAST_SMALL:
         return None
-    place = loop.by_place(rows)[0][0]
-    return Finding(
-        "small-collectives",
-        sentence(
-            f"{{}} collectives{loop.unit.each} move less than {{}} each, {{}} on average: {{}} of {loop.unit.time}",
-            round(loop.per_step(len(small))),
-            (SMALL_BYTES, "bytes"),
-            (float(np.mean([one["bytes"] for one in small])), "bytes"),
-            (share, "%"),
-        ),
-        "Put them together: larger buckets (DistributedDataParallel(bucket_cap_mb=...)), coalesced collectives, fewer sharded modules.",
-        share,
-        time_ns,
-        place,
-        spans=tuple(rows[:MOST_ROWS].tolist()),
-        time=loop.device.activity.communication - loop.device.activity.compute,
+    mean = float(np.mean([call["bytes"] for call in small]))
+    words = {"calls": len(small), "limit": SMALL_BYTES, "mean": mean}
+    return Match(
+        _rows(small), _exposed_ns(loop, small), words, module="", spans=_rows(small), time=_alone(device)
     )
 
 
-def slow_collectives(loop: Loop) -> Finding | None:
-    """Find a process group in which no large message gets anywhere near what a network, or a bus, moves."""
-    if loop.device is None:
-        return None
+@Rule(
+    "slow-collectives",
+    "Collectives never exceed {rate}: {worst} of {bytes:bytes} takes {transfer:ns}; waiting for them takes {share} of {time}",
+    (
+        "Check what connects the ranks (NCCL_DEBUG=INFO shows the transport: links between devices, network cards, or the host's memory), and whether all ranks "
+        "arrive in time: merge their traces."
+    ),
+    finds=f"no message of {LARGE_BYTES >> 20} MiB or more in a group moves at {SLOW_GB_PER_S:g} GB/s",
+    source=f"a bus without links between devices, or a network of 100 Gbit/s, moves {USUAL_GB_PER_S:g} GB/s",
+    also=f"against {USUAL_GB_PER_S:g} GB/s, {LEAST_LARGE} messages",
+    least_gain=LEAST_PERCENT,
+    explains=_SYMPTOMS,
+).selects_on
+def slow_collectives(loop: Loop, device: LoopDevice) -> Answer:
+    """A process group in which no large message gets anywhere near what a network, or a bus, moves."""
     large: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
-    for one in calls_of_loop(loop):
-        if (one["bytes"] or 0) >= LARGE_BYTES and one["transfer_ns"]:
-            large[one["group"]].append(one)
-    best: tuple[int, float, list[dict[str, Any]]] | None = None
+    for call in calls_of_loop(loop):
+        if (call["bytes"] or 0) >= LARGE_BYTES and call["transfer_ns"]:
+            large[call["group"]].append(call)
+    matches = []
+    # What runs after the last step is no part of it.
+    most_ns = exposed_ns(loop)
     for called in large.values():
         # Of many, the fastest waited for nobody.
-        rate = max(one["bus_gb_per_s"] or one["gb_per_s"] or 0.0 for one in called)
-        rows = np.array([one["span"] for one in called], dtype=np.int64)
-        moved_ns = np.array([one["bytes"] / USUAL_GB_PER_S for one in called])
-        lost = np.array(
-            [max(0.0, (one["exposed_ns"] or 0) - ns) for one, ns in zip(called, moved_ns, strict=True)]
+        rate = max(call["bus_gb_per_s"] or call["gb_per_s"] or 0.0 for call in called)
+        if rate >= SLOW_GB_PER_S or len(called) < LEAST_LARGE:
+            continue
+        lost_ns = [max(0, int((call["exposed_ns"] or 0) - call["bytes"] / USUAL_GB_PER_S)) for call in called]
+        gain_ns = min(loop.typical_sum(_rows(called), np.array(lost_ns, np.int64)), most_ns)
+        worst = max(called, key=lambda call: call["transfer_ns"])
+        words = {"rate": f"{rate:.1f} GB/s", "worst": worst["name"]}
+        words |= {"bytes": worst["bytes"], "transfer": worst["transfer_ns"]}
+        matches.append(
+            Match(
+                _rows(called),
+                min(_exposed_ns(loop, called), most_ns),
+                words,
+                gain_ns=gain_ns,
+                place=loop.place_of(int(worst["span"])),
+                module="",
+                spans=_rows(called),
+                time=_alone(device),
+            )
         )
-        gain_ns = loop.typical_sum(rows, lost.astype(np.int64))
-        if rate < SLOW_GB_PER_S and len(called) >= LEAST_LARGE and (best is None or gain_ns > best[0]):
-            best = gain_ns, rate, called
-    if best is None or loop.share(best[0]) < LEAST_PERCENT:
+    return matches
+
+
+@Rule(
+    "repeated-all-reduce",
+    (
+        "The ranks sum the same gradients {times} times for each step of the optimizer, after each backward{at}: {moved:each_bytes} a step "
+        "beyond a single time, {share} of {time}"
+    ),
+    (
+        "Accumulate on each rank and communicate once: run all but the last backward, with their forward, in `with model.no_sync():` (Accelerate: "
+        "accelerator.accumulate(model); Lightning and Transformers: their gradient accumulation does it)."
+    ),
+    finds="the ranks sum the same gradients several times for one step of the optimizer, as without `no_sync()`",
+    source="torch's documentation of `DistributedDataParallel.no_sync`; counts and bytes are the same on any machine",
+    also=f"twice, {LEAST_AGAIN_BYTES >> 10} KiB a step",
+    explains=_SYMPTOMS,
+).selects
+def repeated_all_reduce(loop: Loop) -> Answer:
+    """Buckets of gradients that several backward passes before one step of the optimizer reduce."""
+    called = [
+        call for call in calls_of_loop(loop) if call["name"] == "all_reduce" and call["phase"] == _BACKWARD
+    ]
+    called = [call for call in called if (call["bytes"] or 0) > 0]
+    if not called or len(loop.optimizer_ranges) == 0:
         return None
-    gain_ns, rate, called = best
-    longest = max(called, key=lambda one: one["transfer_ns"])
-    rows = np.array([one["span"] for one in called], dtype=np.int64)
-    # What runs after the last step is no part of it.
-    whole_ns = exposed_ns(loop)
-    each_ns = np.array([one["exposed_ns"] or 0 for one in called], dtype=np.int64)
-    time_ns, gain_ns = min(loop.typical_sum(rows, each_ns), whole_ns), min(gain_ns, whole_ns)
-    return Finding(
-        "slow-collectives",
-        sentence(
-            f"No large message of a collective moves at more than {rate:.1f} GB/s: {longest['name']} of {{}} takes {{}}; waiting for these takes {{}} of {loop.unit.time}",
-            (longest["bytes"], "bytes"),
-            (longest["transfer_ns"], "ns"),
-            (loop.share(time_ns), "%"),
-        ),
-        "Check what connects the ranks (NCCL_DEBUG=INFO shows the transport: links between devices, network cards, or the host's memory), and whether all ranks "
-        "arrive in time: merge their traces.",
-        loop.share(time_ns),
-        gain_ns,
-        loop.place_of(int(longest["span"])),
-        spans=tuple(rows[:MOST_ROWS].tolist()),
-        time=loop.device.activity.communication - loop.device.activity.compute,
+    spans, rows = loop.trace.columns("spans"), _rows(called)
+    ends = np.sort(spans["start_ns"][loop.optimizer_ranges] + spans["duration_ns"][loop.optimizer_ranges])
+    bucket = [(call["group"], call["bytes"], call["rank"]) for call in called]
+    names = {key: number for number, key in enumerate(dict.fromkeys(bucket))}
+    start = spans["start_ns"][rows]
+    update, number = np.searchsorted(ends, start), np.array([names[key] for key in bucket])
+    each, first = np.unique(
+        np.stack((update, number, _passes(loop, start)), axis=1), axis=0, return_index=True
     )
+    same, needed, times = np.unique(each[:, :2], axis=0, return_index=True, return_counts=True)
+    # What comes after the last step of an optimizer is not complete.
+    most = np.zeros(len(ends), dtype=np.int64)
+    complete = same[:, 0] < len(ends)
+    np.maximum.at(most, same[complete, 0], times[complete])
+    usual = int(np.median(most[most > 0])) if (most > 0).any() else 0
+    # The first pass of each bucket is needed.
+    again = [called[at] for at in np.setdiff1d(first, first[needed]).tolist()]
+    moved = sum(call["bytes"] for call in again)
+    if usual < 2 or loop.per_step(moved) < LEAST_AGAIN_BYTES:
+        return None
+    place = loop.place_of_stack(int(spans["own_stack"][again[0]["span"]]))
+    module = loop.module_of(int(again[0]["span"]))
+    return Match(
+        _rows(again), _waited_ns(loop, again), {"times": usual, "moved": moved}, place=place, module=module
+    )
+
+
+def _passes(loop: Loop, time_ns: Rows) -> Rows:
+    """A number of the backward pass at each of some moments: a new one begins with the first backward function after forward."""
+    spans = loop.trace.columns("spans")
+    forward = loop.outermost & (spans["phase"] == Phase.FORWARD) & (spans["sequence"] >= 0) & ~loop.of_torch
+    of_process = loop.trace.column("threads", "process_row")[spans["thread"]] == loop.process
+    forward_ns = np.sort(spans["start_ns"][forward & of_process])
+    backward_ns = np.sort(spans["start_ns"][(spans["kind"] == SpanKind.BACKWARD) & of_process])
+    before = np.append(np.searchsorted(forward_ns, backward_ns), -1)
+    return np.asarray(before[np.searchsorted(backward_ns, time_ns, side="right") - 1], dtype=np.int64)
+
+
+def _waited_ns(loop: Loop, called: list[dict[str, Any]]) -> int:
+    """How long the steps wait for some calls: where no computation of a device hides them, or no operator of the host."""
+    if loop.device is not None:
+        return _exposed_ns(loop, called)
+    known = [
+        call for call in called if call["transfer_start_ns"] is not None and call["transfer_ns"] is not None
+    ]
+    start = np.array([call["transfer_start_ns"] for call in known], dtype=np.int64)
+    end = start + np.array([call["transfer_ns"] for call in known], dtype=np.int64)
+    spans = loop.trace.columns("spans")
+    work = loop.outermost_rows[spans["thread"][loop.outermost_rows] == loop.thread]
+    begin = spans["start_ns"][work]
+    moments = Intervals.of(start, end) - Intervals.of(begin, begin + spans["duration_ns"][work])
+    return loop.typical_at(loop.start_ns, moments.within(loop.start_ns, loop.end_ns))
 
 
 def calls_of_loop(loop: Loop) -> list[dict[str, Any]]:
     """The rows of `collectives` in the steps of the loop's process."""
-    rows = loop.collectives
-    owner = loop.trace.column("threads", "process_row")[loop.trace.column("spans", "thread")]
-    inside = loop.in_steps(np.array([one["span"] for one in rows], dtype=np.int64))
-    mine = [owner[one["span"]] == loop.process for one in rows]
-    return [one for one, is_inside, is_mine in zip(rows, inside, mine, strict=True) if is_inside and is_mine]
+    called, rows = loop.collectives, _rows(loop.collectives)
+    is_inside = loop.in_steps(rows) & loop.of_process(rows)
+    return [call for call, inside in zip(called, is_inside.tolist(), strict=True) if inside]
 
 
 def exposed_ns(loop: Loop) -> int:
@@ -140,92 +250,33 @@ def exposed_ns(loop: Loop) -> int:
     return 0 if loop.time is None else loop.time.parts_ns[PARTS.index("communication_ns")]
 
 
-def _exposed(loop: Loop, *, could_overlap: bool) -> Finding | None:
-    """Find exposed communication, where the computation of the steps is long enough to hide it or where it is not."""
-    device = loop.device
-    if device is None:
-        return None
-    time_ns = exposed_ns(loop)
-    share = loop.share(time_ns)
-    start, end = loop.start_ns, loop.end_ns
-    moved = device.activity.communication.within(start, end)
-    hidden = int(moved.sum()) - time_ns
-    computed = int(device.activity.compute.within(start, end).sum())
-    percent = 100.0 * hidden / max(1, int(moved.sum()))
-    if share < LEAST_PERCENT or could_overlap != (moved.sum() <= computed and percent < HIDDEN_PERCENT):
-        return None
-    rows, name = _largest(loop)
-    most = f", mostly {name}" if name and name != UNKNOWN_CALL else ""
-    calls = device.operators(rows)
-    place, spans = loop.place_of(int(calls[0]) if len(calls) else -1), tuple(rows[:MOST_ROWS].tolist())
-    time = device.activity.communication - device.activity.compute
-    if not could_overlap:
-        name = "" if name == UNKNOWN_CALL else name
-        return replace(
-            exposed_finding(share, name, (), loop.share(computed), time_ns, place, spans), time=time
-        )
-    return Finding(
-        "poor-overlap",
-        sentence(
-            f"Communication takes {{}} of {loop.unit.time} alone{most}; {{}} of it overlaps with the computation, which is long enough to hide it",
-            (share, "%"),
-            (percent, "%"),
-        ),
-        "Start collectives earlier and wait later: gradient buckets during backward, prefetch of sharded parameters, async_op=True.",
-        share,
-        time_ns,
-        place,
-        spans=spans,
-        time=time,
-    )
+def _rows(called: list[dict[str, Any]]) -> Rows:
+    """The spans of some calls."""
+    return np.array([call["span"] for call in called], dtype=np.int64)
 
 
-def exposed_finding(
-    share: float,
-    most: str,
-    values: tuple[tuple[float, str], ...],
-    computed: float,
-    time_ns: int,
-    place: Place | None = None,
-    spans: tuple[int, ...] = (),
-) -> Finding:
-    """The finding that steps wait for communication; `most` names what most of it is, if that is known, with `values` in its places."""
-    mostly = f", mostly {most}" if most else ""
-    return Finding(
-        "exposed-communication",
-        sentence(
-            f"The loop waits for communication between ranks for {{}} of step time{mostly}; the device computes for {{}}",
-            (share, "%"),
-            *values,
-            (computed, "%"),
-        ),
-        "Communicate less: more work for each step and rank, gradient accumulation, smaller types; and check whether a rank is late.",
-        share,
-        time_ns,
-        place or Place(),
-        spans=spans,
-    )
+def _exposed_ns(loop: Loop, called: list[dict[str, Any]]) -> int:
+    """How long the steps usually wait for some calls that nothing hides."""
+    each_ns = np.array([call["exposed_ns"] or 0 for call in called], dtype=np.int64)
+    return loop.typical_sum(_rows(called), each_ns)
 
 
-def _largest(loop: Loop) -> tuple[NDArray[np.int64], str]:
+def _alone(device: LoopDevice) -> Intervals:
+    """When a device communicates and does not compute."""
+    return device.activity.communication - device.activity.compute
+
+
+def _largest(loop: Loop, device: LoopDevice) -> tuple[NDArray[np.int64], str]:
     """The communication kernels that ran alone for longest, and the collective that most of this time belongs to."""
-    device, spans = loop.device, loop.trace.columns("spans")
-    if device is None:
-        return np.zeros(0, dtype=np.int64), ""
-    rows = device.rows[
-        (device.category == WorkCategory.COMMUNICATION) & (spans["kind"][device.rows] == SpanKind.KERNEL)
-    ]
+    spans = loop.trace.columns("spans")
+    is_kernel = spans["kind"][device.rows] == SpanKind.KERNEL
+    rows = device.rows[(device.category == WorkCategory.COMMUNICATION) & is_kernel]
     start = spans["start_ns"][rows]
-    alone = (device.activity.communication - device.activity.compute).within(
-        start, start + spans["duration_ns"][rows]
-    )
-    called = calls_of_loop(loop)
-    names = sorted({one["name"] for one in called})
+    alone_ns = _alone(device).within(start, start + spans["duration_ns"][rows])
+    rows, called = rows[np.argsort(-alone_ns, kind="stable")], calls_of_loop(loop)
+    names = sorted({call["name"] for call in called})
     if not names:
-        return rows[np.argsort(-alone, kind="stable")], ""
-    sums = _core.group_sums(
-        np.array([names.index(one["name"]) for one in called], dtype=np.int32),
-        len(names),
-        np.array([one["exposed_ns"] or 0 for one in called], dtype=np.int64),
-    )
-    return rows[np.argsort(-alone, kind="stable")], names[int(np.argmax(sums))]
+        return rows, ""
+    group = np.array([names.index(call["name"]) for call in called], dtype=np.int32)
+    each_ns = np.array([call["exposed_ns"] or 0 for call in called], dtype=np.int64)
+    return rows, names[int(np.argmax(_core.group_sums(group, len(names), each_ns)))]

@@ -1,7 +1,6 @@
-"""torch.compile compiles again while the program trains, gives a function up, or cuts its graph into pieces.
+"""torch.compile: what it compiles again while the program trains, gives up, or cuts into pieces.
 
-Compiling shows as ranges of TorchDynamo; where it breaks a graph, it makes a function for the rest, whose name says where. No public
-threshold: any break, any function given up, and compiling in any step but the first for 1 % of step time.
+Compiling shows as ranges of TorchDynamo; where it breaks a graph, it makes a function for the rest, whose name says where.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.finding import CannotTell, Finding, Signal
-from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
-from kinetoscope.display.sentence import sentence
+from kinetoscope.analyses.finding import Signal
+from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model import units
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT
 from kinetoscope.model.hierarchy import lies_in
@@ -25,7 +24,8 @@ from kinetoscope.tables.stacks import is_library_file, stacks_with
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEAST_PERCENT = 1.0
+    from kinetoscope.analyses.loop import Loop
+
 LEAST_SKIPPED_PERCENT = 5.0
 _COMPILER = "torch/_dynamo/"
 _LOOKUPS = ("TorchDynamo Cache Lookup", "Pregraph bytecode")
@@ -39,58 +39,52 @@ _GUARDED_LINE = re.compile(r"\s+# .*# (?P<file>\S+):(?P<line>\d+) in (?P<functio
 _STACK_LINE = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
 _NUMBERS = re.compile(r"\d[\d.]*")
 _LONGEST_REASON = 160
-
-
-def recompiles(loop: Loop) -> Finding | None:
-    """Find steps after the first in which something is compiled."""
-    late = _late_compilations(loop)
-    time_ns = loop.total_ns(late)
-    share = loop.share(time_ns)
-    if len(late) == 0 or share < LEAST_PERCENT:
-        return None
-    again = [
-        one
-        for one in compiling.compiles(loop.trace).to_pylist()
-        if one["reason"] and one["span"] is not None and one["span"] in set(late.tolist())
-    ]
-    # A graph of backward is compiled for a function that counts already, or by a compilation in the first step.
-    count = units.count(loop.late_compilations or len(late), "time")
-    if not again:
-        place = _caller(loop, int(late[0]))
-        text = f"torch.compile compiles {count} after the first step{f', first at {place}' if place else ''}"
-        advice = _SAME
-    else:
-        guards = [(_Guard(one), int(one["span"])) for one in again]
-        spent: Counter[str] = Counter()
-        for guard, _ in guards:
-            spent[guard.key] += guard.duration_ns
-        worst = spent.most_common(1)[0][0]
-        guard, span = next((one, span) for one, span in guards if one.key == worst)
-        place, advice, what = guard.place, guard.advice, f"{guard.function} ({guard.place})"
-        if is_library_file(place.file):
-            # A module that PyTorch itself defines is compiled in a function of the compiler's.
-            place = _caller(loop, span) or place
-            what = f"at {place}"
-        text = f"torch.compile compiles {count} after the first step, mostly {what}, whose guard fails: {guard.text}"
-    return Finding(
-        "recompiles",
-        sentence(_braceless(text) + f"; {{}} of {loop.unit.time}", (share, "%")),
-        advice,
-        share,
-        time_ns,
-        place,
-        spans=tuple(late[:MOST_ROWS].tolist()),
-    )
-
-
-_UNBREAK = (
-    "Move what cannot be compiled (print, .item(), branches on values of tensors, unsupported calls) out of the function, and compile "
-    "with fullgraph=True, so that a break is an error."
-)
 _SAME = (
     "Keep shapes and Python values equal, mark sizes that change with torch._dynamo.mark_dynamic, and see TORCH_LOGS=recompiles for the "
     "reasons."
 )
+
+
+@Rule(
+    "recompiles",
+    "torch.compile compiles {count} after the first step, mostly {function}, whose guard fails: {guard}; {share} of {time}",
+    _SAME,
+    finds="`torch.compile` compiles after the first step, and which guard fails",
+    source="no public threshold",
+    least=1.0,
+    explains=("step-outlier",),
+    of_kinds=False,
+).selects
+def recompiles(loop: Loop) -> Answer:
+    """Compilations in steps after the first."""
+    rows = _compilations(loop)
+    late = rows[loop.step_of(rows) >= loop.first_warm_step]
+    if len(late) == 0:
+        return None
+    # A graph of backward is compiled for a function that counts already, or by a compilation in the first step.
+    words = {"count": units.count(loop.late_compilations or len(late), "time")}
+    known = compiling.compiles(loop.trace).to_pylist()
+    again = [
+        (_Guard(row), int(row["span"]))
+        for row in known
+        if row["reason"] and row["span"] in set(late.tolist())
+    ]
+    if not again:
+        text = "torch.compile compiles {count} after the first step{first}; {share} of {time}"
+        place = _caller(loop, int(late[0]))
+        words["first"] = f", first at {place}" if place else ""
+        return Match(late, loop.total_ns(late), words, place=place, module="", text=text)
+    spent: Counter[str] = Counter()
+    for guard, _ in again:
+        spent[guard.key] += guard.duration_ns
+    guard, span = next(pair for pair in again if pair[0].key == spent.most_common(1)[0][0])
+    place = guard.place
+    words |= {"function": f"{guard.function} ({place})", "guard": guard.text}
+    if is_library_file(place.file):
+        # A module that PyTorch itself defines is compiled in a function of the compiler's.
+        place = _caller(loop, span) or place
+        words["function"] = f"at {place}"
+    return Match(late, loop.total_ns(late), words, place=place, module="", advice=guard.advice)
 
 
 class _Guard:
@@ -130,36 +124,50 @@ class _Guard:
         return _SAME
 
 
-def recompile_limit(loop: Loop) -> Finding | None:
-    """Find functions that torch.compile has compiled so often that it has given them up."""
+@Rule(
+    "recompile-limit",
+    (
+        "torch.compile has given up {function}{often}: the recompile limit is reached, and new inputs run it uncompiled{guard}; what runs uncompiled takes "
+        "{eager:%} of {time}, compiling it again took {compiling:%}"
+    ),
+    "A higher torch._dynamo.config.recompile_limit helps only where the variants are few.",
+    finds="`torch.compile` has compiled a function so often that it gives it up; which guard failed last",
+    source="torch's own limit",
+    also="any function",
+    explains=("first-step", "recompiles"),
+    of_kinds=False,
+).selects
+def recompile_limit(loop: Loop) -> Answer:
+    """Functions that torch.compile has compiled so often that it has given them up."""
     compiled, given_up = _given_up(loop)
     if not given_up:
         return None
     last = _Guard(_with_function(given_up[-1], compiled))
     time_ns, rows = _eager_ns(loop, last.place, last.function)
     compiling_ns = loop.total_ns(_compilations_again(loop))
-    share = loop.share(time_ns)
     frame, _, times = (given_up[-1]["compile_id"] or "").partition("/")
-    often = f" after {units.count(int(times), 'compilation')}" if times.isdigit() else ""
-    others = len({one["compile_id"].partition("/")[0] for one in given_up if one["compile_id"]} - {frame})
-    text = (
-        f"torch.compile has given up {last.function}{f' ({last.place})' if last.place else ''}{f' and {others} more' if others else ''}{often}: "
-        f"the recompile limit is reached, and new inputs run it uncompiled{f' (the last guard that failed: {last.text})' if last.text else ''}"
+    more = len({row["compile_id"].partition("/")[0] for row in given_up if row["compile_id"]} - {frame})
+    where = f" ({last.place})" if last.place else ""
+    words = {
+        "function": f"{last.function}{where}{f' and {more} more' if more else ''}",
+        "often": f" after {units.count(int(times), 'compilation')}" if times.isdigit() else "",
+        "guard": f" (the last guard that failed: {last.text})" if last.text else "",
+        "eager": loop.share(time_ns),
+        "compiling": loop.share(compiling_ns),
+    }
+    advice = (
+        f"{last.advice} A higher torch._dynamo.config.recompile_limit helps only where the variants are few."
     )
-    return Finding(
-        "recompile-limit",
-        sentence(
-            _braceless(text)
-            + f"; what runs uncompiled takes {{}} of {loop.unit.time}, compiling it again took {{}}",
-            (share, "%"),
-            (loop.share(compiling_ns), "%"),
-        ),
-        f"{last.advice} A higher torch._dynamo.config.recompile_limit helps only where the variants are few.",
-        loop.share(time_ns + compiling_ns),
-        # What compiled code would gain is not known.
-        compiling_ns,
-        last.place,
-        spans=tuple(rows[:MOST_ROWS].tolist()),
+    # What compiled code would gain is not known.
+    return Match(
+        rows,
+        time_ns + compiling_ns,
+        words,
+        gain_ns=compiling_ns,
+        place=last.place,
+        module="",
+        spans=rows,
+        advice=advice,
     )
 
 
@@ -204,121 +212,106 @@ def _eager_ns(loop: Loop, place: Place, function: str) -> tuple[int, NDArray[np.
     return loop.cost_ns(rows), rows
 
 
-def graph_breaks(loop: Loop) -> Finding | CannotTell | None:
-    """Find functions that torch.compile compiles in pieces."""
+@Rule(
+    "graph-breaks",
+    "torch.compile breaks its graphs in {places}, such as {named}: {reason}; {pass:each_ns}{a_step} pass between the parts",
+    (
+        "Move what cannot be compiled (print, .item(), branches on values of tensors, unsupported calls) out of the function, and compile with "
+        "fullgraph=True, so that a break is an error."
+    ),
+    finds=(
+        "`torch.compile` cuts a function into several graphs, at which line and why, and the time between the graphs; or it does not compile the function at "
+        "all"
+    ),
+    source="no public threshold",
+    also=f"any break; {LEAST_SKIPPED_PERCENT:g}% of step time",
+    needs=Signal.STACKS,
+    of_kinds=False,
+).selects
+def graph_breaks(loop: Loop) -> Answer:
+    """Functions that torch.compile compiles in pieces, by its own reasons where the trace has them."""
     regions = loop.ranges_and_operators_named(f"{COMPILED_REGION}: ")
     passed = compiling.break_passages(loop.trace)
-    rows = np.flatnonzero(np.isin(passed.span, regions))
-    if len(rows):
-        return _known_breaks(loop, regions, passed.row[rows], passed.span[rows], passed.time_ns[rows])
-    if skipped := _skipped(loop):
-        return skipped
-    return _breaks_by_names(loop, regions) if len(regions) else None
-
-
-def _skipped(loop: Loop) -> Finding | None:
-    """The finding that a function could not be compiled at all, as with a break inside a loop; that of the one that takes longest."""
-    own = loop.trace.columns("graph_breaks")
-    mine = np.flatnonzero((own["skipped"] > 0) & (own["process_row"] == loop.process)).tolist()
-    best: Finding | None = None
-    for row in mine:
-        file, line, function = own["file"][row], int(own["line"][row]), own["function"][row]
-        reason = (own["reason"][row].splitlines() or [""])[0][:_LONGEST_REASON]
-        if is_library_file(file) or RECOMPILE_LIMIT.search(own["reason"][row]):
-            continue
-        place = Place(file, line, function, line)
-        time_ns, rows = _eager_ns(loop, place, function)
-        share = loop.share(time_ns)
-        if share < LEAST_SKIPPED_PERCENT or (best is not None and best.share_percent >= share):
-            continue
-        best = Finding(
-            "graph-breaks",
-            sentence(
-                _braceless(
-                    f"torch.compile does not compile {function} ({place}): {reason}; uncompiled, it takes "
-                )
-                + f"{{}} of {loop.unit.time}",
-                (share, "%"),
-            ),
-            _UNBREAK,
-            share,
-            # What compiled code would gain is not known.
-            None,
-            place,
-            spans=tuple(rows[:MOST_ROWS].tolist()),
-        )
-    return best
-
-
-def _known_breaks(
-    loop: Loop,
-    regions: NDArray[np.int64],
-    row: NDArray[np.int64],
-    span: NDArray[np.int64],
-    time_ns: NDArray[np.int64],
-) -> Finding:
-    """The finding where torch said why it broke graphs; that of the break that takes longest."""
-    own = loop.trace.columns("graph_breaks")
-    time_of = np.bincount(row, weights=time_ns, minlength=len(own))
-    worst = int(np.argmax(time_of))
-    lines = {(own["file"][one], int(own["line"][one])) for one in np.unique(row).tolist()}
-    line = int(own["line"][worst])
-    place = Place(own["file"][worst], line, own["function"][worst], line)
-    reason = (own["reason"][worst].splitlines() or [""])[0][:_LONGEST_REASON]
+    mine = np.flatnonzero(np.isin(passed.span, regions))
+    if len(mine) == 0:
+        return _skipped(loop) or _breaks_by_names(loop, regions)
+    row, span, time_ns = passed.row[mine], passed.span[mine], passed.time_ns[mine]
+    table = loop.trace.columns("graph_breaks")
+    worst = int(np.argmax(np.bincount(row, weights=time_ns, minlength=len(table))))
+    lines = {(table["file"][one], int(table["line"][one])) for one in np.unique(row).tolist()}
     usual_ns = loop.typical_sum(span, time_ns)
-    text = f"torch.compile breaks its graphs in {units.count(len(lines), 'place')}, such as {place.named}: {reason}"
-    return Finding(
-        "graph-breaks",
-        sentence(
-            _braceless(text) + f"; {{}}{loop.unit.each} pass between the parts",
-            (loop.per_step(usual_ns), "ns"),
-        ),
-        _UNBREAK,
-        loop.share(usual_ns),
-        usual_ns,
-        place,
-        spans=tuple(span[row == worst][:MOST_ROWS].tolist()),
-    )
+    words = {
+        "places": units.count(len(lines), "place"),
+        "reason": _first_line(table["reason"][worst]),
+        "pass": usual_ns,
+    }
+    return Match(span[row == worst], usual_ns, words, place=_place_of_break(loop, worst), module="")
 
 
-def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Finding | CannotTell | None:
-    """The finding by the names of functions on stacks, in a trace without torch's reasons."""
+def _first_line(reason: str) -> str:
+    """The first line of torch's reason, as long as a sentence bears."""
+    return (reason.splitlines() or [""])[0][:_LONGEST_REASON]
+
+
+def _place_of_break(loop: Loop, row: int) -> Place:
+    """The line of a row of `graph_breaks`."""
+    table = loop.trace.columns("graph_breaks")
+    line = int(table["line"][row])
+    return Place(table["file"][row], line, table["function"][row], line)
+
+
+def _skipped(loop: Loop) -> list[Match]:
+    """Functions that could not be compiled at all, as with a break inside a loop."""
+    table = loop.trace.columns("graph_breaks")
+    skipped = np.flatnonzero((table["skipped"] > 0) & (table["process_row"] == loop.process)).tolist()
+    matches = []
+    for row in skipped:
+        place, reason = _place_of_break(loop, row), table["reason"][row]
+        if is_library_file(place.file) or RECOMPILE_LIMIT.search(reason):
+            continue
+        time_ns, rows = _eager_ns(loop, place, place.function)
+        if loop.share(time_ns) < LEAST_SKIPPED_PERCENT:
+            continue
+        text = "torch.compile does not compile {named}: {reason}; uncompiled, it takes {share} of {time}"
+        words = {"reason": _first_line(reason)}
+        # What compiled code would gain is not known.
+        matches.append(
+            Match(rows, time_ns, words, gain_ns=None, place=place, module="", spans=rows, text=text)
+        )
+    return sorted(matches, key=lambda match: -match.time_ns)[:1]
+
+
+def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
+    """Breaks by the names of functions on stacks, in a trace without torch's reasons."""
     trace, strings = loop.trace, loop.trace.strings
     frames = trace.columns("frames")
     breaks: dict[tuple[str, int], str] = {}
     for function, file in zip(frames["function"].tolist(), frames["file"].tolist(), strict=True):
-        if found := _RESUMED.match(strings[function].rpartition(".")[2]):
-            breaks[found[1], int(found[2])] = strings[file]
+        if resumed := _RESUMED.match(strings[function].rpartition(".")[2]):
+            breaks[resumed[1], int(resumed[2])] = strings[file]
     if len(frames) == 0:
-        pieces = {
-            found[1]
-            for one in np.unique(trace.column("spans", "name")[regions]).tolist()
-            if (found := _REGION.match(strings[one]))
-        }
-        return CannotTell("graph-breaks", Signal.STACKS) if len(pieces) > 1 else None
-    if not breaks:
+        names = [strings[name] for name in np.unique(trace.column("spans", "name")[regions]).tolist()]
+        pieces = {piece[1] for name in names if (piece := _REGION.match(name))}
+        return Signal.STACKS if len(pieces) > 1 else None
+    if not breaks or len(regions) == 0:
         return None
-    lookups = loop.ranges_and_operators_named(*_LOOKUPS)
     (function, line), file = min(breaks.items())
+    lookups_ns = loop.typical_ns(loop.ranges_and_operators_named(*_LOOKUPS))
+    words = {"places": units.count(len(breaks), "place"), "regions": len(regions)}
+    text = "torch.compile breaks its graphs in {places}, such as {named}, and runs {regions:compiled region}"
+    advice = "Find the reasons with TORCH_LOGS=graph_breaks or fullgraph=True: print, .item(), data-dependent branches, unsupported calls."
     place = Place(file, line, function, line)
-    return Finding(
-        "graph-breaks",
-        sentence(
-            f"torch.compile breaks its graphs in {units.count(len(breaks), 'place')}, such as {function} ({place}), and runs "
-            f"{loop.counted(len(regions), 'compiled region')}",
-        ),
-        "Find the reasons with TORCH_LOGS=graph_breaks or fullgraph=True: print, .item(), data-dependent branches, unsupported calls.",
-        loop.share(loop.typical_ns(lookups)),
-        None,
-        place,
-        spans=tuple(regions[:MOST_ROWS].tolist()),
+    return Match(
+        regions,
+        lookups_ns,
+        words,
+        gain_ns=None,
+        place=place,
+        module="",
+        spans=regions,
+        text=text,
+        advice=advice,
     )
-
-
-def _late_compilations(loop: Loop) -> NDArray[np.int64]:
-    """Rows of the ranges of compilations after the first step."""
-    rows = _compilations(loop)
-    return rows[loop.step_of(rows) >= loop.first_warm_step]
 
 
 def _compilations_again(loop: Loop) -> NDArray[np.int64]:
@@ -336,11 +329,6 @@ def _compilations(loop: Loop) -> NDArray[np.int64]:
     thread = loop.trace.column("spans", "thread")[rows]
     mine = loop.trace.column("threads", "process_row")[thread] == loop.process
     return np.asarray(rows[mine & loop.in_steps(rows)])
-
-
-def _braceless(text: str) -> str:
-    """A text in which no braces can be taken for the place of a number."""
-    return text.replace("{}", "{ }")
 
 
 def _caller(loop: Loop, row: int) -> Place:

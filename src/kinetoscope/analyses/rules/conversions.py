@@ -1,8 +1,4 @@
-"""Tensors are copied to change their type or their layout.
-
-Source: torch's tuning guide (channels last, autocast), TraceLens (layout changes above 10 % of convolutions). Threshold: 5 % of step
-time. Copies between host and device are `device_copies`.
-"""
+"""Conversions: tensors are copied to another type or layout."""
 
 from __future__ import annotations
 
@@ -10,44 +6,55 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding, NotNeeded
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.finding import NotNeeded
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
-from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.time_spent import Cause
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEAST_PERCENT = 5.0
-
+    from kinetoscope.analyses.loop import Loop
 
 _CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::type_as")
+_AUTOCAST = (
+    "Use autocast only around layers that are large enough to gain from it: for small ones converting parameters and inputs takes longer than is saved. Without "
+    "gradients, torch.autocast keeps converted parameters within one block: one block around all layers converts each once."
+)
 
 
-def dtype_conversion(loop: Loop) -> Finding | None:
-    """Find the line that converts most between types, or what autocast converts for its operators."""
-    own = _worst(
-        loop,
-        "dtype-conversion",
-        _outermost(loop, *_CONVERSIONS),
-        "converts tensors to another type",
-        "Create tensors in the type in which they are used, or let torch.autocast convert once.",
+@Rule(
+    "dtype-conversion",
+    "{place} {what} {times:time}{others}: {share} of {time}",
+    "Create tensors in the type in which they are used, or let torch.autocast convert once.",
+    finds="lines convert tensors to another type, or `torch.autocast` does for their operators",
+    source="torch's tuning guide (autocast)",
+    least=5.0,
+    cause=Cause.TYPE,
+).selects
+def dtype_conversion(loop: Loop) -> Answer:
+    """The line that converts most between types, or what autocast converts for its operators."""
+    by_line = _copies(loop, _outermost(loop, *_CONVERSIONS), "converts tensors to another type")
+    of_autocast = _copies(
+        loop, _of_autocast(loop), "is in torch.autocast, which converts tensors to another type", _AUTOCAST
     )
-    of_autocast = _worst(
-        loop,
-        "dtype-conversion",
-        _of_autocast(loop),
-        "is in torch.autocast, which converts tensors to another type",
-        "Use autocast only around layers that are large enough to gain from it: for small ones converting parameters and inputs takes longer than is saved. Without "
-        "gradients, torch.autocast keeps converted parameters within one block: one block around all layers converts each once.",
-    )
-    return max(
-        (one for one in (own, of_autocast) if one is not None),
-        key=lambda one: one.share_percent,
-        default=None,
-    )
+    return [*by_line, *of_autocast]
+
+
+@Rule(
+    "layout-copy",
+    "{place} copies tensors to another layout {times:time}{others}: {share} of {time}",
+    "Keep one layout throughout (for convolutions memory_format=torch.channels_last), and use views or reshape() where no copy is needed.",
+    finds="lines copy tensors to another layout",
+    source="torch's tuning guide (channels last), TraceLens (layout changes above 10 % of convolutions)",
+    least=5.0,
+    cause=Cause.LAYOUT,
+).selects
+def layout_copy(loop: Loop) -> Answer:
+    """The line that copies most to another layout."""
+    return _copies(loop, _outermost(loop, "aten::contiguous", "aten::clone"))
 
 
 def _of_autocast(loop: Loop) -> NDArray[np.int64]:
@@ -61,18 +68,6 @@ def _of_autocast(loop: Loop) -> NDArray[np.int64]:
     rows = loop.rows_named("aten::to")
     rows = rows[casting[parent[rows]] & (parent[rows] >= 0)]
     return np.asarray(rows[~loop.in_loading[rows]])
-
-
-def layout_copy(loop: Loop) -> Finding | None:
-    """Find the line that copies most to another layout."""
-    return _worst(
-        loop,
-        "layout-copy",
-        _outermost(loop, "aten::contiguous", "aten::clone"),
-        "copies tensors to another layout",
-        "Keep one layout throughout (for convolutions memory_format=torch.channels_last), and use views or reshape() where no copy "
-        "is needed.",
-    )
 
 
 def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
@@ -96,27 +91,13 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
     return np.asarray(rows[~copies])
 
 
-def _worst(loop: Loop, code: str, rows: NDArray[np.int64], what: str, advice: str) -> Finding | None:
-    """What some operators take together, at the line at which they take most."""
+def _copies(loop: Loop, rows: NDArray[np.int64], what: str = "", advice: str = "") -> list[Match]:
+    """What some operators take together with their backward, at the line at which they take most; none without operators."""
     lines = loop.by_place(rows)
     if not lines:
-        return None
-    place, _, mine = lines[0]
+        return []
     backward = loop.backward_of(rows)
-    time_ns = loop.cost_ns(rows) + loop.cost_ns(backward)
-    share = loop.share(time_ns)
-    if share < LEAST_PERCENT:
-        return None
-    here = f"{place or 'The program'} {what} {loop.counted(len(mine), 'time')}"
     others = f", and {units.count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
-    return Finding(
-        code,
-        sentence(f"{here}{others}: {{}} of {loop.unit.time}", (share, "%")),
-        advice,
-        share,
-        time_ns,
-        place,
-        loop.module_of(int(mine[0])),
-        tuple(mine[:MOST_ROWS].tolist()),
-        not_needed=NotNeeded(np.concatenate((rows, backward))),
-    )
+    words = {"what": what, "times": len(lines[0][2]), "others": others}
+    left_out = NotNeeded(np.concatenate((rows, backward)))
+    return [Match(rows, loop.cost_ns(rows) + loop.cost_ns(backward), words, advice=advice, left_out=left_out)]

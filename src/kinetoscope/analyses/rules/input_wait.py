@@ -1,18 +1,14 @@
-"""The loop waits for batches: what makes them is the limit, in workers or in the loop itself.
-
-Thresholds: 5 % of step time in PyTorch's former TensorBoard plugin, 10 % in XProf's suggestions.
-"""
+"""Input: the loop waits for batches, or makes them itself."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
-from kinetoscope.display.sentence import sentence
+from kinetoscope.analyses.loop import MOST_ROWS, Place
+from kinetoscope.analyses.rule import Answer, Match, Rule, longest
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
@@ -21,7 +17,7 @@ from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import program_stacks, stacks_with
 
 if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Rows
+    from kinetoscope.analyses.loop import Loop, Rows
 
 LEAST_PERCENT = 5.0
 LEAST_BUSY_PERCENT = 15.0
@@ -36,101 +32,117 @@ _STOP = "_MultiProcessingDataLoaderIter._shutdown_workers"
 _WORKER_LOOP = "/torch/utils/data/_utils/worker.py"
 
 
-def input_wait(loop: Loop) -> Finding | None:
-    """Find steps that wait for batches, and say which part of making them takes longest."""
-    spans = loop.trace.columns("spans")
+@Rule(
+    "main-process-loading",
+    "{subject} makes its batches itself for {share} of {time} ({each:ns} a batch on average){part}{at}",
+    "Let workers make batches: DataLoader(..., num_workers=4, persistent_workers=True).",
+    finds="the loop makes its batches itself, or makes a new iterator of its loader for each, which shuffles the whole data set",
+    source="PyTorch's former TensorBoard plugin (10 % in XProf)",
+    least=LEAST_PERCENT,
+    explains=("device-idle",),
+).selects
+def main_process_loading(loop: Loop) -> Answer:
+    """Steps in which the loop makes batches, and which part of making them takes longest."""
+    waits = _waits(loop)
+    if not _makes_batches(loop, waits):
+        return None
+    wait_ns, usual_ns = _waited_ns(loop, waits)
+    if loop.share(min(wait_ns, usual_ns)) < LEAST_PERCENT:
+        return None
+    words: dict[str, Any] = {"each": float(loop.trace.column("spans", "duration_ns")[waits].mean())}
+    spans = longest(loop, waits)
+    if _shuffles(loop, waits) >= LEAST_SHUFFLES * len(waits):
+        text = (
+            "{subject} makes a new iterator of its data loader for most batches{at}, each of which shuffles the whole data set: {share} of {time} "
+            "({each:ns} a batch on average)"
+        )
+        advice = "Make one iterator and keep it, as `for batch in loader` does for an epoch, instead of next(iter(loader)) in each step."
+        place = loop.place_of(int(spans[0]))
+        return Match(
+            waits,
+            wait_ns,
+            words,
+            place=place,
+            module="",
+            spans=spans,
+            text=text,
+            advice=advice,
+            time=loop.loading,
+        )
     loading = loading_spans(loop.trace)
-    waits = loading.waits[loop.in_steps(loading.waits)]
-    waits = waits[spans["thread"][waits] == loop.thread]
-    if len(waits) == 0:
+    makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]
+    part, place = _slowest_part(loop, makers if len(makers) else waits, loading.collates)
+    words |= {"part": f", mostly in {part}" if part else ""}
+    cheaper = f", and make {part} cheaper." if part else "."
+    advice = main_process_loading.advice.removesuffix(".") + cheaper
+    return Match(waits, wait_ns, words, place=place, module="", spans=spans, advice=advice, time=loop.loading)
+
+
+@Rule(
+    "input-wait",
+    "{subject} waits for the data loader for {share} of {time} ({each:ns} a batch on average){part}{at}",
+    "Make batches cheaper, or use more workers: num_workers, prefetch_factor and persistent_workers of DataLoader.",
+    finds=(
+        "steps wait for the workers of a `DataLoader`, or the loop starts them again and again. With `--children` or the source `DataLoading()` it names the slow "
+        "line of the workers"
+    ),
+    source="PyTorch's former TensorBoard plugin (10 % in XProf)",
+    also=f"{LEAST_BUSY_PERCENT:g}% where other programs have the processors",
+    least=LEAST_PERCENT,
+    explains=("device-idle", "python-bound", "step-outlier"),
+).selects
+def input_wait(loop: Loop) -> Answer:
+    """Steps that wait for workers, and which part of making batches takes longest."""
+    waits = _waits(loop)
+    if len(waits) == 0 or _makes_batches(loop, waits):
         return None
-    starting_ns, starts = _starts_of_workers(loop, waits)
-    # Where workers start anew, only the first wait of each start is long.
-    # What samples say is an estimate, and may be more than there is.
-    wait_ns = usual_ns = min(loop.total_ns(waits) + starting_ns, int(loop.whole_ns))
-    if not starts:
-        # The same time that `breakdown` and summaries call waiting for data: while a device still works, a wait of the loop costs nothing.
-        wait_ns = loop.time.parts_ns[PARTS.index("data_wait_ns")] if loop.time else loop.total_ns(waits)
-        # Without a device to hide it, a single pause is no fault of the program.
-        usual_ns = wait_ns if loop.device is not None else _without_longest(loop, waits)
-    share = loop.share(wait_ns)
-    if min(share, loop.share(usual_ns)) < LEAST_PERCENT:
-        return None
-    time = None if starts else loop.loading
-    each_ns = float(spans["duration_ns"][waits].mean())
-    made_here = bool(np.isin(waits[0], waits_that_make(loop.trace)))
-    if not (made_here or starts) and loop.machine_is_busy and share < LEAST_BUSY_PERCENT:
-        return None
-    makers = loading.fetches[(spans["thread"][loading.fetches] == loop.thread) == made_here]
-    if made_here and len(makers) == 0:
-        makers = waits
-    longest = waits[np.argsort(-spans["duration_ns"][waits], kind="stable")][:MOST_ROWS]
-    part, place = _slowest_part(loop, makers, loading.collates)
-    what = f", mostly in {part}" if part else ""
-    where = f" at {place}" if place else ""
-    if made_here and _shuffles(loop, waits) >= LEAST_SHUFFLES * len(waits):
-        line = loop.place_of(int(longest[0]))
-        return Finding(
-            "main-process-loading",
-            sentence(
-                f"{loop.unit.subject} makes a new iterator of its data loader for most batches{f' at {line}' if line else ''}, each of which shuffles the whole data set: "
-                f"{{}} of {loop.unit.time} ({{}} a batch on average)",
-                (share, "%"),
-                (each_ns, "ns"),
-            ),
-            "Make one iterator and keep it, as `for batch in loader` does for an epoch, instead of next(iter(loader)) in each step.",
-            share,
-            wait_ns,
-            line,
-            spans=tuple(longest.tolist()),
-            time=time,
-        )
-    if made_here:
-        return Finding(
-            "main-process-loading",
-            sentence(
-                f"{loop.unit.subject} makes its batches itself for {{}} of {loop.unit.time} ({{}} a batch on average){what}{where}",
-                (share, "%"),
-                (each_ns, "ns"),
-            ),
-            "Let workers make batches: DataLoader(..., num_workers=4, persistent_workers=True)"
-            + (f", and make {part} cheaper." if part else "."),
-            share,
-            wait_ns,
-            place,
-            spans=tuple(longest.tolist()),
-            time=time,
-        )
+    spans, (starting_ns, starts) = longest(loop, waits), _starts_of_workers(loop, waits)
     if starts:
-        return Finding(
-            "input-wait",
-            sentence(
-                f"The data loader starts its workers again and again: that, and waiting for their first batches, takes {{}} of {loop.unit.time}",
-                (share, "%"),
-            ),
+        text = "The data loader starts its workers again and again: that, and waiting for their first batches, takes {share} of {time}"
+        advice = (
             "Iterate over the loader itself instead of calling iter(loader) in each step, and keep its workers between epochs with "
-            "DataLoader(..., persistent_workers=True).",
-            share,
-            wait_ns,
-            loop.place_of(int(longest[0])),
-            spans=tuple(longest.tolist()),
+            "DataLoader(..., persistent_workers=True)."
         )
-    return Finding(
-        "input-wait",
-        sentence(
-            f"{loop.unit.subject} waits for the data loader for {{}} of {loop.unit.time} ({{}} a batch on average){what}{where}",
-            (share, "%"),
-            (each_ns, "ns"),
-        ),
-        (f"Make {part} cheaper, " if part else "Make batches cheaper, ")
-        + "or use more workers: num_workers, prefetch_factor and persistent_workers of DataLoader."
-        + ("" if place else " To see their slow line, record the workers with `kinetoscope run --children`."),
-        share,
-        wait_ns,
-        place,
-        spans=tuple(longest.tolist()),
-        time=time,
+        # Only the first wait of each start is long. What samples say is an estimate, and may be more than there is.
+        wait_ns = min(loop.total_ns(waits) + starting_ns, int(loop.whole_ns))
+        place = loop.place_of(int(spans[0]))
+        return Match(waits, wait_ns, place=place, module="", spans=spans, text=text, advice=advice)
+    wait_ns, usual_ns = _waited_ns(loop, waits)
+    least = LEAST_BUSY_PERCENT if loop.machine_is_busy else LEAST_PERCENT
+    if loop.share(usual_ns) < LEAST_PERCENT or loop.share(wait_ns) < least:
+        return None
+    loading = loading_spans(loop.trace)
+    makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] != loop.thread]
+    part, place = _slowest_part(loop, makers, loading.collates)
+    each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
+    words = {"each": each_ns, "part": f", mostly in {part}" if part else ""}
+    advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
+    advice += (
+        "" if place else " To see their slow line, record the workers with `kinetoscope run --children`."
     )
+    return Match(waits, wait_ns, words, place=place, module="", spans=spans, advice=advice, time=loop.loading)
+
+
+def _waits(loop: Loop) -> Rows:
+    """The waits of the loop's thread for its next batch in the steps."""
+    waits = loading_spans(loop.trace).waits
+    waits = waits[loop.in_steps(waits)]
+    return np.asarray(waits[loop.trace.column("spans", "thread")[waits] == loop.thread])
+
+
+def _makes_batches(loop: Loop, waits: Rows) -> bool:
+    """Whether the loop makes its batches itself: there are no workers."""
+    return len(waits) > 0 and bool(np.isin(waits[0], waits_that_make(loop.trace)))
+
+
+def _waited_ns(loop: Loop, waits: Rows) -> tuple[int, int]:
+    """How long the steps wait for data, and how long without a single pause.
+
+    The time is what `breakdown` and summaries call waiting for data: while a device still works, a wait of the loop costs nothing.
+    """
+    wait_ns = loop.time.parts_ns[PARTS.index("data_wait_ns")] if loop.time else loop.total_ns(waits)
+    # Without a device to hide it, a single pause is no fault of the program.
+    return wait_ns, wait_ns if loop.device is not None else _without_longest(loop, waits)
 
 
 def _shuffles(loop: Loop, waits: Rows) -> int:
@@ -140,7 +152,7 @@ def _shuffles(loop: Loop, waits: Rows) -> int:
 
 
 def _without_longest(loop: Loop, waits: Rows) -> int:
-    """How long the steps wait, where the longest of the waits takes as long as the second longest.
+    """Total wait, with the longest wait capped at the second longest.
 
     Workers that are too slow make the loop wait for every Nth batch only, so a median says little; one long wait is a pause of the machine,
     or the start of the workers.

@@ -1,8 +1,4 @@
-"""Saving, printing, logging and copying take a noticeable part of the steps.
-
-What belongs to it is found by the files on the Python stack: of operators, of recorded Python calls, and of samples. Threshold: 5 %
-of step time (XProf, for checkpoints and summaries), of all steps together, since most programs do it every N steps.
-"""
+"""Output: saving, printing, logging, plotting and copying of objects in the steps."""
 
 from __future__ import annotations
 
@@ -11,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding, NotNeeded
-from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
-from kinetoscope.display.sentence import sentence
+from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEAST_PERCENT = 5.0
+    from kinetoscope.analyses.loop import Loop
+
 FILES: dict[str, str] = {
     "torch/serialization.py": "Saving",
     "torch/distributed/checkpoint/": "Saving",
@@ -46,40 +43,51 @@ _KINDS = sorted({*FILES.values(), *STANDARD_LIBRARY.values(), *CALLS.values()})
 _IN_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/([\w/]+\.py)$")
 
 
-def output_in_step(loop: Loop) -> Finding | None:
-    """Find output that takes a noticeable part of all steps."""
-    spans, of_stack = loop.trace.columns("spans"), np.append(kinds_of_stacks(loop), -1)
+@Rule(
+    "output-in-step",
+    "{what}{at} takes {share} of {time}",
+    (
+        "Do it less often, or on another thread: save asynchronously, print less often, collect values and log them together, copy into tensors that are "
+        "there."
+    ),
+    finds=(
+        "saving, printing, logging, plotting or copying objects (`copy.deepcopy`) in the steps, by the files on the stack of operators, samples and recorded "
+        "calls. `print()` of plain text is seen with `--python-calls` only; without it, its time belongs to its line"
+    ),
+    source="XProf, for checkpoints and summaries; share of all steps, since most programs do it every N steps",
+    least=5.0,
+    explains=(
+        "device-idle",
+        "launch-bound",
+        "python-bound",
+        "scalar-read",
+        "step-outlier",
+        "synchronizing-call",
+    ),
+    cause=Cause.OUTPUT,
+).selects
+def output_in_step(loop: Loop) -> Answer:
+    """Operators, recorded calls and samples below functions that write or copy."""
+    of_stack = np.append(kinds_of_stacks(loop), -1)
     rows, kinds = _output_spans(loop, of_stack)
-    seen = _stretches(loop, rows)
+    stretches = _stretches(loop, rows)
     sampled_ns, sampled = loop.sampled(of_stack[:-1] >= 0)
     if not loop.are_evidence(sampled):
         sampled_ns = 0
     # Samples see all of it; operators and recorded calls see what lies between the first and the last of them.
-    time_ns = max(seen.total_ns, sampled_ns)
-    share = loop.share(time_ns)
-    if share < LEAST_PERCENT:
+    time_ns = max(stretches.total_ns, sampled_ns)
+    if time_ns == 0:
         return None
-    if sampled_ns > seen.total_ns:
+    if sampled_ns > stretches.total_ns:
         stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
         most = int(np.argmax(np.bincount(of_stack[stacks], weights=weight)))
         place = loop.place_of_stack(_around(loop, of_stack, int(stacks[of_stack[stacks] == most][0])))
     else:
-        most = int(np.argmax(np.bincount(kinds, weights=spans["duration_ns"][rows])))
+        duration_ns = loop.trace.column("spans", "duration_ns")[rows]
+        most = int(np.argmax(np.bincount(kinds, weights=duration_ns)))
         place = _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
-    return Finding(
-        "output-in-step",
-        sentence(
-            f"{_KINDS[most]}{f' at {place}' if place else ''} takes {{}} of {loop.unit.time}", (share, "%")
-        ),
-        "Do it less often, or on another thread: save asynchronously, print less often, collect values and log them together, copy into "
-        "tensors that are there.",
-        share,
-        time_ns,
-        place,
-        spans=tuple(rows[np.argsort(-spans["duration_ns"][rows], kind="stable")][:MOST_ROWS].tolist()),
-        not_needed=NotNeeded(rows),
-        time=seen | loop.python,
-    )
+    words, when = {"what": _KINDS[most]}, stretches | loop.python
+    return Match(rows, time_ns, words, place=place, module="", time=when)
 
 
 def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

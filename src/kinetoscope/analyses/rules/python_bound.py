@@ -1,23 +1,24 @@
-"""Python code between operators takes the time, in one function of the program, or the function waits there.
-
-Time in which no operator, call of a runtime, or wait is recorded; a function counts when it is more than the dispatch of operators,
-which takes some 10 microseconds each. Samples say whether Python runs or waits, and for what. Threshold: 10 % of step time, as the host-bound
-rules of TraceLens and XProf.
-"""
+"""Python: code that runs or waits between operators, and Python's garbage collector."""
 
 from __future__ import annotations
 
 import keyword
 import re
+from typing import TYPE_CHECKING
 
-from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import Loop
-from kinetoscope.display.sentence import sentence
+import numpy as np
+
+from kinetoscope.analyses.finding import Signal
+from kinetoscope.analyses.rule import Answer, Match, Rule, longest
+from kinetoscope.model import units
 from kinetoscope.model.kinds import is_call
+from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.tables.host.source_lines import line_text
 
-LEAST_PERCENT = 10.0
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Loop
+
 LEAST_NS = 200_000
 """Shorter stretches are what calling an operator costs."""
 DENSE_NS = 1_000
@@ -26,6 +27,12 @@ WAITS = 0.5
 """A function waits if its thread did not run for more than this part of the time."""
 
 
+LEAST_PYTHON_PERCENT = 20.0
+LEAST_STRETCH_NS = 1_000_000
+"""Where Python takes less than this, or no stretch of it is as long as a full collection, collections are not what to look for."""
+MOST_OF_TIME = 0.5
+"""The program's own calls are what to change if they take more than this part of the time."""
+_COLLECT = re.compile(r"\bgc\.collect\(")
 OTHER_WAITS = ", such as for a file, a lock or another thread"
 _ADVICE = (
     "Wait for it less often, or let another thread do it while the loop goes on: write files in the background, prepare ahead what the loop needs, hold "
@@ -114,35 +121,87 @@ def waiting(wait: int) -> tuple[str, str]:
     return _WAITS.get(SampleWait(wait), ("waits", _ADVICE))
 
 
-def python_bound(loop: Loop) -> Finding | None:
-    """Find the function in which most Python runs between operators."""
+@Rule(
+    "python-bound",
+    "Python in {named} runs for {share} of {time} ({pure:each_ns}{a_step}) without any operator{calls}",
+    (
+        "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True (kinetoscope run --python-calls) "
+        "records which functions it runs."
+    ),
+    finds=(
+        "Python runs between operators, at one place, with what its line calls, such as `json.dump`; or the loop waits there, as samples say, with what for: a "
+        "lock, a pause, a file, a pipe, a socket, another process"
+    ),
+    source="the host-bound rules of TraceLens and XProf; calling an operator takes some 10 µs",
+    also=f"in stretches of {LEAST_NS // 1000} µs or more",
+    least=10.0,
+    explains=("device-idle", "launch-bound"),
+).selects
+def python_bound(loop: Loop) -> Answer:
+    """The function in which most Python runs between operators: time without operator, call of a runtime, or recorded wait."""
     gap = next((gap for gap in loop.python_functions(LEAST_NS) if gap.place), None)
-    if gap is None or (share := loop.share(gap.time_ns)) < LEAST_PERCENT:
-        return None
     spans = loop.trace.columns("spans")
     calls = int((is_call(spans["kind"]) & loop.threads[spans["thread"]]).sum())
-    if calls * DENSE_NS > loop.python.total_ns:
+    if gap is None or calls * DENSE_NS > loop.python.total_ns:
         return None
+    text = advice = ""
+    called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
     if gap.blocked_part > WAITS:
         what, advice = waiting(gap.wait)
-        said = f"{loop.unit.subject} {what} in {gap.place.named} for {{}} of {loop.unit.time} ({{}}{loop.unit.each})"
-        said += OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
+        text = f"{{subject}} {what} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}})"
+        text += OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
     else:
-        called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
-        there = f", at a line that calls {', '.join(called)}" if called else ""
-        said = f"Python in {gap.place.named} runs for {{}} of {loop.unit.time} ({{}}{loop.unit.each}) without any operator{there}"
-        advice = next(
-            (text for names, text in _KNOWN if any(re.fullmatch(names, one) for one in called)),
-            "Move this code out of the step, do it less often, or express it as tensor operators. python_calls=True (kinetoscope run "
-            "--python-calls) records which functions it runs.",
-        )
-    return Finding(
-        "python-bound",
-        sentence(said, (share, "%"), (loop.per_step(gap.time_ns), "ns")),
-        advice,
-        share,
+        advice = next((text for names, text in _KNOWN if any(re.fullmatch(names, one) for one in called)), "")
+    words = {"pure": gap.time_ns, "calls": f", at a line that calls {', '.join(called)}" if called else ""}
+    return Match(
+        np.array(gap.rows, np.int64),
         gap.time_ns,
-        gap.place,
-        spans=gap.rows,
+        words,
+        place=gap.place,
+        module="",
+        text=text,
+        advice=advice,
         time=loop.python,
     )
+
+
+@Rule(
+    "gc-pause",
+    "Python collects garbage {often}: {share} of {time}, at most {longest:ns} at once",
+    (
+        "Call gc.freeze() after the model is built, turn automatic collection off with gc.disable(), and collect now and then, on all ranks at the same "
+        "time."
+    ),
+    finds="Python's garbage collector stops the steps",
+    source="PyTorch's advice for large jobs: collect at the same step on all ranks; share of all steps, as a full collection is rare",
+    least=3.0,
+    needs=Signal.GARBAGE_COLLECTION,
+    explains=("python-bound", "step-outlier"),
+).selects
+def gc_pause(loop: Loop) -> Answer:
+    """Collections of garbage; a line that calls `gc.collect` is known by its text."""
+    spans, strings = loop.trace.columns("spans"), loop.trace.strings
+    name = strings.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in strings else -1
+    rows = np.flatnonzero((spans["name"] == name) & loop.threads[spans["thread"]])
+    rows = rows[loop.in_steps(rows)]
+    if len(rows) == 0:
+        length = loop.python.end_ns - loop.python.start_ns
+        python_ns = int(length[length >= LEAST_STRETCH_NS].sum())
+        is_known = loop.trace.run_info.record_python_gc_info or loop.share(python_ns) < LEAST_PYTHON_PERCENT
+        return None if is_known else Signal.GARBAGE_COLLECTION
+    time_ns = loop.total_ns(rows)
+    first = int(rows[np.argmax(spans["duration_ns"][rows])])
+    words = {
+        "often": f"{units.count(len(rows), 'time')} in {units.count(len(loop.work), loop.unit.noun)}",
+        "longest": int(spans["duration_ns"][first]),
+    }
+    place, of_place_ns, _ = loop.by_place(rows)[0]
+    if of_place_ns > MOST_OF_TIME * time_ns and _COLLECT.search(
+        line_text(loop.trace, place.file, place.line)
+    ):
+        text = (
+            "The program collects garbage itself {often}{at}: {share} of {time}, at most {longest:ns} at once"
+        )
+        advice = "Call gc.collect() less often, and at the same time on all ranks; gc.freeze() after the model is built makes each call shorter."
+        return Match(rows, time_ns, words, place=place, spans=longest(loop, rows), text=text, advice=advice)
+    return Match(rows, time_ns, words, place=loop.place_of(first), spans=longest(loop, rows))

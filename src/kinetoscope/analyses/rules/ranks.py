@@ -1,28 +1,31 @@
-"""The ranks of a job wait for one of them: it is late, or it has more to do.
+"""Ranks: the others wait for one that is late, or that has more to do.
 
 Ranks of a collective end it together, so the one that spent least time in it came last, whatever its clock says. Who is late is decided in
-`analyses.lateness`, as for summaries. Source of the thresholds for uneven work: TraceML (20 and 30 %).
+`analyses.lateness`, as for summaries.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.finding import CannotTell, Finding, Signal
+from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
+from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.communication import exposed_ns
-from kinetoscope.display.sentence import sentence
 from kinetoscope.ledger.parts import PARTS, busiest_places
+from kinetoscope.model import units
 from kinetoscope.model.time_spent import part_words
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Loop, Rows
+    from kinetoscope.ledger.parts import StepTime
 
 LEAST_RANKS = 2
 LEAST_PERCENT = 10.0
 UNEVEN = 1.2
-LEAST_UNEVEN_PERCENT = 5.0
 EVERYTHING = "its data loading, its host, its clocks, and what only it does, such as logging"
 """Where to look at a rank of which nothing more is known than that it is late."""
 _LOOK_AT = {
@@ -37,77 +40,87 @@ _LOOK_AT = {
 _MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
 
-def straggler_rank(loop: Loop) -> Finding | CannotTell | None:
-    """Find the rank for which the others wait again and again, as in summaries of ranks."""
+@Rule(
+    "straggler-rank",
+    "The other ranks wait for {who} for {share} of {time}{more}{sometimes}",
+    f"Look at {EVERYTHING}.",
+    finds="the other ranks wait for one again and again",
+    source="as in summaries of ranks: `kinetoscope.analyses.lateness`",
+    also="1%, in each third of the steps; 9 steps of two ranks, 4 of eight",
+    needs=Signal.ALL_RANKS,
+    explains=("exposed-communication", "poor-overlap"),
+    of_kinds=False,
+).selects
+def straggler_rank(loop: Loop) -> Answer:
+    """The rank for which the others wait again and again."""
     places = {row: place for row, place in busiest_places(loop.trace).items() if place.rank >= 0}
     if len(places) < LEAST_RANKS:
-        several = (loop.trace.run_info.world_size or 1) > 1
+        is_one_of_several = (loop.trace.run_info.world_size or 1) > 1
         waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
-        return CannotTell("straggler-rank", Signal.ALL_RANKS) if several and waits else None
+        return Signal.ALL_RANKS if is_one_of_several and waits else None
     waited: dict[tuple[int, int], int] = defaultdict(int)
     calls: dict[int, list[int]] = defaultdict(list)
     for visits in _meetings(loop):
-        shortest = min(visits, key=lambda one: one["transfer_ns"])
+        shortest = min(visits, key=lambda visit: visit["transfer_ns"])
         calls[shortest["rank"]].append(shortest["span"])
-        for one in visits:
-            waited[one["rank"], one["step"] or 0] += one["transfer_ns"] - shortest["transfer_ns"]
+        for visit in visits:
+            waited[visit["rank"], visit["step"] or 0] += visit["transfer_ns"] - shortest["transfer_ns"]
     if not waited:
         return None
-    cells = np.array([*waited], dtype=np.int64)
+    cells, values = np.array([*waited], dtype=np.int64), np.array([*waited.values()], dtype=np.int64)
     steps_ns = np.zeros(int(cells[:, 0].max()) + 1, dtype=np.int64)
     for place in places.values():
         if place.rank < len(steps_ns):
             steps_ns[place.rank] = place.duration_ns // max(1, place.steps)
-    values = np.array([*waited.values()], dtype=np.int64)
-    found = late_ranks(*less_waiting(cells[:, 0], cells[:, 1], values), steps_ns)
-    if not found:
+    worst = next(iter(late_ranks(*less_waiting(cells[:, 0], cells[:, 1], values), steps_ns)), None)
+    if worst is None:
         return None
-    worst = found[0]
     late = next(place for place in places.values() if place.rank == worst.row)
-    more_ns = {
-        name.removesuffix("_ns"): int(
-            part / max(1, late.steps)
-            - np.median(
-                [other.parts_ns[at] / max(1, other.steps) for other in places.values() if other is not late]
-            )
-        )
-        for at, (name, part) in enumerate(zip(PARTS, late.parts_ns, strict=True))
-        if name not in ("communication_ns", "idle_ns")
-    }
+    more_ns = _more_than_others(late, [place for place in places.values() if place is not late])
     phase = late_part(more_ns, worst.late_ns)
-    # Of one that is late at times only, the step that is usual has nothing to gain.
-    waited_ns = int(
-        (values.sum() // max(1, len(places) - 1))
-        if not worst.persistent
-        else worst.late_ns * max(1, late.steps)
-    )
     share = min(100.0, 100.0 * worst.late_ns / max(1, int(steps_ns[worst.row])))
+    time_ns = worst.late_ns * max(1, late.steps)
     if not worst.persistent:
-        share = min(share, loop.share(waited_ns))
-    return late_finding(
+        # Of one that is late at times only, the step that is usual has nothing to gain.
+        time_ns = int(values.sum() // max(1, len(places) - 1))
+        share = min(share, loop.share(time_ns))
+    rows, gain_ns = np.array(calls[worst.row], np.int64), min(time_ns, loop.whole_ns)
+    return late_match(
         f"rank {worst.row}",
         worst.row,
         share,
-        min(waited_ns, loop.whole_ns),
+        gain_ns,
         phase,
         more_ns.get(phase or "", 0),
-        persistent=worst.persistent,
-        spans=tuple(calls[worst.row][:MOST_ROWS]),
+        worst.persistent,
+        rows,
     )
 
 
-def late_finding(
+def _more_than_others(late: StepTime, others: list[StepTime]) -> dict[str, int]:
+    """What a rank takes longer for in a step than the median of the others, by part."""
+    names = {name: at for at, name in enumerate(PARTS) if name not in ("communication_ns", "idle_ns")}
+    usual = {
+        name: np.median([other.parts_ns[at] / max(1, other.steps) for other in others])
+        for name, at in names.items()
+    }
+    return {
+        name.removesuffix("_ns"): int(late.parts_ns[at] / max(1, late.steps) - usual[name])
+        for name, at in names.items()
+    }
+
+
+def late_match(
     who: str,
     rank: int,
     share: float,
     gain_ns: int | None,
     phase: str | None = None,
     more_ns: int = 0,
-    *,
     persistent: bool = True,
-    spans: tuple[int, ...] = (),
-) -> Finding:
-    """The finding that others wait for a rank, or for all ranks of a host.
+    rows: Rows | None = None,
+) -> Match:
+    """The match that others wait for a rank, or for all ranks of a host.
 
     Args:
         who: The rank or host, as in `rank 3`.
@@ -117,58 +130,49 @@ def late_finding(
         phase: What takes it longer than others, as in the table `stragglers`; None if that is unknown.
         more_ns: How much longer, in a step.
         persistent: Whether it is late in most steps.
-        spans: The calls in which it was waited for.
+        rows: The calls in which it was waited for.
     """
-    rest = ""
-    values: tuple[tuple[float, str], ...] = ()
-    if phase is not None:
-        rest, values = f"; it spends {{}} more in a step on {part_words(phase)}", ((more_ns, "ns"),)
-    return Finding(
-        "straggler-rank",
-        sentence(
-            f"The other ranks wait for {who} for {{}} of step time{rest}{'' if persistent else '; only in some steps'}",
-            (share, "%"),
-            *values,
-        ),
-        f"Look at {who} alone: {_LOOK_AT.get(phase or '', EVERYTHING)}.",
-        share,
-        gain_ns,
-        spans=spans,
+    spends = f"; it spends {units.duration(more_ns)} more in a step on {part_words(phase)}" if phase else ""
+    words = {"who": who, "more": spends, "sometimes": "" if persistent else "; only in some steps"}
+    return Match(
+        values=words,
+        gain_ns=gain_ns,
+        place=NOWHERE,
+        spans=rows,
+        share_percent=share,
+        advice=f"Look at {who} alone: {_LOOK_AT.get(phase or '', EVERYTHING)}.",
         rank=rank,
     )
 
 
-def unbalanced_ranks(loop: Loop) -> Finding | None:
-    """Find ranks whose devices compute for longer than those of the others."""
-    places = [
-        place for place in busiest_places(loop.trace).values() if place.rank >= 0 and place.device != "cpu"
-    ]
+@Rule(
+    "unbalanced-ranks",
+    "Rank {rank} computes for {most:ns} a step, the rank in the middle for {median:ns}: the others wait for it",
+    "Give ranks equal work: samples of equal length in each batch, even shards and pipeline stages.",
+    finds=f"one rank computes {UNEVEN} times as long as the rank in the middle",
+    source="TraceML (20 and 30 %)",
+    least_gain=5.0,
+    explains=("exposed-communication", "poor-overlap", "straggler-rank"),
+    of_kinds=False,
+).selects
+def unbalanced_ranks(loop: Loop) -> Answer:
+    """Ranks whose devices compute for longer than those of the others."""
+    every = [place for place in busiest_places(loop.trace).values() if place.rank >= 0]
+    places = [place for place in every if place.device != "cpu"]
     if len(places) < LEAST_RANKS:
         return None
     computed = np.array([place.parts_ns[PARTS.index("compute_ns")] for place in places], dtype=np.int64)
-    most, median = int(computed.max()), float(np.median(computed))
-    gain_ns = int(most - computed.mean())
-    busiest = places[int(np.argmax(computed))]
-    steps = max(1, busiest.steps)
-    return uneven_finding(busiest.rank, most / steps, median / steps, loop.share(gain_ns), gain_ns)
+    busiest, most = places[int(np.argmax(computed))], int(computed.max())
+    gain_ns, steps = int(most - computed.mean()), max(1, busiest.steps)
+    return uneven_match(busiest.rank, most / steps, float(np.median(computed)) / steps, gain_ns, gain_ns)
 
 
-def uneven_finding(rank: int, most_ns: float, median_ns: float, share: float, gain_ns: int) -> Finding | None:
-    """The finding that a rank computes for longer in a step than the rank in the middle, if it does so by enough."""
-    if median_ns <= 0 or most_ns < UNEVEN * median_ns or share < LEAST_UNEVEN_PERCENT:
+def uneven_match(rank: int, most_ns: float, median_ns: float, time_ns: float, gain_ns: int) -> Match | None:
+    """The match that a rank computes for longer in a step than the rank in the middle, if it does so by enough."""
+    if median_ns <= 0 or most_ns < UNEVEN * median_ns:
         return None
-    return Finding(
-        "unbalanced-ranks",
-        sentence(
-            f"Rank {rank} computes for {{}} a step, the rank in the middle for {{}}: the others wait for it",
-            (most_ns, "ns"),
-            (median_ns, "ns"),
-        ),
-        "Give ranks equal work: samples of equal length in each batch, even shards and pipeline stages.",
-        share,
-        gain_ns,
-        rank=rank,
-    )
+    words = {"rank": str(rank), "most": most_ns, "median": median_ns}
+    return Match(values=words, time_ns=time_ns, gain_ns=gain_ns, rank=rank)
 
 
 def _meetings(loop: Loop) -> list[list[dict[str, Any]]]:

@@ -1,8 +1,6 @@
-"""Requests of a server wait for each other, or the slowest of them for something that the others do not wait for.
+"""Requests: they wait for each other, or the slowest of them for something that the others do not wait for.
 
-A request waits for a thread of a pool after it has handed work to it, and for its event loop while that runs another request: see the table
-`requests`. Threshold: 10 % of request time, as for Python. The slowest tenth is what percentiles of latency are about: it counts where it takes 1.5
-times as long as the middle half of the requests of its name, and one thing explains half of that; no public threshold.
+A request waits for a thread of a pool after it has handed work to it, and for its event loop while that runs another request: see the table `requests`.
 """
 
 from __future__ import annotations
@@ -12,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop, Place
+from kinetoscope.analyses.loop import MOST_ROWS, Place
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import Ran, more_on_average
-from kinetoscope.display.sentence import sentence
 from kinetoscope.ledger.ledger import raw_ledger, wait_of
 from kinetoscope.model import units
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
@@ -26,17 +23,16 @@ from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kinetoscope.analyses.loop import Loop
     from kinetoscope.ledger.ledger import ProcessLedger
     from kinetoscope.model.trace_data import TraceData
 
     Rows = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-LEAST_PERCENT = 10.0
 LEAST_REQUESTS = 20
 TIMES_TYPICAL = 1.5
 EXPLAINS = 0.5
-LEAST_SLOW_PERCENT = 1.0
 ARGUMENT_TIMES = 1.5
 """An argument is named whose median among the slowest is so many times that of the others."""
 
@@ -67,25 +63,33 @@ _WAIT_ADVICE = {
 _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED, Entry.UNKNOWN)
 
 
-def executor_wait(loop: Loop) -> Finding | None:
-    """Find requests that wait for a thread of a pool."""
-    homes = _homes(loop)
-    pool = loop.threads & ~homes
-    count = units.count(int(pool.sum()), "thread")
-    return _waits(
-        loop,
-        Cause.EXECUTOR,
-        "executor-wait",
-        f"Requests wait for a thread of a pool, of which {count} worked for them: {{}} of {loop.unit.time}, {{}}{loop.unit.each}",
-        pool,
-        _POOL,
-    )
+@Rule(
+    "executor-wait",
+    "Requests wait for a thread of a pool, of which {threads} worked for them: {share} of {time}, {waited:each_ns}{a_step}{busy}",
+    _POOL,
+    finds="[requests](servers.md#what-makes-a-request-slow) wait for a thread of a pool, and the line that its threads run most",
+    source="as for Python; share of the time of all requests",
+    least=10.0,
+    of_requests=True,
+).selects
+def executor_wait(loop: Loop) -> Answer:
+    """Requests that wait for a thread of a pool."""
+    pool = loop.threads & ~_homes(loop)
+    return _waits(loop, Cause.EXECUTOR, pool, threads=units.count(int(pool.sum()), "thread"))
 
 
-def event_loop_busy(loop: Loop) -> Finding | None:
-    """Find requests that wait while their event loop runs others."""
-    said = f"Requests wait while their event loop runs others: {{}} of {loop.unit.time}, {{}}{loop.unit.each}"
-    return _waits(loop, Cause.OTHERS, "event-loop-busy", said, _homes(loop), _EVENT_LOOP)
+@Rule(
+    "event-loop-busy",
+    "Requests wait while their event loop runs others: {share} of {time}, {waited:each_ns}{a_step}{busy}",
+    _EVENT_LOOP,
+    finds="requests wait while their event loop runs others, and the line that it runs most",
+    source="as for Python; share of the time of all requests",
+    least=10.0,
+    of_requests=True,
+).selects
+def event_loop_busy(loop: Loop) -> Answer:
+    """Requests that wait while their event loop runs others."""
+    return _waits(loop, Cause.OTHERS, _homes(loop))
 
 
 def _homes(loop: Loop) -> Mask:
@@ -95,19 +99,14 @@ def _homes(loop: Loop) -> Mask:
     return found
 
 
-def _waits(loop: Loop, cause: Cause, code: str, said: str, on: Mask, advice: str) -> Finding | None:
-    """A finding about what suspended requests wait for, with the line that the threads run meanwhile."""
-    account = _account(loop)
-    rows = np.flatnonzero(account.cells.cause == cause)
-    time_ns = loop.usual_sum(account.cells.step[rows], account.cells.time_ns[rows])
-    share = loop.share(time_ns)
-    if share < LEAST_PERCENT:
-        return None
+def _waits(loop: Loop, cause: Cause, on: Mask, **words: str) -> Match:
+    """What suspended requests wait for, with the line that the threads run meanwhile."""
+    cells = _account(loop).cells
+    rows = np.flatnonzero(cells.cause == cause)
+    time_ns = loop.usual_sum(cells.step[rows], cells.time_ns[rows])
     place, spans = busiest_line(loop, on)
-    said += f"; what runs there most is {place.named}" if place else ""
-    return Finding(
-        code, sentence(said, (share, "%"), (loop.per_step(time_ns), "ns")), advice, share, time_ns, place, spans=spans
-    )  # fmt: skip
+    busy = f"; what runs there most is {place.named}" if place else ""
+    return Match(time_ns=time_ns, values={"waited": time_ns, "busy": busy, **words}, place=place, spans=spans)
 
 
 def _account(loop: Loop) -> ProcessLedger:
@@ -115,7 +114,7 @@ def _account(loop: Loop) -> ProcessLedger:
     return next(one for one in raw_ledger(loop.trace) if one.window.activity.owner.process == loop.process)
 
 
-def busiest_line(loop: Loop, on: Mask) -> tuple[Place, tuple[int, ...]]:
+def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
     """The line that takes most of the time for requests on some threads, with the longest operators that it runs."""
     spans, found, threads = loop.trace.columns("spans"), gaps(loop.trace), loop.threads & on
     rows = loop.outermost_rows
@@ -134,29 +133,38 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, tuple[int, ...]]:
     most = max((one for one in times if one), key=lambda one: times[one], default=Place())
     mine = operators.get(most, (0, rows[:0]))[1]
     longest = mine[np.argsort(-spans["duration_ns"][mine], kind="stable")][:MOST_ROWS]
-    return most, tuple(longest.tolist())
+    return most, longest
 
 
-def slow_requests(loop: Loop) -> Finding | None:
-    """Find what the slowest tenth of the requests of a name spend more time on than typical ones, if it is one thing."""
-    account = _account(loop)
-    names = names_by_time(loop.trace)
-    found = [
-        one
+@Rule(
+    "slow-requests",
+    "The slowest tenth of the requests named {name} take {slow:ns}, and typical ones {typical:ns}: {more:ns} more is {words}{arguments}",
+    _OPERATORS,
+    finds="the slowest tenth of the requests of a name takes longer than typical ones because of one thing: more operators, a wait, Python, a compilation, garbage",
+    source="no public threshold: the slowest tenth is what percentiles of latency are about",
+    also=f"{LEAST_REQUESTS} requests, {TIMES_TYPICAL} times the mean of the middle half, half of the difference",
+    least=1.0,
+    of_requests=True,
+    of_kinds=False,
+).selects
+def slow_requests(loop: Loop) -> Answer:
+    """What the slowest tenth of the requests of a name spend more time on than typical ones, if it is one thing."""
+    account, names = _account(loop), names_by_time(loop.trace)
+    of_names = {
+        names[kind]: np.flatnonzero(account.work.kind == kind)
         for kind in np.unique(account.work.kind).tolist()
-        if (one := _slowest(loop, account, np.flatnonzero(account.work.kind == kind), names[kind]))
-        is not None
-    ]
-    return max(found, key=lambda one: one.gain_ns or 0, default=None)
+    }
+    matches = [_slowest(loop, account, rows, name) for name, rows in of_names.items()]
+    return [match for match in matches if match is not None]
 
 
-def _slowest(loop: Loop, account: ProcessLedger, mine: Rows, name: str) -> Finding | None:
+def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> Match | None:
     """What the slowest tenth of the requests of one name have more of than the middle half."""
-    if len(mine) < LEAST_REQUESTS:
+    if len(requests) < LEAST_REQUESTS:
         return None
     duration = account.duration_ns
-    slow = slowest_tenth(mine, duration)
-    ordered = mine[np.argsort(duration[mine], kind="stable")]
+    slow = slowest_tenth(requests, duration)
+    ordered = requests[np.argsort(duration[requests], kind="stable")]
     typical = ordered[len(ordered) // 4 : max(3 * len(ordered) // 4, len(ordered) // 4 + 1)]
     slow_ns, typical_ns = (float(duration[some].mean()) for some in (slow, typical))
     if slow_ns < TIMES_TYPICAL * typical_ns:
@@ -168,37 +176,40 @@ def _slowest(loop: Loop, account: ProcessLedger, mine: Rows, name: str) -> Findi
     ran = Ran(what, cells.step, cells.time_ns, cells.span)
     more = more_on_average(ran, slow, typical)
     key = max(more, key=lambda one: more[one])
-    gain_ns = int(more[key] * len(slow))
-    share = loop.share(gain_ns)
-    if more[key] < EXPLAINS * (slow_ns - typical_ns) or share < LEAST_SLOW_PERCENT:
+    if more[key] < EXPLAINS * (slow_ns - typical_ns):
         return None
     rows = np.flatnonzero((what == key) & np.isin(cells.step, slow))
-    first = rows[0]
-    entry, cause = [*Entry][int(entries[first])], [*Cause][int(causes[first])]
-    of_stack = more_on_average(ran.of(np.where(what == key, cells.stack, -1)), slow, typical)
+    entry, cause = [*Entry][int(entries[rows[0]])], [*Cause][int(causes[rows[0]])]
     of_place: dict[Place, float] = {}
-    for stack, more_ns in of_stack.items():
+    for stack, more_ns in more_on_average(
+        ran.of(np.where(what == key, cells.stack, -1)), slow, typical
+    ).items():
         place = loop.place_of_stack(stack)
         of_place[place] = of_place.get(place, 0.0) + more_ns
     place = max((one for one in of_place if one), key=lambda one: of_place[one], default=Place())
-    here = np.array([loop.place_of_stack(stack) == place for stack in cells.stack[rows].tolist()], bool)
-    spans = cells.span[rows[here]][np.argsort(-cells.time_ns[rows[here]], kind="stable")]
-    spans = spans[spans >= 0]
-    words = "in operators" if key == 0 else words_of(ENTRIES[entry], CAUSES[cause])
-    at = f", most of it at {place}" if place else ""
-    return Finding(
-        "slow-requests",
-        sentence(
-            f"The slowest tenth of the requests named {name} take {{}}, and typical ones {{}}: {{}} more is {words}{at}{_arguments(loop.trace, account, slow, typical)}",
-            (slow_ns, "ns"), (typical_ns, "ns"), (more[key], "ns"),
-        ),
-        _OPERATORS if key == 0 else _advice(entry, cause),
-        share,
-        gain_ns,
-        place,
-        loop.module_of(int(spans[0]) if len(spans) else -1),
-        tuple(dict.fromkeys(spans.tolist()))[:MOST_ROWS],
-    )  # fmt: skip
+    is_there = np.array([loop.place_of_stack(stack) == place for stack in cells.stack[rows].tolist()], bool)
+    rows = rows[is_there]
+    spans = cells.span[rows[np.argsort(-cells.time_ns[rows], kind="stable")]]
+    spans = np.array([*dict.fromkeys(spans[spans >= 0].tolist())], np.int64)
+    words = {
+        "name": name,
+        "slow": slow_ns,
+        "typical": typical_ns,
+        "more": more[key],
+        "words": "in operators" if key == 0 else words_of(ENTRIES[entry], CAUSES[cause]),
+        "arguments": (f", most of it at {place}" if place else "")
+        + _arguments(loop.trace, account, slow, typical),
+    }
+    module = loop.module_of(int(spans[0]) if len(spans) else -1)
+    advice = _OPERATORS if key == 0 else _advice(entry, cause)
+    return Match(
+        time_ns=int(more[key] * len(slow)),
+        values=words,
+        place=place,
+        module=module,
+        spans=spans,
+        advice=advice,
+    )
 
 
 def _advice(entry: Entry, cause: Cause) -> str:

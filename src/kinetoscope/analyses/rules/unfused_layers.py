@@ -1,8 +1,4 @@
-"""Attention and normalization are computed from several operators, where one fused operator could.
-
-Source: TraceLens (impact of at least 2 % of the time), and torch's documentation of `scaled_dot_product_attention`, `layer_norm` and
-`rms_norm`.
-"""
+"""Layers by hand: several operators compute attention or normalization, where one fused operator could."""
 
 from __future__ import annotations
 
@@ -11,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import MOST_ROWS, Loop
-from kinetoscope.display.sentence import sentence
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.schema import Phase
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEAST_PERCENT = 2.0
+    from kinetoscope.analyses.loop import Loop
+
 _PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum"})
 _SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
 # Between the products stand a scale, a mask, a softmax and a dropout, and little else.
@@ -31,25 +26,38 @@ _SCALES = frozenset({"aten::mul", "aten::div", "aten::mul_", "aten::div_"})
 _NEAR_ROOT = 7
 
 
-def unfused_attention(loop: Loop) -> Finding | None:
-    """Find a softmax with a matrix product before and after it, in one module."""
-    found = [_nearest(one, _PRODUCTS, _PRODUCTS) for one in _around(loop, _SOFTMAX, _NEAR_SOFTMAX)]
-    advice = "Use torch.nn.functional.scaled_dot_product_attention: it does not store the attention matrix."
-    return _by_hand(loop, "unfused-attention", "Attention", found, advice)
+@Rule(
+    "unfused-attention",
+    "Attention by hand{where} ({layers:each}{a_step}) takes {share} of {time}",
+    "Use torch.nn.functional.scaled_dot_product_attention: it does not store the attention matrix.",
+    finds="attention runs as two matrix products and a softmax",
+    source="TraceLens (impact of at least 2 %), and torch's documentation of `scaled_dot_product_attention`",
+    least=2.0,
+    explains=("below-roofline", "dominant-kernel", "memory-bound-elementwise"),
+).selects
+def unfused_attention(loop: Loop) -> Answer:
+    """A softmax with a matrix product before and after it, in one module."""
+    return _by_hand(
+        loop, [_nearest(one, _PRODUCTS, _PRODUCTS) for one in _around(loop, _SOFTMAX, _NEAR_SOFTMAX)]
+    )
 
 
-def unfused_normalization(loop: Loop) -> Finding | None:
-    """Find a square root with a mean before it and a product after it, in one module."""
+@Rule(
+    "unfused-normalization",
+    "Normalization by hand{where} ({layers:each}{a_step}) takes {share} of {time}",
+    "Use torch.nn.functional.layer_norm, rms_norm or batch_norm, or compile the module with torch.compile.",
+    finds="normalization runs as a mean, a square root and a product",
+    source="TraceLens (impact of at least 2 %), and torch's documentation of `layer_norm` and `rms_norm`",
+    least=2.0,
+    explains=("dominant-kernel", "memory-bound-elementwise"),
+).selects
+def unfused_normalization(loop: Loop) -> Answer:
+    """A square root with a mean before it and a product after it, in one module."""
     module = loop.trace.column("spans", "module")
     # Outside modules, norms of gradients and statistics look the same.
     has_modules = bool((module[loop.inside] >= 0).any())
-    found = [
-        _widest(one, _MEANS, _SCALES)
-        for one in _around(loop, _ROOTS, _NEAR_ROOT)
-        if module[one.row] >= 0 or not has_modules
-    ]
-    advice = "Use torch.nn.functional.layer_norm, rms_norm or batch_norm, or compile the module with torch.compile."
-    return _by_hand(loop, "unfused-normalization", "Normalization", found, advice)
+    around = [one for one in _around(loop, _ROOTS, _NEAR_ROOT) if module[one.row] >= 0 or not has_modules]
+    return _by_hand(loop, [_widest(one, _MEANS, _SCALES) for one in around])
 
 
 @dataclass(frozen=True)
@@ -106,39 +114,21 @@ def _widest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tupl
     return None if first is None or last is None else (first, one.row, last)
 
 
-def _by_hand(
-    loop: Loop, code: str, what: str, layers: list[tuple[int, int, int] | None], advice: str
-) -> Finding | None:
-    """A finding about layers, each the rows of its first operator, of the one in its middle, and of its last."""
-    found = [one for one in layers if one is not None]
-    if not found:
+def _by_hand(loop: Loop, layers: list[tuple[int, int, int] | None]) -> Answer:
+    """What is between the first and the last operator of layers, of each of which there are the rows of these two and of the one in its middle."""
+    of_layers = [rows for rows in layers if rows is not None]
+    if not of_layers:
         return None
     spans = loop.trace.columns("spans")
     outer = np.flatnonzero(loop.outermost & loop.threads[spans["thread"]])
     within = np.zeros(len(outer) + 1, dtype=np.int64)
-    np.add.at(within, np.searchsorted(outer, [first for first, _, _ in found]), 1)
-    np.add.at(within, np.searchsorted(outer, [last for _, _, last in found]) + 1, -1)
+    np.add.at(within, np.searchsorted(outer, [first for first, _, _ in of_layers]), 1)
+    np.add.at(within, np.searchsorted(outer, [last for _, _, last in of_layers]) + 1, -1)
     forward = outer[np.cumsum(within)[:-1] > 0]
-    backward = loop.backward_of(forward)
-    time_ns = loop.cost_ns(forward) + loop.cost_ns(backward)
-    share = loop.share(time_ns)
-    if share < LEAST_PERCENT:
-        return None
-    row = found[0][1]
-    place, module = loop.place_of(row), loop.module_of(row)
+    rows = np.concatenate((forward, loop.backward_of(forward)))
+    time_ns = loop.cost_ns(forward) + loop.cost_ns(rows[len(forward) :])
+    middle = np.array([row for _, row, _ in of_layers], np.int64)
+    place, module = loop.place_of(int(middle[0])), loop.module_of(int(middle[0]))
     where = f" in {module}" if module else f" at {place}" if place else ""
-    return Finding(
-        code,
-        sentence(
-            f"{what} by hand{where} ({{}}{loop.unit.each}) takes {{}} of {loop.unit.time}",
-            max(1, round(loop.per_step(len(found)))),
-            (share, "%"),
-        ),
-        advice,
-        share,
-        time_ns,
-        place,
-        module,
-        tuple(middle for _, middle, _ in found[:MOST_ROWS]),
-        time=loop.when(np.concatenate((forward, backward))),
-    )
+    words = {"where": where, "layers": len(middle)}
+    return Match(rows, time_ns, words, place=place, module=module, spans=middle, time=loop.when(rows))

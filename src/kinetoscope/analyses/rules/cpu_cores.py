@@ -1,0 +1,108 @@
+"""CPU cores: the program could go on, but other threads or programs run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from kinetoscope.analyses.loop import BUSY_MACHINE
+from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.ledger.parts import PARTS
+from kinetoscope.model import units
+from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.processes import process_runs, thread_processes
+from kinetoscope.model.schema import SampleState
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Loop
+
+LEAST_SAMPLES = 5
+TIMES_PROCESSORS = 2.0
+
+
+@Rule(
+    "gil-contention",
+    "{subject} waits for Python's global lock while {what}: {share} of {time}",
+    "Do this work in another process, such as a worker of a DataLoader, or with operators and libraries that release the lock.",
+    finds="the loop waits for Python's global lock, which another thread of the program holds, and its line; needs samples",
+    source="no public threshold",
+    least=5.0,
+    explains=("python-bound",),
+).selects
+def gil_contention(loop: Loop) -> Answer:
+    """Samples of the loop's thread that wait for the global lock, and the line of another thread that runs most meanwhile."""
+    samples = loop.trace.columns("samples")
+    waiting = loop.in_step_samples(samples["state"] == SampleState.WAITING_FOR_GIL)
+    waiting = waiting[loop.threads[samples["thread"][waiting]]]
+    if len(waiting) < LEAST_SAMPLES:
+        return None
+    running = loop.in_step_samples(samples["state"] == SampleState.RUNNING)
+    thread = samples["thread"][running]
+    of_process = loop.trace.column("threads", "process_row")[thread] == loop.process
+    place = loop.most_sampled(running[(thread != loop.thread) & of_process])
+    what = f"{place.named} runs on another thread" if place else "another thread runs"
+    return Match(time_ns=int(samples["period_ns"][waiting].sum()), values={"what": what}, place=place)
+
+
+@Rule(
+    "processor-wait",
+    "{subject} was ready to run but had no CPU core for {share} of {time}, {waited:each_ns}{a_step}: {who} were using them",
+    (
+        "See with `top` what else runs on this machine, and move it, or raise the CPU limit of the container. These step times are not "
+        "representative."
+    ),
+    finds="the loop's thread is ready to run but has no CPU core, because other programs or threads use them; needs samples on Linux",
+    source="the system's count (`schedstat`); even an idle machine takes a thread off its core now and then",
+    least=BUSY_MACHINE,
+).selects
+def processor_wait(loop: Loop) -> Answer:
+    """Steps in which other programs used the CPU cores."""
+    run, waited_ns = loop.trace.run_info, loop.processor_wait_ns
+    is_crowded = bool(run.cpu_count and run.torch_threads and run.torch_threads > run.cpu_count)
+    who = "its own threads, or other programs," if is_crowded else "other programs"
+    advice = "Use fewer threads: torch.set_num_threads, or OMP_NUM_THREADS." if is_crowded else ""
+    return Match(time_ns=waited_ns, values={"waited": waited_ns, "who": who}, advice=advice)
+
+
+@Rule(
+    "thread-oversubscription",
+    "Operators compute with {threads} threads{processes}, on a machine with {processors} {noun}",
+    "Limit the threads of each process: torch.set_num_threads or OMP_NUM_THREADS.",
+    finds="operators have more threads than the machine has processors",
+    source="TraceML warns of a host that is 80 % busy",
+    also="twice the processors, all processes that run operators together",
+).selects
+def thread_oversubscription(loop: Loop) -> Answer:
+    """A machine on which the processes of the job have more threads for operators than there are processors.
+
+    torch makes as many as the machine has processors in each process that does not limit them. A process that ran no operators, such as the one that
+    starts the ranks, has none.
+    """
+    threads: dict[str, int] = defaultdict(int)
+    processes: dict[str, int] = defaultdict(int)
+    processors: dict[str, int] = {}
+    spans = loop.trace.columns("spans")
+    ran = thread_processes(loop.trace)[spans["thread"][is_operator(spans["kind"])]]
+    for row, run in enumerate(process_runs(loop.trace)):
+        is_worker = run.recorded_parent is not None and run.rank is None
+        # A worker of a DataLoader computes with one thread.
+        if run.torch_threads is None or not run.cpu_count or is_worker or not (ran == row).any():
+            continue
+        threads[run.host] += run.torch_threads
+        processes[run.host] += 1
+        processors[run.host] = run.cpu_count
+    host = max(threads, key=lambda host: threads[host] / processors[host], default="")
+    # With a device the host's operators are few, and not what the step waits for.
+    if loop.device is not None or not threads or threads[host] < TIMES_PROCESSORS * processors[host]:
+        return None
+    parts = (PARTS.index(name) for name in ("compute_ns", "processor_wait_ns"))
+    time_ns = sum(loop.time.parts_ns[part] for part in parts) if loop.time else 0
+    limit = max(1, processors[host] // processes[host])
+    words = {
+        "threads": threads[host],
+        "processes": f" in {processes[host]} processes" if processes[host] > 1 else "",
+        "processors": processors[host],
+        "noun": units.noun(processors[host], "processor"),
+    }
+    advice = f"Limit the threads of each process: torch.set_num_threads({limit}) or OMP_NUM_THREADS={limit}."
+    return Match(time_ns=time_ns, values=words, gain_ns=None, advice=advice)

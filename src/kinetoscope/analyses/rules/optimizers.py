@@ -1,0 +1,115 @@
+"""Optimizers: updates that could be made together, and optimizers that are made anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.tables.costs.attainable import rates_of
+
+if TYPE_CHECKING:
+    from kinetoscope.analyses.loop import Loop, Rows
+
+LEAST_PARAMETERS = 6
+LEAST_OPERATORS = 3
+LEAST_TENSORS = 8
+FUSED_OPERATORS = 2.0
+"""What calling a fused step costs for each parameter, in operators."""
+TRAFFIC = {"Adam": 7 / 19, "AdamW": 7 / 21, "SGD": 5 / 10, "Adagrad": 5 / 12}
+"""What a fused step reads and writes, as a part of what the operators of single parameters do.
+
+Adam's operators read and write 19 tensors of the size of each parameter (`lerp_` 3, `mul_` 2, `addcmul_` 4, `sqrt` 2, `div` 2, `add_` 2, `addcdiv_` 4), a
+fused step 7 (parameter, gradient and both averages, of which it writes three). Calls and traffic were both measured from 64 to 1,048,576 elements: 0.15 to
+0.3 of the calls and 0.35 to 0.41 of the rest for Adam and AdamW, 0.46 to 0.58 for SGD with momentum and weight decay. The benchmark
+`healthy_networks` compares the promise with what the advice gains.
+"""
+OTHER_TRAFFIC = 0.4
+RECORD_NS, SHAPES_NS = 200, 150
+"""What recording an operator took in an optimizer of small parameters, and its shapes besides."""
+LONGEST_CALL = 4.0
+"""What an operator takes beyond so many times the fixed cost of a call grows with the size of its parameter."""
+_TOGETHER = ("aten::_foreach", "aten::_fused")
+_FUSED = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
+_FOREACH = frozenset(("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
+
+
+@Rule(
+    "single-tensor-optimizer",
+    "{optimizer} updates one parameter at a time: {operators:each} operators and {share} of {time}",
+    "Use a fused version of the optimizer if there is one, or compile its step with torch.compile.",
+    finds="the optimizer updates one parameter at a time; its gain is a prediction: what a fused step of parameters of these sizes takes less",
+    source="torch's documentation of `foreach` and `fused`, and its former pattern matcher, which reports any `_single_tensor_` call",
+    also=f"{LEAST_PARAMETERS} parameters with {LEAST_OPERATORS} operators each",
+    least_gain=5.0,
+    explains=("device-idle", "launch-bound", "small-kernels"),
+    is_predicted=True,
+).selects
+def single_tensor_optimizer(loop: Loop) -> Answer:
+    """An optimizer without fused or foreach operators."""
+    ranges, names = loop.optimizer_ranges, loop.trace.strings
+    rows = np.flatnonzero(loop.outermost & loop.in_optimizer)
+    used, count = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)
+    if len(ranges) == 0 or len(rows) == 0 or any(names[name].startswith(_TOGETHER) for name in used.tolist()):
+        return None
+    # Each parameter has most of its operators once.
+    parameters = float(np.median(count))
+    if loop.per_step(parameters) < LEAST_PARAMETERS or len(rows) < LEAST_OPERATORS * parameters:
+        return None
+    name = names[int(loop.trace.column("spans", "name")[ranges[0]])]
+    optimizer = name.partition("#")[2].removesuffix(".step") or "optimizer"
+    cost_ns = loop.optimizer_ns
+    # Without the records of its operators, the optimizer takes less.
+    alone_ns = max(cost_ns - _records_ns(loop), cost_ns // 2)
+    streaming_ns = min(_streaming_ns(loop, rows), alone_ns)
+    left_ns = (alone_ns - streaming_ns) * FUSED_OPERATORS * parameters / len(rows)
+    gain_ns = round(alone_ns - left_ns - streaming_ns * TRAFFIC.get(optimizer, OTHER_TRAFFIC))
+    together = "fused" if optimizer in _FUSED else "foreach" if optimizer in _FOREACH and loop.device else ""
+    advice = f"Pass {together}=True to {optimizer}." if together else single_tensor_optimizer.advice
+    advice = advice.replace("the optimizer", optimizer)
+    words = {"optimizer": optimizer, "operators": len(rows)}
+    return Match(ranges, cost_ns, words, gain_ns=gain_ns, advice=advice, time=loop.when(ranges))
+
+
+def _records_ns(loop: Loop) -> int:
+    """What recording the operators of the optimizer took; nothing with a device, which works meanwhile."""
+    if loop.device is not None:
+        return 0
+    spans = loop.trace.columns("spans")
+    rows = np.flatnonzero(loop.inside & loop.in_optimizer)
+    return len(rows) * RECORD_NS + int((spans["shapes"][rows] >= 0).sum()) * SHAPES_NS
+
+
+def _streaming_ns(loop: Loop, rows: Rows) -> int:
+    """The time of the operators of an optimizer that grows with the size of parameters: what they take beyond their shortest call; 0 with a device."""
+    if loop.device is not None:
+        return 0
+    spans = loop.trace.columns("spans")
+    took = spans["duration_ns"][rows]
+    _, of = np.unique(spans["name"][rows], return_inverse=True)
+    shortest = np.array([np.percentile(took[of == name], 10) for name in range(int(of.max(initial=-1)) + 1)])
+    call_ns = np.minimum(shortest, LONGEST_CALL * rates_of(loop.trace).call_ns)[of]
+    return loop.typical_sum(rows, np.maximum(took - call_ns, 0))
+
+
+@Rule(
+    "optimizer-rebuilt",
+    "The optimizer creates {created:each} tensors of state{in_each}, as a new optimizer does in its first: {share} of {time}",
+    "Create the optimizer once, before the loop; change its learning rate with a scheduler or in optimizer.param_groups.",
+    finds="the optimizer creates its state in every step, because it is a new one, which also forgets its moments",
+    source="no public threshold: an optimizer creates state in the first step of each parameter only",
+    also=f"{LEAST_TENSORS} tensors a step",
+    least=5.0,
+    explains=("python-bound",),
+).selects
+def optimizer_rebuilt(loop: Loop) -> Answer:
+    """Tensors of zeros that steps of the optimizer create."""
+    called = np.flatnonzero(loop.outermost & loop.in_optimizer)
+    created = called[np.isin(called, loop.rows_named("aten::zeros_like", "aten::zeros"))]
+    if loop.per_step(loop.typical_sum(created, np.ones(len(created), dtype=np.int64))) < LEAST_TENSORS:
+        return None
+    # What remains of the optimizer's time is the update, which is needed.
+    time_ns = loop.optimizer_ns - loop.cost_ns(np.setdiff1d(called, created))
+    where = loop.place_of(int(loop.optimizer_ranges[0]))
+    return Match(created, time_ns, {"created": len(created)}, place=where)

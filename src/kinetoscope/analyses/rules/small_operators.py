@@ -1,0 +1,196 @@
+"""Small operators: loops over the elements of tensors, and values that are read one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analyses.finding import NotNeeded
+from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
+from kinetoscope.ledger.avoidable_work.waste import waste_of
+from kinetoscope.model import units
+from kinetoscope.model.schema import Phase, SpanKind
+from kinetoscope.model.time_spent import Cause
+from kinetoscope.tables.stacks import stacks_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kinetoscope.analyses.loop import Loop, Place, Rows
+
+READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
+LEAST_READS = 20
+LEAST_PER_STEP = 50
+MOST_MEAN_NS = 20_000
+INTERRUPTED = 0.05
+"""The longest ones are left out of the mean: on a busy machine the program is stopped in the middle of some."""
+MOST_PYTHON_NS = 10_000
+"""More Python for each operator is not what calling it costs; neither is what the line calls in libraries, such as `json.dumps`."""
+LEAST_REPEATED = 10
+"""Fewer operators of a module in a step are no loop."""
+LEAST_CELLS = 20
+"""A recurrent cell that runs so often in a step goes through a sequence, which one call of its layer does, too."""
+CELLS = ("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
+MOST_ENGINE_NS = 10_000
+"""The same of autograd's engine, from one node of backward to the next."""
+SAME_LOOP = 0.45
+"""A line that runs so often as another one of its function is in the same loop: one in a branch that is taken half of the time, too."""
+_LOOPS_OF_TORCH = ("/torch/nn/utils/", "/torch/optim/")
+"""Loops over parameters in torch itself are not the program's to change."""
+_OF_READS = ("aten::resolve_conj", "aten::resolve_neg")
+"""What `.tolist()` and `.numpy()` call themselves."""
+_LOOPING = ("aten::select", "aten::slice", "aten::unbind", "aten::index", "aten::stack", "aten::cat")
+
+
+@Rule(
+    "scalar-read",
+    "{place} reads {reads} values of tensors into Python{in_each}: {share} of {time}",
+    "Keep the values in a tensor and read them once, with .tolist() or .cpu(); log less often.",
+    finds="a line repeatedly reads values of tensors into Python; its share includes what computes them",
+    source="torch's and NVIDIA's tuning guides on synchronization; no public threshold",
+    also=f"{LEAST_READS} a step",
+    least=1.0,
+    explains=("device-idle", "launch-bound", "synchronizing-call", "tiny-operators"),
+    cause=Cause.READ,
+).selects
+def scalar_read(loop: Loop) -> Answer:
+    """The line that reads most values, with what computes them and the Python around: what one read of all values would save most of."""
+    rows = loop.rows_named(*READS)
+    rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows] & ~loop.of_torch[rows]]
+    matches = []
+    for place, _, reads in loop.by_place(rows):
+        each = loop.per_pass(len(reads))
+        if each < LEAST_READS:
+            continue
+        read = _with_what_is_read(loop, place, reads)
+        time_ns = loop.cost_ns(read, with_device=False)
+        time_ns += sum(
+            gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (place.file, place.line)
+        )
+        left_out = NotNeeded(read, 1.0 - 1.0 / each)
+        matches.append(Match(reads, time_ns, {"reads": round(each)}, place=place, left_out=left_out))
+    return matches
+
+
+def _with_what_is_read(loop: Loop, place: Place, reads: Rows) -> Rows:
+    """Reads, with the other operators of their line in their modules: a line that reads values is there to compute them."""
+    spans = loop.trace.columns("spans")
+    called = loop.outermost & loop.threads[spans["thread"]] & ~loop.in_loading
+    called &= np.isin(spans["module"], np.unique(spans["module"][reads]))
+    lines = loop.by_place(np.flatnonzero(called)) if place else ()
+    return next((rows for line, _, rows in lines if line == place), reads)
+
+
+@Rule(
+    "tiny-operators",
+    (
+        "{place} runs {operators} operators{a_step}{looping}, {mean:ns} each on average: {share} of {time} with {between} between "
+        "them{others}{python}"
+    ),
+    "Replace the loop by operators on whole tensors, or compile it with torch.compile.",
+    finds=(
+        "a line runs many small operators, mostly a Python loop over a tensor; the other lines of its loop count, too; or a recurrent cell for each step "
+        "of a sequence"
+    ),
+    source="torch's former pattern matcher reports 10 operators of one line; layers are loops, too",
+    also=f"{LEAST_PER_STEP} a step and {LEAST_REPEATED} for each module with their backward; {LEAST_CELLS} cells",
+    least=10.0,
+    explains=("device-idle", "launch-bound", "small-kernels"),
+    is_predicted=True,
+).selects
+def tiny_operators(loop: Loop) -> Answer:
+    """Lines of loops that run small operators."""
+    outermost = _called_by_lines(loop)
+    lines = loop.by_place(outermost[~loop.are_named(outermost, _OF_READS)])
+    return [match for place, _, rows in lines if place and (match := _small(loop, place, rows, lines))]
+
+
+def _called_by_lines(loop: Loop) -> Rows:
+    """The outermost operators of forward that lines of the program call for their own sake."""
+    spans = loop.trace.columns("spans")
+    own_stack = spans["own_stack"]
+    rows = loop.outermost & (spans["kind"] == SpanKind.OPERATOR) & (spans["phase"] == Phase.FORWARD)
+    rows &= ~loop.in_loading & ~loop.in_optimizer & ~loop.of_torch
+    # What could be left out altogether is another finding.
+    rows &= waste_of(loop.trace).part[:-1] <= 0
+    rows &= ~(np.append(kinds_of_stacks(loop), -1) >= 0)[own_stack]
+    rows &= ~np.append(stacks_inside(loop.trace, *_LOOPS_OF_TORCH), False)[own_stack]
+    return np.flatnonzero(rows)
+
+
+def _small(loop: Loop, place: Place, rows: Rows, lines: Sequence[tuple[Place, int, Rows]]) -> Match | None:
+    """What the small operators of a line take, those of its loop, their backward, and the Python and the engine of autograd between them."""
+    spans = loop.trace.columns("spans")
+    each = loop.per_pass(len(rows))
+    # Many layers that one line calls are no loop.
+    if each < LEAST_PER_STEP or each < LEAST_REPEATED * len(np.unique(spans["module"][rows])):
+        return None
+    cells = loop.per_step(int(loop.are_named(rows, CELLS).sum()))
+    uninterrupted = max(1, round((1 - INTERRUPTED) * len(rows)))
+    mean_ns = float(np.sort(spans["duration_ns"][rows])[:uninterrupted].mean())
+    others = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
+    # The line of a cell says what to do about the whole loop.
+    is_of_cells = any(loop.are_named(more, CELLS).any() for _, more in others)
+    if is_of_cells or (mean_ns > MOST_MEAN_NS and cells < LEAST_CELLS):
+        return None
+    every = np.concatenate([rows, *(more for _, more in others)])
+    # A loop in forward is one in backward, too.
+    backward = loop.backward_of(every)
+    engine_ns = _engine_ns(loop, backward)
+    python_ns = min(_python_ns(loop, place, [line.line for line, _ in others]), MOST_PYTHON_NS * len(every))
+    time_ns = sum(loop.cost_ns(some, with_device=False) for some in (every, backward)) + python_ns + engine_ns
+    looping = " in a loop over a tensor" if loop.are_named(rows, _LOOPING).any() else ""
+    words = {
+        "operators": round(each),
+        "looping": f" in a loop over {round(cells)} steps of a sequence" if cells >= LEAST_CELLS else looping,
+        "mean": mean_ns,
+        "between": "the Python and the autograd engine" if 10 * engine_ns >= time_ns else "the Python",
+        "others": f", with {units.count(len(others), 'other line')} of its loop" if others else "",
+        "python": ", most of it Python" if 2 * python_ns > time_ns else "",
+    }
+    advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
+    when = loop.when(np.concatenate((every, backward))) | loop.python
+    return Match(rows, time_ns, words, place=place, advice=advice if cells >= LEAST_CELLS else "", time=when)
+
+
+def _same_loop(
+    loop: Loop, place: Place, mine: Rows, lines: Sequence[tuple[Place, int, Rows]]
+) -> list[tuple[Place, Rows]]:
+    """The other lines of the loop that a line is in: those of its function that run as often, and their operators."""
+    times = _times(loop, mine)
+    return [
+        (other, rows)
+        for other, _, rows in lines
+        if (other.file, other.function) == (place.file, place.function)
+        and other.line != place.line
+        and _times(loop, rows) >= SAME_LOOP * times
+    ]
+
+
+def _python_ns(loop: Loop, place: Place, others: Sequence[int]) -> int:
+    """The Python between the operators of a loop: at its lines, and where it has several, at those between them and its head."""
+    first, last = min((place.line, *others)) - bool(others), max((place.line, *others))
+    return sum(
+        round(gap.time_ns * (1 - gap.called_part))
+        for gap in loop.gaps
+        if (gap.place.file, gap.place.function) == (place.file, place.function)
+        and first <= gap.place.line <= last
+    )
+
+
+def _times(loop: Loop, rows: Rows) -> float:
+    """How often a line runs in all steps: as often as the operator that it calls least, of those that it calls as often as others."""
+    each = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)[1]
+    return float(np.median(each)) if len(each) else 0.0
+
+
+def _engine_ns(loop: Loop, backward: Rows) -> int:
+    """What autograd's engine usually takes between some nodes of backward that follow each other on one thread."""
+    spans = loop.trace.columns("spans")
+    order = backward[np.lexsort((spans["start_ns"][backward], spans["thread"][backward]))]
+    before, after = order[:-1], order[1:]
+    between_ns = spans["start_ns"][after] - spans["start_ns"][before] - spans["duration_ns"][before]
+    close = (spans["thread"][before] == spans["thread"][after]) & (between_ns <= MOST_ENGINE_NS)
+    return loop.typical_sum(before[close], np.maximum(between_ns[close], 0))
