@@ -374,7 +374,7 @@ def test_the_fastest_large_message_of_a_slow_group():
         and (args_ns := plain_trace.span(one)[1] - plain_trace.span(one)[0])
     ]
     assert plain(found["slow-collectives"].finding).startswith(
-        f"No large message of a collective moves at more than {max(rates):.1f} GB/s: all_reduce of 16.8 MiB"
+        f"Collectives never exceed {max(rates):.1f} GB/s: all_reduce of 16.8 MiB"
     )
 
 

@@ -68,8 +68,8 @@ def examine_job(sections: Sections) -> Report:
         (SLOW_LINK, _slow_link(sections, whole_ns)),
         (exposed_rule, _exposed(sections, step_ns, count)),
     )
-    found = ranked([finding for rule, match in matches for finding in rule.of_job(match, whole_ns)])
-    return Report(found[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns)
+    findings = ranked([finding for rule, match in matches for finding in rule.of_job(match, whole_ns)])
+    return Report(findings[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns)
 
 
 def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[int]]:
@@ -177,9 +177,9 @@ def _exposed(sections: Sections, step_ns: int, steps: int) -> Match | None:
         late = units.percent(most["waited_ns"], most["total_ns"])
         mostly += f", {late} of which is waiting for late ranks"
     # What is waiting for late ranks is gained where these are not late, and not by less communication.
-    known = [row for row in rows if row["waited_ns"] is not None and row["total_ns"] > 0]
+    with_waits = [row for row in rows if row["waited_ns"] is not None and row["total_ns"] > 0]
     total = sum(row["total_ns"] for row in rows)
-    waiting = sum(row["waited_ns"] for row in known) / total if total > 0 else 0.0
+    waiting = sum(row["waited_ns"] for row in with_waits) / total if total > 0 else 0.0
     gain_ns = int(parts["communication_ns"] * (1.0 - min(1.0, waiting))) * steps
     words = {"most": mostly, "computed": 100.0 * parts["compute_ns"] / step_ns}
     return Match(time_ns=parts["communication_ns"] * steps, values=words, gain_ns=gain_ns)
