@@ -1,6 +1,7 @@
 """The one list of what time is spent on: every table and page has its names from there."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,9 @@ def test_time_with_a_cause_is_called_by_it():
     assert words_of("waiting", Cause.PROCESSOR.words) == PARTS["processor_wait"]
     assert words_of("slow", "") == "slow operators"
     assert words_of("python", None) == "Python"
+
+
+def test_each_text_about_a_cause_is_of_a_cause():
+    described = json.loads((LIST.parent / "causes.json").read_text("utf-8"))
+    assert {name for name, texts in described.items() if texts.keys() <= {"advice", "does"}} == set(described)
+    assert set(described) == {cause.words for cause in Cause if cause.advice}

@@ -29,6 +29,7 @@ from kinetoscope.model.pauses import TOGGLES
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import STORED, DeviceType, StorageRole
 from kinetoscope.model.steps import one_cycle, steps_counted_from, steps_of_ring
+from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.appended_rows import (
     LOSSES,
@@ -181,14 +182,8 @@ def add_storages(
     numbers: dict[str, NDArray[Any]] = {
         name: np.concatenate([part[name] for part in parts]) for name in _NUMBERS
     }
-    row_of = {text: row for row, text in enumerate(strings)}
-    texts = list(strings)
-    names: list[int] = []
-    for text in (text for part in parts for text in part["name"]):
-        row = row_of.setdefault(text, len(texts))
-        if row == len(texts):
-            texts.append(text)
-        names.append(row)
+    table = StringTable(list(strings))
+    names = [table.row(text) for part in parts for text in part["name"]]
     columns = {
         "time_ns": numbers["time_ns"] - np.int64(start_realtime_ns),
         "role": numbers["role"],
@@ -203,7 +198,7 @@ def add_storages(
     }
     valid = (numbers["role"] <= max(StorageRole)) & (numbers["bytes"] > 0) & (numbers["address"] > 0)
     tables["storages"] = {name: values[valid] for name, values in columns.items()}
-    return texts, lost
+    return table.texts, lost
 
 
 def _checked(part: object) -> dict[str, Any] | None:
