@@ -388,7 +388,7 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
         lists = table[STEPS.name].combine_chunks()
         records = lists.values
         fields = {_FORMER_NAMES.get(field.name, field.name): field.name for field in records.type}
-        none = {name: pa.array(np.zeros(len(records), np.int64)) for name in PARTS}
+        none = {name: number_array(np.zeros(len(records), np.int64)) for name in PARTS}
         none["kind"] = pa.nulls(len(records), pa.int64())
         arrays = {
             name: records.field(fields[name]) if name in fields else none[name] for name in STEPS.column_names
