@@ -16,14 +16,14 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import event_names
-from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.nesting import by_level, spread_down
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
-from kinetoscope.tables.stacks import span_stacks, user_frames
+from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames
 
 if TYPE_CHECKING:
     import pyarrow
@@ -109,12 +109,12 @@ def shown_stacks(
     rows = np.arange(len(parent), dtype=np.int32)
     # A parent that does not come first would be a cycle, which only damaged files have.
     parent = np.where(parent < rows, parent, np.int32(-1))
-    depth = _levels(parent)
+    depth = stack_depths(parent)
     kept = (frame >= 0) if shown is None else np.append(shown, False)[frame]
     row = spread_down(parent, depth, np.where(kept, rows, np.int32(-1)), -1)
     caller = np.append(row, np.int32(-1))[parent]
     # The row of a visible caller is its own.
-    return Stacks(row, caller, _levels(np.where(kept, caller, np.int32(-1))), frame)
+    return Stacks(row, caller, stack_depths(np.where(kept, caller, np.int32(-1))), frame)
 
 
 def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
@@ -132,7 +132,7 @@ def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64])
     if bare.any():
         of_stack[bare] = len(parents)
         parents, frames = np.append(parents, np.int32(-1)), np.append(frames, np.int32(-1))
-    level = _levels(parents)
+    level = stack_depths(parents)
     totals = _core.sums_below(parents, level, _sums(of_stack, len(parents), weight))
     kept = totals >= _least(weight[heavy])
     number = np.where(kept, np.arange(len(parents), dtype=np.int32), np.int32(-1))
@@ -200,7 +200,8 @@ def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
     """Build the tree of visible frames: the node of each stack, with that of -1 at the end; each node's parent and frame."""
     node_of = np.full(len(stacks.frame) + 1, -1, np.int32)
     parents, frames, nodes = [_NOBODY], [_NOBODY], 0
-    for rows in _by_level(stacks.level, np.unique(stacks.row[stacks.row >= 0])):
+    visible = np.unique(stacks.row[stacks.row >= 0])
+    for rows in (visible[places] for places in by_level(stacks.level[visible])):
         around = node_of[stacks.caller[rows]]
         group, first = _core.group([around, stacks.frame[rows]])
         node_of[rows] = nodes + group
@@ -219,7 +220,7 @@ def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -
     """Compute inclusive weights, and sort the nodes."""
     size = len(nodes.parent)
     own = _sums(nodes.of_stack, size, weight)
-    level = _levels(nodes.parent)
+    level = stack_depths(nodes.parent)
     total = _core.sums_below(nodes.parent, level, own)
     counted = _core.sums_below(nodes.parent, level, _sums(nodes.of_stack, size, count))
     order = _outline(nodes, total)
@@ -250,21 +251,6 @@ def _outline(nodes: _Nodes, total: NDArray[np.int64]) -> NDArray[np.int64]:
         order.append(row)
         waiting.extend(held.get(row, ()))
     return np.array(order, np.int64)
-
-
-def _levels(parent: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the depth of each row; parents come first."""
-    levels: list[int] = []
-    for above in parent.tolist():
-        levels.append(levels[above] + 1 if above >= 0 else 0)
-    return np.array(levels, np.int32)
-
-
-def _by_level(level: NDArray[np.int32], rows: NDArray[Any]) -> list[NDArray[Any]]:
-    """Group rows by level, in ascending order."""
-    order = rows[np.argsort(level[rows], kind="stable")]
-    edges = np.flatnonzero(np.diff(level[order])) + 1
-    return [part for part in np.split(order, edges) if len(part)]
 
 
 def _sums(group: NDArray[np.int32], groups: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
