@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.ledger.parts import PART_COLUMNS, REQUEST_PARTS, request_parts
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, labels, to_arrow
 from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.tables.host.requests import STATUSES, labels_of, names_by_time, requests_of, slowest_tenth
+from kinetoscope.tables.host.requests import STATUSES, names_by_time, requests_of, slowest_tenth
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,7 +75,7 @@ def requests(trace: TraceData) -> pyarrow.Table:
     pairs = np.unique(np.stack([known.of, known.stretch_thread], axis=1), axis=0)
     columns: dict[str, Any] = {
         "request": np.arange(count),
-        "name": labels_of(known.name),
+        "name": labels(known.name),
         "arguments": known.arguments,
         "status": Labels(known.status.astype(np.int32), STATUSES),
         **of_processes(trace, thread_processes(trace)[known.thread]),
@@ -112,7 +112,7 @@ def request_names(trace: TraceData) -> pyarrow.Table:
                 "max_ns": int(duration[some].max()), **{part: float(parts[part][some].mean()) for part in REQUEST_PARTS},
             })  # fmt: skip
     columns: dict[str, Any] = {
-        column.name: labels_of([row[column.name] for row in rows])
+        column.name: labels([row[column.name] for row in rows])
         if column.type == "category"
         else np.array([row[column.name] for row in rows], column.type)
         for column in REQUEST_NAMES_SCHEMA.columns

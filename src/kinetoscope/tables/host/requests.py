@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, labels, to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.processes import thread_processes
@@ -266,13 +266,6 @@ def _queued(known: Requests, place: int, own: slice, idle: tuple[Numbers, Number
     return Intervals.of(from_ns, to_ns) & Intervals.of(*idle)
 
 
-def labels_of(texts: list[str]) -> Labels:
-    """Texts as a dictionary column."""
-    places: dict[str, int] = {}
-    codes = np.array([places.setdefault(text, len(places)) for text in texts], np.int32)
-    return Labels(codes, list(places))
-
-
 def slowest_tenth(requests: Numbers, duration_ns: Numbers) -> Numbers:
     """Of some requests the slowest tenth, at least one, the slowest first."""
     return requests[np.argsort(-duration_ns[requests], kind="stable")[: max(len(requests) // 10, 1)]]
@@ -311,7 +304,7 @@ def request_modules(trace: TraceData) -> pyarrow.Table:
     rows = work.rows[is_operator(spans["kind"][work.rows]) & (spans["stream"][work.rows] < 0)]
     of = request_of(trace, rows)
     rows, of = rows[of >= 0], of[of >= 0]
-    name = labels_of(known.name)
+    name = labels(known.name)
     codes = name.ids[of] if len(of) else np.zeros(0, np.int32)
     module = spans["module"][rows].astype(np.int64)
     keys, group = np.unique(np.stack([codes.astype(np.int64), module], axis=1), axis=0, return_inverse=True)
