@@ -9,11 +9,13 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, lines, ranked
+from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, finding_blocks, ranked
 from kinetoscope.analyses.loop import Loop, Place
 from kinetoscope.analyses.rules import RULES
 from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
 from kinetoscope.cli import main
+from kinetoscope.display.blocks import Text
+from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.host.units_of_work import Unit
@@ -459,7 +461,7 @@ def test_a_recording_without_steps_is_not_said_to_have_any():
         builder.span("aten::mm", start, 2_000_000, stack=stack)
     report = examine(builder.build())
     assert report.unit is Unit.RECORDING
-    (found, *_) = lines(report)[0]
+    found = plain_lines(finding_blocks(report), 100)[0]
     assert found == (
         "1. Python in train (train.py:3) runs for 77.8 % of recorded time (56 ms) without any operator"
     )
@@ -469,7 +471,7 @@ def test_a_missing_signal_is_said_and_not_guessed():
     report = examine(slow_python().build())
     lacking = {one.code: one.signal for one in report.cannot_tell}
     assert lacking == {"gc-pause": Signal.GARBAGE_COLLECTION, "memory-growth": Signal.MEMORY}
-    text = " ".join(text for text, _ in lines(report))
+    text = " ".join(text for text in plain_lines(finding_blocks(report), 100))
     assert (
         "Cannot tell about memory-growth: record with profile_memory=True, or kinetoscope run --memory."
         in text
@@ -549,7 +551,7 @@ def test_a_healthy_run_has_nothing_to_say():
         builder.span("aten::mm", step * 10_000, 10_000)
     trace = builder.build()
     assert as_dict(examine(trace))["findings"] == []
-    assert lines(examine(trace))[0][0].startswith("No problem found")
+    assert plain_lines(finding_blocks(examine(trace)), 100)[0].startswith("No problem found")
     assert trace.findings().num_rows == 0
 
 
@@ -564,7 +566,10 @@ def test_braces_of_a_name_are_text():
         stack = builder.stack(("train.py", 3, "{lambda(int)#1}::operator()"))
         builder.span("aten::mm", step * 10_000_000, 2_000_000, stack=stack)
     trace = builder.build()
-    assert "Python in {lambda(int)#1}::operator() (train.py:3)" in lines(examine(trace))[0][0]
+    assert (
+        "Python in {lambda(int)#1}::operator() (train.py:3)"
+        in plain_lines(finding_blocks(examine(trace)), 100)[0]
+    )
     assert trace.findings().num_rows == 1
 
 
@@ -927,7 +932,7 @@ def test_findings_of_several_processes_say_whose_they_are(tmp_path):
     report = examine(trace)
     assert report.process == "python, rank 1"
     said = "Several processes have steps. These are of python, rank 1, whose steps took longest."
-    assert lines(report)[0] == (said, "dim")
+    assert finding_blocks(report)[0] == Text(said, tone="faint")
     assert as_dict(report)["process"] == "python, rank 1"
     assert described(report)["whose"] == said
     assert said in trace._repr_html_()

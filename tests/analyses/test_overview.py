@@ -2,7 +2,6 @@
 
 import html
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +9,10 @@ import pytest
 import kinetoscope
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.overview import TOP
-from kinetoscope.cli.summary import Run, summary_lines
+from kinetoscope.analyses.trace_blocks import Run, trace_blocks
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.display.description import contents
+from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 from kinetoscope.trace.page import trace_page
@@ -37,9 +37,9 @@ def training(rank=None):
 
 def texts(trace):
     """The summary and a notebook's page as plain text."""
-    lines = summary_lines(Run(trace, "x", "native", "", (), memory=False, folder=Path("/code")), 200, 9, 60)
+    lines = plain_lines(trace_blocks(trace.overview(), Run.of(trace, "x")), 200)
     page = html.unescape(re.sub("<[^>]*>", " ", trace_page(trace, details=True)))
-    return "\n".join(line.plain for line in lines), page
+    return "\n".join(lines), page
 
 
 def test_a_summary_a_notebook_and_the_viewer_have_the_same_steps():
@@ -48,11 +48,11 @@ def test_a_summary_a_notebook_and_the_viewer_have_the_same_steps():
     rows = trace.table("steps").to_pylist()
     usual = [row["duration_ns"] for row in rows if not row["start_up"]]
     assert (steps.count, steps.start_up, steps.left_out_ns) == (4, 1, (rows[0]["duration_ns"],))
-    assert (steps.min_ns, steps.median_ns, steps.max_ns) == (min(usual), np.median(usual), max(usual))
+    assert (steps.min_ns, steps.mean_ns, steps.max_ns) == (min(usual), np.mean(usual), max(usual))
     of_viewer = answer(trace, "overview", {})["steps"]
-    assert (of_viewer["min_ns"], of_viewer["median_ns"]) == (steps.min_ns, steps.median_ns)
+    assert (of_viewer["min_ns"], of_viewer["mean_ns"]) == (steps.min_ns, steps.mean_ns)
     for text in texts(trace):
-        assert f"median {units.duration(steps.median_ns)}" in text
+        assert f"mean {units.duration(steps.mean_ns)}" in text
         assert f"start-up and the step before these: {units.duration(sum(steps.left_out_ns))}" in text
 
 
@@ -84,12 +84,11 @@ def test_steps_of_several_kinds_are_not_one_median():
     trace = alternating()
     shown = trace.overview()
     assert [(one["count"], one["median_ns"]) for one in shown.step_kinds] == [(3, 10_000_000), (9, 1_000_000)]
-    # The median over all is 1 ms; the mean of the kinds, by their steps, is what the run takes.
-    assert (shown.steps.median_ns, shown.steps.usual_ns) == (1_000_000, 39_000_000 / 12)
+    assert shown.steps.mean_ns == 39_000_000 / 12
     words = "2 kinds of steps: 3 of 10 ms with more aten::softmax, 76.9 % of the time; 9 of 1 ms, 23.1 %"
     for text in texts(trace):
         assert words in " ".join(text.split())
-        assert "median" not in text.partition("kinds of steps")[0]
+        assert "mean" not in text.partition("kinds of steps")[0]
     (tile,) = [one for one in answer(trace, "overview", {})["tiles"] if one["title"].startswith("Step")]
     assert (tile["title"], tile["value"]) == ("Step, main kind", [10_000_000, "ns"])
     assert (plain(tile["more"]), plain(tile["hint"])) == (
@@ -109,7 +108,7 @@ def test_the_first_steps_are_no_main_kind():
         now += lasts
     shown = builder.build().overview()
     assert [one["count"] for one in shown.step_kinds] == [2, 6]
-    assert (shown.main_kind["count"], shown.steps.usual_ns) == (6, 1_000_000)
+    assert (shown.main_kind["count"], shown.main_kind["median_ns"]) == (6, 1_000_000)
 
 
 def test_the_rate_of_several_kinds_of_steps_is_that_of_their_time():

@@ -2,8 +2,9 @@
 
 import pytest
 
-from kinetoscope.analyses.findings import as_dict, examine, lines
-from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
+from kinetoscope.analyses.findings import as_dict, examine, finding_blocks
+from kinetoscope.analyses.waterfall import as_mapping, floor_sentence, no_problem, parts_of_step
+from kinetoscope.display.lines import plain_lines
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -40,7 +41,7 @@ def test_without_a_calibration_it_says_by_which_rates():
     assert floor_sentence(report.account, report.account.kinds[0]).endswith(
         " times its floor, by the best rates of this trace"
     )
-    printed = " ".join(" ".join(text for text, _ in lines(report)).split())
+    printed = " ".join(plain_lines(finding_blocks(report)))
     assert "(kinetoscope calibrate measures those of the machine)" in printed
 
 
@@ -77,14 +78,7 @@ def test_programs_and_people_get_the_same_parts():
     stated = as_dict(report)["account"]
     assert stated["step_ns"] == 10 * MS
     assert sum(stated["entries_ns"].values()) == pytest.approx(10 * MS, abs=10)
-    printed = [text for text, _ in lines(report)]
+    printed = plain_lines(finding_blocks(report), 100)
     assert "A step takes 10 ms, 5.0 times its floor" in printed
     assert all(any(one["what"] in text for text in printed) for one in stated["parts"])
     assert as_dict(examine(TraceBuilder().build()))["account"] is None
-
-
-def test_a_bar_begins_where_the_parts_before_it_end():
-    assert bar(0, 5, 10, 10) == "█████"
-    assert bar(5, 5, 10, 10) == "     █████"
-    assert bar(10, 0, 10, 10) == "         ▏"
-    assert bar(0, 0, 0, 10) == "▏"

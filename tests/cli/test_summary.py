@@ -11,9 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kinetoscope.analyses.findings import examine
-from kinetoscope.cli.summary import MOST_LINES, Run, print_summary, summary_lines
+from kinetoscope.cli.summary import MOST_LINES, finished_blocks, print_summary
 from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.combine.processes import merge_processes
+from kinetoscope.display.lines import lines_of
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import Cost, Overhead
 from kinetoscope.launcher.program import Program
@@ -51,7 +52,7 @@ def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
 
 def shown(made: Finished, width: int = 100, rows: int = 9) -> list[str]:
     """The summary as plain lines."""
-    return [line.plain for line in summary_lines(Run.of(made), width, rows)]
+    return [line.plain for line in lines_of(finished_blocks(made), width, rows, MOST_LINES)]
 
 
 def large_trace(modules: int = 60, operators: int = 60, lines: int = 60) -> TraceBuilder:
@@ -95,7 +96,7 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "  fc  Linear" in text
     assert "(optimizer)" in text
     assert "peak 1.91 MiB on cpu of tensors" in text
-    assert "lost      nothing" in text
+    assert "lost     nothing" in text
     assert "5 records at 200 ns each" in text
     assert "run.ktrace" in text
     assert "https://ui.perfetto.dev" in text
@@ -146,17 +147,14 @@ def test_shares_above_100_percent_are_explained(tmp_path, threads):
     assert (said in text) == (threads > 1)
 
 
-def test_a_phase_takes_no_more_than_the_step_however_many_threads_work(tmp_path):
+def test_without_modules_the_phases_are_shown_by_themselves(tmp_path):
     builder = TraceBuilder().step(0, 0, 10_000_000)
-    for thread in [builder.thread(f"trainer-{number}") for number in range(3)]:
-        builder.span("aten::mm", 1_000_000, 6_000_000, sequence=1, thread=thread)
-    builder.backward("MmBackward0", 6_000_000, 3_000_000, sequence=1, thread=0)
+    builder.span("aten::mm", 1_000_000, 5_000_000, sequence=1)
+    builder.backward("MmBackward0", 6_000_000, 3_000_000, sequence=1)
     builder.annotation("Optimizer.step#SGD.step", 9_000_000, 1_000_000)
-    text = " ".join(shown(finished(tmp_path, builder)))
-    # 5 ms of forward until backward begins on one of the threads.
-    assert (
-        "phases, as shares of step time: forward and other 50.0 %, backward 30.0 %, optimizer 10.0 %" in text
-    )
+    rows = [line.split() for line in shown(finished(tmp_path, builder)) if line.startswith("(o")]
+    assert rows[0][:5] == ["(optimizer)", "1", "ms", "10.0", "%"]
+    assert rows[1][:10] == ["(outside", "modules)", "8", "ms", "80.0", "%", "5", "ms", "3", "ms"]
 
 
 def test_the_summary_and_the_findings_have_one_share_of_waiting_for_data(tmp_path):
@@ -210,9 +208,12 @@ def test_shares_are_of_step_time_and_start_up_is_none_of_it(tmp_path):
     text = "\n".join(lines)
     # 3 ms forward and 2 ms backward are operators, and the optimizer's range is none.
     assert "step time: operators 50.0 %, Python 50.0 %" in text
-    assert (
-        "phases, as shares of step time: forward and other 30.0 %, backward 20.0 %, optimizer 15.0 %" in text
-    )
+    assert next(line for line in lines if line.startswith("(optimizer)")).split()[1:5] == [
+        "1.50",
+        "ms",
+        "15.0",
+        "%",
+    ]
 
 
 def test_a_wait_for_data_is_one_share_everywhere_and_no_operator(tmp_path):
@@ -284,7 +285,7 @@ def test_the_first_step_stands_apart_when_it_holds_the_set_up(tmp_path):
     for end_ns in (9_000_000, 10_000_000, 12_000_000):
         builder.annotation("Optimizer.step#SGD.step", end_ns - 1000, 1000)
     text = "\n".join(shown(finished(tmp_path, builder)))
-    assert "3 steps · min 1 ms · median 1.50 ms · max 2 ms" in text
+    assert "3 steps · min 1 ms · mean 1.50 ms · max 2 ms" in text
     assert "start-up and the step before these: 9 ms" in text
 
 
@@ -311,9 +312,7 @@ def test_what_the_first_steps_cost_is_one_number_in_the_summary_the_findings_and
     assert "warm-up: the first 2 steps took 50 ms more than as many usual ones" in text
     assert "The first 2 steps took 50 ms more than as many usual ones, of 1 ms each: in the longest" in text
     (tile,) = [
-        one
-        for one in answer(builder.build(), "overview", {})["tiles"]
-        if one["title"].startswith(("Median step", "Step"))
+        one for one in answer(builder.build(), "overview", {})["tiles"] if one["title"].startswith("Step")
     ]
     assert "Warm-up: the first 2 steps took 50 ms more than as many usual ones." in str(tile)
 
@@ -334,7 +333,7 @@ def test_marked_steps_are_all_alike(tmp_path):
     for number in range(3):
         builder.step(number, number * 5_000_000, 4_000_000)
     text = "\n".join(shown(finished(tmp_path, builder)))
-    assert "3 steps · min 4 ms · median 4 ms · max 4 ms" in text
+    assert "3 steps · min 4 ms · mean 4 ms · max 4 ms" in text
     assert "start-up" not in text
 
 
@@ -355,8 +354,8 @@ def test_memory_that_was_not_recorded_is_not_made_up(tmp_path):
     builder.allocations.clear()
     made = finished(tmp_path, builder)
     text = "\n".join(shown(replace(made, options=replace(made.options, recording=RecordingOptions()))))
-    assert "memory    peak" not in text
-    assert "tensors were not recorded (use --memory)" in text
+    assert "memory   peak" not in text
+    assert "tensors were not recorded (--memory does)" in text
     assert "no allocations were recorded" in "\n".join(shown(made))
 
 

@@ -46,7 +46,7 @@ def test_a_range_that_waits_for_backward_on_another_thread_is_not_forward():
     (row,) = trace.table("steps").to_pylist()
     backward_ns = row["backward_ns"]
     assert (row["forward_ns"], backward_ns >= 430) == (1000 - backward_ns, True)
-    assert trace.overview().phases_ns == (1000 - backward_ns, backward_ns, 0)
+    assert trace.overview().outside_ns == (1000 - backward_ns, backward_ns, 0)
 
 
 def test_python_of_a_closure_is_not_the_optimizer_s():
@@ -59,7 +59,7 @@ def test_python_of_a_closure_is_not_the_optimizer_s():
     (row,) = trace.table("steps").to_pylist()
     # Of the optimizer's range, what comes after backward: 150 before its operator, that, and 100 after it.
     assert (row["forward_ns"], row["backward_ns"], row["optimizer_ns"]) == (100, 202, 299)
-    assert trace.overview().phases_ns == (100, 202, 299)
+    assert trace.overview().outside_ns == (100, 202, 299)
 
 
 def test_a_closure_that_waits_for_backward_on_another_thread_is_left_out_once():

@@ -399,7 +399,7 @@ def test_steps_of_several_kinds_are_compared_with_their_own_kind(tmp_path):
     with pytest.raises(ArgumentError, match="by='step' is not valid: use 'rank' or 'kind'"):
         job.ranks(by="step")
     runner, folder = CliRunner(), str(tmp_path / "summaries")
-    text = runner.invoke(main, ["ranks", folder]).output
+    text = " ".join(runner.invoke(main, ["ranks", folder]).output.split())
     assert (
         "2 kinds of steps: 12 of 100 ms with more aten::softmax, 71.4 % of the time; 48 of 10 ms, 28.6 %, on all ranks together"
         in text

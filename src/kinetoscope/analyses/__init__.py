@@ -14,8 +14,8 @@ __all__ = [
     "rule",
     "rule_findings",
     "rules",
+    "trace_blocks",
     "warm_up",
-    "waterfall",
     "what_if",
 ]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from kinetoscope.analyses.account import account_of, accounts
 from kinetoscope.analyses.hot_lines import HOT_LINE, hot_lines
 from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
-from kinetoscope.analyses.waterfall import as_mapping, bar, floor_sentence, no_problem, parts_of_step
+from kinetoscope.analyses.waterfall import as_mapping, floor_sentence, no_problem, parts_of_step
+from kinetoscope.display import blocks
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
 from kinetoscope.ledger.ledger import ledger_of_process
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.account import Account
     from kinetoscope.analyses.finding import CannotTell, Finding
     from kinetoscope.analyses.loop import Loop
+    from kinetoscope.display.blocks import Block
     from kinetoscope.model.trace_data import TraceData
 
 MOST_FINDINGS = 7
@@ -234,60 +236,48 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
     }
 
 
-def lines(report: Report, most: int = MOST_FINDINGS, width: int = 100) -> list[tuple[str, str]]:
-    """Return a report for people, as lines with the style that each is printed in.
+def finding_blocks(report: Report, most: int = MOST_FINDINGS) -> list[Block]:
+    """What a report says to people: what to change, the way from the floor of a step to the step, and what could not be told.
 
     Args:
         report: What `examine` found.
         most: At most this many findings; 0 for all.
-        width: The widest line, in characters.
     """
     shown = report.findings[: most or None]
-    found: list[tuple[str, str]] = []
-    if report.process:
-        found += [(part, "dim") for part in textwrap.wrap(whose_line(report), width)]
+    said: list[Block] = [blocks.Text(whose_line(report), tone=blocks.FAINT)] if report.process else []
     for number, one in enumerate(shown, 1):
-        head = f"{number}. {headline(one, report.whole_ns)}"
-        style = "bold yellow" if severity(one) == "warning" else "bold"
-        found += [(text, style) for text in textwrap.wrap(head, width, subsequent_indent="   ")]
-        found += [
-            (text, "")
-            for text in textwrap.wrap(one.advice, width, initial_indent="   ", subsequent_indent="   ")
-        ]
+        tone = blocks.WARNING if severity(one) == "warning" else blocks.STRONG
+        said += [blocks.Text(headline(one, report.whole_ns), f"{number}.", tone), blocks.Text(one.advice, "")]
     if not shown:
-        found += [(text, "") for text in textwrap.wrap(report.no_problem, width)]
+        said.append(blocks.Text(report.no_problem))
     if more := len(report.findings) - len(shown):
-        found.append((f"{more} more: --max 0 prints all.", "dim"))
-    found += waterfall_lines(report, width)
-    for text in unknown_lines(report):
-        found += [(part, "dim") for part in textwrap.wrap(text, width, subsequent_indent="   ")]
-    return found
+        said.append(blocks.Text(f"{more} more: --max 0 prints all.", tone=blocks.FAINT))
+    return [
+        *said,
+        *waterfall_blocks(report),
+        *(blocks.Text(text, tone=blocks.FAINT) for text in unknown_lines(report)),
+    ]
 
 
-_BAR_WIDTH, _TIME_WIDTH = 30, 9
-
-
-def waterfall_lines(report: Report, width: int = 100) -> list[tuple[str, str]]:
-    """The way from the floor of a step to the step, a line for each part, with the style that each is printed in; none where it is unknown."""
+def waterfall_blocks(report: Report) -> list[Block]:
+    """The way from the floor of a step to the step, a row for each part; empty where it is unknown."""
     if report.account is None or not report.account.kinds:
         return []
     account, kind = report.account, report.account.kinds[0]
     head = floor_sentence(account, kind)
     if kind.floor_ns is not None and not account.calibrated:
         head += " (kinetoscope calibrate measures those of the machine)"
-    found = [
-        (part, "bold") for part in textwrap.wrap(head[0].upper() + head[1:], width, subsequent_indent="   ")
-    ]
+    said: list[Block] = [blocks.GAP, blocks.Text(head[0].upper() + head[1:], tone=blocks.STRONG)]
     if kind.floor_ns is None:
-        return found
-    before, step_ns = 0.0, kind.duration_ns / max(kind.steps, 1)
-    label_width = max(width - _BAR_WIDTH - _TIME_WIDTH - 5, 10)
-    for one in parts_of_step(account, kind):
-        label = textwrap.shorten(printable(one.what), label_width, placeholder="…")
-        drawn = bar(before, one.time_ns, step_ns, _BAR_WIDTH)
-        found.append((f"   {label:<{label_width}} {units.duration(one.time_ns):>{_TIME_WIDTH}} {drawn}", ""))
-        before += one.time_ns
-    return found
+        return said
+    parts, step_ns = parts_of_step(account, kind), kind.duration_ns / max(kind.steps, 1)
+    lengths = [one.time_ns / step_ns if step_ns else 0.0 for one in parts]
+    table = blocks.Table(
+        (blocks.Column("", is_text=True), blocks.Column("", "ns")),
+        tuple((one.what, one.time_ns) for one in parts),
+        bars=tuple(zip((0.0, *accumulate(lengths)), lengths, strict=False)),
+    )
+    return [*said, table]
 
 
 def whose_line(report: Report) -> str:

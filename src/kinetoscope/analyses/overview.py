@@ -15,7 +15,7 @@ from kinetoscope.analyses.warm_up import WarmUp, warm_up
 from kinetoscope.display.step_kinds import StepKind, kinds_in_words
 from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, part_names, step_time
 from kinetoscope.ledger.requests import request_names
-from kinetoscope.ledger.steps import phase_moments, phase_times
+from kinetoscope.ledger.steps import phase_times
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import host_work, operator_spans
@@ -57,9 +57,7 @@ class Steps:
         numbers: How many different numbers these have.
         processes: How many processes have steps.
         start_up: How many are left out.
-        usual_ns: What one takes: the median of the others; of several kinds of steps with three or more of them, the
-            mean over these steps of the median of their kind.
-        median_ns: The median of all others, whatever their kind.
+        mean_ns: What one of the others takes on average.
         min_ns: The shortest of them.
         max_ns: The longest of them.
         p95_ns: 95 % of them took at most this long.
@@ -73,8 +71,7 @@ class Steps:
     numbers: int
     processes: int
     start_up: int
-    usual_ns: float
-    median_ns: float
+    mean_ns: float
     min_ns: int
     max_ns: int
     p95_ns: float
@@ -326,18 +323,13 @@ class Overview:
         every = step_extents(self.trace)
         duration = every.duration_ns[~start_up]
         shown_of, mine = steps_of_one(self.trace)
-        kinds = self._usual_kinds
         before = every.duration_ns[mine & start_up].tolist()
         return Steps(
             count=len(own),
             numbers=len(np.unique(own["number"])),
             processes=len(np.unique(own["process_row"])),
             start_up=int(start_up.sum()),
-            usual_ns=_mean(
-                [self.step_kinds[one]["count"] for one in kinds],
-                [self.step_kinds[one]["median_ns"] for one in kinds],
-            ),
-            median_ns=float(np.median(duration)),
+            mean_ns=float(duration.mean()),
             min_ns=int(duration.min()),
             max_ns=int(duration.max()),
             p95_ns=float(np.percentile(duration, 95)),
@@ -515,11 +507,6 @@ class Overview:
         found = self.modules
         largest = sorted(range(len(found)), key=lambda row: (-found[row]["total_ns"], found[row]["depth"]))
         return [found[row] for row in sorted(largest[:most]) if found[row]["total_ns"] > 0]
-
-    @cached_property
-    def phases_ns(self) -> tuple[int, ...]:
-        """How long the processes ran something of each phase: forward and other, backward, optimizer; without waits."""
-        return phase_moments(self.trace, self.host.shares.counts)
 
     @cached_property
     def outside_ns(self) -> tuple[int, ...]:

@@ -179,10 +179,11 @@ class Story:
 
     def _show_waterfall(self, report: Report) -> None:
         """Print the waterfall from the floor of a step to its duration."""
-        from kinetoscope.analyses.findings import waterfall_lines
+        from kinetoscope.analyses.findings import waterfall_blocks
+        from kinetoscope.display.lines import lines_of
 
-        for text, style in waterfall_lines(report, self._width):
-            self._print([text], style)
+        for line in lines_of(waterfall_blocks(report), self._width):
+            self._printer.print(Text(_INDENT).append_text(line), soft_wrap=True)
         self._say(
             "The floor is what the operators of a step need on this machine. All that is above it has a cause."
         )

@@ -27,10 +27,9 @@ def command(path: str, *, as_json: bool, most: int) -> None:
 
     The exit code is 0 whether there are findings or not.
     """
-    from rich.text import Text
-
-    from kinetoscope.analyses.findings import as_dict, examine, lines
+    from kinetoscope.analyses.findings import as_dict, examine, finding_blocks
     from kinetoscope.cli.opening import open_trace
+    from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.terminal import console, reading_width
 
     with open_trace(path) as trace:
@@ -39,5 +38,4 @@ def command(path: str, *, as_json: bool, most: int) -> None:
             echo(json.dumps(as_dict(report, most), ensure_ascii=False))
             return
         printer = console()
-        for text, style in lines(report, most, reading_width(printer)):
-            printer.print(Text(text, style=style), soft_wrap=True)
+        print_blocks(printer, finding_blocks(report, most), reading_width(printer))

@@ -78,10 +78,10 @@ def command(
 
     SUMMARIES are files of `kinetoscope summarize`, or folders of them.
     """
-    from rich.text import Text
-
-    from kinetoscope.analyses.findings import as_dict, lines
+    from kinetoscope.analyses.findings import as_dict, finding_blocks
     from kinetoscope.display.arrow_text import json_rows, print_csv, print_table
+    from kinetoscope.display.blocks import GAP, Text
+    from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.step_kinds import StepKind, kinds_in_words
     from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.summaries.job import Job
@@ -122,13 +122,12 @@ def command(
         return
     printer = console()
     if name is None:
-        for text, style in lines(job.report, width=reading_width(printer)):
-            printer.print(Text(text, style=style), soft_wrap=True)
+        blocks = finding_blocks(job.report)
         if len(kinds) > 1:
             names = ("steps", "step_ns", "share_percent", "most_of")
             rows_of_kinds = [StepKind(*(row[one] for one in names)) for row in kinds.to_pylist()]
-            printer.print(Text(f"{kinds_in_words(rows_of_kinds)}, on all ranks together"), soft_wrap=True)
-        printer.print()
+            blocks.append(Text(f"{kinds_in_words(rows_of_kinds)}, on all ranks together"))
+        print_blocks(printer, [*blocks, GAP], reading_width(printer))
     for one, rows in tables.items():
         if rows.num_rows == 0:
             echo(_EMPTY.get(one, "No rows.") if len(job) > 1 else "There is one rank only.")

@@ -2,8 +2,10 @@
 
 __all__ = [
     "arrow_text",
+    "blocks",
     "description",
     "html",
+    "lines",
     "out_of_memory",
     "printable",
     "sentence",

@@ -10,6 +10,7 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.display.blocks import ERROR, WARNING, Chart, Heading, Table
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow
 
+    from kinetoscope.display.blocks import Block
 
 LONGEST = 80
 _LONGEST_TITLE = 2000
@@ -32,6 +34,7 @@ STYLE = (
     ".kinetoscope th{font-weight:600;opacity:.75}"
     ".kinetoscope th.l,.kinetoscope td.l{text-align:left}"
     ".kinetoscope .m{opacity:.7}.kinetoscope .w{font-weight:600;border-left:3px solid rgba(230,140,0,.9);padding-left:6px}"
+    ".kinetoscope .h{font-weight:600}"
     ".kinetoscope svg{vertical-align:middle}"
     "</style>"
 )
@@ -48,11 +51,13 @@ class Cell:
         text: The text.
         title: The tooltip; by default the full text if `text` is shortened.
         share: The length of the bar behind the text, from 0 to 1.
+        begin: Where the bar begins, likewise.
     """
 
     text: str
     title: str = ""
     share: float = 0.0
+    begin: float = 0.0
 
     def html(self, *, left: bool) -> str:
         """Return the cell as HTML."""
@@ -61,8 +66,10 @@ class Cell:
         if title:
             attributes += f' title="{safe(title, _LONGEST_TITLE)}"'
         if self.share > 0:
-            end = f"{100 * min(1.0, self.share):.1f}%"
-            attributes += f' style="background:linear-gradient(to right,{_BAR} {end},transparent {end})"'
+            begin, end = (f"{100 * min(1.0, at):.1f}%" for at in (self.begin, self.begin + self.share))
+            drawn = f"{_BAR} {end},transparent {end}"
+            drawn = drawn if not self.begin else f"transparent {begin},{_BAR} {begin},{drawn}"
+            attributes += f' style="background:linear-gradient(to right,{drawn})"'
         return f"<td{attributes}>{safe(self.text)}</td>"
 
 
@@ -76,6 +83,48 @@ def safe(text: str, longest: int = LONGEST) -> str:
 def page(*parts: str) -> str:
     """Join parts to one notebook output."""
     return f'<div class="kinetoscope {_TEXT_ONLY}">{STYLE}{"".join(parts)}</div>'
+
+
+def as_html(blocks: Sequence[Block], rows: int | None = None) -> str:
+    """Blocks as one notebook output, with so many rows of each table; None for all."""
+    return page(*(_as_html(block, rows) for block in blocks))
+
+
+def _as_html(block: Block, most: int | None) -> str:
+    """One block as HTML."""
+    if isinstance(block, Heading):
+        return f'<div class="h">{safe(block.text, _LONGEST_TITLE)}</div>'
+    if isinstance(block, Chart):
+        text = block.caption.written
+        return f"<div>{columns_chart(block.values, text)}</div>{note(text)}"
+    if not isinstance(block, Table):
+        label = block.label if block.label is None or block.label.endswith(".") else f"{block.label}:"
+        text = " ".join(filter(None, ((label or "").removeprefix(":"), block.written)))
+        return "".join(note(line, warns=block.tone in (WARNING, ERROR)) for line in text.split("\n") if line)
+    places = block.largest(most)
+    rows = [
+        [
+            Cell(
+                text, _exact(value, column.unit), *(block.bars[place][::-1] if block.bars and at == 1 else ())
+            )
+            for at, (text, value, column) in enumerate(
+                zip(block.texts(place), block.rows[place], block.columns, strict=True)
+            )
+        ]
+        for place in places
+    ]
+    left = [at for at, column in enumerate(block.columns) if column.is_text]
+    headings = [column.heading for column in block.columns]
+    rest = [text for text in (block.rest, block.left_out(len(places))) if text]
+    drawn = table(headings, rows, left=left, caption=block.title) if rows else ""
+    return "".join([drawn, *map(note, rest)])
+
+
+def _exact(value: float | str | None, unit: str) -> str:
+    """The tooltip of a value: the exact time or size."""
+    if unit not in ("ns", "bytes") or not isinstance(value, int):
+        return ""
+    return f"{value:,} ns" if unit == "ns" else units.count(value, "byte")
 
 
 def note(text: str, *, warns: bool = False) -> str:
@@ -174,16 +223,18 @@ def table_html(found: pyarrow.Table) -> str | None:
 
 def _cell(value: Any, unit: str) -> Cell:
     """Format one value in its unit."""
-    if value is None:
-        return Cell("–")
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or (value is not None and not isinstance(value, int | float)):
         return Cell(str(value))
-    if unit == _ID_UNIT or unit.startswith("row of "):
+    if value is not None and (unit == _ID_UNIT or unit.startswith("row of ")):
         return Cell(str(value))
-    if unit == "ns":
-        return Cell(units.duration(value), f"{value:,} ns")
-    if unit == "bytes":
-        return Cell(units.size(value), units.count(int(value), "byte"))
-    if unit == "%":
-        return Cell(units.percent(value), f"{value} %", value / 100)
-    return Cell(units.number(value), str(value) if isinstance(value, float) else "")
+    known = unit if unit in ("ns", "bytes", "%") else ""
+    exact = (
+        f"{value} %"
+        if unit == "%"
+        else _exact(value, unit) or (str(value) if isinstance(value, float) else "")
+    )
+    return Cell(
+        units.written(value, known),
+        exact if value is not None else "",
+        value / 100 if unit == "%" and value else 0.0,
+    )

@@ -29,8 +29,7 @@ def plain(one: Sentence) -> str:
 
     Only `{}` is a place: names in the text may hold other braces, as those of C++ lambdas do.
     """
-    write = {"ns": units.duration, "bytes": units.size, "%": units.percent, "": units.number}
     first, *rest = one["text"].split("{}")
-    numbers = ["–" if value is None else write[unit](value) for value, unit in one["values"]]
+    numbers = [units.written(value, unit) for value, unit in one["values"]]
     numbers += ["{}"] * (len(rest) - len(numbers))
     return first + "".join(number + part for number, part in zip(numbers, rest, strict=False))

@@ -1,18 +1,14 @@
-"""Rows of texts in columns, with bars, and plain lines for messages and reports."""
+"""Texts in columns and in lines of a width, and bars: how all tables and sentences of a terminal are laid out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rich.cells import cell_len
-from rich.text import Text
 
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 
-_BAR = 10
-# Below this width of the terminal, a table has no bars.
-_WIDE_ENOUGH_FOR_BARS = 72
 _NARROWEST_NAME = 24
 GAP = 2
 
@@ -24,6 +20,7 @@ def text_table(
     *,
     width: int = UNLIMITED,
     dispensable: Sequence[int] = (),
+    fills: bool = False,
 ) -> list[str]:
     """Align the cells of a table, and fit it to a width.
 
@@ -33,12 +30,13 @@ def text_table(
         indent: What each line begins with.
         width: The width of all lines. Left-aligned columns are cut down to 24 characters first, then columns are left out.
         dispensable: The columns to leave out if the table is too wide, in this order.
+        fills: The first column takes the width that is left, and nothing is said of columns that are left out.
 
     Returns:
         A line for each row, without spaces at its end, and a last line that names the columns left out, if there are any.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [_widest(rows, column) for column in range(len(alignment))]
+    widths = [max((cell_len(row[column]) for row in rows), default=0) for column in range(len(alignment))]
     least = [
         min(wide, _NARROWEST_NAME) if side == "<" else wide
         for wide, side in zip(widths, alignment, strict=True)
@@ -55,6 +53,8 @@ def text_table(
     for _ in range(excess(widths)):
         widest = max(kept, key=lambda column: widths[column] - least[column])
         widths[widest] = max(widths[widest] - 1, least[widest])
+    if fills and width < UNLIMITED:
+        widths[0] = max(widths[0] - excess(widths), 1)
     lines = [
         indent
         + _aligned(
@@ -65,9 +65,9 @@ def text_table(
         for row in rows
     ]
     left_out = [rows[0][column] for column in range(len(alignment)) if column not in kept]
-    if left_out:
+    if left_out and not fills:
         lines.append(f"{indent}columns that do not fit: {', '.join(left_out)}")
-    return [line.rstrip() for line in lines]
+    return lines if fills else [line.rstrip() for line in lines]
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
@@ -84,38 +84,6 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
     return [(indent + line).rstrip() for line in lines]
 
 
-def bar_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, sizes: Sequence[float], whole: float
-) -> list[Text]:
-    """Lay out a table with a bar in each row.
-
-    Args:
-        header: The headings.
-        rows: The rows: a name, which takes the remaining width, and numbers. If the name has too little room, the last
-            numbers are left out.
-        width: The width of all lines.
-        sizes: What the bar of each row shows.
-        whole: What a full bar stands for.
-    """
-    bar = _BAR if width >= _WIDE_ENOUGH_FOR_BARS else 0
-    count = len(header)
-    while True:
-        widths = [_widest([header, *rows], column) for column in range(1, count)]
-        name_width = width - sum(widths) - GAP * len(widths) - (bar + GAP if bar else 0)
-        if name_width >= _NARROWEST_NAME or count <= 3:
-            break
-        count -= 1
-    lines = []
-    for row in [header, *rows]:
-        cells = [cut(row[0], name_width), *row[1:count]]
-        lines.append(Text(_aligned(cells, [name_width, *widths], "<" + ">" * len(widths))))
-    lines[0].stylize("bold")
-    if bar:
-        for line, size in zip(lines[1:], sizes, strict=True):
-            line.append("  ").append(_bar(size / whole if whole else 0, bar), style="cyan")
-    return lines
-
-
 def cut(text: str, width: int) -> str:
     """Shorten a text to a width, and replace characters that a terminal would interpret."""
     text = printable(text)
@@ -124,11 +92,6 @@ def cut(text: str, width: int) -> str:
     while text and cell_len(text) > width - 1:
         text = text[: max(0, min(len(text) - 1, width - 1))]
     return text + "…"
-
-
-def _widest(rows: Sequence[Sequence[str]], column: int) -> int:
-    """The width of a column."""
-    return max((cell_len(row[column]) for row in rows), default=0)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], alignment: Sequence[str]) -> str:
@@ -140,7 +103,9 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], alignment: Sequence[st
     return (" " * GAP).join(padded)
 
 
-def _bar(share: float, width: int) -> str:
-    """Draw a share as a bar, in eighths of a cell."""
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
-    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+def bar_drawn(begin: float, length: float, width: int) -> str:
+    """Draw a bar in a width, in eighths of a cell: where it begins and how long it is are shares of the width."""
+    first = min(round(min(1.0, max(0.0, begin)) * width), width - 1)
+    eighths = max(round(min(1.0, max(0.0, length)) * width * 8), 1 if begin and length else 0)
+    drawn = " " * first + "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+    return drawn[:width]

@@ -21,10 +21,11 @@ from IPython.display import display
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.analyses.trace_blocks import ROWS
 from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.html import table_html
 from kinetoscope.formats.suffixes import suffix_of
-from kinetoscope.trace.page import ROWS, trace_page
+from kinetoscope.trace.page import trace_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

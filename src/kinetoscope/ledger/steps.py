@@ -160,45 +160,6 @@ def phase_times(trace: TraceData) -> NDArray[np.int64]:
     return found
 
 
-def phase_moments(trace: TraceData, counts: NDArray[np.bool_]) -> tuple[int, ...]:
-    """How long processes ran something of each phase, on any thread: each moment of a process counts once, for one phase.
-
-    That is backward if any of it runs, else forward if an operator of it runs, else the optimizer, else what ranges outside of these mark. Where no threads
-    work at once, these are the sums of `phase_times`.
-
-    Args:
-        trace: The trace.
-        counts: Which spans count, as `HostShares.counts` says.
-    """
-    spans = trace.columns("spans")
-    own, process = trace.columns("steps"), trace.column("threads", "process_row")
-    chosen = np.flatnonzero(counts & ~in_waits(trace) & (spans["stream"] < 0))
-    whose = process[spans["thread"][chosen]]
-    phase, is_range = spans["phase"], spans["kind"] == SpanKind.USER_ANNOTATION
-    found_closures, totals = closures(trace), np.zeros(len(Phase), dtype=np.int64)
-    for one in np.unique(whose).tolist():
-        mine = chosen[whose == one]
-
-        def when(rows: NDArray[np.int64]) -> Intervals:
-            start = spans["start_ns"][rows]
-            return Intervals.of(start, start + spans["duration_ns"][rows])
-
-        backward = when(mine[phase[mine] == Phase.BACKWARD])
-        forward = when(mine[(phase[mine] == Phase.FORWARD) & ~is_range[mine]]) - backward
-        in_closure = process[found_closures.thread] == one
-        optimizer = when(mine[phase[mine] == Phase.OPTIMIZER]) - backward - forward
-        optimizer = optimizer - Intervals.of(
-            found_closures.start_ns[in_closure], found_closures.end_ns[in_closure]
-        )
-        ranges = when(mine[(phase[mine] == Phase.FORWARD) & is_range[mine]]) - backward - optimizer
-        parts = {Phase.FORWARD: forward | ranges, Phase.BACKWARD: backward, Phase.OPTIMIZER: optimizer}
-        steps = np.flatnonzero((own["process_row"] == one) & ~start_up_steps(trace))
-        within = Intervals.of(own["start_ns"][steps], own["start_ns"][steps] + own["duration_ns"][steps])
-        for part, moments in parts.items():
-            totals[part] += (moments & within if len(steps) else moments).total_ns
-    return tuple(totals.tolist())
-
-
 @derived
 def closures(trace: TraceData) -> Closures:
     """The closures that optimizers' steps run."""

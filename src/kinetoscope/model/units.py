@@ -81,6 +81,23 @@ def percent(part: float, total: float = 100.0) -> str:
     return f"{_rounded(share, 0 if share >= 99.95 or share == 0 else 1)} %"
 
 
+def written(value: float | str | None, unit: str) -> str:
+    """Format a value in its unit (`ns`, `bytes`, `%`, `FLOP`, `FLOP/s`, empty for a count): a text as it is, None as a dash."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return _NONE
+    if unit == "ns":
+        return duration(value)
+    if unit == "bytes":
+        return size(value)
+    if unit == "%":
+        return percent(value)
+    if unit.startswith("FLOP"):
+        return operations(value) + unit.removeprefix("FLOP")
+    return number(value)
+
+
 def change_percent(value: float) -> str:
     """Format a change of so many percent, with its sign: two digits, or all of a large number; 0 of less than 0.005."""
     if abs(value) < 0.005:

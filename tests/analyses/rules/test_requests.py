@@ -3,9 +3,10 @@
 import pytest
 
 import kinetoscope
-from kinetoscope.analyses.findings import examine, lines
+from kinetoscope.analyses.findings import examine, finding_blocks
 from kinetoscope.analyses.overview import overview
 from kinetoscope.analyses.waterfall import floor_sentence, parts_of_step
+from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.sentence import plain
 from tests.support.request_marks import begin_mark, end_mark, run_mark, submit_mark
 from tests.support.server_trace import Server
@@ -117,7 +118,7 @@ def test_what_the_slowest_tenth_has_more_of_is_found_with_the_argument_that_is_u
 
 def test_what_is_printed_speaks_of_requests():
     report = examine(server(queue=5))
-    text = "\n".join(line for line, _ in lines(report))
+    text = "\n".join(line for line in plain_lines(finding_blocks(report), 100))
     assert "A request takes 15 ms" in text
     assert "step" not in text
     assert overview(server(queue=5)).requests == [

@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_tables(visit, served):
     rows = trace.table("breakdown").to_pylist()
     whole = sum(row["duration_ns"] for row in rows)
     shares = {name: 100 * sum(row[name] for row in rows) / whole for name in ("compute_ns", "copy_ns")}
-    assert tile(page, "Median step") == ["20 ms", "of 6, 95 % ≤ 20 ms"]
+    assert tile(page, "Step") == ["20 ms", "mean of 6, 95 % ≤ 20 ms"]
     assert tile(page, "Device busy") == [f"{sum(shares.values()):.1f} %", "of step time"]
     assert legend(page)[:2] == [
         ["Compute", f"{shares['compute_ns']:.1f} %"],

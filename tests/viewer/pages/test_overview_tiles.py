@@ -63,8 +63,8 @@ def test_a_step_that_is_left_out_counts_nowhere():
     rows = trace.table("breakdown").to_pylist()[1:]
     share = 100 * sum(row["compute_ns"] for row in rows) / sum(row["duration_ns"] for row in rows)
     assert found["In operators"]["value"] == [pytest.approx(share), "%"]
-    assert found["Median step"]["value"] == [100, "ns"]
-    assert "not counted" in text(found["Median step"]["hint"])
+    assert found["Step"]["value"] == [100, "ns"]
+    assert "not counted" in text(found["Step"]["hint"])
 
 
 def test_an_empty_trace_has_no_share():
@@ -90,14 +90,14 @@ def test_slow_tiles_are_requested_later():
 
 @pytest.mark.parametrize(
     ("count", "numbers", "told"),
-    [(1, 1, "the only step"), (8, 1, "1 step on 4 processes"), (9, 9, "of 9, 95 % ≤ 7ns")],
+    [(1, 1, "the only step"), (8, 1, "1 step on 4 processes"), (9, 9, "mean of 9, 95 % ≤ 7ns")],
 )
 def test_steps_are_counted_by_number_and_process(count, numbers, told):
     facts = {
         "count": count,
         "numbers": numbers,
         "processes": 4,
-        "median_ns": 5,
+        "mean_ns": 5,
         "p95_ns": 7,
         "start_up": 0,
     }

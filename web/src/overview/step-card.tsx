@@ -23,10 +23,9 @@ import {
   PARTS,
   partTitle,
   placesOf,
-  quantile,
-  rising,
   type Step,
   type StepKind,
+  spread,
   stepsOf,
   summed,
 } from "./steps";
@@ -71,7 +70,6 @@ function Steps(props: { table: Columns; overview: Overview }) {
   const noSteps = shown.every((step) => step.number === null);
   const leftOut = shown.filter((step) => step.startUp);
   const first = leftOut[0];
-  const sorted = rising(times);
   const wantedStep = route.value.query["step"];
   const compare =
     wantedStep === undefined ? undefined : shown.find((step) => String(step.number) === wantedStep);
@@ -81,12 +79,12 @@ function Steps(props: { table: Columns; overview: Overview }) {
         <h2>{noSteps ? "Time breakdown" : "Step time"}</h2>
         {!noSteps && times.length > 1 && (
           <span class="legend">
-            {(["min", "median", "max"] as const).map(
-              (name, index) =>
-                // A median over training and evaluation is of neither.
-                (name !== "median" || kinds.length === 0) && (
+            {Object.entries(spread(times)).map(
+              ([name, time]) =>
+                // The mean of training and evaluation is that of neither.
+                (name !== "mean" || kinds.length === 0) && (
                   <span key={name}>
-                    {name} <strong>{units.time(quantile(sorted, index / 2))}</strong>
+                    {name} <strong>{units.time(time)}</strong>
                   </span>
                 ),
             )}

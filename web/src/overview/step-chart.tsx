@@ -5,18 +5,7 @@ import { rem, useWidth } from "../parts/lengths";
 import { change, go } from "../router";
 import * as units from "../units";
 import { sentence } from "./bar-tip";
-import {
-  axisTop,
-  type Bar,
-  barsOf,
-  counted,
-  marks,
-  PARTS,
-  quantile,
-  rising,
-  roundUp,
-  type Step,
-} from "./steps";
+import { axisTop, type Bar, barsOf, counted, marks, PARTS, roundUp, type Step, spread } from "./steps";
 
 /** Lengths in the chart, in the pixels of a page of 14 pixels to the letter. */
 const HEIGHT = 236;
@@ -47,8 +36,7 @@ export function StepChart(props: {
   // Thin bars touch, so that they read as one shape.
   const thick = Math.min(pitch - (pitch > 9 ? 3 : pitch > 5 ? 1 : 0), WIDEST_BAR);
   const paths = useMemo(() => drawn(bars, top, pitch, thick), [bars, top, pitch, thick]);
-  const sorted = useMemo(() => rising(props.times), [props.times]);
-  const median = quantile(sorted, 0.5);
+  const { mean } = spread(props.times);
   const current = chosen === null ? undefined : bars[chosen];
 
   const at = (event: MouseEvent): number | null => {
@@ -126,8 +114,8 @@ export function StepChart(props: {
               </text>
             )}
           </g>
-          {sorted.length > 1 && median <= top && (
-            <path class="ov-median" d={`M${LEFT} ${TOP + PLOT * (1 - median / top)}H${width - 4}`} />
+          {props.times.length > 1 && mean <= top && (
+            <path class="ov-mean" d={`M${LEFT} ${TOP + PLOT * (1 - mean / top)}H${width - 4}`} />
           )}
         </svg>
       )}

@@ -215,6 +215,12 @@ export function roundUp(value: number): number {
   return value <= 1 ? 1 : tenStep(value);
 }
 
+/** The shortest, mean and longest of some times. */
+export function spread(times: readonly number[]): Record<"min" | "mean" | "max", number> {
+  const sum = times.reduce((all, time) => all + time, 0);
+  return { min: Math.min(...times), mean: sum / times.length, max: Math.max(...times) };
+}
+
 export function rising(values: readonly number[]): number[] {
   return [...values].sort((a, b) => a - b);
 }

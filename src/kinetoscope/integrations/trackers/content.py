@@ -221,7 +221,7 @@ def _scalars(trace: Trace, report: Report, facts: Mapping[str, Any]) -> dict[str
     overview = trace.overview()
     values: dict[str, float | None] = {}
     if overview.steps is not None:
-        values["step_ms"] = overview.steps.usual_ns / 1e6
+        values["step_ms"] = overview.steps.mean_ns / 1e6
         rows = [row for row in steps(trace).to_pylist() if not row["start_up"]]
         waited_ns = sum(row["data_wait_ns"] or 0 for row in rows)
         whole_ns = sum(row["duration_ns"] for row in rows)

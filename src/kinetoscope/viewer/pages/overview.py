@@ -120,7 +120,7 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
     elif count == 1:
         more = sentence("the only step")
     else:
-        more = sentence("of {}, 95 % ≤ {}", count, (steps["p95_ns"], "ns"))
+        more = sentence("mean of {}, 95 % ≤ {}", count - steps["start_up"], (steps["p95_ns"], "ns"))
     start_up = (
         "The first step includes what ran before the loop and is not counted here."
         if steps["start_up"]
@@ -135,8 +135,8 @@ def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
     hints = [start_up, *(f"{text[0].upper()}{text[1:]}." for text in texts if text)]
     hint = sentence(" ".join(filter(None, hints)).replace("{}", "{ }")) if any(hints) else None
     if words:
-        return tile("Step, main kind", main["median_ns"], "ns", more, hint)
-    return tile("Step" if count == 1 else "Median step", steps["median_ns"], "ns", more, hint)
+        return tile("Step, main kind", main["total_ns"] / main["count"], "ns", more, hint)
+    return tile("Step", steps["mean_ns"], "ns", more, hint)
 
 
 def busy_tile(shown: Overview) -> dict[str, Any]:
@@ -280,7 +280,7 @@ _COUNTS = (
 )  # fmt: skip
 
 
-_OF_KINDS = ("kind", "count", "median_ns", "share_percent", "most_of")
+_OF_KINDS = ("kind", "count", "total_ns", "share_percent", "most_of")
 
 
 def incident(shown: Overview) -> dict[str, Any] | None:
@@ -299,7 +299,7 @@ def steps(shown: Overview) -> dict[str, Any] | None:
         "count",
         "numbers",
         "processes",
-        "median_ns",
+        "mean_ns",
         "min_ns",
         "max_ns",
         "p95_ns",

@@ -1,0 +1,517 @@
+"""What is shown of a trace, composed once: the summary on a terminal, the page of a notebook, and what programs read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Self
+
+from kinetoscope.analyses.findings import finding_blocks, headline, whose_line
+from kinetoscope.analyses.waterfall import floor_with_parts
+from kinetoscope.display.blocks import ERROR, FAINT, GAP, STRONG, WARNING, Chart, Column, Heading, Table, Text
+from kinetoscope.display.description import command_line, completeness, lost, peak_lines
+from kinetoscope.display.sentence import sentence
+from kinetoscope.ledger.parts import part_names
+from kinetoscope.model import units
+from kinetoscope.model.losses import consequence, counted
+from kinetoscope.model.schema import Phase
+from kinetoscope.model.strings import to_utf8
+from kinetoscope.tables.host.source_lines import line_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetoscope.analyses.overview import HostTime, Overview
+    from kinetoscope.display.blocks import Block
+    from kinetoscope.display.sentence import Sentence
+    from kinetoscope.ledger.parts import StepTime
+    from kinetoscope.model.trace_data import TraceData
+
+ROWS = 10
+_MOST_DEVICES = _MOST_REQUEST_NAMES = 4
+_MOST_NOTES = 6
+_MOST_LINES = 3
+_MOST_FINDINGS = 3
+_LEAST_WARM_UP_PERCENT = 5
+
+
+def file_name(path: str) -> str:
+    """The last part of a path of any system."""
+    return PurePath(path.replace("\\", "/")).name
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run beside its trace.
+
+    Attributes:
+        name: What ran, where the trace does not say.
+        engine: The engine that recorded.
+        ended: How the program ended; empty if unknown.
+        notes: What the user should know beyond that.
+        memory: Whether memory was to be recorded.
+        peak_bytes: The most memory of the process; 0 if unknown.
+        where: The path of the trace, as commands take it; empty if it has none.
+        file_label: How a source file is named.
+        title: What stands above it all; by default the recorded command.
+    """
+
+    name: str
+    engine: str
+    ended: str
+    notes: tuple[str, ...]
+    memory: bool
+    peak_bytes: int = 0
+    where: str = ""
+    file_label: Callable[[str], str] = file_name
+    title: str = ""
+
+    @classmethod
+    def of(cls, trace: TraceData, name: str, **more: Any) -> Self:
+        """What a trace itself says of its run."""
+        info = trace.run_info
+        notes = () if info.complete else (completeness(trace),)
+        engine = info.engine_name or "kineto"
+        return cls(name, engine, info.program_ended, notes, bool(info.profile_memory), **more)
+
+
+def trace_blocks(
+    shown: Overview, run: Run, rows: int = ROWS, *, in_full: bool = False, tables: bool = True
+) -> list[Block]:
+    """What a trace says: what ran, where the time went, what to change, and what took it.
+
+    Args:
+        shown: Its overview.
+        run: What is known besides.
+        rows: The most rows of a table.
+        in_full: Include what to change, and who held the memory at its peak.
+        tables: Include findings and tables of operators, ranges, modules and lines.
+    """
+    head: list[Block] = [
+        Heading(run.title or command_line(shown.trace.run_info).removeprefix("python ") or run.name),
+        *_incident(shown),
+        *_totals(shown, run, work=tables),
+    ]
+    if not shown.trace.run_info.is_snapshot:
+        head += [*_steps(shown), *_divided(shown, threads=tables)]
+        many = Text('This trace has many spans; table("ops") sums them by operator.')
+        head += _findings(shown, run, in_full=in_full) if tables else [many]
+    found: list[Table | None] = [_processes(shown, rows)]
+    if tables:
+        found += [
+            _kernels(shown, rows),
+            _operators("operators", shown, shown.host, rows),
+            _ranges(shown, rows),
+            _modules(shown, rows),
+            _lines("source lines", shown, run, shown.host, rows),
+            _of_worker(shown, run, rows),
+            _memory_owners(shown, run, rows) if in_full else None,
+        ]
+    return [
+        *head,
+        *(one for one in found if one is not None),
+        GAP,
+        *_devices(shown),
+        *_memory(shown, run),
+        *_lost(shown),
+    ]
+
+
+def _incident(shown: Overview) -> list[Block]:
+    """What happened, if the trace is of an incident."""
+    found = shown.incident
+    if found is None:
+        return []
+    return [
+        Text(f"incident: {found.title}", tone=ERROR),
+        *(Text(note) for note in found.notes[:_MOST_NOTES]),
+    ]
+
+
+def _totals(shown: Overview, run: Run, *, work: bool) -> list[Block]:
+    """How long was recorded, how much, and how the program ended."""
+    info, of = shown.trace.run_info, f" of {len(shown.processes)} processes" if shown.processes else ""
+    operators, threads = shown.work_counts["operators"], shown.working_threads
+    parts = [
+        "{} recorded",
+        f"{{}} operator{'s' * (operators != 1)} on {{}} thread{'s' * (threads != 1)}{of}",
+        f"recorded by {by}" if (by := info.recorded_by) else f"{run.engine} engine",
+        run.ended,
+    ]
+    found: list[Block] = [
+        Text(sentence(", ".join(filter(None, parts)), (shown.trace.duration_ns, "ns"), operators, threads))
+    ]
+    if work and shown.counts["shapes"] and shown.work.covered_percent is not None:
+        found.append(Text(_work(shown)))
+    return [*found, *(Text(f"note: {note}", tone=WARNING, most_lines=_MOST_LINES) for note in run.notes)]
+
+
+def _work(shown: Overview) -> Sentence | str:
+    """The floating-point operations, or why they are not known."""
+    work = shown.work
+    if work.flops is None:
+        return work.why
+    known = "counted for {} of the operators' time"
+    share = (work.covered_percent, "%")
+    if work.flops_per_s is None:
+        return sentence(f"{{}}, {known}", (work.flops, "FLOP"), share)
+    several = len(shown.step_kinds) > 1
+    of = "" if shown.steps is None else " in steps" if several else " in the median step"
+    return sentence(f"{{}}, {{}}{of}, {known}", (work.flops, "FLOP"), (work.flops_per_s, "FLOP/s"), share)
+
+
+def _steps(shown: Overview) -> list[Block]:
+    """How long the steps took, and how much they varied; what is known of requests."""
+    steps, requests = shown.steps, shown.requests
+    found: list[Block] = [Text(text, tone=STRONG) for text in requests[:_MOST_REQUEST_NAMES]]
+    if (more := len(requests) - _MOST_REQUEST_NAMES) > 0:
+        found.append(Text(sentence("and {} more names (table `request_names`)", more)))
+    if steps is None:
+        none = "none: the program marked none, and no optimizer step ran while recording"
+        return found or [Text(none, label="steps")]
+    # Next to the time before the loop all steps would look equal.
+    times, kinds = steps.shown_ns, shown.step_kinds_in_words
+    count = f"{{}} step{'s' * (steps.shown != 1)} · min {{}} · "
+    of = f" · {steps.shown_of}" if steps.shown_of else ""
+    low, high = (min(times), "ns"), (max(times), "ns")
+    # The mean of steps of several kinds is that of none of them.
+    mean = (sum(times) / len(times), "ns")
+    text = (
+        sentence(f"{count}max {{}}{of}", steps.shown, low, high)
+        if kinds
+        else sentence(f"{count}mean {{}} · max {{}}{of}", steps.shown, low, mean, high)
+    )
+    warm = shown.warm_up
+    costly = shown.warm_up_is_shown and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(times)
+    apart = [
+        (steps.left_out_text, FAINT),
+        (steps.ahead_text, ""),
+        (kinds, ""),
+        (warm.text if costly else "", FAINT),
+    ]
+    texts = [Text(text, tone=tone, most_lines=_MOST_LINES) for text, tone in apart if text]
+    return [Chart(text, times), *texts, *found]
+
+
+def _divided(shown: Overview, *, threads: bool) -> list[Block]:
+    """Where the step time went: the parts of the table `breakdown`, which add up to it."""
+    found: list[Block] = []
+    named = shown.places_that_count
+    for place in named[:_MOST_DEVICES]:
+        on_host = place.device == "cpu"
+        parts = sorted(
+            (part for part in zip(part_names(on_host), place.parts_ns, strict=True) if part[1]),
+            key=lambda part: -part[1],
+        )
+        whose = (
+            f" of {_place_name(shown, place)}" if len(named) > 1 else "" if on_host else f" of {place.device}"
+        )
+        text = f"{'step' if place.steps else 'recorded'} time{whose}: {', '.join(f'{name} {{}}' for name, _ in parts)}"
+        shares = ((100 * part_ns / place.duration_ns, "%") for _, part_ns in parts)
+        found += [Text(sentence(text, *shares))] if parts else []
+    if (more := len(named) - _MOST_DEVICES) > 0:
+        found.append(Text(sentence("and {} more (table `breakdown`)", more)))
+    if threads and shown.threads_ns > shown.host.shares.whole_ns:
+        found.append(Text("several threads worked at once: shares can be, or add up to, more than 100 %"))
+    return found
+
+
+def _place_name(shown: Overview, place: StepTime) -> str:
+    """The process or rank, and the device, of a step time."""
+    *whose, device = shown.place_names(place)
+    return " ".join(whose if device == "cpu" and whose else [*whose, device])
+
+
+def _findings(shown: Overview, run: Run, *, in_full: bool) -> list[Block]:
+    """How far a step is from its floor, and what makes the run slow: nothing else of a healthy run."""
+    report = shown.report
+    if in_full:
+        return finding_blocks(report) if report.whole_ns > 0 else []
+    floor = floor_with_parts(report.account)
+    found = [Text(floor, label="floor")] if floor else []
+    for place, one in enumerate(report.findings[:_MOST_FINDINGS]):
+        found.append(Text(headline(one, report.whole_ns), label="" if place else "findings", tone=WARNING))
+    if report.findings:
+        found += [Text(whose_line(report), label="", tone=FAINT)] if report.process else []
+        found.append(
+            Text(f"what to change: kinetoscope findings {run.where or 'TRACE'}", label="", tone=FAINT)
+        )
+    return [GAP, *found] if found else []
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def _processes(shown: Overview, most: int) -> Table | None:
+    """The process tree; of many processes the program and the busiest. Shares are of the time of each process."""
+    rows = shown.busiest_processes(most)
+    if not rows:
+        return None
+    left_out = len(shown.processes) - len(rows)
+    label = f"processes ({len(rows)} of {len(shown.processes)})" if left_out else "processes"
+    on_host = all(place.device == "cpu" for place in shown.places)
+    cells = tuple(
+        (
+            f"{'  ' * row.depth}{row.name} ({row.pid}{f', rank {row.rank}' if row.rank >= 0 else ''})",
+            row.working_ns,
+            100 * row.working_ns / row.whole_ns if row.place and row.whole_ns else None,
+            row.whole_ns if row.place else None,
+            "" if not row.place else "in steps" if row.place.steps else "recorded",
+            row.operators,
+        )
+        for row in rows
+    )
+    busiest = sorted(range(len(rows)), key=lambda at: (-rows[at].working_ns, at))
+    columns = (Column("in operators" if on_host else "busy", "ns"), Column("share", "%"), Column("of", "ns"))
+    return Table(
+        (Column(label, is_text=True), *columns, Column(""), Column("operators")),
+        cells,
+        bars=tuple((0.0, row.working_ns / row.whole_ns if row.whole_ns else 0.0) for row in rows),
+        # With room for one it is the busiest; the first one tells what ran.
+        importance=tuple(dict.fromkeys((busiest[0], 0, *busiest))),
+        most_rows=6,
+        total=len(shown.processes),
+        name="processes",
+    )
+
+
+def _kernels(shown: Overview, most: int) -> Table | None:
+    """The kernels with the most time, as shares of all kernel time."""
+    rows = shown.kernels.slice(0, most).to_pylist()
+    if not rows:
+        return None
+    columns = (Column("time", "ns"), Column("of all", "%"), Column("calls"), Column("mean", "ns"))
+    return Table(
+        (Column("kernels", is_text=True), *columns),
+        tuple(
+            (row["name"], row["total_ns"], row["kernel_percent"], row["count"], row["mean_ns"])
+            for row in rows
+        ),
+        bars=tuple((0.0, (row["kernel_percent"] or 0) / 100) for row in rows),
+        most_rows=6,
+        total=len(shown.kernels),
+        name="kernels",
+    )
+
+
+def _operators(label: str, shown: Overview, host: HostTime, most: int) -> Table | None:
+    """The operators with the most self time, as shares of step time, with what they took on devices and of memory."""
+    rows = [row for row in host.operators[:most] if row["self_ns"]]
+    of_all = shown.operator_totals if host is shown.host else {}
+    totals = [of_all.get((to_utf8(row["name"]), row["kind"]), {}) for row in rows]
+    more = [
+        (Column(heading, unit), [row.get(name) for row in totals])
+        for heading, unit, name in (("on device", "ns", "device_self_ns"), ("memory", "bytes", "self_bytes"))
+        if any(row.get(name) for row in totals)
+    ]
+    return _calls(label, "self", rows, "self_ns", host, len(host.operators), more)
+
+
+def _ranges(shown: Overview, most: int) -> Table | None:
+    """The ranges with the most total time."""
+    return _calls(
+        "ranges", "total", shown.ranges[:most], "total_ns", shown.host, len(shown.ranges), most_rows=4
+    )
+
+
+def _calls(
+    label: str,
+    heading: str,
+    rows: list[dict[str, Any]],
+    time: str,
+    host: HostTime,
+    total: int,
+    more: list[tuple[Column, list[Any]]] | None = None,
+    most_rows: int = 0,
+) -> Table | None:
+    """A table of names with their time, its share of a whole, calls and mean."""
+    if not rows:
+        return None
+    columns = (Column(heading, "ns"), Column("share", "%"), Column("calls"), Column("mean", "ns"))
+    cells = [
+        (row["name"], row[time], _share(row[time], host), row["count"], row[time] / row["count"])
+        for row in rows
+    ]
+    return Table(
+        (Column(label, is_text=True), *columns, *(column for column, _ in more or [])),
+        tuple((*row, *(values[at] for _, values in more or [])) for at, row in enumerate(cells)),
+        bars=_bars([row[time] for row in rows], host),
+        most_rows=most_rows,
+        total=total,
+        name="ops",
+    )
+
+
+def _share(time_ns: int, host: HostTime) -> float | None:
+    """A time as a share of step time, in percent; None of no time."""
+    return 100 * time_ns / host.shares.whole_ns if host.shares.whole_ns else None
+
+
+def _bars(times_ns: list[int], host: HostTime) -> tuple[tuple[float, float], ...]:
+    """Bars of times, as shares of step time."""
+    return tuple((0.0, (_share(time_ns, host) or 0.0) / 100) for time_ns in times_ns)
+
+
+def _of_worker(shown: Overview, run: Run, most: int) -> Table | None:
+    """The busiest process without steps: its source lines or, without any, its operators."""
+    other = shown.elsewhere
+    if other is None:
+        return None
+    if other.lines:
+        return _lines(f"source lines of {other.name}", shown, run, other, min(most, 3))
+    return _operators(f"operators of {other.name}", shown, other, min(most, 3))
+
+
+def _modules(shown: Overview, most: int) -> Table | None:
+    """The tree of the modules with the most total time, and what ran outside all modules."""
+    rows = shown.largest_modules(most)
+    forward_ns, backward_ns = shown.outside_ns[Phase.FORWARD], shown.outside_ns[Phase.BACKWARD]
+    optimizer_ns = shown.outside_ns[Phase.OPTIMIZER]
+    if not rows and not backward_ns + optimizer_ns:
+        return None
+    names = [
+        f"{'  ' * row['depth']}{row['path']}"
+        + ("" if row["class"] in ("", None, row["path"]) else f"  {row['class']}")
+        for row in rows
+    ]
+    cells = [
+        (name, row["total_ns"], row["forward_ns"], row["backward_ns"])
+        for name, row in zip(names, rows, strict=True)
+    ]
+    outside = [
+        ("(optimizer)", optimizer_ns, 0, 0),
+        ("(outside modules)", forward_ns + backward_ns, forward_ns, backward_ns),
+    ]
+    outside = [row for row in outside if row[1]]
+    times_ns = [total_ns for _, total_ns, *_ in (*cells, *outside)]
+    columns = (Column("total", "ns"), Column("share", "%"), Column("forward", "ns"), Column("backward", "ns"))
+    return Table(
+        (Column("modules", is_text=True), *columns),
+        tuple(
+            (name, total_ns, _share(total_ns, shown.host), *(part_ns or None for part_ns in parts_ns))
+            for name, total_ns, *parts_ns in (*cells, *outside)
+        ),
+        bars=_bars(times_ns, shown.host),
+        importance=tuple(sorted(range(len(rows)), key=lambda at: (-rows[at]["total_ns"], rows[at]["depth"]))),
+        always=len(outside),
+        total=len(shown.modules),
+        name="modules",
+    )
+
+
+def _lines(label: str, shown: Overview, run: Run, host: HostTime, most: int) -> Table | None:
+    """The source lines with the most self time, with their text."""
+    # Lines without time of their own only called others.
+    timed = [row for row in host.lines if row["time_ns"] > 0]
+    rows = timed[:most]
+    if not rows:
+        return None
+    python = any(row["python_ns"] + row["blocked_ns"] for row in rows)
+    waits = any(row["blocked_ns"] for row in rows)
+    more = (Column("Python, waits" if waits else "in Python", "ns"),) if python else ()
+    return Table(
+        (Column(label, is_text=True), Column("self", "ns"), Column("share", "%"), *more),
+        tuple(
+            (
+                f"{run.file_label(row['file'])}:{row['line']}  {_code(shown, row)}",
+                row["time_ns"],
+                _share(row["time_ns"], host),
+                *((row["python_ns"] + row["blocked_ns"],) if python else ()),
+            )
+            for row in rows
+        ),
+        bars=_bars([row["time_ns"] for row in rows], host),
+        most_rows=5,
+        total=len(timed),
+        name="lines",
+    )
+
+
+def _code(shown: Overview, row: dict[str, Any]) -> str:
+    """The text of a line or, where it is not known, its function."""
+    return line_text(shown.trace, row["file"], row["line"]) or row["function"] or ""
+
+
+def _memory_owners(shown: Overview, run: Run, most: int) -> Table | None:
+    """The owners of the memory of a device at its peak."""
+    if not shown.peaks:
+        return None
+    top = shown.peaks[0]
+    owners = shown.peak_owners(top.device)
+    rows = owners.slice(0, most).to_pylist()
+    title = f"Peak memory on {top.device}: {units.size(top.bytes)} after {units.duration(top.time_ns)}"
+    if top.attributed_bytes < top.bytes:
+        title += f", at most {units.size(top.attributed_bytes)} attributed"
+    names = tuple(Column(heading, is_text=True) for heading in ("category", "module", "line"))
+    return Table(
+        (Column("operator", is_text=True), Column("bytes", "bytes"), Column("blocks"), *names),
+        tuple(
+            (
+                row["operator"] or "(before)",
+                row["bytes"],
+                row["blocks"],
+                row["category"] or "",
+                row["module"] or "",
+                _short(row["line"], run),
+            )
+            for row in rows
+        ),
+        title=title,
+        bars=tuple((0.0, row["bytes"] / max(top.attributed_bytes, 1)) for row in rows),
+        total=owners.num_rows,
+        name="memory_peak",
+    )
+
+
+def _short(line: str | None, run: Run) -> str:
+    """A source line of `memory_peak`, with its file as it is named."""
+    file, bracket, rest = (line or "").rpartition("(")
+    number, closed, _ = rest.partition(")")
+    return f"{run.file_label(file)}:{number}" if bracket and closed else line or ""
+
+
+# -------------------------------------------------------------------------------------------------------------- foot
+
+
+def _devices(shown: Overview) -> list[Block]:
+    """How busy each device was."""
+    models = {one.place: one.model for one in shown.utilization}
+    places = [place for place in shown.places if place.device != "cpu"]
+    texts = [
+        f"{_place_name(shown, place)} busy {{}} of {'step time' if place.steps else 'the recorded time'}"
+        f"{f' ({model})' if (model := models[place]) else ''}"
+        for place in places[:_MOST_DEVICES]
+    ]
+    shares = [
+        (100 * place.working_ns / place.duration_ns if place.duration_ns else None, "%")
+        for place in places[:_MOST_DEVICES]
+    ]
+    more = len(places) - len(texts)
+    texts += [f"and {more:,} more (table `breakdown`)"] if more else []
+    return [Text(sentence(", ".join(texts), *shares), label="devices")] if texts else []
+
+
+def _memory(shown: Overview, run: Run) -> list[Block]:
+    """The memory peak of each device, and of the process."""
+    parts = [f"peak {text}" for text in peak_lines(shown, with_time=True)[:_MOST_DEVICES]]
+    if (more := len(shown.peaks) - len(parts)) > 0:
+        parts.append(f"and {units.count(more, 'more device')}")
+    if run.peak_bytes:
+        parts.append(f"process {units.size(run.peak_bytes)} (peak RSS)")
+    if not shown.peaks:
+        parts.append(
+            "no allocations were recorded" if run.memory else "tensors were not recorded (--memory does)"
+        )
+    return [Text("; ".join(parts), label="memory")]
+
+
+def _lost(shown: Overview) -> list[Block]:
+    """What is missing from the trace."""
+    losses = lost(shown.trace)
+    if not losses:
+        return [Text("nothing", label="lost")]
+    effect = consequence(loss["code"] for loss in shown.trace.losses)
+    text = "; ".join(f"{counted(what, count)}: {why.rstrip('.')}" for (what, why), count in losses.items())
+    if effect:
+        return [Text(f"{effect}. {text}", label="lost", tone=WARNING, most_lines=4)]
+    return [Text(text, label="missing", most_lines=4)]

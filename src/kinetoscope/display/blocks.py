@@ -1,0 +1,171 @@
+"""What a screen says, as data: it is composed of these blocks once, and rendered to lines of a terminal, HTML, Markdown or JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import plain
+from kinetoscope.model import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kinetoscope.display.sentence import Sentence
+
+    Cell = float | str | None
+
+STRONG, FAINT, WARNING, ERROR = "strong", "faint", "warning", "error"
+"""How a text is shown."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What follows is about this.
+
+    Attributes:
+        text: What it is about, such as the name of a program.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph.
+
+    Attributes:
+        text: What it says, with or without its numbers apart.
+        label: What stands before it, in a column of its own; empty below another one's label, None without that column.
+        tone: `STRONG`, `FAINT`, `WARNING`, `ERROR` or empty.
+        most_lines: How many lines of a terminal it takes at most; 0 for all.
+    """
+
+    text: str | Sentence
+    label: str | None = None
+    tone: str = ""
+    most_lines: int = 0
+
+    @property
+    def written(self) -> str:
+        """Its text with its numbers in it."""
+        return self.text if isinstance(self.text, str) else plain(self.text)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Values in their order, such as the durations of steps.
+
+    Attributes:
+        text: What they are.
+        values: The values.
+    """
+
+    text: str | Sentence
+    values: tuple[float, ...]
+
+    @property
+    def caption(self) -> Text:
+        """What they are, as a paragraph."""
+        return Text(self.text, tone=STRONG)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: Its heading.
+        unit: The unit of its numbers: `ns`, `bytes`, `%` or, of counts, empty. Texts stay as they are.
+        is_text: Whether it is aligned to the left.
+    """
+
+    heading: str
+    unit: str = ""
+    is_text: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values.
+
+    Attributes:
+        columns: The columns.
+        rows: A value for each column; None where there is none.
+        title: What stands above it, unless the first heading says it.
+        bars: For each row where its bar begins and how long it is, as shares of a full one; empty without bars.
+        importance: The rows from the most important on; empty where they are in that order.
+        always: How many of the last rows are shown even where others are left out.
+        most_rows: How many of the other rows a terminal shows at most; 0 for as many as there is room for.
+        total: How many rows there are, these included.
+        name: The table of `Trace.table` that has the others.
+        rest: What is said below it.
+        dispensable: Columns that are left out of a narrow table, in this order.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    bars: tuple[tuple[float, float], ...] = ()
+    importance: tuple[int, ...] = ()
+    always: int = 0
+    most_rows: int = 0
+    total: int = 0
+    name: str = ""
+    rest: str = ""
+    dispensable: tuple[int, ...] = ()
+
+    def largest(self, most: int | None) -> list[int]:
+        """The rows to show where there is room for so many, in their order; None for all."""
+        if most is None:
+            return list(range(len(self.rows)))
+        first = len(self.rows) - self.always
+        chosen = sorted((self.importance or tuple(range(first)))[:most])
+        return [*chosen, *range(first, len(self.rows))] if most else []
+
+    def texts(self, row: int) -> list[str]:
+        """The cells of a row, each in its unit."""
+        return [
+            units.written(value, column.unit)
+            for value, column in zip(self.rows[row], self.columns, strict=True)
+        ]
+
+    def left_out(self, shown: int) -> str:
+        """How many more rows there are than are shown, and where; empty if these are all."""
+        more = self.total - shown + self.always
+        return f'table("{self.name}") has {more:,} more' if more > 0 and self.name else ""
+
+
+Block = Heading | Text | Chart | Table
+GAP = Text("")
+"""An empty line."""
+
+
+def as_json(blocks: Sequence[Block]) -> list[dict[str, Any]]:
+    """Blocks as values that JSON has: the name of each in `block`, and its attributes."""
+    return [{"block": type(block).__name__.lower(), **asdict(block)} for block in blocks]
+
+
+def as_markdown(blocks: Sequence[Block]) -> str:
+    """Blocks as Markdown; of a table all rows."""
+    parts: list[str] = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            parts.append(f"### {block.text}")
+        elif isinstance(block, Table):
+            parts.append(_markdown_table(block))
+        else:
+            text = block.caption if isinstance(block, Chart) else block
+            parts.append(f"{text.label or ''} {text.written}".strip())
+    return "\n\n".join(parts)
+
+
+def _markdown_table(table: Table) -> str:
+    """A table as Markdown, in which a name cannot break out of its cell."""
+    lines = [[column.heading for column in table.columns]]
+    lines.append(["---" if column.is_text else "---:" for column in table.columns])
+    lines += [
+        [printable(text).replace("|", "\\|") for text in table.texts(row)] for row in range(len(table.rows))
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
