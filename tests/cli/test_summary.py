@@ -310,7 +310,7 @@ def test_what_the_first_steps_cost_is_one_number_in_the_summary_the_findings_and
     builder = warmed_up()
     text = " ".join(" ".join(shown(finished(tmp_path, builder))).split())
     assert "warm-up: the first 2 steps took 50 ms more than as many usual ones" in text
-    assert "The first 2 steps took 50 ms more than as many usual ones, of 1 ms each: in the longest" in text
+    assert "The first 2 steps took 50 ms longer than usual (1 ms each): in the longest" in text
     (tile,) = [
         one for one in answer(builder.build(), "overview", {})["tiles"] if one["title"].startswith("Step")
     ]
