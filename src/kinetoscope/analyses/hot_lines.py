@@ -120,7 +120,7 @@ def _usual_ns(account: ProcessLedger, rows: Rows) -> int:
         steps
     ]
     kind = usual_kinds(account.work.kind[steps])
-    return int(usual_totals(np.zeros(len(steps), np.int64), np.arange(len(steps)), each, 1, kind)[0])
+    return int(usual_totals(np.zeros(len(steps), np.int64), np.arange(len(steps)), each, 1, kind).sum())
 
 
 def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:

@@ -110,6 +110,7 @@ class Gap:
         blocked_part: In which part of it, between 0 and 1, samples say that the thread did not run.
         wait: What it waited for most of that part: a `SampleWait`.
         called_part: In which part of it samples say that the line had called a function of a library other than torch, as `json.dumps`.
+        kind_ns: What of the time is in the steps of each kind.
     """
 
     place: Place
@@ -119,6 +120,7 @@ class Gap:
     blocked_part: float = 0.0
     called_part: float = 0.0
     wait: int = SampleWait.UNKNOWN
+    kind_ns: tuple[float, ...] = ()
 
 
 class Loop:
@@ -189,14 +191,11 @@ class Loop:
         group, _ = _core.group([spans["module"][rows].astype(np.int32), spans["name"][rows].astype(np.int32)])
         return max(1.0, float(np.median(np.bincount(group))))
 
-    def counted(self, amount: int, noun: str) -> str:
-        """A count over all steps, in words: `5 operators a step`, `once a step`."""
-        each = max(1, round(self.per_step(amount)))
-        return (
-            f"once{self.unit.each}"
-            if (each, noun) == (1, "time")
-            else f"{units.count(each, noun)}{self.unit.each}"
-        )
+    def counted(self, amount: int, noun: str, steps: int | None = None) -> str:
+        """A count over all steps, or over so many of them, in words: `5 operators a step`, `once a step`."""
+        each = max(1, round(amount / max(steps, 1) if steps is not None else self.per_step(amount)))
+        often = "once" if (each, noun) == (1, "time") else units.count(each, noun)
+        return f"{often}{self.unit.each}"
 
     @cached_property
     def kind_of_step(self) -> Rows:
@@ -209,9 +208,8 @@ class Loop:
     def usual_sum(self, step: Rows, values: NDArray[Any]) -> int:
         """The sum over all steps of some values, each of a step, at their usual pace: the median over the steps of each kind times their number."""
         each = np.bincount(step[step >= 0], weights=values[step >= 0], minlength=len(self.start_ns))
-        return int(
-            usual_totals(np.zeros(len(each), np.int64), np.arange(len(each)), each, 1, self.kind_of_step)[0]
-        )
+        steps = np.arange(len(each))
+        return int(usual_totals(np.zeros_like(steps), steps, each, 1, self.kind_of_step).sum())
 
     @cached_property
     def processor_wait_ns(self) -> int:
@@ -737,7 +735,8 @@ class Loop:
         in_share = np.bincount(share, weights=each, minlength=len(place_of))
         order = np.argsort(in_share, kind="stable")
         largest[place_of[order]] = order  # the last one counts
-        usual = usual_totals(cells // steps, cells % steps, of_step, len(numbers), self.kind_of_step)
+        kind_ns = usual_totals(cells // steps, cells % steps, of_step, len(numbers), self.kind_of_step)
+        usual = kind_ns.sum(axis=0)
         of_others = self._in_other_libraries[found.shares.stack]
         whole, blocked, called = (
             np.bincount(place_of, weights=weights, minlength=len(numbers))
@@ -768,6 +767,7 @@ class Loop:
                     float(blocked[number] / whole[number]) if whole[number] else 0.0,
                     float(called[number] / whole[number]) if whole[number] else 0.0,
                     int(waits[number].argmax()),
+                    tuple(kind_ns[:, number].tolist()),
                 )
             )
         return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
@@ -839,7 +839,7 @@ def usual_kinds(kind: Rows) -> Rows:
 
 
 def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Rows) -> NDArray[np.float64]:
-    """What the values of each key come to in all steps at their usual pace: the median over the steps of each kind times their number.
+    """What the values of each key come to in the steps of each kind, a row each, at their usual pace: the median over these steps times their number.
 
     Args:
         key: The key of each value.
@@ -848,11 +848,11 @@ def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Ro
         keys: How many keys there are.
         kind: The kind of each step, from 0.
     """
-    found = np.zeros(keys)
+    totals = []
     for one, often in enumerate(np.bincount(kind).tolist()):
         mine = kind[step] == one
-        found += medians(key[mine], value[mine], keys, often) * often
-    return found
+        totals.append(medians(key[mine], value[mine], keys, often) * often)
+    return np.array(totals).reshape(-1, keys)
 
 
 def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.analyses.finding import CannotTell, Finding, NotNeeded, Signal
+from kinetoscope.analyses.kinds import steps_with
 from kinetoscope.analyses.loop import MOST_ROWS, Place
 from kinetoscope.display.sentence import sentence
 from kinetoscope.tables.host.units_of_work import Unit
@@ -53,6 +54,7 @@ class Match:
         left_out: What the change leaves out, of rules with a `cause`: by default `rows`.
         time: When the time passes that could be gained; None if that is unknown.
         rank: The rank that it is about; -1 for none.
+        kind_ns: The time in the steps of each kind, where it is not that of `rows`.
     """
 
     rows: Rows = field(default_factory=lambda: _NO_ROWS)
@@ -68,6 +70,7 @@ class Match:
     left_out: NotNeeded | None = None
     time: Intervals | None = None
     rank: int = -1
+    kind_ns: tuple[float, ...] = ()
 
 
 Answer = Match | Signal | list[Match] | None
@@ -200,10 +203,15 @@ class Rule:
     def _sentence(self, loop: Loop | None, match: Match, share: float, place: Place) -> Sentence:
         """The sentence with its values."""
         unit = loop.unit if loop else Unit.STEP
+        steps = steps_with(loop, match.rows, match.kind_ns) if loop and self.of_kinds else None
+        of_some, on_average = (
+            bool(steps and steps.words),
+            "" if steps is None or steps.are_even else " on average",
+        )
         words: dict[str, Any] = {
             "share": (share, "%"),
             "time": unit.time,
-            "a_step": unit.each,
+            "a_step": unit.each and unit.each + on_average,
             "in_each": unit.in_each,
             "subject": unit.subject,
             "device": loop.device.name if loop and loop.device else "the device",
@@ -214,6 +222,13 @@ class Rule:
         }
         words |= match.values() if callable(match.values) else match.values
         values: list[tuple[float, str]] = []
+        text = match.text or self.text
+        if loop and steps and of_some:
+            text = steps.words + text.replace("{time}", f"their time, {{of_all:%}} of all {unit.time}")
+            words |= {
+                "of_all": share,
+                "share": (min(100.0, 100.0 * match.time_ns / max(steps.time_ns, 1)), "%"),
+            }
 
         def written(found: re.Match[str]) -> str:
             value, kind = words[found[1]], found[2] or ""
@@ -221,14 +236,14 @@ class Rule:
                 # Names may have braces, which are no places of numbers.
                 return value.replace("{}", "{ }")
             if loop is not None and kind.startswith("each"):
-                each = loop.per_step(value)
+                each = value / max(steps.count, 1) if steps else loop.per_step(value)
                 value, kind = (each, kind[5:]) if kind != "each" else (max(1, round(each)), "")
             elif loop is not None and kind not in _UNITS:
-                return loop.counted(value, kind)
+                return loop.counted(value, kind, steps.count if steps else None)
             values.append(value if isinstance(value, tuple) else (value, kind))
             return "{}"
 
-        return sentence(_PLACE.sub(written, match.text or self.text), *values)
+        return sentence(_PLACE.sub(written, text), *values)
 
 
 def longest(loop: Loop, rows: Rows) -> Rows:

@@ -45,6 +45,7 @@ _SYMPTOMS = ("exposed-communication", "poor-overlap")
     finds="communication that takes longer than the computation that could hide it",
     source="TraceLens",
     least=LEAST_PERCENT,
+    of_kinds=False,
 ).selects_on
 def exposed_communication(loop: Loop, device: LoopDevice) -> Answer:
     """Steps that wait for communication which takes longer than the computation that could hide it."""
@@ -61,6 +62,7 @@ def exposed_communication(loop: Loop, device: LoopDevice) -> Answer:
     finds=f"communication that the computation could hide, and less than {HIDDEN_PERCENT:g}% of it is hidden",
     source="TraceLens",
     least=LEAST_PERCENT,
+    of_kinds=False,
 ).selects_on
 def poor_overlap(loop: Loop, device: LoopDevice) -> Answer:
     """Communication that the computation of the step could hide, and does not."""
@@ -175,6 +177,7 @@ def slow_collectives(loop: Loop, device: LoopDevice) -> Answer:
     source="torch's documentation of `DistributedDataParallel.no_sync`; counts and bytes are the same on any machine",
     also=f"twice, {LEAST_AGAIN_BYTES >> 10} KiB a step",
     explains=_SYMPTOMS,
+    of_kinds=False,
 ).selects
 def repeated_all_reduce(loop: Loop) -> Answer:
     """Buckets of gradients that several backward passes before one step of the optimizer reduce."""

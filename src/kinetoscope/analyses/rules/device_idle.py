@@ -64,6 +64,7 @@ _STALL_ADVICE = {
     source="TraceLens (10 % in XProf)",
     also="or busy for less than 1%",
     least=15.0,
+    of_kinds=False,
 ).selects
 def device_idle(loop: Loop) -> Answer:
     """A device that is idle for much of the step, and the cause of most of it."""
@@ -149,6 +150,7 @@ def _hardly_used(loop: Loop) -> Match | None:
     finds="the device does nothing although work was launched long ago: it waits for a stream, a rank, or work that the trace lacks",
     source="no public threshold",
     least=10.0,
+    of_kinds=False,
 ).selects_on
 def stalled_queue(loop: Loop, device: LoopDevice) -> Answer:
     """A device that does nothing although work was launched long ago, and what that work waits for."""
@@ -221,6 +223,7 @@ def _moments(device: LoopDevice, chosen: NDArray[Any]) -> Intervals:
     also=f"in gaps up to {LONGEST_LAUNCH_NS // 1000} µs, {LEAST_LAUNCHES} kernels a step",
     least=10.0,
     explains=("device-idle", "low-occupancy", "small-kernels"),
+    of_kinds=False,
 ).selects_on
 def launch_bound(loop: Loop, device: LoopDevice) -> Answer:
     """A device that again and again waits a moment for its next kernel."""

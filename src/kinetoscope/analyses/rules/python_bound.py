@@ -162,6 +162,7 @@ def python_bound(loop: Loop) -> Answer:
         text=text,
         advice=advice,
         time=loop.python,
+        kind_ns=gap.kind_ns,
     )
 
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.finding import NotNeeded
+from kinetoscope.analyses.kinds import steps_with
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model import units
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
+from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import stacks_inside
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def scalar_read(loop: Loop) -> Answer:
     rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows] & ~loop.of_torch[rows]]
     matches = []
     for place, _, reads in loop.by_place(rows):
-        each = loop.per_pass(len(reads))
+        each = _each(loop, reads)
         if each < LEAST_READS:
             continue
         read = _with_what_is_read(loop, place, reads)
@@ -72,6 +74,12 @@ def scalar_read(loop: Loop) -> Answer:
         left_out = NotNeeded(read, 1.0 - 1.0 / each)
         matches.append(Match(reads, time_ns, {"reads": round(each)}, place=place, left_out=left_out))
     return matches
+
+
+def _each(loop: Loop, rows: Rows) -> float:
+    """How many of some operators run in a step of the kinds that have them; without steps, in one pass through the model."""
+    count = steps_with(loop, rows).count
+    return loop.per_pass(len(rows)) if loop.unit is Unit.RECORDING else len(rows) / max(count, 1)
 
 
 def _with_what_is_read(loop: Loop, place: Place, reads: Rows) -> Rows:
@@ -123,7 +131,7 @@ def _called_by_lines(loop: Loop) -> Rows:
 def _small(loop: Loop, place: Place, rows: Rows, lines: Sequence[tuple[Place, int, Rows]]) -> Match | None:
     """What the small operators of a line take, those of its loop, their backward, and the Python and the engine of autograd between them."""
     spans = loop.trace.columns("spans")
-    each = loop.per_pass(len(rows))
+    each = _each(loop, rows)
     # Many layers that one line calls are no loop.
     if each < LEAST_PER_STEP or each < LEAST_REPEATED * len(np.unique(spans["module"][rows])):
         return None
