@@ -20,73 +20,32 @@ class ProfilerApi:
         """Wrap a session."""
         self._session: Any = session
 
-    @property
-    def kineto_results(self) -> KinetoResultsApi | None:
-        """API-compatible with the result of torch's collector; None before the first cycle has finished."""
-        return KinetoResultsApi(self._session) if self._session._cycles.last is not None else None
-
-    @property
-    def function_events(self) -> Any:
-        """The same as `prof.events()`."""
-        return self._session.events()
-
-    def key_averages(self, *arguments: Any, **keywords: Any) -> Any:
-        """The same as `prof.key_averages()`."""
-        return self._session.key_averages(*arguments, **keywords)
-
-    def total_average(self) -> Any:
-        """Aggregate all events into one."""
-        return self.function_events.total_average()
-
-    def table(self, *arguments: Any, **keywords: Any) -> str:
-        """The same as `prof.events().table()`."""
-        text: str = self.function_events.table(*arguments, **keywords)
-        return text
-
-    @property
-    def self_cpu_time_total(self) -> float:
-        """The sum of the events' self CPU times, in microseconds."""
-        total: float = self.function_events.self_cpu_time_total
-        return total
-
     def export_chrome_trace(self, path: str | os.PathLike[str], *_: Any, **__: Any) -> None:
         """Write the last cycle, as `prof.export_chrome_trace()` does."""
         self._session.export_chrome_trace(path)
-
-    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
-        """Write stacks, as `prof.export_stacks()` does."""
-        self._session.export_stacks(path, metric)
 
     def toggle_collection_dynamic(self, enabled: bool, activities: Any) -> None:
         """Switch collection off or on, as `prof.toggle_collection_dynamic()` does."""
         self._session.toggle_collection_dynamic(enabled, activities)
 
-    @property
-    def trace_id(self) -> str:
-        """The id of the last cycle."""
-        return self._session.get_trace_id() or ""
-
-    @property
-    def _stats(self) -> Any:
-        """The profiler overhead of the last cycle."""
-        return self._session._stats()
-
     def __getattr__(self, name: str) -> Any:
-        """Look up the session's options and state that torch's object has as attributes, too."""
-        if name in _SETTINGS:
+        """Look up what torch's object has, too: the session's own attribute, or what is computed from the session."""
+        if name in _OF_SESSION:
             return getattr(self._session, name)
-        if name in _STATE:
-            return _STATE[name](self._session)
+        if name in _COMPUTED:
+            return _COMPUTED[name](self._session)
         raise AttributeError(
             f"prof.profiler has no attribute {name!r} with the native engine; engine='kineto' gives torch's own object."
         )
 
 
-_SETTINGS = frozenset(
+_OF_SESSION = frozenset(
     {
         "acc_events",
         "custom_trace_id_callback",
         "experimental_config",
+        "export_stacks",
+        "key_averages",
         "post_processing_timeout_s",
         "profile_memory",
         "record_shapes",
@@ -98,8 +57,16 @@ _SETTINGS = frozenset(
 )
 
 
-# Attributes of torch's object that describe its state, computed from the session.
-_STATE: dict[str, Callable[[Any], Any]] = {
+# The other attributes and methods of torch's object.
+_COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "_stats": lambda session: session._stats(),
+    "function_events": lambda session: session.events(),
+    # None before the first cycle has finished.
+    "kineto_results": lambda session: session._cycles.last and KinetoResultsApi(session),
+    "self_cpu_time_total": lambda session: session.events().self_cpu_time_total,
+    "table": lambda session: session.events().table,
+    "total_average": lambda session: session.events().total_average,
+    "trace_id": lambda session: session.get_trace_id() or "",
     "enabled": lambda _: True,
     "entered": lambda session: session._state is SessionState.RECORDING,
     "use_cpu": lambda session: torch.profiler.ProfilerActivity.CPU in session.activities,
