@@ -1142,3 +1142,15 @@ def every_fourth_step_scores_in_python(fault: bool) -> tuple[Step, int]:
 def every_fourth_step_transforms_a_prime_length(fault: bool) -> tuple[Step, int]:
     signal = torch.randn(4, 262_139 if fault else 262_144)
     return evaluating(Net(), lambda scores: torch.fft.rfft(signal).abs().sum() + scores.sum()), 24
+
+
+@planted("growing-prefix", record_shapes=True)
+def a_sequence_that_is_computed_again_for_each_position(fault: bool) -> tuple[Step, int]:
+    model, tokens = Net(), torch.randn(16, 32, 64)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            for position in range(1, 33):
+                model(tokens[:, :position] if fault else tokens[:, position - 1 : position])
+
+    return step, 10
