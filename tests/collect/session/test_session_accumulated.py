@@ -158,8 +158,10 @@ def test_with_everything_recorded_every_row_of_all_together_is_one_of_a_cycle(na
     ]
 
     def rows(trace, offset_ns):
-        spans = trace.table("spans").to_pylist()
+        spans, threads = trace.table("spans").to_pylist(), trace.table("threads").column("os_tid").to_pylist()
         for row in spans:
+            # Each cycle numbers its threads by itself.
+            row["thread"] = threads[row["thread"]]
             row["refers to"] = [
                 None if row[name] is None else spans[row[name]]["name"] for name in references if name != "id"
             ]
