@@ -19,7 +19,7 @@ from kinetoscope.ledger.avoidable_work.waste import called_again, waste_of
 from kinetoscope.ledger.moments import (
     Category,
     Columnar,
-    Moments,
+    MomentRows,
     WorkMoments,
     moments_of_requests,
     moments_of_steps,
@@ -269,7 +269,7 @@ def _cells(moments: WorkMoments, left_out: LeftOut | None) -> Cells:
 
 
 def _simple(
-    pieces: Moments, chosen: Category | Mask, entry: Entry, cause: Cause, of_each_ns: Rows | None = None
+    pieces: MomentRows, chosen: Category | Mask, entry: Entry, cause: Cause, of_each_ns: Rows | None = None
 ) -> Cells:
     """The pieces of which no more is known, one cell a step; of each all of its time, or so much."""
     rows = np.flatnonzero(pieces.category == chosen if isinstance(chosen, Category) else chosen)
@@ -279,7 +279,7 @@ def _simple(
     return Cells.of(steps, entry, cause, time_ns, count=np.bincount(step, minlength=len(steps)))
 
 
-def _python(trace: TraceData, pieces: Moments, left_out: LeftOut | None) -> list[Cells]:
+def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
     """Time between operators: of each kind of gap, in each step, what its shares say. A part of it issues the next operator."""
     found = gaps(trace)
     gap = pieces.category == Category.PYTHON
@@ -314,7 +314,7 @@ def _python(trace: TraceData, pieces: Moments, left_out: LeftOut | None) -> list
     ]
 
 
-def _issues_ns(trace: TraceData, pieces: Moments, gap: Mask, left_out: LeftOut | None) -> Rows:
+def _issues_ns(trace: TraceData, pieces: MomentRows, gap: Mask, left_out: LeftOut | None) -> Rows:
     """What of each piece between operators issues the next one: nothing where the operator before it is one of a loop, or could be left out."""
     found = gaps(trace)
     part = np.minimum(1.0, ISSUING * rates_of(trace).fixed_ns / np.maximum(found.stretch_ns, 1))
@@ -346,7 +346,7 @@ def _divided(whole: Rows, of: Rows, part: NDArray[np.float64]) -> Rows:
 
 
 def _of_operators(
-    trace: TraceData, pieces: Moments, left_out: LeftOut | None, *, on_device: bool
+    trace: TraceData, pieces: MomentRows, left_out: LeftOut | None, *, on_device: bool
 ) -> list[Cells]:
     """What operators of the host took: what they need, what calling them costs, what is not needed, and the rest."""
     spans = trace.columns("spans")
@@ -452,7 +452,7 @@ def _counted_around(trace: TraceData) -> Rows:
     return found.astype(np.int64)
 
 
-def _of_kernels(trace: TraceData, pieces: Moments, left_out: LeftOut | None) -> list[Cells]:
+def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
     """What kernels of a device took: what their operators need at the peak of the device, and the rest."""
     rows = np.flatnonzero(pieces.category == Category.KERNEL)
     if len(rows) == 0:

@@ -78,7 +78,7 @@ class _Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Moments(Columnar):
+class MomentRows(Columnar):
     """Stretches of time in which a unit of work waits for one thing.
 
     Attributes:
@@ -121,7 +121,7 @@ class WorkMoments:
     work: UnitsOfWork
     window: Windows
     thread: int
-    moments: Moments
+    moments: MomentRows
     processor_wait_ns: Rows
     suspended: dict[Cause, Rows]
 
@@ -192,11 +192,11 @@ def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMo
         np.add.at(waited_ns, stretches.unit, _processor_waits(trace, window, moments, thread, stretches))
     busiest = max(operators_ns, key=lambda thread: operators_ns[thread], default=-1)
     suspended = {cause: time_ns[work.row] for cause, time_ns in suspended_time(trace).items()}
-    return WorkMoments(work, window, busiest, Moments.joined(of_threads), waited_ns, suspended)
+    return WorkMoments(work, window, busiest, MomentRows.joined(of_threads), waited_ns, suspended)
 
 
 def _processor_waits(
-    trace: TraceData, window: Windows, moments: Moments, thread: int, stretches: _Stretches
+    trace: TraceData, window: Windows, moments: MomentRows, thread: int, stretches: _Stretches
 ) -> Rows:
     """How long a thread had no CPU core in each stretch, at moments that belong to the host."""
     elsewhere = _WAITS_OF_HOST if window.activity.device is None else (*_WAITS_OF_HOST, *_OF_DEVICE)
@@ -228,7 +228,7 @@ def _layer(category: Category, when: Intervals) -> _Layer:
     return _Layer(category, when.start_ns, when.end_ns, np.full(len(when), -1))
 
 
-def _moments(layers: list[_Layer], stretches: _Stretches) -> Moments:
+def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
     """Cut stretches where what they wait for changes."""
     timed: list[_Stretches | _Layer] = [stretches, *layers]
     edges = _sorted_once(np.concatenate([edge for one in timed for edge in (one.start_ns, one.end_ns)]))
@@ -246,7 +246,7 @@ def _moments(layers: list[_Layer], stretches: _Stretches) -> Moments:
         left = left[~inside]
     first, last = (np.searchsorted(edges, side) for side in (stretches.start_ns, stretches.end_ns))
     at, row = rows_of_runs(first, np.maximum(last - first, 0))
-    return Moments(stretches.unit[at], category[row], of[row], begin[row], np.diff(edges)[row])
+    return MomentRows(stretches.unit[at], category[row], of[row], begin[row], np.diff(edges)[row])
 
 
 def _sorted_once(values: Rows) -> Rows:
