@@ -96,7 +96,7 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "  fc  Linear" in text
     assert "(optimizer)" in text
     assert "peak 1.91 MiB on cpu of tensors" in text
-    assert "lost     nothing" in text
+    assert "lost      nothing" in text
     assert "5 records at 200 ns each" in text
     assert "run.ktrace" in text
     assert "https://ui.perfetto.dev" in text
@@ -354,7 +354,7 @@ def test_memory_that_was_not_recorded_is_not_made_up(tmp_path):
     builder.allocations.clear()
     made = finished(tmp_path, builder)
     text = "\n".join(shown(replace(made, options=replace(made.options, recording=RecordingOptions()))))
-    assert "memory   peak" not in text
+    assert "memory    peak" not in text
     assert "tensors were not recorded (--memory does)" in text
     assert "no allocations were recorded" in "\n".join(shown(made))
 

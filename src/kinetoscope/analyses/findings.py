@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,13 @@ import numpy as np
 from kinetoscope.analyses.account import account_of, accounts
 from kinetoscope.analyses.hot_lines import HOT_LINE, hot_lines
 from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
-from kinetoscope.analyses.waterfall import as_mapping, floor_sentence, no_problem, parts_of_step
+from kinetoscope.analyses.waterfall import (
+    as_mapping,
+    floor_sentence,
+    floor_with_parts,
+    no_problem,
+    parts_of_step,
+)
 from kinetoscope.display import blocks
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
@@ -85,6 +92,11 @@ class Report:
     whole_ns: int
     process: str = ""
     account: Account | None = None
+
+    @cached_property
+    def above_floor(self) -> str:
+        """How far a step is from its floor, and by what, in a sentence; empty where the floor is unknown."""
+        return floor_with_parts(self.account)
 
     @property
     def no_problem(self) -> str:

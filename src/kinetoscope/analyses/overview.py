@@ -639,7 +639,10 @@ class Overview:
 
     def peak_line(self, device: str) -> tuple[str, int] | None:
         """The source line that held most of the memory of a device at its peak, and how much; None if no line is known."""
-        rows = memory_peak(self.trace, device=device, by="line", rows=2).to_pylist()
+        rows = self.trace.cached(
+            f"overview: lines of the peak on {device}",
+            lambda: memory_peak(self.trace, device=device, by="line", rows=2).to_pylist(),
+        )
         return next(((row["line"], row["bytes"]) for row in rows if row["line"]), None)
 
     def peak_categories(self, device: str) -> list[Row]:

@@ -7,7 +7,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope.analyses.findings import finding_blocks, headline, whose_line
-from kinetoscope.analyses.waterfall import floor_with_parts
 from kinetoscope.display.blocks import ERROR, FAINT, GAP, STRONG, WARNING, Chart, Column, Heading, Table, Text
 from kinetoscope.display.description import command_line, completeness, lost, peak_lines
 from kinetoscope.display.sentence import sentence
@@ -227,8 +226,7 @@ def _findings(shown: Overview, run: Run, *, in_full: bool) -> list[Block]:
     report = shown.report
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
-    floor = floor_with_parts(report.account)
-    found = [Text(floor, label="floor")] if floor else []
+    found = [Text(report.above_floor, label="floor")] if report.above_floor else []
     for place, one in enumerate(report.findings[:_MOST_FINDINGS]):
         found.append(Text(headline(one, report.whole_ns), label="" if place else "findings", tone=WARNING))
     if report.findings:

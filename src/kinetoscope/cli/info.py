@@ -31,7 +31,9 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
     TRACE may also be the recording of a program that was killed or is still running.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.terminal import console, echo, print_fact
+    from kinetoscope.display.blocks import Text
+    from kinetoscope.display.lines import print_blocks
+    from kinetoscope.display.terminal import console, echo
 
     printer = console()
     with open_trace(path) as trace:
@@ -45,9 +47,7 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
             return
     if not with_command_line:
         facts = [fact for fact in facts if fact.label != "Program"]
-    label_width = max(len(fact.label) for fact in facts) + 2
-    for fact in facts:
-        print_fact(printer, fact.label, fact.text, label_width)
+    print_blocks(printer, [Text(fact.text, fact.label) for fact in facts], printer.width)
 
 
 def _as_dict(path: str, trace: Trace) -> dict[str, Any]:

@@ -13,13 +13,16 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.kinds import classes_of_steps
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run
 from kinetoscope.comparison.statistics import Series
-from kinetoscope.display.html import columns_chart, note, page, table
+from kinetoscope.display.blocks import Chart, Column, Table, Text
+from kinetoscope.display.html import as_html
+from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.terminal import UNLIMITED
-from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from kinetoscope.display.blocks import Block
 
 STEP = "step_ns"
 """The name of the series of step times, in nanoseconds; the others are named as in `COUNTS`."""
@@ -134,25 +137,25 @@ class History:
 
     def to_text(self, width: int = UNLIMITED) -> str:
         """Plain text of a width: a row for each build, with each number's change from the build before."""
-        rows = self._rows()
-        last = range(len(rows[0]) - 1, 2, -1)
-        lines = text_table(rows, "<" + ">" * (len(rows[0]) - 1), width=width, dispensable=last)
-        return "\n".join([self._title(), "", *lines])
+        return "\n".join(plain_lines(self._blocks(), width))
 
     def to_html(self) -> str:
         """The same as HTML, with a drawing of each series."""
-        heading, *rows = self._rows()
-        parts = [note(self._title()), table(heading, rows)]
-        for name, column in self.series.items():
-            parts += [note(SERIES[name]), columns_chart([value or 0.0 for value in column], SERIES[name])]
-        return page(*parts)
+        charts = [
+            Chart(SERIES[name], tuple(value or 0.0 for value in column))
+            for name, column in self.series.items()
+        ]
+        return as_html([*self._blocks(), *charts])
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""
         return self.to_html()
 
-    def _title(self) -> str:
-        return f"{units.count(len(self.builds), 'build')}, ordered by {self.order}"
+    def _blocks(self) -> list[Block]:
+        heading, *rows = self._rows()
+        columns = tuple(Column(text, is_text=at == 0) for at, text in enumerate(heading))
+        title = f"{units.count(len(self.builds), 'build')}, ordered by {self.order}"
+        return [Text(title), Table(columns, tuple(map(tuple, rows)))]
 
     def _rows(self) -> list[list[str]]:
         """The headings, and each build as a row of text."""

@@ -15,10 +15,12 @@ from kinetoscope.comparison.explanation import signed
 from kinetoscope.comparison.kinds import classes_of_steps
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run, noun_of
 from kinetoscope.comparison.statistics import Series
-from kinetoscope.display.html import note, page, table
+from kinetoscope.display import blocks
+from kinetoscope.display.html import as_html
+from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
-from kinetoscope.display.text_table import cut, folded, text_table
+from kinetoscope.display.text_table import cut
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.comparison.explanation import Explanation
+    from kinetoscope.display.blocks import Block
 
     Numbers = NDArray[np.float64]
     Key = tuple[Any, ...]
@@ -453,7 +456,7 @@ class Comparison:
             rows: The most rows of each kind; 0 for all that changed.
             width: The width of its lines: sentences are broken, and tables leave out columns and say which.
         """
-        return as_text(self, rows, width)
+        return "\n".join(plain_lines(as_blocks(self, rows), width))
 
     def to_brief_text(self, rows: int = 3, width: int = UNLIMITED) -> str:
         """The verdict, what the difference of a step is spent on, and the counts of a step, as plain text.
@@ -462,11 +465,11 @@ class Comparison:
             rows: The most parts of the difference; 0 for all.
             width: The width of its lines.
         """
-        return as_brief_text(self, rows, width)
+        return "\n".join(plain_lines(as_brief_blocks(self, rows), width))
 
     def to_html(self, rows: int = 10) -> str:
         """The comparison as HTML, for notebooks and pages."""
-        return as_html(self, rows)
+        return as_html(as_blocks(self, rows))
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""
@@ -614,68 +617,48 @@ def summary_of_side(side: Side) -> str:
     return f"{printable(names)}: {units.count(side.steps, noun_of(*side.runs))}, {side.left_out:,} left out as warm-up"
 
 
-def as_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
-    """The comparison as plain text, in lines of a width."""
-    sentences = [
-        f"base  {summary_of_side(comparison.base)}",
-        f"new   {summary_of_side(comparison.new)}",
-        "",
-        headline(comparison),
-        *([comparison.reason] if comparison.reason else []),
-        basis(comparison),
+def as_blocks(comparison: Comparison, rows: int) -> list[Block]:
+    """The comparison: both sides, the verdict and what it is based on, all tables, and what was lost of the recordings."""
+    sides = [
+        blocks.Text(summary_of_side(comparison.base), "base"),
+        blocks.Text(summary_of_side(comparison.new), "new"),
     ]
-    lines = [line for text in sentences for line in folded(text, width)]
-    for section in _sections(comparison, rows):
-        lines += ["", *_section_lines(section, width)]
     lost = [
-        f"{run.name}: {run.losses}"
+        blocks.Text(f"{run.name}: {run.losses}")
         for side in (comparison.base, comparison.new)
         for run in side.runs
         if run.losses
     ]
-    if lost:
-        lines += ["", *(line for one in lost for line in folded(printable(one), width))]
-    return "\n".join(lines)
+    tables = [_table(section) for section in _sections(comparison, rows)]
+    return [*sides, blocks.GAP, *_verdict(comparison), *tables, *([blocks.GAP] if lost else []), *lost]
 
 
-def as_brief_text(comparison: Comparison, rows: int, width: int = UNLIMITED) -> str:
-    """The verdict, what the difference of a step is spent on, and the counts of a step, in lines of a width."""
-    sentences = [
-        headline(comparison),
-        *([comparison.reason] if comparison.reason else []),
-        basis(comparison),
-    ]
-    lines = [line for text in sentences for line in folded(text, width)]
-    for title, header, body, rest in (
-        *_explanation_sections(comparison, rows)[:1],
-        *_count_sections(comparison)[:1],
-    ):
-        lines += ["", *_section_lines((title, *_filled(header, body), rest), width)]
-    return "\n".join(lines)
+def as_brief_blocks(comparison: Comparison, rows: int) -> list[Block]:
+    """The verdict, what the difference of a step is spent on, and the counts of a step."""
+    sections = (*_explanation_sections(comparison, rows)[:1], *_count_sections(comparison)[:1])
+    tables = (_table((title, *_filled(header, body), rest)) for title, header, body, rest in sections)
+    return [*_verdict(comparison), *tables]
 
 
-def _section_lines(section: _Section, width: int) -> list[str]:
-    """A table with its title and what is not shown of it, in lines of a width."""
+def _verdict(comparison: Comparison) -> list[Block]:
+    """The verdict, why it is none, and what the times are means of."""
+    tone = blocks.WARNING if comparison.verdict == SLOWER else ""
+    texts = [blocks.Text(text) for text in (comparison.reason, basis(comparison)) if text]
+    return [blocks.Text(headline(comparison), tone=tone), *texts]
+
+
+def _table(section: _Section) -> blocks.Table:
+    """A table with its title and what is not shown of it."""
     title, header, body, rest = section
-    alignment = "<" + ">" * (len(header) - 2) + "<"
-    dispensable = [header.index(name) for name in _DISPENSABLE if name in header]
-    table = text_table([header, *body], alignment, width=width, dispensable=dispensable) if body else []
-    return [title, *table, *(folded(rest, width, "  ") if rest else [])]
-
-
-def as_html(comparison: Comparison, rows: int) -> str:
-    """The comparison as HTML."""
-    parts = [
-        note(headline(comparison), warns=comparison.verdict == SLOWER),
-        *([note(comparison.reason)] if comparison.reason else []),
-        note(
-            f"base: {summary_of_side(comparison.base)}; new: {summary_of_side(comparison.new)}. {basis(comparison)}"
+    return blocks.Table(
+        tuple(
+            blocks.Column(heading, is_text=at in (0, len(header) - 1)) for at, heading in enumerate(header)
         ),
-    ]
-    for title, header, body, rest in _sections(comparison, rows):
-        last = len(header) - 1
-        parts.append(table(header, body, left=(0, last), caption=title) + (note(rest) if rest else ""))
-    return page(*parts)
+        tuple(map(tuple, body)),
+        title,
+        rest=rest,
+        dispensable=tuple(header.index(name) for name in _DISPENSABLE if name in header),
+    )
 
 
 _Section = tuple[str, list[str], list[list[str]], str]

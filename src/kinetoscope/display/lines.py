@@ -48,7 +48,9 @@ def lines_of(
         rows: The most rows of each table; None for all.
         most_lines: Tables have fewer rows where there would be more lines, and what is still too much is left out at the end.
     """
-    label = max((cell_len(one.label) + 1 for one in blocks if isinstance(one, Text) and one.label), default=0)
+    labels = (block.label for block in blocks if isinstance(block, Text) and block.label)
+    # Numbers stand closer to their texts than words do.
+    label = max((cell_len(one) + 1 + (not one.endswith(".")) for one in labels), default=0)
     texts = [None if isinstance(one, Table) else _text_lines(one, width, label) for one in blocks]
     while True:
         lines: list[Line] = []
