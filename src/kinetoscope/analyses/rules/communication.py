@@ -187,6 +187,20 @@ def repeated_all_reduce(loop: Loop) -> Answer:
     called = [call for call in called if (call["bytes"] or 0) > 0]
     if not called or len(loop.optimizer_ranges) == 0:
         return None
+    usual, again = _again(loop, called)
+    moved = sum(call["bytes"] for call in again)
+    if usual < 2 or loop.per_step(moved) < LEAST_AGAIN_BYTES:
+        return None
+    first = int(again[0]["span"])
+    place = loop.place_of_stack(int(loop.trace.column("spans", "own_stack")[first]))
+    module = loop.module_of(first)
+    return Match(
+        _rows(again), _waited_ns(loop, again), {"times": usual, "moved": moved}, place=place, module=module
+    )
+
+
+def _again(loop: Loop, called: list[dict[str, Any]]) -> tuple[int, list[dict[str, Any]]]:
+    """How often a bucket is usually reduced for one step of the optimizer, and the calls that reduce one again."""
     spans, rows = loop.trace.columns("spans"), _rows(called)
     ends = np.sort(spans["start_ns"][loop.optimizer_ranges] + spans["duration_ns"][loop.optimizer_ranges])
     bucket = [(call["group"], call["bytes"], call["rank"]) for call in called]
@@ -204,14 +218,7 @@ def repeated_all_reduce(loop: Loop) -> Answer:
     usual = int(np.median(most[most > 0])) if (most > 0).any() else 0
     # The first pass of each bucket is needed.
     again = [called[at] for at in np.setdiff1d(first, first[needed]).tolist()]
-    moved = sum(call["bytes"] for call in again)
-    if usual < 2 or loop.per_step(moved) < LEAST_AGAIN_BYTES:
-        return None
-    place = loop.place_of_stack(int(spans["own_stack"][again[0]["span"]]))
-    module = loop.module_of(int(again[0]["span"]))
-    return Match(
-        _rows(again), _waited_ns(loop, again), {"times": usual, "moved": moved}, place=place, module=module
-    )
+    return usual, again
 
 
 def _passes(loop: Loop, time_ns: Rows) -> Rows:

@@ -74,14 +74,7 @@ def device_idle(loop: Loop) -> Answer:
     if device.captures:
         return None
     idle_ns = loop.typical_at(device.idle.start_ns, device.idle.end_ns - device.idle.start_ns)
-    gaps, is_copy = device.gaps, np.isin(device.gaps.wait, copying_calls(loop, device))
-    of_cause = (
-        device.idle.end_ns - device.idle.start_ns - gaps.length_ns,
-        np.where(gaps.wait < 0, gaps.length_ns, 0),
-        np.where(is_copy, gaps.length_ns, 0),
-        np.where((gaps.wait >= 0) & ~is_copy, gaps.length_ns, 0),
-    )
-    values = dict(zip(_IDLE_ADVICE, of_cause, strict=True))
+    values = _idle_by_cause(loop, device)
     cause = max(values, key=lambda one: int(values[one].sum()))
     value, place, meanwhile = values[cause], NOWHERE, ""
     if cause == _NOT_IN_TIME:
@@ -105,6 +98,18 @@ def device_idle(loop: Loop) -> Answer:
         advice=_IDLE_ADVICE[cause],
         time=device.idle,
     )
+
+
+def _idle_by_cause(loop: Loop, device: LoopDevice) -> dict[str, NDArray[np.int64]]:
+    """How much of each gap of a device has each cause."""
+    gaps, is_copy = device.gaps, np.isin(device.gaps.wait, copying_calls(loop, device))
+    of_cause = (
+        device.idle.end_ns - device.idle.start_ns - gaps.length_ns,
+        np.where(gaps.wait < 0, gaps.length_ns, 0),
+        np.where(is_copy, gaps.length_ns, 0),
+        np.where((gaps.wait >= 0) & ~is_copy, gaps.length_ns, 0),
+    )
+    return dict(zip(_IDLE_ADVICE, of_cause, strict=True))
 
 
 def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]:

@@ -58,16 +58,9 @@ def straggler_rank(loop: Loop) -> Answer:
         is_one_of_several = (loop.trace.run_info.world_size or 1) > 1
         waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
         return Signal.ALL_RANKS if is_one_of_several and waits else None
-    waited: dict[tuple[int, int], int] = defaultdict(int)
-    calls: dict[int, list[int]] = defaultdict(list)
-    for visits in _meetings(loop):
-        shortest = min(visits, key=lambda visit: visit["transfer_ns"])
-        calls[shortest["rank"]].append(shortest["span"])
-        for visit in visits:
-            waited[visit["rank"], visit["step"] or 0] += visit["transfer_ns"] - shortest["transfer_ns"]
-    if not waited:
+    cells, values, calls = _waited(loop)
+    if len(cells) == 0:
         return None
-    cells, values = np.array([*waited], dtype=np.int64), np.array([*waited.values()], dtype=np.int64)
     steps_ns = np.zeros(int(cells[:, 0].max()) + 1, dtype=np.int64)
     for place in places.values():
         if place.rank < len(steps_ns):
@@ -95,6 +88,18 @@ def straggler_rank(loop: Loop) -> Answer:
         worst.persistent,
         rows,
     )
+
+
+def _waited(loop: Loop) -> tuple[Rows, Rows, dict[int, list[int]]]:
+    """How long each rank waited in each step, as pairs of both with their times, and the calls to which each rank came last."""
+    waited: dict[tuple[int, int], int] = defaultdict(int)
+    calls: dict[int, list[int]] = defaultdict(list)
+    for visits in _meetings(loop):
+        shortest = min(visits, key=lambda visit: visit["transfer_ns"])
+        calls[shortest["rank"]].append(shortest["span"])
+        for visit in visits:
+            waited[visit["rank"], visit["step"] or 0] += visit["transfer_ns"] - shortest["transfer_ns"]
+    return np.array([*waited], np.int64), np.array([*waited.values()], np.int64), calls
 
 
 def _more_than_others(late: StepTime, others: list[StepTime]) -> dict[str, int]:
