@@ -1,5 +1,7 @@
 """`kinetoscope report`: one file, or the summary of any trace."""
 
+import json
+
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -25,6 +27,14 @@ def test_text_is_the_summary_of_the_trace(call, trace_path, tmp_path):
     assert "overhead" not in said.output
     assert "\x1b" not in said.output
     assert [path.name for path in tmp_path.iterdir()] == ["run.ktrace"]
+
+
+def test_json_is_what_the_summary_is_made_of(call, trace_path):
+    blocks = json.loads(call("report", "--json", trace_path).output)
+    assert (blocks[0]["block"], blocks[0]["text"]) == ("heading", "train.py --lr 0.1")
+    tables = {one["columns"][0]["heading"]: one for one in blocks if one["block"] == "table"}
+    assert [column["unit"] for column in tables["operators"]["columns"]][:5] == ["", "ns", "%", "", "ns"]
+    assert tables["operators"]["rows"][0][:4] == ["aten::addmm", 2_000_000, 20.0, 1]
 
 
 def test_text_fits_a_narrow_terminal(call, trace_path):

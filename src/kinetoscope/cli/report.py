@@ -23,22 +23,23 @@ from kinetoscope.cli.completion import files
     help="Include only this page, such as memory (repeatable).",
 )
 @click.option("--text", "as_text", is_flag=True, help="Print a summary instead of writing a file.")
-def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON with stable keys.")
+def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: bool, as_json: bool) -> None:
     """Write a trace as one HTML file, with the pages of `kinetoscope view`. It opens without a server or the internet.
 
     TRACE is a path or URL of a trace, or - for standard input. With --text, the summary that `kinetoscope run` prints at its
-    end is printed for any trace.
+    end is printed for any trace; with --json, its blocks.
     """
     from pathlib import Path, PurePath
 
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.cli.output import refuse_to_overwrite, say_written
 
-    if as_text:
+    if as_text or as_json:
         from kinetoscope.cli.summary import print_trace
 
         with open_trace(path) as trace:
-            print_trace(trace, path)
+            print_trace(trace, path, as_json=as_json)
         return
     from kinetoscope.viewer.server.report import PAGES, write_report
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.trace_blocks import Run, trace_blocks
 from kinetoscope.display.blocks import Text
+from kinetoscope.display.blocks import as_json as blocks_as_json
 from kinetoscope.display.lines import lines_of
-from kinetoscope.display.terminal import UNLIMITED, console
+from kinetoscope.display.terminal import UNLIMITED, console, echo
 from kinetoscope.launcher.overhead import records_of
 from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
@@ -40,10 +42,14 @@ def print_summary(finished: Finished, printer: Console | None = None, rows: int 
     _print(finished_blocks(finished), printer or console(stderr=True), rows)
 
 
-def print_trace(trace: Trace, path: str) -> None:
-    """Print the summary of a trace from a file, to standard output."""
+def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
+    """Print the summary of a trace from a file, to standard output; as JSON what it is made of, with numbers in their units."""
     run = Run.of(trace, PurePath(path).name, where=path, file_label=_label_in(Path.cwd()))
-    _print(trace_blocks(trace.overview(), run, _TALLEST), console(), _ROWS)
+    blocks = trace_blocks(trace.overview(), run, _TALLEST)
+    if as_json:
+        echo(json.dumps(blocks_as_json(blocks), ensure_ascii=False))
+        return
+    _print(blocks, console(), _ROWS)
 
 
 def finished_blocks(finished: Finished) -> list[Block]:

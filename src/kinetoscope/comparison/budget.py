@@ -41,6 +41,7 @@ from kinetoscope.comparison.kinds import kind_of_steps, merged_kinds, nearest_nu
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
+from kinetoscope.display.blocks import Column, Heading, Table, as_markdown
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.display.text_table import folded, text_table
@@ -217,12 +218,22 @@ class Outcome:
 
     def to_markdown(self) -> str:
         """A table for the summary page of a build."""
-        rows = ["| limit | allowed | measured | verdict |", "|---|---:|---:|---|"]
-        for one in sorted(self.checked, key=lambda one: not self.fails(one)):
-            shown = "not recorded" if one.measured is None else _shown(one.name, one.measured)
-            cells = (f"`{one.name}`", _shown(one.name, one.allowed), shown, one.verdict)
-            rows.append(f"| {' | '.join(printable(cell).replace('|', chr(92) + '|') for cell in cells)} |")
-        return "\n".join([f"### Kinetoscope: budget {self.verdict}", "", *rows, ""])
+        rows = tuple(
+            (
+                f"`{one.name}`",
+                _shown(one.name, one.allowed),
+                "not recorded" if one.measured is None else _shown(one.name, one.measured),
+                one.verdict,
+            )
+            for one in sorted(self.checked, key=lambda one: not self.fails(one))
+        )
+        columns = (
+            Column("limit", is_text=True),
+            Column("allowed"),
+            Column("measured"),
+            Column("verdict", is_text=True),
+        )
+        return as_markdown([Heading(f"Kinetoscope: budget {self.verdict}"), Table(columns, rows)]) + "\n"
 
     def annotations(self) -> list[str]:
         """A line for each limit that fails, which GitHub shows at the line of the program that contributed most."""

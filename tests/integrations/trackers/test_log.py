@@ -53,7 +53,7 @@ def test_what_is_no_tracker_is_refused(recorded, given):
 def test_any_writer_of_the_interface_of_tensorboard_is_used(recorded, writer, tmp_path):
     assert kinetoscope.log_to_tracker(recorded, writer, name="first") == ["tensorboard"]
     assert writer.scalars["kinetoscope/step_ms"][0] > 0
-    assert "|path|class|" in writer.texts["kinetoscope/modules"]
+    assert "| path | class |" in writer.texts["kinetoscope/modules"]
     assert writer.flushed == 1
     saved = tmp_path / "board" / "kinetoscope" / "first"
     assert {path.name for path in saved.iterdir()} == {"first.ktrace", "report.html"}

@@ -15,6 +15,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.analyses.findings import examine, headline, table_of, unknown_lines
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
+from kinetoscope.display.blocks import Heading, Text, as_markdown
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
 from kinetoscope.tables.host.modules import modules
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from kinetoscope.analyses.findings import Report
+    from kinetoscope.display.blocks import Block
 
 OWN_NAME = "kinetoscope"
 """The prefix of all names in a tracker."""
@@ -262,15 +264,14 @@ def _in_ms(value: float | None) -> float | None:
 
 def _summary(name: str, report: Report, scalars: Mapping[str, float]) -> str:
     """The step time and the findings, as Markdown."""
-    lines = [f"### {name}", ""]
+    blocks: list[Block] = [Heading(name)]
     if report.unit.repeats and report.count:
         step = f"{units.count(report.count, report.unit.noun)}, {units.duration(report.whole_ns / report.count)} each"
         floor = scalars.get("floor_percent")
-        lines += [
-            step + ("" if floor is None else f", of which {units.percent(floor)} is needed on this machine"),
-            "",
-        ]
-    lines += [f"- {headline(finding, report.whole_ns)} {finding.advice}" for finding in report.findings] or [
-        report.no_problem
+        needed = "" if floor is None else f", of which {units.percent(floor)} is needed on this machine"
+        blocks.append(Text(step + needed))
+    blocks += [
+        Text(f"{headline(finding, report.whole_ns)} {finding.advice}", "-") for finding in report.findings
     ]
-    return "\n".join([*lines, "", *(f"{line}\n" for line in unknown_lines(report))]).rstrip()
+    blocks += [] if report.findings else [Text(report.no_problem)]
+    return as_markdown([*blocks, *(Text(line) for line in unknown_lines(report))])

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.display.blocks import Column, Table, Text, as_markdown
 from kinetoscope.integrations.trackers.content import OWN_NAME
 
 if TYPE_CHECKING:
@@ -59,15 +60,10 @@ def _folder(writer: Any) -> str:
 
 def markdown(table: LoggedTable) -> str:
     """The first rows of a table as Markdown."""
-    lines = ["|".join(("", *table.columns, "")), "|".join(("", *("---" for _ in table.columns), ""))]
-    lines += ["|".join(("", *(_cell(value) for value in row), "")) for row in table.rows[:_MOST_ROWS]]
-    if len(table.rows) > _MOST_ROWS:
-        lines += ["", f"{len(table.rows) - _MOST_ROWS} more rows are in the report."]
-    return "\n".join(lines)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    columns = tuple(
+        Column(name, is_text=any(isinstance(row[index], str) for row in table.rows))
+        for index, name in enumerate(table.columns)
+    )
+    more = len(table.rows) - _MOST_ROWS
+    rest = [Text(f"{more} more rows are in the report.")] if more > 0 else []
+    return as_markdown([Table(columns, tuple(map(tuple, table.rows[:_MOST_ROWS]))), *rest])
