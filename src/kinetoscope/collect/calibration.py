@@ -67,7 +67,6 @@ def _repeat(call: Call, now_s: Callable[[], float]) -> None:
 
 
 def _workloads() -> Iterator[Call]:
-    """Each call to measure."""
     tensor = torch.zeros(1)
     yield lambda: tensor.add_(1)
     for grow in range(_SIZES):

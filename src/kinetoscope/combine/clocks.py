@@ -403,7 +403,6 @@ class _Solver:
         return lines
 
     def _line(self, clock: int, bounds: Bounds, left_ns: Values) -> ClockLine | None:
-        """The line of a clock."""
         rows = np.arange(self.first[clock], self.first[clock + 1])
         rows = rows[self.together[rows] & ~np.isnan(left_ns[self.meeting[rows]])]
         if len(rows) > _MOST_GUESSES:

@@ -449,7 +449,6 @@ class _Growing:
         return len(self._columns[self._identity[0]])
 
     def value(self, column: str, row: int) -> int:
-        """Return one value."""
         value: int = self._columns[column][row]
         return value
 
@@ -472,7 +471,6 @@ class _Growing:
         return added
 
     def columns(self) -> dict[str, list[Any]]:
-        """All columns."""
         return self._columns
 
 

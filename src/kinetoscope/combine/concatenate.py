@@ -93,7 +93,6 @@ def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, 
 def _cycles(
     trace: TraceData, offset_ns: int, numbers: list[int], facts: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The entries of one trace: one for each of its cycles."""
     table = trace.columns("cycles")
     windows = list(zip(table["start_ns"].tolist(), table["duration_ns"].tolist(), strict=True))
     if not windows:

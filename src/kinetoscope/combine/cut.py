@@ -123,7 +123,6 @@ def _length(columns: dict[str, Any]) -> int:
 
 
 def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
-    """Some rows of a column."""
     return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
 
 
@@ -278,8 +277,6 @@ def cut(trace: AnyTrace, part: Part) -> AnyTrace:
 
 
 class _Cutting:
-    """One operation of cutting."""
-
     def __init__(self, trace: TraceData, part: Part) -> None:
         self._trace = trace
         self._part = part
@@ -296,7 +293,6 @@ class _Cutting:
         self._rows_of["spans"] = pieces.row
 
     def run(self) -> TraceData:
-        """Cut all tables."""
         self._take("processes", self._rows_of["processes"])
         self._moved("processes", "start_ns")
         self._steps()
@@ -328,7 +324,6 @@ class _Cutting:
     # Spans
 
     def _cut_spans(self) -> None:
-        """The columns of the spans."""
         pieces, spans = self._pieces_kept, self._spans
         columns = self._given("spans", pieces.row)
         columns["start_ns"], columns["duration_ns"] = pieces.start_ns, pieces.duration_ns
@@ -543,7 +538,6 @@ class _Cutting:
         return np.ones(len(self._trace.columns("threads")), dtype=bool)
 
     def _wanted_processes(self) -> Rows:
-        """The processes of the selected threads."""
         count, threads = len(self._trace.columns("processes")), self._part.threads
         if threads is None or count == 0:
             return np.arange(count)

@@ -306,7 +306,6 @@ class _Join:
         return rows
 
     def _thread_of_streams(self) -> list[int]:
-        """The threads of the device's trace that are streams."""
         columns = self._device.columns("spans")
         on_stream: list[int] = np.unique(columns["thread"][columns["stream"] >= 0]).tolist()
         return on_stream

@@ -146,8 +146,6 @@ def _matched(
 
 
 class _Captured:
-    """The operators that were captured."""
-
     def __init__(self, trace: TraceData) -> None:
         self._spans = spans = trace.columns("spans")
         self._nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
@@ -160,7 +158,6 @@ class _Captured:
         return [int(row) for row in operators]
 
     def origin(self, operator: int, origins: Origins) -> int:
-        """The row of `origins` for the kernels of an operator."""
         origin = self._origin_of.get(operator)
         if origin is None:
             values = {name: int(self._spans[name][operator]) for name in ("module", "stack")}

@@ -105,8 +105,6 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
 
 
 class _MergedProcesses(Joining):
-    """One merge of processes."""
-
     def __init__(self, parts: list[Part], first_began_ns: int) -> None:
         super().__init__(parts)
         self._first_began_ns = first_began_ns
@@ -229,7 +227,6 @@ class _MergedProcesses(Joining):
         return loss_columns(joined)
 
     def _named(self, part: Part) -> str:
-        """The process of a part, in words."""
         row = int(part.rows["processes"][-1])
         return "" if row < 0 else f" (process {self._tables['processes']['pid'][row]})"
 

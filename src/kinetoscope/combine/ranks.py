@@ -78,7 +78,6 @@ def meetings_of(traces: Sequence[TraceData]) -> list[Meeting]:
 
 
 def _together(kind: str, of_traces: Iterable[Mapping[Hashable, Visit]]) -> list[Meeting]:
-    """Collect the visits of each meeting from all traces."""
     visits_of: defaultdict[Hashable, list[Visit]] = defaultdict(list)
     for visits in of_traces:
         for key, visit in visits.items():

@@ -700,7 +700,6 @@ class FlightRecorder:
             )
 
     def _look_at_next(self) -> None:
-        """Have Python look at the next step."""
         self._count.disarm()
         self._count.left = 0
 
@@ -1000,7 +999,6 @@ class FlightRecorder:
         return None if self._session is None else STREAM.path()
 
     def _remove_empty_folders(self) -> None:
-        """Remove the folders of the job if there is nothing in them."""
         for name in ("captures", "stacks"):
             with suppress(OSError):
                 (self._attempt / name).rmdir()
@@ -1012,7 +1010,6 @@ class FlightRecorder:
 
 
 def _exception_text(error: BaseException) -> str:
-    """An exception, with where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {error}"[:2000] + where

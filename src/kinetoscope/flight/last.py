@@ -588,7 +588,6 @@ def _what_changed(trace: Trace) -> str:
 
 
 def _memory(sizes: list[int], times_ns: list[int]) -> str:
-    """The resident memory and its trend."""
     if not sizes:
         return ""
     text = f"memory {units.size(sizes[-1])}"
@@ -600,7 +599,6 @@ def _memory(sizes: list[int], times_ns: list[int]) -> str:
 
 
 def _lines_of(status: RankPlace) -> list[str]:
-    """A rank as lines of text."""
     head = f"rank {status.rank}{', dead' if status.state == GONE else ''}: "
     head += f"in step {status.step:,}" if status.step is not None else _in_no_step(status.last_step)
     if status.in_step_s:

@@ -248,7 +248,6 @@ class _Interpreter:
         self._codes: dict[int, tuple[str, str, list[tuple[int, int, int | None]], int]] = {}
 
     def stacks(self, process: int) -> list[ThreadStack]:
-        """The stacks of all threads that run Python."""
         layout, stacks, now_ns = self._layout, [], time.monotonic_ns()
         interpreter = layout["interpreter"]
         state = self._number(interpreter + layout["newest_thread"])

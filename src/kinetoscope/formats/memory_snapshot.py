@@ -127,7 +127,6 @@ class _Snapshot:
             self._segments.setdefault(_number(segment.get("device"), 0), []).append(segment)
 
     def trace(self, path: Path | None) -> TraceData:
-        """Make the trace."""
         devices = sorted({*range(len(self._histories)), *self._segments})
         self._lost["bad_memory_events"] += sum(device >= _MOST_DEVICES for device in devices)
         devices = [device for device in devices if device < _MOST_DEVICES]

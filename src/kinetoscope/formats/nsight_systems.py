@@ -144,7 +144,6 @@ class _Export:
         self._string_ids = dict(self._select("id, value", "StringIds"))
 
     def traces(self) -> list[TraceData]:
-        """Read the tables, and make the traces."""
         events = {
             name: self._events(name)
             for name in (_KERNELS, _GRAPHS, _COPIES, _FILLS, _CALLS, *_LIBRARIES, _NVTX)
@@ -206,7 +205,6 @@ class _Export:
         return standard
 
     def thread_names(self) -> dict[int, str]:
-        """The name of each thread by its serialized id."""
         if not {"globalTid", "nameId"} <= self._columns.get("ThreadNames", set()):
             return {}
         rows = self._select("globalTid, nameId", "ThreadNames")
@@ -219,7 +217,6 @@ class _Export:
         return {pid: Path(str(name)).name for pid, name in rows if name}
 
     def domains(self) -> dict[int, str]:
-        """The names of NVTX domains."""
         if "domainId" not in self._columns.get(_NVTX, set()):
             return {}
         rows = self._select("domainId, text", _NVTX, f"WHERE eventType = {_DOMAIN} AND text IS NOT NULL")
@@ -256,7 +253,6 @@ class _Export:
         return {name: values[:, index] for index, name in enumerate((*wanted, "row"))}
 
     def _events(self, table: str) -> dict[str, Rows]:
-        """The events of a table that have a time."""
         where = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_MARK})" if table == _NVTX else ""
         events = self._numbers(table, ("start", "end", *_WANTED.get(table, _OF_CALLS)), where)
         usable = (events["start"] >= 0) & (events["start"] < _LAST_NS) & (events["end"] < _LAST_NS)
@@ -266,7 +262,6 @@ class _Export:
         return {name: values[usable] for name, values in events.items()}
 
     def _info(self, pid: int, base_ns: int, end_ns: int, names: dict[int, str]) -> dict[str, Any]:
-        """The metadata of a process."""
         info: dict[str, Any] = {"process": pid, "stop_ns": end_ns - base_ns, "recorded_by": NSIGHT}
         if name := names.get(pid):
             info["process_name"] = name
@@ -352,8 +347,6 @@ _WANTED = {
 
 
 class _Process:
-    """The rows of one process."""
-
     def __init__(self, export: _Export, pid: int, base_ns: int, end_ns: int) -> None:
         self._export, self._pid, self._base_ns, self._end_ns = export, pid, base_ns, end_ns
         self._strings = StringTable([""])
@@ -368,7 +361,6 @@ class _Process:
         self._allocations: dict[str, Any] = {}
 
     def add(self, table: str, rows: dict[str, Rows]) -> None:
-        """Add the events of a table."""
         if not len(rows["start"]):
             return
         if table in (_KERNELS, _GRAPHS, _COPIES, _FILLS):
@@ -410,7 +402,6 @@ class _Process:
         self._count += len(start)
 
     def _call_names(self, ids: Rows, *, of_cuda: bool) -> tuple[Rows, Rows]:
-        """The names and kinds of calls."""
         distinct, inverse = np.unique(ids, return_inverse=True)
         texts = [_VERSION.sub("", self._export.text(number)) or "unknown" for number in distinct.tolist()]
         names = np.array([self._strings.row(text) for text in texts], np.int64)
@@ -614,7 +605,6 @@ def _blocks(cursor: sqlite3.Cursor) -> Iterator[Rows]:
 
 
 def _process_of(columns: dict[str, Rows]) -> Rows:
-    """The process of each row."""
     serialized = columns["globalTid"] if "globalTid" in columns else columns["globalPid"]
     return (serialized >> 24) & 0xFFFFFF
 

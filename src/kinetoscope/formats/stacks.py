@@ -115,7 +115,6 @@ def write_speedscope(trace: TraceData, path: Path) -> None:
 
 @contextmanager
 def _destination(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Open the file for writing."""
     with open_atomically(path) as file:
         if path.name.lower().endswith(".gz"):
             with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
@@ -125,7 +124,6 @@ def _destination(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None:
-    """Write the frames, then the profiles."""
     spans, strings = trace.columns("spans"), trace.strings
     used = np.zeros(len(strings), dtype=bool)
     used[spans["name"]] = True
@@ -158,7 +156,6 @@ def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None
 
 
 def _python_frames(trace: TraceData) -> list[dict[str, Any]]:
-    """Return the frames of Python stacks."""
     frames, strings = trace.columns("frames"), trace.strings
     return [
         {"name": strings[function] or "(no name)", "file": strings[file], "line": line}
@@ -197,7 +194,6 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
 
 
 def _title(trace: TraceData, thread: int, stream: int) -> str:
-    """Return the title of a thread or stream."""
     threads = trace.columns("threads")
     name = threads["name"][thread] if thread < len(threads) else ""
     if stream >= 0:

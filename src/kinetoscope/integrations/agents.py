@@ -233,7 +233,6 @@ class TraceAnswers:
         ]
 
     def _is_inside(self, file: Path) -> bool:
-        """Whether a file is in one of the folders."""
         return any(file.is_relative_to(folder) for folder in self._folders)
 
     def _opened(self, file: Path, changed_ns: int) -> Trace:

@@ -222,7 +222,6 @@ class KinetoscopeProfiler(TraceAccess):
         return 0 if self._local_rank is None else self._local_rank
 
     def _begin(self, total_steps: int | None) -> None:
-        """Begin the run, once."""
         self._may_begin = False
         self._profiler.begin(total_steps)
         self._has_begun = self._profiler.is_running
@@ -253,7 +252,6 @@ class KinetoscopeProfiler(TraceAccess):
         return getattr(self._lightning_module, "_trainer", None)
 
     def _loggers(self) -> list[Any]:
-        """The trainer's loggers."""
         return list(getattr(self._trainer(), "loggers", ()))
 
     def _number(self, *, fetching: bool) -> int:
@@ -278,7 +276,6 @@ class KinetoscopeProfiler(TraceAccess):
         return _whole(sum(getattr(trainer, batches[str(self._stage)])))
 
     def _saved_in(self) -> Path:
-        """The folder of the traces."""
         return self.saved_traces[-1].parent if self.saved_traces else Path.cwd()
 
     def _text(self) -> str:

@@ -60,7 +60,6 @@ class Summary:
         return f"{self._title}: {self.trace!r}\n{events.table(sort_by='self_cpu_time_total', row_limit=self._rows)}"
 
     def _repr_html_(self) -> str:
-        """The HTML form."""
         return trace_page(
             self.trace, rows=self._rows, details=True, title=self._title, file_label=self._file_label
         )
@@ -295,5 +294,4 @@ def _code(shell: InteractiveShell, tree: Any, file: str, mode: str) -> CodeType:
 
 
 def _html_formatter(shell: InteractiveShell) -> Any:
-    """IPython's HTML formatter."""
     return cast("Any", shell.display_formatter).formatters["text/html"]

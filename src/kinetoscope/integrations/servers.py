@@ -61,7 +61,6 @@ def _do(asked: str) -> None:
 
 
 def _warn(text: str) -> None:
-    """Warn the user of the server."""
     from kinetoscope.collect import warn_user
 
     warn_user(text)
@@ -118,7 +117,6 @@ class Iterations:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Warn once."""
         if not self._has_failed:
             self._has_failed = True
             _warn(f"an iteration of the engine is not named: {type(error).__name__}: {error}")

@@ -111,7 +111,6 @@ class TraceFolder:
         return next(default_folder / name for name in names if not self._traces_in(default_folder / name))
 
     def _traces_in(self, folder: Path) -> list[Path]:
-        """The traces of this rank in a folder."""
         return sorted(folder.glob(f"*{self._rank}{SUFFIX}"))
 
     def _of_others(self, folder: Path, profiler: str | None) -> list[Path]:
@@ -286,7 +285,6 @@ def checked_name(argument: str, name: str) -> str:
 
 
 def _by_name(name: str) -> ProfilerActivity:
-    """The activity of a case-insensitive name."""
     members = dict(ProfilerActivity.__members__)
     if name.upper() not in members:
         raise ArgumentError(
@@ -482,7 +480,6 @@ class TrainerProfiler:
             session._finish(keep=False)
 
     def _leave_step(self) -> None:
-        """Close the range of the step."""
         step, self._step, self._step_is_open = self._step, None, False
         if step is not None:
             step.__exit__(None, None, None)

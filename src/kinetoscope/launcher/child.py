@@ -113,7 +113,6 @@ class ChildRecording(ProgramRecording):
         return super()._metadata() | {key: json.dumps(value) for key, value in self.facts.items()}
 
     def _cannot_start(self, error: Exception) -> None:
-        """Continue without a recording."""
         self.problem = str(error)
 
 
@@ -219,7 +218,6 @@ class FollowedProcess:
         self.finish(f"exit code {status & 0xFF}")
 
     def _own_facts(self, began: str) -> dict[str, Any]:
-        """The facts about this process at its start."""
         return {
             "parent_process": os.getppid(),
             "ancestors": notes.ancestors(os.getpid()),
@@ -230,7 +228,6 @@ class FollowedProcess:
         }
 
     def _name_and_rank(self) -> dict[str, Any]:
-        """The name and the rank of this process, as far as it has them."""
         name, rank = self._own_name(), _own_rank()
         return {**({"process_name": name} if name else {}), **({} if rank is None else {"rank": rank})}
 
@@ -247,7 +244,6 @@ class FollowedProcess:
             self._add_to_note(**facts)
 
     def _add_to_note(self, **facts: Any) -> None:
-        """Add facts to the note."""
         self._note_facts.update(facts)
         if self._note is not None:
             notes.rewrite(str(self._folder), self._note, self._note_facts)

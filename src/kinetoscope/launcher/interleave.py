@@ -114,7 +114,6 @@ class Interleaved:
             self.runs[side].append(run)
 
     def _record(self, side: str, number: int) -> Run:
-        """Run a program once."""
         contender, log = self._contenders[side], self._folder / f"{side}-{number:03}.log"
         program = contender.program
         result = launch(
@@ -223,7 +222,6 @@ def checked_out(revision: str, target: Path, folder: Path) -> Iterator[Path]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """Return the output of a git command."""
     try:
         done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
     except FileNotFoundError as error:

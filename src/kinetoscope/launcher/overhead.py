@@ -334,7 +334,6 @@ class Timed:
         return [self._step_ns() for _ in range(self._per_slice)]
 
     def _step_ns(self) -> int:
-        """The time of one step's parts."""
         step_ns = 0
         for part in self._parts:
             if self._before_part is not None:

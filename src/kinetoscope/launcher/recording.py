@@ -281,7 +281,6 @@ class ProgramRecording:
         sys.exit(1)
 
     def _stop(self) -> None:
-        """Stop the session."""
         if self._session is not None and self.state is SessionState.RECORDING:
             now = helper_time()
             if now is not None and self._before is not None:
@@ -313,7 +312,6 @@ class ProgramRecording:
                 self._stop_watching_steps()
 
     def _stop_watching_steps(self) -> None:
-        """Stop counting steps."""
         if self._watches_steps:
             from kinetoscope.collect import OPTIMIZER_STEPS
 

@@ -410,7 +410,6 @@ def _leave_outer_run() -> None:
 
 
 def _exit_text(code: object) -> str:
-    """Describe an exit code."""
     if code is None or isinstance(code, int):
         return f"exit code {int(code or 0) & 0xFF}"
     return "exit code 1"

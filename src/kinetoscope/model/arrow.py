@@ -164,7 +164,6 @@ def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _valid(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.bool_]:
-    """Which values of a column are not null."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     parts = [np.zeros(0, dtype=bool)]
     for chunk in chunks:
@@ -174,7 +173,6 @@ def _valid(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _bits(content: pyarrow.Buffer, part: pyarrow.Array) -> NDArray[np.bool_]:
-    """The bits of a buffer that belong to an array."""
     bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
     return bits[part.offset : part.offset + len(part)].astype(bool)
 

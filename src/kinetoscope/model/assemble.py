@@ -259,7 +259,6 @@ class _Derivation:
 
     @property
     def _strings(self) -> list[str]:
-        """The string table."""
         strings = self._given_strings
         return strings if isinstance(strings, list) else strings()
 
@@ -423,7 +422,6 @@ class _Derivation:
         return self._steps
 
     def step(self) -> Arrays:
-        """The step in which each span begins."""
         return self._step_at(self._spans["start_ns"])
 
     def sample_step(self) -> Arrays:
@@ -529,11 +527,9 @@ class _Derivation:
         return of_calls["span_bytes"], of_calls["span_self_bytes"]
 
     def host_bytes(self) -> Arrays:
-        """Net host bytes of each span."""
         return dict(zip(("bytes", "self_bytes"), self._bytes(device=False), strict=True))
 
     def device_bytes(self) -> Arrays:
-        """Net device bytes of each span."""
         return dict(zip(("device_bytes", "device_self_bytes"), self._bytes(device=True), strict=True))
 
     def device_time(self) -> Arrays:

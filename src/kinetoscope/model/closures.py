@@ -167,6 +167,5 @@ def _joined(stretches: list[tuple[int, int]], op_starts: NDArray[np.int64]) -> l
 
 
 def _closures(stretches: list[tuple[int, int, int]]) -> Closures:
-    """The stretches of all steps as columns."""
     columns = np.array(sorted(stretches), dtype=np.int64).reshape(-1, 3)
     return Closures(columns[:, 0], columns[:, 1], columns[:, 2])

@@ -187,7 +187,6 @@ def _skipped(compilation: Compilation) -> GraphBreak | None:
 
 
 def _columns(table: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Rows of a stored table as its columns."""
     return {
         column.name: [row.get(column.name, "" if column.type == "text" else column.default) for row in rows]
         for column in STORED[table].columns

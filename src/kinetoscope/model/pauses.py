@@ -46,5 +46,4 @@ class Pauses:
 
 
 def _pause(activity: str, from_ns: int, to_ns: int | None) -> Pause:
-    """One entry of the metadata."""
     return {"activity": activity, "from_realtime_ns": from_ns, "to_realtime_ns": to_ns}

@@ -81,7 +81,6 @@ def request_names_in(strings: Sequence[str]) -> list[int]:
 
 
 def _is_object(text: str) -> bool:
-    """Whether a text is a JSON object."""
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):

@@ -420,15 +420,12 @@ def _switch(value: object) -> bool | None:
 
 
 def _list(value: object) -> list[Any]:
-    """A list."""
     return value if isinstance(value, list) else []
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """A mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:
-    """The mappings in a list."""
     return [entry for entry in _list(value) if isinstance(entry, Mapping)]

@@ -232,7 +232,6 @@ class TraceData:
 
 
 def _made_again(kind: type[AnyTrace], parts: Parts) -> AnyTrace:
-    """Make the trace that was pickled."""
     tables, strings, info, path = parts
     return kind.from_columns(tables, strings=strings, info=info, path=path)
 

@@ -137,7 +137,6 @@ def _open_file(path: Path) -> tuple[int, int] | None:
 
 
 def _send(written: IO[bytes], path: Path, there: os.stat_result) -> None:
-    """Copy all that was written to a stream."""
     try:
         opened = _open_stream(path, there)
         with os.fdopen(opened, "wb", buffering=0) as stream:

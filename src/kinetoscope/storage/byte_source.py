@@ -94,7 +94,6 @@ class ByteSource:
 
     @classmethod
     def _of_url(cls, url: str) -> Self:
-        """Open a URL as a stream."""
         filesystem, remote = _remote(url)
         with _named(url):
             file = filesystem.open(remote, "rb")
@@ -102,7 +101,6 @@ class ByteSource:
         return cls(file, url, url=url, total_bytes=size if isinstance(size, int) else None, close=file.close)
 
     def _read(self, count: int) -> bytes | None:
-        """Read from the file."""
         if self.url is None:
             return self._file.read(count)
         with _named(self.url):

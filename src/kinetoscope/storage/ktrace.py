@@ -220,7 +220,6 @@ def _planes(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _joined(planes: list[NDArray[Any]]) -> NDArray[Any]:
-    """Undo `_planes`."""
     if any(plane.dtype != np.uint8 or len(plane) != len(planes[0]) for plane in planes):
         raise ValueError("the byte planes of a column differ in length, or are not bytes")
     together = np.empty((len(planes[0]), len(planes)), dtype=np.uint8)
@@ -231,13 +230,11 @@ def _joined(planes: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _compressed_bytes(values: NDArray[Any]) -> int:
-    """Return the compressed size of the values."""
     return len(_zstd().compress(np.ascontiguousarray(values)))
 
 
 @cache
 def _zstd() -> pyarrow.Codec:
-    """Return the codec that the files use."""
     import pyarrow as pa
 
     return pa.Codec("zstd")
@@ -575,7 +572,6 @@ class _Reader:
             return self._strings
 
     def _arrow(self, member: str, names: list[str]) -> list[pyarrow.ChunkedArray]:
-        """Read some columns of a member."""
         import pyarrow as pa
 
         content = self._member(member)
@@ -636,7 +632,6 @@ class _Reader:
             self._made_bytes = total
 
     def _load(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
-        """Read and check one column."""
         try:
             values = self._read(table, column, entry)
             if len(values) != self.rows[table]:
@@ -657,7 +652,6 @@ class _Reader:
         return len(self.strings()) if self._string_count is None else self._string_count
 
     def _read(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
-        """Read and decode one column."""
         if "constant" in entry:
             self._allow(self.rows[table] * np.dtype(column.type).itemsize, keep=True)
             return np.full(self.rows[table], entry["constant"], dtype=column.type)
@@ -761,7 +755,6 @@ def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], d
 
 
 def _damaged(path: Path, error: BaseException) -> FormatError:
-    """Return the error for a damaged file, with its cause."""
     return FormatError(
         f"{path}: the .ktrace file is truncated or damaged ({error}); write it again from its source"
     )

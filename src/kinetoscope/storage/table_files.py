@@ -72,7 +72,6 @@ def _parts(make: Callable[..., pyarrow.Table], rows: int | None) -> Iterator[pya
 
 
 def _json(info: Mapping[str, Any]) -> bytes:
-    """Return the metadata of a trace as JSON."""
     return json.dumps(info, default=str).encode()
 
 
@@ -295,7 +294,6 @@ def _write_stored(trace: TraceData, folder: Path) -> None:
 
 
 def _write(path: Path, columns: dict[str, Any]) -> None:
-    """Write columns to a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -219,7 +219,6 @@ class UnpackedText:
             self.close()
 
     def _remember(self, block: bytes | memoryview) -> bytes | memoryview:
-        """Add a block to `beginning`, and return it."""
         if len(self.beginning) < _BEGINNING_BYTES:
             self.beginning += bytes(block[: _BEGINNING_BYTES - len(self.beginning)])
         return block
@@ -229,7 +228,6 @@ class UnpackedText:
         self._blocks.close()
 
     def _unpacked(self) -> Generator[bytes | memoryview]:
-        """Yield all blocks."""
         if not self.packing:
             yield from _plain(self.source)
             return
@@ -370,11 +368,9 @@ class _Readable(io.RawIOBase):
         self.failure: OSError | None = None
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
         try:
             return self._source.read(_PACKED_BYTES if size < 0 else size)
         except OSError as error:

@@ -88,7 +88,6 @@ def clocks(sections: Sections) -> pyarrow.Table:
 
 
 def _how(alignment: Aligned, row: int) -> str | None:
-    """By what a rank is aligned."""
     if alignment.lines[row] is None:
         return None
     if row == alignment.reference:

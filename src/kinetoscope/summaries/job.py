@@ -307,7 +307,6 @@ def _named(ranks: NDArray[np.int64]) -> str:
 
 
 def _step_kinds(sections: Sections) -> pyarrow.Table:
-    """Return the table `step_kinds` of a job."""
     operators, kind = sections.kinds
     rows, duration = sections.rows("steps"), sections.numbers("steps", "duration_ns")
     cell, first = _core.group([np.ascontiguousarray(rows), kind])
@@ -335,7 +334,6 @@ def _step_kinds(sections: Sections) -> pyarrow.Table:
 
 
 def _durations(sections: Sections) -> pyarrow.Table:
-    """Return the table `durations`."""
     row_of: dict[tuple[str, str], int] = {}
     empty = np.zeros(0, dtype=np.int64)
     sketches = Sketches(empty, empty.astype(np.int16), empty, empty)

@@ -72,7 +72,6 @@ def gain_without(sections: Sections, ranks: Sequence[int]) -> float:
 
 
 def _replay(sections: Sections) -> Replay:
-    """The collectives of a job, to be replayed."""
     begins = sections.numbers("steps", "start_ns")
     steps = Steps(sections.rows("steps"), begins, begins + sections.numbers("steps", "duration_ns"))
     return Replay(sections.matched, sections.numbers("collectives", "start_ns"), steps, len(sections))

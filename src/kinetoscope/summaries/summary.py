@@ -348,7 +348,6 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
 
 
 def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow.Table:
-    """Read summaries from the content of a file, see `read`."""
     import_aside()
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -405,7 +404,6 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
 
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
-    """The summary of a trace of one rank."""
     import_aside()
     import pyarrow as pa
 
@@ -453,7 +451,6 @@ def _place_of(trace: Trace) -> str:
 
 
 def _as_list(table: pyarrow.Table) -> pyarrow.Array:
-    """All rows of a table as one list of records."""
     import_aside()
     import pyarrow as pa
 
@@ -633,7 +630,6 @@ def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, R
 
 
 def _memory(trace: Trace) -> pyarrow.Table:
-    """The peaks of devices."""
     peaks = device_peaks(trace) if memory_recorded(trace) else []
     columns = {
         "device": [peak.device for peak in peaks],
@@ -645,7 +641,6 @@ def _memory(trace: Trace) -> pyarrow.Table:
 
 
 def _findings(trace: Trace) -> pyarrow.Table:
-    """The findings with the largest gains."""
     rows = as_dict(examine(trace), MOST_FINDINGS)["findings"]
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in FINDINGS.column_names}
     for name in ("gain_ns", "line"):

@@ -332,7 +332,6 @@ def _launch(device: torch.device) -> None:
 
 
 def _recorded(engine: Engine, activity: ProfilerActivity, device: torch.device) -> Trace:
-    """Record `_launch` with an engine."""
     engine.prepare(RecordingRequest(frozenset({ProfilerActivity.CPU, activity})))
     engine.start()
     try:

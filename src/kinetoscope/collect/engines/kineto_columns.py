@@ -284,7 +284,6 @@ def note_keywords(tables: Tables, strings: Sequence[str], results: Any, base_ns:
 
 
 def _has_json(value: Any) -> bool:
-    """Whether a value can be written as JSON."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -379,7 +378,6 @@ def stored_columns(trace: Trace) -> Tables:
 
 
 def _overloads(operator: str) -> frozenset[str]:
-    """The overloads of an operator in the installed torch."""
     return frozenset(schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(operator))
 
 

@@ -473,7 +473,6 @@ class Stream:
         self.__init__()  # type: ignore[misc]
 
     def _begin(self, session: Subscription, file: NewFile) -> str:
-        """Start a recording for its first session."""
         self.recordings += 1
         self._subscriptions, self._sessions, self._what = [session], 0, session.what
         self._new_file, self._file, self._was_widened = file, None, False

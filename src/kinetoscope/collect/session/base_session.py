@@ -168,7 +168,6 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._warned_of: set[str] = set()
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
-        """The sources that every session has, and those of the options."""
         return Compiling(), CompiledKernels(), *options.sources
 
     # ------------------------------------------------------------------------------------------------- metadata

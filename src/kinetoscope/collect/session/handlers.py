@@ -16,9 +16,7 @@ from kinetoscope.collect.process.rank import own_rank, process_group
 class _ExportsChromeTrace(Protocol):
     """A session of Kinetoscope or of torch.profiler."""
 
-    def export_chrome_trace(self, path: str) -> None:
-        """Write the last finished trace."""
-        ...
+    def export_chrome_trace(self, path: str) -> None: ...
 
 
 def tensorboard_trace_handler(

@@ -13,8 +13,6 @@ P = ParamSpec("P")
 
 
 class _Owned(Protocol):
-    """What `Owner` requires of a session."""
-
     _owner: Owner
 
     def _is_under_way(self) -> bool: ...

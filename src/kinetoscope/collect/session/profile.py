@@ -360,7 +360,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     # ------------------------------------------------------------------------------------------------ transitions
 
     def _action(self, step: int) -> ProfilerAction:
-        """Return the scheduled action of a step."""
         return scheduled_action(self.schedule, step)
 
     @by_owner

@@ -284,7 +284,6 @@ def _named(source: Source) -> str:
 
 
 def _with_losses(trace: Trace, failed: list[tuple[Source, str]]) -> Trace:
-    """Add a loss to the trace for each failed source."""
     if not failed:
         return trace
     from kinetoscope.combine.extend import extend

@@ -15,14 +15,12 @@ from kinetoscope.collect.request.activities import record_function
 
 
 def _slow_begin(name: str) -> Any:
-    """Open a range."""
     opened = record_function(name)
     opened.__enter__()
     return opened
 
 
 def _slow_end(opened: Any) -> None:
-    """Close a range."""
     opened.__exit__(None, None, None)
 
 

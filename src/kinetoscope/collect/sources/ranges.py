@@ -77,7 +77,6 @@ class _RecordedLibrary:
     """Wraps a library of ITT or NVTX: forwards all calls, and records the ranges."""
 
     def __init__(self, library: Any, ranges: Ranges) -> None:
-        """Wrap `library`."""
         self._library = library
         self._ranges = ranges
         self._calls = {

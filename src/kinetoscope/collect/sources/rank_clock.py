@@ -160,7 +160,6 @@ _BARRIERS = RankBarriers()
 
 
 def _checked(rounds: Any, timeout_s: Any) -> None:
-    """Check the arguments of `align_clocks`."""
     if type(rounds) is not int or rounds < 1:
         raise ArgumentError(f"rounds={rounds!r} is not valid: need a whole number above 0.")
     number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)

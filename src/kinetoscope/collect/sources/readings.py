@@ -63,7 +63,6 @@ def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> lis
 
 
 def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
-    """Read the CPU time of the system and of this process."""
     times = psutil.cpu_times()._asdict()
     total = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
     idle = times["idle"] + times.get("iowait", 0.0)
@@ -73,7 +72,6 @@ def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
 
 
 def _memory(psutil: Any, process: Any, reading: Reading) -> None:
-    """Read the memory in use, of the system and of this process."""
     machine = psutil.virtual_memory()
     reading.values["memory_used_bytes"] = machine.total - machine.available
     reading.values["memory_available_bytes"] = machine.available

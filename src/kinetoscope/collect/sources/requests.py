@@ -99,7 +99,6 @@ def _open_range(name: str) -> Any:
 
 
 def _close_range(opened: Any) -> None:
-    """Close a range of `_open_range`."""
     _end_range(opened)
 
 
@@ -324,7 +323,6 @@ class _Block:
                 _FOLLOWER.enter(self.open)
 
     def make_current(self) -> None:
-        """Make it the current request."""
         self._before = _CURRENT.set(self.open)
 
     def make_other_current(self) -> None:
@@ -354,7 +352,6 @@ def _owner() -> object:
 
 
 def _in_event_loop() -> bool:
-    """Whether an event loop is running on this thread."""
     return asyncio._get_running_loop() is not None
 
 

@@ -604,7 +604,6 @@ class Living:
                     held.clear()
 
     def _look(self) -> None:
-        """Find the live objects."""
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
             self.reader.forget()
@@ -786,12 +785,10 @@ def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
 
 
 def _is_only_thread() -> bool:
-    """Whether this is the only Python thread."""
     return len(sys._current_frames()) == 1
 
 
 def _parameters(optimizer: Optimizer) -> list[Any]:
-    """The parameters that an optimizer updates."""
     return [parameter for group in list(optimizer.param_groups) for parameter in group["params"]]
 
 

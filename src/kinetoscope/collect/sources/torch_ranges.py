@@ -117,7 +117,6 @@ class _TorchOfPipes:
         self.autograd = _AutogradOfPipes()
 
     def __getattr__(self, name: str) -> Any:
-        """Return other attributes of torch."""
         return getattr(torch, name)
 
 
@@ -129,7 +128,6 @@ class _AutogradOfPipes:
         return True
 
     def __getattr__(self, name: str) -> Any:
-        """Return other attributes of torch.autograd."""
         return getattr(torch.autograd, name)
 
 

@@ -163,7 +163,6 @@ class ControlTarget:
         }
 
     def _why(self, error: Exception) -> str:
-        """Why nobody listens."""
         if not isinstance(error, FileNotFoundError | ConnectionRefusedError):
             return str(error)
         if self.files.state in (ENDED, GONE):

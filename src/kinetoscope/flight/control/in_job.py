@@ -246,7 +246,6 @@ class _Client:
         return bytes(line)
 
     def add(self, answer: dict[str, Any]) -> None:
-        """Set what is to be sent."""
         with self._lock:
             self.unsent += json.dumps(answer).encode() + b"\n"
 
@@ -261,7 +260,6 @@ class _Client:
                 del self.unsent[: self.connection.send(self.unsent)]
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             self.connection.close()
 

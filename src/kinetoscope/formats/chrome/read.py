@@ -227,7 +227,6 @@ def _value(text: str) -> Any:
 
 
 def _devices(properties: object, device_types: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the devices as recordings store them."""
     kind = device_name(device_types[0] if device_types else DeviceType.CUDA, -1)
     return [
         {"type": kind, "index": entry["id"], "name": entry["name"]}
@@ -330,7 +329,6 @@ class Calls:
 
 
 def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, Any]:
-    """Convert rows of numbers to columns."""
     values = np.array(rows, np.int32).reshape(len(rows), len(names))
     return {name: np.ascontiguousarray(values[:, index]) for index, name in enumerate(names)}
 
@@ -707,7 +705,6 @@ class _Builder:
         )
 
     def trace(self) -> TraceData:
-        """Return the trace."""
         native, tracks = self.native, self.tracks
         flows = native.get("flows")
         fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
@@ -779,7 +776,6 @@ class _Builder:
         return tracks
 
     def _on_device(self) -> NDArray[np.bool_]:
-        """Return which spans ran on a device."""
         is_on_device: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
         return is_on_device
 
@@ -808,7 +804,6 @@ class _Builder:
         self.spans["scope"] = self._scope
 
     def _kind(self) -> NDArray[np.uint8]:
-        """Return the column `kind`."""
         spans = self.spans
         kind: NDArray[np.uint8] = spans.take("category_kind")
         named = classify(self.strings.texts)[spans["name"]]
@@ -831,7 +826,6 @@ class _Builder:
         return kind
 
     def _scope(self) -> NDArray[np.uint8]:
-        """Return the column `scope`."""
         kind = self.spans["kind"]
         scope = np.zeros(len(SpanKind), np.uint8)
         scope[SpanKind.BACKWARD] = SCOPE_BACKWARD
@@ -843,7 +837,6 @@ class _Builder:
         return scopes
 
     def _forward_thread(self) -> NDArray[np.int32]:
-        """Return the column `forward_thread`."""
         threads = np.full(len(self.spans["thread"]), -1, np.int32)
         backward: Backward = self.parts["backward"]
         threads[backward.rows] = backward.threads
@@ -857,15 +850,12 @@ class _Builder:
         return tids
 
     def _forward(self) -> NDArray[np.int32]:
-        """Return the column `forward`."""
         return link_forward(self.spans, self._arrows_to_backward())
 
     def _launches(self) -> dict[str, Any]:
-        """Return the columns of `launches`."""
         return find_launches(self.spans, self._on_device(), self.parts["arrows"])
 
     def _launch_column(self, name: str) -> NDArray[np.int32]:
-        """Return one column of `launches`."""
         values: NDArray[np.int32] = self.parts["launches"][name]
         return values
 

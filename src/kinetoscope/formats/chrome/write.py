@@ -366,7 +366,6 @@ def _process_events(process: Process) -> Iterator[dict[str, Any]]:
 
 
 def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
-    """Return a metadata event."""
     return {"ph": "M", "name": name, "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 

@@ -298,12 +298,10 @@ def _checked_schema(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> s
 
 
 def _is_node(node: object) -> bool:
-    """Return whether an entry of the list of nodes is valid."""
     return isinstance(node, dict) and isinstance(node.get("id"), int) and isinstance(node.get("name"), str)
 
 
 def _node_columns(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns of `NODES_SCHEMA`."""
     attributes = [_attributes(node) for node in nodes]
     columns: dict[str, Any] = {
         "id": _integers(node["id"] for node in nodes),
@@ -329,7 +327,6 @@ def _node_columns(nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the named values of a node."""
     attrs = node.get("attrs")
     return {
         str(entry.get("name")): entry.get("value")
@@ -550,7 +547,6 @@ def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64],
 
 
 def _without_rows(schema: Table) -> pyarrow.Table:
-    """Return an empty table."""
     return to_arrow(
         schema,
         {
@@ -583,7 +579,6 @@ def _execution_trace(
 def _names(
     trace: TraceData, other: ExecutionTrace, span: NDArray[np.int32], node: NDArray[np.int64]
 ) -> list[str]:
-    """Return the name of each row, from the trace or else the execution trace."""
     names = trace.column("spans", "name").tolist()
     return [
         trace.strings[names[row]] if row >= 0 else other.nodes["name"][there]

@@ -195,7 +195,6 @@ class BatchRecorder:
         self.session.step()
 
     def _trace_ready(self, session: profile) -> None:
-        """Save the trace of a finished recording."""
         if self._keep:
             self._save(session, self._timestamp)
 
@@ -519,7 +518,6 @@ class TorchProfiler(Callback):
         self.stop()
 
     def _followed(self) -> LoopState:
-        """The state of the user's own loop."""
         if not isinstance(self.state, LoopState):
             raise StateError(
                 f"{type(self).__name__} was not started: call start(), or use it in a `with` block."
@@ -560,7 +558,6 @@ class TorchProfiler(Callback):
             warn_user(f"a trace was not saved: {type(error).__name__}: {error}")
 
     def _loggers(self) -> list[Any]:
-        """The loggers of Composer's run."""
         return list(self._destinations)
 
     def _log_tables(self, batches: BatchRecorder) -> None:
@@ -576,7 +573,6 @@ class TorchProfiler(Callback):
 
     @staticmethod
     def _has_device(activities: Iterable[Any]) -> bool:
-        """Whether a device was profiled."""
         return any(activity != ProfilerActivity.CPU for activity in activities)
 
     def _look_for_another(self, state: Any) -> None:

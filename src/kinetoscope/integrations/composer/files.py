@@ -158,7 +158,6 @@ class Uploads:
 
 
 def _put(path: Path, url: str, *, overwrite: bool) -> None:
-    """Copy a file to a URL."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.core import url_to_fs
 

@@ -212,7 +212,6 @@ class MergedTrace:
             self._tidy_up(ranks, cycles)
 
     def _tidy_up(self, ranks: range, cycles: list[Path]) -> None:
-        """Delete the merged files."""
         for path in cycles:
             path.unlink(missing_ok=True)
         for rank in ranks:
@@ -223,7 +222,6 @@ class MergedTrace:
                 folder.rmdir()
 
     def _place_of(self, rank: int) -> Path:
-        """The folder of the cycles of a rank."""
         return self._files.folder_of(rank) / _CYCLES
 
     def _end_of(self, rank: int) -> Path:

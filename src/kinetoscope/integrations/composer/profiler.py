@@ -130,12 +130,10 @@ class Marker(ContextDecorator):
             return False
 
     def _moment(self) -> None:
-        """Mark the current time."""
         with record_function(f"{self.name}#instant" if self._started else self.name):
             self._tell("process_instant_event")
 
     def _tell(self, what: str, **facts: Any) -> None:
-        """Notify the handlers."""
         self.profiler.tell_handlers(
             what,
             name=self.name,

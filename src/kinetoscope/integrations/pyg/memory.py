@@ -135,7 +135,6 @@ class _Counter(io.RawIOBase):
     bytes = 0
 
     def write(self, data: Any) -> int:
-        """Count."""
         self.bytes += len(data)
         return len(data)
 

@@ -149,7 +149,6 @@ def xpu_profile(export_chrome_trace: bool = True) -> Iterator[profile]:
 
 
 def _session(export_chrome_trace: bool, **options: Any) -> profile:
-    """A session that prints its table."""
     handler = trace_handler if export_chrome_trace else print_time_total
     return profile(on_trace_ready=handler, on_error="warn", **options)
 

@@ -93,6 +93,5 @@ class _Starts(threading.local):
     """When the blocks of one thread were begun: those that are open, and the one that ended last."""
 
     def __init__(self) -> None:
-        """Start without blocks."""
         self.open: list[float] = []
         self.ended: list[float] = []

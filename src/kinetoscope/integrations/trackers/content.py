@@ -211,7 +211,6 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
 
 
 def _last_steps(trace: Trace) -> Trace:
-    """The last steps of the ring of an incident."""
     numbers = np.unique(trace.columns("steps")["number"]).tolist()
     if len(numbers) <= _MOST_INCIDENT_STEPS:
         return trace
@@ -219,7 +218,6 @@ def _last_steps(trace: Trace) -> Trace:
 
 
 def _scalars(trace: Trace, report: Report, facts: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers that are known of a trace."""
     overview = trace.overview()
     values: dict[str, float | None] = {}
     if overview.steps is not None:

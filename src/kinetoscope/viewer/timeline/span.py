@@ -293,7 +293,6 @@ def _string_facts(trace: Trace, label: str) -> Callable[[int], list[Fact]]:
 
 
 def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
-    """Return thread or stream, and process, as facts."""
     facts: list[Fact] = []
     if stream >= 0:
         streams = trace.columns("streams")
@@ -311,13 +310,11 @@ def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
 
 
 def _phase_facts(phase: int, *, recompute: bool) -> list[Fact]:
-    """Return the phase of the training step as a fact."""
     again = "forward run again for backward (activation checkpointing)" if recompute else None
     return [("Phase", PHASE_NAMES[phase], ""), ("Recomputation", again, "")]
 
 
 def _module_facts(trace: Trace, module: int) -> list[Fact]:
-    """Return a module as facts."""
     return [
         ("Module", trace.columns("modules")["path"][module], "module"),
         ("Module class", module_classes(trace)[module], ""),
@@ -326,7 +323,6 @@ def _module_facts(trace: Trace, module: int) -> list[Fact]:
 
 
 def _shape_facts(trace: Trace, shape: int) -> list[Fact]:
-    """Return recorded inputs as facts."""
     shapes = trace.columns("shapes")
     labels = (
         ("Input shapes", "dims"),
@@ -383,7 +379,6 @@ def _grouped(
 
 
 def _launch_facts(trace: Trace, row: int) -> list[Fact]:
-    """Return the launch configuration of a row of `kernels` as facts."""
     kernels = trace.columns("kernels")
     facts: list[Fact] = []
     for label, part in _SIZES:
@@ -396,7 +391,6 @@ def _launch_facts(trace: Trace, row: int) -> list[Fact]:
 
 
 def _direction_text(direction: Direction) -> str:
-    """Return the direction of a copy in words."""
     between = " to ".join(filter(None, (direction.source, direction.target)))
     return " ".join(filter(None, (direction.name, between and f"({between})")))
 
