@@ -16,7 +16,7 @@ from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.display.lines import lines_of
 from kinetoscope.launcher.options import LaunchOptions
-from kinetoscope.launcher.overhead import Cost, Overhead
+from kinetoscope.launcher.overhead import Overhead, RecordCost
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.recording import Finished, HelperTime
 from kinetoscope.model.schema import SampleState
@@ -27,7 +27,9 @@ from tests.support.trace_builder import TraceBuilder
 
 def each(record_ns: float) -> Overhead:
     """The same cost for every record."""
-    return Overhead(tuple(Cost(spacing_ns, record_ns, record_ns, record_ns) for spacing_ns in (500, 5000)))
+    return Overhead(
+        tuple(RecordCost(spacing_ns, record_ns, record_ns, record_ns) for spacing_ns in (500, 5000))
+    )
 
 
 def finished(folder: Path, builder: TraceBuilder, **changes) -> Finished:
@@ -254,7 +256,7 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     assert said in text
     text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=each(1.0)))).split())
     assert "overhead <0.1 % of step time" in text
-    costs = (Cost(at, 1_000.0, 500.0, 10_000.0) for at in (500, 5000))
+    costs = (RecordCost(at, 1_000.0, 500.0, 10_000.0) for at in (500, 5000))
     text = " ".join(" ".join(shown(finished(tmp_path, builder, overhead=Overhead(tuple(costs))))).split())
     assert "overhead <0.1 % of step time (<0.1 to 0.2 %)" in text
     helped = finished(tmp_path, builder, overhead=costly, helpers=HelperTime(20_000_000, 1_000_000_000))

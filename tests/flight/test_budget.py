@@ -5,7 +5,14 @@ import random
 
 import pytest
 
-from kinetoscope.flight.budget import FEWEST, Budget, Overhead, StepPlan, level_for, mean_and_error
+from kinetoscope.flight.budget import (
+    FEWEST,
+    MeasuredOverhead,
+    OverheadBudget,
+    StepPlan,
+    level_for,
+    mean_and_error,
+)
 
 STEP_NS = 10e6
 
@@ -13,7 +20,7 @@ STEP_NS = 10e6
 def simulate(costs_ns, steps, *, limit=0.01, own_ns=2000.0, seed=0, noise=0.01, step_ns=lambda step: STEP_NS):
     """Runs a budget and its plan over simulated steps; returns both, and what recording added to the last half."""
     random_ = random.Random(seed)
-    budget, plan = Budget(limit), StepPlan(f"job {seed}", level_for(0.25))
+    budget, plan = OverheadBudget(limit), StepPlan(f"job {seed}", level_for(0.25))
     added_ns = plain_ns = 0.0
     for step in range(steps):
         plain = step_ns(step) * (1 + random_.gauss(0, noise))
@@ -81,7 +88,7 @@ def test_costs_that_triple_are_noticed():
 
 
 def test_too_few_comparisons_are_no_estimate():
-    budget, plan = Budget(0.01), StepPlan("job", 2)
+    budget, plan = OverheadBudget(0.01), StepPlan("job", 2)
     for step in range(20):
         assert not budget.add(STEP_NS, 0.0, plan.records(step), plan.share)
     told = budget.overhead(plan.share)
@@ -90,16 +97,16 @@ def test_too_few_comparisons_are_no_estimate():
 
 
 def test_steps_that_cannot_be_compared_are_left_out():
-    budget = Budget(0.01)
+    budget = OverheadBudget(0.01)
     for recorded in (False, None, False, True, None, False, True, True):
         budget.add(STEP_NS, 0.0, recorded, 0.25)
-    assert budget.overhead(0.25) == Overhead(0.0, 0.0, math.inf, 0)
+    assert budget.overhead(0.25) == MeasuredOverhead(0.0, 0.0, math.inf, 0)
 
 
 def test_the_interval_is_printed():
-    assert Overhead(0.006, 0.004, 0.008, 100).text(0.01) == "0.6 % (0.4 to 0.8 %) of 1 %"
-    assert Overhead(0.12, -0.01, 0.5, 100).text(0.005) == "12 % (0 to 50 %) of 0.5 %"
-    assert Overhead(0.0004, 0.0, 0.0009, 100).text(0.01) == "0.04 % (0 to 0.09 %) of 1 %"
+    assert MeasuredOverhead(0.006, 0.004, 0.008, 100).text(0.01) == "0.6 % (0.4 to 0.8 %) of 1 %"
+    assert MeasuredOverhead(0.12, -0.01, 0.5, 100).text(0.005) == "12 % (0 to 50 %) of 0.5 %"
+    assert MeasuredOverhead(0.0004, 0.0, 0.0009, 100).text(0.01) == "0.04 % (0 to 0.09 %) of 1 %"
 
 
 def test_the_interval_covers_the_mean():
@@ -112,7 +119,7 @@ def test_the_interval_covers_the_mean():
 
 
 def test_short_steps_are_looked_at_together():
-    budget, plan = Budget(0.01), StepPlan("job", 5)
+    budget, plan = OverheadBudget(0.01), StepPlan("job", 5)
     for step in range(1000):
         # Looking costs 3 % of a step; of n steps together a part of n.
         budget.add(1e6, 0.03e6 / budget.together, plan.records(step), plan.share)
@@ -124,7 +131,7 @@ def test_short_steps_are_looked_at_together():
 
 def test_what_the_next_step_pays_for_a_recorded_one_counts():
     plan, random_ = StepPlan("job", 4), random.Random(3)
-    budget = Budget(0.01)
+    budget = OverheadBudget(0.01)
     after = False
     for step in range(20_000):
         recorded = plan.records(step)
@@ -137,7 +144,7 @@ def test_what_the_next_step_pays_for_a_recorded_one_counts():
 
 def test_what_two_steps_after_a_recorded_one_pay_counts():
     plan, random_ = StepPlan("job", 4), random.Random(4)
-    budget = Budget(0.01)
+    budget = OverheadBudget(0.01)
     costs = [0.0, 0.0]
     for step in range(20_000):
         recorded = plan.records(step)
@@ -148,7 +155,7 @@ def test_what_two_steps_after_a_recorded_one_pay_counts():
 
 
 def test_the_recorders_threads_count():
-    budget, plan = Budget(0.01), StepPlan("job", level_for(0.25))
+    budget, plan = OverheadBudget(0.01), StepPlan("job", level_for(0.25))
     for step in range(40_000):
         recorded = plan.records(step)
         # The sampler works while steps are recorded; something costs 0.2 % always.
@@ -163,7 +170,7 @@ def test_the_recorders_threads_count():
 
 
 def test_counting_steps_that_are_looked_at_together_counts():
-    budget, plan = Budget(0.01), StepPlan("job", 4)
+    budget, plan = OverheadBudget(0.01), StepPlan("job", 4)
     for step in range(2000):
         budget.add(1e6, 0.0, plan.records(step), plan.share, passing_ns=2e3)
     told = budget.overhead(plan.share)
@@ -173,7 +180,7 @@ def test_counting_steps_that_are_looked_at_together_counts():
 
 
 def test_how_many_steps_are_looked_at_together_is_chosen_now_and_then():
-    class Counting(Budget):
+    class Counting(OverheadBudget):
         chosen = 0
 
         def _choose_together(self):
@@ -188,7 +195,7 @@ def test_how_many_steps_are_looked_at_together_is_chosen_now_and_then():
 
 
 def test_looks_at_many_steps_count_and_are_made_fewer():
-    budget, plan = Budget(0.01), StepPlan("job", 5)
+    budget, plan = OverheadBudget(0.01), StepPlan("job", 5)
     for step in range(2000):
         budget.add(1e6, 500.0 / budget.together, plan.records(step), plan.share)
         if step % 250 == 0:
@@ -205,7 +212,7 @@ def test_looks_at_many_steps_count_and_are_made_fewer():
 def test_a_plan_that_would_exceed_the_budget_is_not_tried():
     levels = set()
     # One of 16 steps costs 0.56 %, and one of 8 would cost 1.1 %.
-    budget, plan = Budget(0.01), StepPlan("job", 4)
+    budget, plan = OverheadBudget(0.01), StepPlan("job", 4)
     budget.share = 1 / 16
     for step in range(60_000):
         recorded = plan.records(step)

@@ -15,10 +15,10 @@ from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import (
     DISTURBED_ERROR,
     MODEL_ERROR,
-    Cost,
     Overhead,
+    RecordCost,
     Records,
-    Timed,
+    TimedProgram,
     measure_overhead,
     measured,
     records_of,
@@ -98,33 +98,33 @@ class Clock:
 def test_cost_is_what_the_undisturbed_steps_took_longer():
     recorder = Recorder(5, 10, 700)
     clock = Clock(recorder, 100_000, 2_000)
-    found = measured([Timed([clock.step], 4, clock), Timed([clock.step], 4, clock)], recorder)
-    assert found.costs == (Cost(700, 200, 200, 200),) * 2
+    found = measured([TimedProgram([clock.step], 4, clock), TimedProgram([clock.step], 4, clock)], recorder)
+    assert found.costs == (RecordCost(700, 200, 200, 200),) * 2
     assert not found.is_rough
 
 
 def test_a_recording_without_records_has_no_cost():
     recorder = Recorder(0, 0, 1)
     clock = Clock(recorder, 100_000, 2_000)
-    assert measured([Timed([clock.step], 4, clock)] * 2, recorder) is None
+    assert measured([TimedProgram([clock.step], 4, clock)] * 2, recorder) is None
 
 
 @pytest.mark.parametrize(
     ("spacing_ns", "record_ns"), [(1, 50), (250, 50), (500, 100), (1000, 200), (2000, 300), (9000, 300)]
 )
 def test_a_run_lies_between_the_two_that_were_measured(spacing_ns, record_ns):
-    overhead = Overhead((Cost(500, 100, 90, 110), Cost(2000, 300, 280, 350)))
+    overhead = Overhead((RecordCost(500, 100, 90, 110), RecordCost(2000, 300, 280, 350)))
     assert overhead.record_ns(spacing_ns) == pytest.approx(record_ns)
 
 
 def test_closer_than_the_close_one_a_record_is_cheaper_but_not_free():
-    overhead = Overhead((Cost(500, 100, 100, 100), Cost(2000, 200, 200, 200)))
+    overhead = Overhead((RecordCost(500, 100, 100, 100), RecordCost(2000, 200, 200, 200)))
     assert overhead.record_ns(354) == pytest.approx(75, rel=0.01)
     assert overhead.record_ns(1) == 50
 
 
 def test_noise_is_not_followed_beyond_what_was_measured():
-    overhead = Overhead((Cost(500, 100, 90, 110), Cost(2000, 60, 0, 300)))
+    overhead = Overhead((RecordCost(500, 100, 90, 110), RecordCost(2000, 60, 0, 300)))
     assert overhead.record_ns(1) == overhead.record_ns(500) == 100
     share, low, high = overhead.share(records(1000, 1, 1_000_000))
     assert share == pytest.approx(0.1)
@@ -152,7 +152,8 @@ def test_a_share_is_never_below_nothing_or_above_all(
     one, two, close_ns, apart_ns, spacing_ns, count, whole_ns
 ):
     middle, other = (
-        Cost(at, low_high[1], low_high[0], low_high[2]) for at, low_high in ((close_ns, one), (apart_ns, two))
+        RecordCost(at, low_high[1], low_high[0], low_high[2])
+        for at, low_high in ((close_ns, one), (apart_ns, two))
     )
     for is_disturbed in (False, True):
         overhead = Overhead((middle, other), is_disturbed)
@@ -161,14 +162,14 @@ def test_a_share_is_never_below_nothing_or_above_all(
 
 
 def test_the_bounds_are_those_of_the_measurement_and_of_the_model():
-    overhead = Overhead((Cost(500, 100, 90, 130), Cost(2000, 100, 90, 130)))
+    overhead = Overhead((RecordCost(500, 100, 90, 130), RecordCost(2000, 100, 90, 130)))
     share, low, high = overhead.share(records(1000, 700, 1_000_000))
     assert (share, low, high) == pytest.approx((0.1, 0.09 * (1 - MODEL_ERROR), 0.13 * (1 + MODEL_ERROR)))
 
 
 def test_of_a_step_that_others_held_up_recording_took_a_part_of_what_it_ran():
     """20 ms by the clock, 1 ms with a processor: 1000 records of 100 ns are a tenth of that, and not a two-hundredth."""
-    overhead = Overhead((Cost(500, 100, 90, 130), Cost(2000, 300, 280, 350)))
+    overhead = Overhead((RecordCost(500, 100, 90, 130), RecordCost(2000, 300, 280, 350)))
     share, low, high = overhead.share(records(1000, 500, 20_000_000, ran_ns=1_000_000))
     assert share == pytest.approx(0.1)
     # A record may have found its caches as after any other work.

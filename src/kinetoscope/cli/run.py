@@ -28,7 +28,7 @@ from kinetoscope.launcher.options import (
     writable_prefix,
 )
 from kinetoscope.launcher.program import Program, run_left_on
-from kinetoscope.launcher.run import Run, RunObserver
+from kinetoscope.launcher.run import ProgramRun, RunObserver
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def command(
         say=lambda text: echo(f"kinetoscope: {text}", err=True),
     )
     options = replace(options, prefix=prefix)
-    return Run(to_run, options, Display(options, summary=not no_summary)).execute
+    return ProgramRun(to_run, options, Display(options, summary=not no_summary)).execute
 
 
 def _refuse_with_leave_on() -> None:

@@ -186,7 +186,9 @@ def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
         raise ArgumentError(
             "one of the traces already contains several processes; join the traces of each process first."
         )
-    parts = [Part(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)]
+    parts = [
+        JoinedTrace(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)
+    ]
     return cast("AnyTrace", Joining(parts).run())
 
 
@@ -203,7 +205,7 @@ def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
 
 
 @dataclass
-class Part:
+class JoinedTrace:
     """One of the traces, and where the rows of its tables went; the last entry of each map is for the row -1."""
 
     trace: TraceData
@@ -220,7 +222,7 @@ class Part:
 class Joining:
     """One concatenation."""
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[JoinedTrace]) -> None:
         self._parts = parts
         self._strings: list[str] = []
         self._tables: dict[str, dict[str, Any]] = {}
@@ -254,7 +256,7 @@ class Joining:
         """Merge a dictionary table; each entry once."""
         table = STORED[name]
         row_of_key: dict[Any, int] = {}
-        first: list[tuple[Part, int]] = []
+        first: list[tuple[JoinedTrace, int]] = []
         for part in self._parts:
             columns = part.trace.columns(name)
             part.rows[name] = rows = np.full(len(columns) + 1, -1, dtype=np.int64)
@@ -276,7 +278,7 @@ class Joining:
             joined["index"] = np.arange(len(first))
         self._tables[name] = joined
 
-    def _key(self, part: Part, table: Table, key: str) -> list[Any]:
+    def _key(self, part: JoinedTrace, table: Table, key: str) -> list[Any]:
         """One column of an entry's identity, as a list."""
         columns = part.trace.columns(table.name)
         if key == "stream name":
@@ -312,7 +314,7 @@ class Joining:
             part.rows["cycles"] = np.append(np.arange(begin, end), -1 if len(part_cycles) else begin)
         self._tables["cycles"] = cycles
 
-    def _numbers(self, part: Part) -> list[int]:
+    def _numbers(self, part: JoinedTrace) -> list[int]:
         """The numbers that the cycles of a trace have now."""
         rows = sorted(set(part.rows["cycles"].tolist()) - {-1})
         return [self._tables["cycles"]["number"][row] for row in rows]
@@ -359,7 +361,7 @@ class Joining:
             return [text for texts in values for text in texts]
         return np.concatenate(values)
 
-    def _moved(self, part: Part, name: str, column: str) -> Any:
+    def _moved(self, part: JoinedTrace, name: str, column: str) -> Any:
         """A column of one trace, its references and points in time as they are in the new one."""
         definition = STORED[name].column(column)
         values = part.trace.column(name, column)

@@ -130,7 +130,7 @@ BEGINLESS_NS, ENDLESS_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).m
 
 
 @dataclass
-class Part:
+class TracePart:
     """Which part of a trace is selected.
 
     Attributes:
@@ -168,12 +168,12 @@ class Pieces:
         return Pieces(*(values[order] for values in vars(self).values()))
 
 
-def pieces_of(trace: TraceData, part: Part) -> Pieces:
+def pieces_of(trace: TraceData, part: TracePart) -> Pieces:
     """Return the pieces of the spans of a trace that are in a part, in the order in which a trace has its spans."""
     return _sorted_pieces(_unsorted(trace, part), trace.column("spans", "thread"))
 
 
-def _unsorted(trace: TraceData, part: Part) -> Pieces:
+def _unsorted(trace: TraceData, part: TracePart) -> Pieces:
     """The pieces of all spans, in the order of their spans."""
     spans = trace.columns("spans")
     launch_window = _window_of_launch(trace, part) if part.by_launch else None
@@ -201,7 +201,7 @@ def _unsorted(trace: TraceData, part: Part) -> Pieces:
     return Pieces(row, window, cut_start - part.base_ns, duration, begun_before, unfinished)
 
 
-def _near(trace: TraceData, part: Part, launch_window: Rows | None) -> Rows:
+def _near(trace: TraceData, part: TracePart, launch_window: Rows | None) -> Rows:
     """The spans between the first and the last moment, on wanted threads; of a long trace these are few."""
     spans = trace.columns("spans")
     begins_in_time: Mask = spans["start_ns"] < part.end_ns[-1]
@@ -216,7 +216,7 @@ def _near(trace: TraceData, part: Part, launch_window: Rows | None) -> Rows:
     return rows
 
 
-def _window_of_launch(trace: TraceData, part: Part) -> Rows:
+def _window_of_launch(trace: TraceData, part: TracePart) -> Rows:
     """For each device span of known launch its window, -1 for none; -2 for every other span."""
     window = np.full(len(trace.columns("spans")), -2, dtype=np.int64)
     launches = trace.columns("launches")
@@ -227,7 +227,7 @@ def _window_of_launch(trace: TraceData, part: Part) -> Rows:
     return window
 
 
-def window_at(part: Part, time_ns: Rows) -> Rows:
+def window_at(part: TracePart, time_ns: Rows) -> Rows:
     """The window each moment lies in, -1 for none."""
     window = np.searchsorted(part.end_ns, time_ns, side="right")
     inside = (window < len(part.end_ns)) & (np.append(part.start_ns, ENDLESS_NS)[window] <= time_ns)
@@ -271,13 +271,13 @@ _BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
 _OF_SPANS = ("launches", "kernels", "copies", "operands", "tensor_versions", "collectives")
 
 
-def cut(trace: AnyTrace, part: Part) -> AnyTrace:
+def cut(trace: AnyTrace, part: TracePart) -> AnyTrace:
     """Return a part of a trace as a trace of its own, which shares nothing changeable with it."""
     return cast("AnyTrace", _Cutting(trace, part).run())
 
 
 class _Cutting:
-    def __init__(self, trace: TraceData, part: Part) -> None:
+    def __init__(self, trace: TraceData, part: TracePart) -> None:
         self._trace = trace
         self._part = part
         self._base_ns = part.base_ns

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.concatenate import IDENTITY, POINTS_IN_TIME, WITHIN_EACH, Joining, Part
+from kinetoscope.combine.concatenate import IDENTITY, POINTS_IN_TIME, WITHIN_EACH, JoinedTrace, Joining
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import (
     Placement,
@@ -77,7 +77,7 @@ def merge_processes(
     parts = []
     for trace, placement in zip(traces, placements, strict=True):
         moved = replace(placement, offset_ns=placement.offset_ns - base_ns)
-        parts.append(Part(trace, moved.offset_ns, placement=moved))
+        parts.append(JoinedTrace(trace, moved.offset_ns, placement=moved))
     return cast("AnyTrace", _MergedProcesses(parts, placements[0].offset_ns - base_ns).run())
 
 
@@ -105,7 +105,7 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
 
 
 class _MergedProcesses(Joining):
-    def __init__(self, parts: list[Part], first_began_ns: int) -> None:
+    def __init__(self, parts: list[JoinedTrace], first_began_ns: int) -> None:
         super().__init__(parts)
         self._first_began_ns = first_began_ns
 
@@ -149,7 +149,7 @@ class _MergedProcesses(Joining):
             )
         self._tables["processes"] = columns
 
-    def _process_column(self, part: Part, name: str) -> list[Any]:
+    def _process_column(self, part: JoinedTrace, name: str) -> list[Any]:
         """A column of the processes of a trace that has several, as they are now."""
         table = part.trace.columns("processes")
         if name == "error_ns":
@@ -191,7 +191,7 @@ class _MergedProcesses(Joining):
             names.update(WITHIN_EACH[name])
         return [column for column in STORED[name].column_names if column in names]
 
-    def _moved(self, part: Part, name: str, column: str) -> Any:
+    def _moved(self, part: JoinedTrace, name: str, column: str) -> Any:
         """A column of one trace, its references and points in time as they are in the new one."""
         if name == "threads" and column in ("process", "rank"):
             rows = part.rows["processes"][part.trace.column("threads", "process_row")]
@@ -226,7 +226,7 @@ class _MergedProcesses(Joining):
                 joined.append(Loss.of("contradictory_clock", where=f"times{self._named(part)}", why=why))
         return loss_columns(joined)
 
-    def _named(self, part: Part) -> str:
+    def _named(self, part: JoinedTrace) -> str:
         row = int(part.rows["processes"][-1])
         return "" if row < 0 else f" (process {self._tables['processes']['pid'][row]})"
 

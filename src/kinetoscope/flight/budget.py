@@ -116,7 +116,7 @@ MOST_TOGETHER = 256
 _LOOK_AGAIN, _LOOK_AGAIN_AT_MOST = 32, 256
 
 
-class Overhead(NamedTuple):
+class MeasuredOverhead(NamedTuple):
     """What recording adds to the time of the steps, as a share of it, with its 95 % interval.
 
     Attributes:
@@ -168,7 +168,7 @@ def _mean_and_error_or_zero(values: Sequence[float]) -> tuple[float, float]:
     return mean_and_error(values) if values else (0.0, 0.0)
 
 
-class Budget:
+class OverheadBudget:
     """Measures the cost of recording, and decides which share of the steps may be recorded.
 
     Attributes:
@@ -247,10 +247,10 @@ class Budget:
         self._undecided = 0
         return self._decide(planned_share)
 
-    def overhead(self, planned_share: float) -> Overhead:
+    def overhead(self, planned_share: float) -> MeasuredOverhead:
         """What recording this share of the steps costs."""
         if not self._differences:
-            return Overhead(0.0, 0.0, math.inf, 0)
+            return MeasuredOverhead(0.0, 0.0, math.inf, 0)
         mean, error = mean_and_error(self._differences)
         idle, idle_error = _mean_and_error_or_zero(self._idle)
         passing, passing_error = _mean_and_error_or_zero(self._passing)
@@ -267,7 +267,7 @@ class Budget:
             planned_share * error,
             planned_share * switching_error,
         )
-        return Overhead(cost, cost - width, cost + width, len(self._differences))
+        return MeasuredOverhead(cost, cost - width, cost + width, len(self._differences))
 
     def _threads_cost(self) -> tuple[float, float]:
         """What the recorder's threads cost, and the standard error of that."""

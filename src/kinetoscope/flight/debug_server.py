@@ -19,7 +19,7 @@ _DEBUG = "torch.distributed.debug"
 _MOST_STEPS, _MOST_REASON = 100_000, 100
 
 
-class Recorder(Protocol):
+class RecorderControls(Protocol):
     """What is asked of the recorder."""
 
     def facts(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Recorder(Protocol):
 class DebugServerHandlers:
     """Registers the handlers once the program has imported torch's debug server, which is not imported here."""
 
-    def __init__(self, current: Callable[[], Recorder | None]) -> None:
+    def __init__(self, current: Callable[[], RecorderControls | None]) -> None:
         """Prepare; `current` returns the recorder of this process."""
         self._current = current
         self._registered = False
@@ -67,7 +67,7 @@ class DebugServerHandlers:
             return
 
     def _handler(
-        self, answer: Callable[[Recorder, Any], tuple[int, dict[str, Any]]]
+        self, answer: Callable[[RecorderControls, Any], tuple[int, dict[str, Any]]]
     ) -> Callable[[Any, Any], None]:
         """A handler as torch calls it, with a request and a response."""
 
@@ -86,11 +86,11 @@ class DebugServerHandlers:
         return handle
 
     @staticmethod
-    def _status(recorder: Recorder, _request: Any) -> tuple[int, dict[str, Any]]:
+    def _status(recorder: RecorderControls, _request: Any) -> tuple[int, dict[str, Any]]:
         return 200, recorder.facts()
 
     @staticmethod
-    def _capture(recorder: Recorder, request: Any) -> tuple[int, dict[str, Any]]:
+    def _capture(recorder: RecorderControls, request: Any) -> tuple[int, dict[str, Any]]:
         text = request.get_param("steps") or "5"
         if not text.isdecimal() or not 1 <= int(text) <= _MOST_STEPS:
             return 400, {"error": f"steps={text[:40]!r}: need a whole number from 1 to {_MOST_STEPS:,}"}
@@ -98,7 +98,7 @@ class DebugServerHandlers:
         return (202, {"path": str(outcome)}) if isinstance(outcome, Path) else (409, {"error": outcome})
 
     @staticmethod
-    def _snapshot(recorder: Recorder, request: Any) -> tuple[int, dict[str, Any]]:
+    def _snapshot(recorder: RecorderControls, request: Any) -> tuple[int, dict[str, Any]]:
         reason = (request.get_param("reason") or "snapshot")[:_MOST_REASON]
         path = recorder.snapshot(reason)
         return (

@@ -28,7 +28,7 @@ from kinetoscope.collect import (
     profile,
     warn_user,
 )
-from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, Budget, StepPlan, level_for
+from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
 from kinetoscope.flight.deaths import keep_deaths, keep_rings
@@ -150,7 +150,7 @@ class FlightRecorder:
         self._rank = own_rank() or 0
         self._attempt = wanted.folder / job_name() / attempt_name()
         self._plan = StepPlan(plan_name(), level_for(FIRST_SHARE))
-        self._budget = Budget(wanted.budget)
+        self._budget = OverheadBudget(wanted.budget)
         self._times = StepTimes()
         self._incidents = Incidents(
             self._attempt,

@@ -166,7 +166,7 @@ class KinetoscopeProfiler(TraceAccess):
         if role is _CLOSES or role is _ABANDONS:
             self._profiler.close_step()
 
-    def profile(self, action_name: str) -> _Action:
+    def profile(self, action_name: str) -> _HookSpan:
         """A context in which a hook runs.
 
         Args:
@@ -175,7 +175,7 @@ class KinetoscopeProfiler(TraceAccess):
         Returns:
             A context manager that calls `start` and `stop`.
         """
-        return _Action(self, action_name)
+        return _HookSpan(self, action_name)
 
     def summary(self) -> str:
         """End the run and return its summary.
@@ -298,7 +298,7 @@ class KinetoscopeProfiler(TraceAccess):
         return "\n".join(lines)
 
 
-class _Action:
+class _HookSpan:
     """The context of one hook: a generator would cost more than the span."""
 
     __slots__ = ("_name", "_profiler")

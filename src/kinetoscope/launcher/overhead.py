@@ -54,7 +54,7 @@ _ENOUGH_GAPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Cost:
+class RecordCost:
     """The cost of a record in one program.
 
     Attributes:
@@ -79,7 +79,7 @@ class Overhead:
         is_disturbed: Whether other programs had the processors for a part of the measurement.
     """
 
-    costs: tuple[Cost, ...]
+    costs: tuple[RecordCost, ...]
     is_disturbed: bool = False
 
     @property
@@ -118,7 +118,7 @@ class Overhead:
         )
         return share, min(low, share), max(high, share)
 
-    def _between(self, spacing_ns: float, value: Callable[[Cost], float]) -> float:
+    def _between(self, spacing_ns: float, value: Callable[[RecordCost], float]) -> float:
         """Interpolate; closer records cost at least half of the closest timed, and farther ones no more than the farthest."""
         log_spacings = [log(max(1.0, cost.spacing_ns)) for cost in self.costs]
         costs_ns = [max(0.0, value(cost)) for cost in self.costs]
@@ -238,8 +238,8 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
             # One session makes all recordings, and most of them are never read.
             warnings.simplefilter("ignore")
             programs = [
-                Timed([_training_step(rows=8, width=32)], 8, time.thread_time_ns),
-                Timed(_single_layers(rows=8, width=32), 8, time.thread_time_ns, _overwrite_caches()),
+                TimedProgram([_training_step(rows=8, width=32)], 8, time.thread_time_ns),
+                TimedProgram(_single_layers(rows=8, width=32), 8, time.thread_time_ns, _overwrite_caches()),
             ]
             return measured(programs, options.session(None))
     finally:
@@ -248,7 +248,7 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
             gc.enable()
 
 
-class Timed:
+class TimedProgram:
     """A program whose steps are timed in slices, alternately without and with a recording.
 
     Args:
@@ -291,14 +291,14 @@ class Timed:
         if len(self._bare_ns) < len(self._recorded_ns):
             self._bare_ns.append(self._slice_ns())
 
-    def cost(self) -> Cost | None:
+    def cost(self) -> RecordCost | None:
         """The cost of a record; None if there are no records."""
         if not self._records:
             return None
         bare_ns, recorded_ns = self._per_record_ns(0, 1)
         parts = [self._per_record_ns(part, GROUPS) for part in range(GROUPS)]
         added_ns = [recorded_ns - bare_ns, *(recorded - bare for bare, recorded in parts)]
-        return Cost(self._spacing_ns, added_ns[0], min(added_ns), max(added_ns))
+        return RecordCost(self._spacing_ns, added_ns[0], min(added_ns), max(added_ns))
 
     def _count(self, session: Any) -> None:
         """Count the records of a step, and measure their distance, from a slice that is not timed."""
@@ -344,7 +344,7 @@ class Timed:
         return step_ns
 
 
-def measured(programs: list[Timed], session: Any) -> Overhead | None:
+def measured(programs: list[TimedProgram], session: Any) -> Overhead | None:
     """Alternate between programs for a while."""
     begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
     for done in range(MOST_ROUNDS):

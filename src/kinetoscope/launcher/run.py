@@ -1,4 +1,4 @@
-"""One run of a program under a recording: in this process (`Run`), or in one of its own (`launch`)."""
+"""One run of a program under a recording: in this process (`ProgramRun`), or in one of its own (`launch`)."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class RunObserver:
         """The files are written."""
 
 
-class Run:
+class ProgramRun:
     """One run of a program in this process, from its first line to the exit code."""
 
     def __init__(self, program: Program, options: LaunchOptions, observer: RunObserver | None = None) -> None:

@@ -21,7 +21,7 @@ TOGETHER = 3
 """How often items run beside others before the one that kills its process is looked for."""
 
 
-class Engine(Protocol):
+class SummaryEngine(Protocol):
     """Applies a function to items, and yields the place of each with its result, or with what failed, as they are done."""
 
     def __call__(
@@ -170,10 +170,10 @@ def ray(
             cluster.shutdown()
 
 
-ENGINES: dict[str, Engine] = {"here": here, "processes": processes, "dask": dask, "ray": ray}
+ENGINES: dict[str, SummaryEngine] = {"here": here, "processes": processes, "dask": dask, "ray": ray}
 
 
-def engine_of(name: str) -> Engine:
+def engine_of(name: str) -> SummaryEngine:
     """The engine of a name.
 
     Raises:

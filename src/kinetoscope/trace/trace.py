@@ -12,7 +12,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope._import_aside import import_aside
-from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut
+from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, TracePart, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import TraceData
@@ -297,7 +297,7 @@ class Trace(TraceData):
         said = {"window_ns": [start, None if end == ENDLESS_NS else end], "device": _device_rule(device)}
         # The first window takes what began before the trace did, too.
         begin = start if start > 0 else BEGINLESS_NS
-        return cut(self, Part(start, _one(begin), _one(limit), by_launch=device == "launch", said=said))
+        return cut(self, TracePart(start, _one(begin), _one(limit), by_launch=device == "launch", said=said))
 
     def select_steps(self, numbers: Iterable[int], *, device: str = "launch") -> Trace:
         """Return some steps as a trace.
@@ -339,7 +339,7 @@ class Trace(TraceData):
             "windows_ns": np.column_stack((start, end)).tolist(),
             "device": _device_rule(device),
         }
-        part = Part(int(start[0]), start, end, steps=rows, by_launch=device == "launch", said=said)
+        part = TracePart(int(start[0]), start, end, steps=rows, by_launch=device == "launch", said=said)
         return cut(self, part)
 
     def select_ranks(self, ranks: Iterable[int]) -> Trace:
@@ -372,7 +372,7 @@ class Trace(TraceData):
             problem = f"the trace has no rank {ranges_text(missing)}" if missing else "no rank was passed"
             raise ArgumentError(f"{problem}; it has {ranges_text(known)}")
         threads = np.isin(of_thread, [*wanted, -1])
-        part = Part(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
+        part = TracePart(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
         return cut(self, part)
 
     # As torch's events

@@ -5,7 +5,7 @@ import pynvml
 import pytest
 
 from kinetoscope import MissingDependencyError
-from kinetoscope.collect.sources.nvml import DeviceMemory, NvmlError, Utilization, nvml
+from kinetoscope.collect.sources.nvml import DeviceMemory, DeviceUtilization, NvmlError, nvml
 from tests.support.simulated_nvml import MIB, SimulatedDevice, no_driver, nvidia
 
 __all__ = ["no_driver", "nvidia"]
@@ -18,7 +18,7 @@ def test_a_device_tells_its_name_memory_load_and_power(nvidia):
     assert device.name() == "Simulated H1"
     assert device.uuid() == nvidia.devices[0].uuid
     assert device.memory() == DeviceMemory(free_bytes=750 * MIB, used_bytes=250 * MIB, total_bytes=1000 * MIB)
-    assert device.utilization() == Utilization(compute_percent=37, memory_percent=12)
+    assert device.utilization() == DeviceUtilization(compute_percent=37, memory_percent=12)
     assert device.power_watts() == 123.456
 
 

@@ -256,7 +256,7 @@ def test_install_keeps_nvtx_wrapped_between_recordings(nvtx):
 
 
 def test_the_nvtx_wrapper_forwards_attributes_keywords_and_results(nvtx):
-    shim = ranges_module._RecordedLibrary(nvtx, ranges_module.Ranges())
+    shim = ranges_module._RecordedLibrary(nvtx, ranges_module.LibraryRanges())
     assert shim.depth == 0
     assert shim.rangePushA(msg="named") == 0
     assert shim.rangePop() == 0

@@ -13,7 +13,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope import StateError
-from kinetoscope.flight.control.client import ANSWER_S, Request, capture
+from kinetoscope.flight.control.client import ANSWER_S, ControlRequest, capture
 from kinetoscope.flight.control.in_job import MOST_CLIENTS, MOST_REQUEST_BYTES
 from kinetoscope.flight.control.socket_path import short_path
 from tests.support.controlled_job import controlled_job
@@ -75,7 +75,7 @@ def test_stacks_are_those_of_the_program(job):
 
 def test_a_capture_has_the_next_steps_only_and_a_second_one_is_refused(job):
     before = int(job.do("steps", 1))
-    with Request(job.target(), do="capture", steps=2) as first:
+    with ControlRequest(job.target(), do="capture", steps=2) as first:
         wait_until(lambda: job.target().ask("status")["capture"])
         with pytest.raises(StateError, match="another capture is running: .*/captures/"):
             capture([job.target()], 2, 60)
@@ -88,7 +88,7 @@ def test_a_capture_has_the_next_steps_only_and_a_second_one_is_refused(job):
 
 def test_a_capture_is_canceled_when_its_client_goes(job):
     files = set(job.folder.glob("*/0/captures/*"))
-    with Request(job.target(), do="capture", steps=100_000):
+    with ControlRequest(job.target(), do="capture", steps=100_000):
         wait_until(lambda: job.target().ask("status")["capture"])
         job.do("steps", 2)
     wait_until(lambda: job.target().ask("status")["capture"] is None)
@@ -98,7 +98,7 @@ def test_a_capture_is_canceled_when_its_client_goes(job):
 
 def test_a_capture_that_the_job_is_too_short_for_has_the_steps_that_there_were(tmp_path):
     with controlled_job(tmp_path) as job:
-        with Request(job.target(), do="capture", steps=100) as some:
+        with ControlRequest(job.target(), do="capture", steps=100) as some:
             wait_until(lambda: job.target().ask("status")["capture"])
             job.do("steps", 3)
             job.do("stop")
@@ -106,7 +106,7 @@ def test_a_capture_that_the_job_is_too_short_for_has_the_steps_that_there_were(t
         assert json.loads(path.with_suffix(".json").read_text())["steps"] == [0, 1, 2]
         assert path.exists()
         job.do("leave_on", "socket")
-        with Request(job.target(), do="capture", steps=100) as none:
+        with ControlRequest(job.target(), do="capture", steps=100) as none:
             wait_until(lambda: job.target().ask("status")["capture"])
             job.do("stop")
             with pytest.raises(StateError, match="has stopped before the first step of the capture began"):
@@ -124,7 +124,7 @@ def test_a_job_that_holds_the_global_lock_is_known_from_outside(job):
         assert state[0]["state"] == "runs"
         assert f"nothing came within {ANSWER_S:g} s" in state[1]
         assert target.stacks()["from"] in ("process", "ring")
-        request = Request(target, do="capture", steps=1)
+        request = ControlRequest(target, do="capture", steps=1)
     finally:
         job.release()
     # It was not lost: it waited in the socket.

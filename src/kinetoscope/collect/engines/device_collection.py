@@ -286,7 +286,7 @@ class DevicePart:
 
     def _cut(self) -> Trace:
         from kinetoscope.combine.concatenate import concatenate
-        from kinetoscope.combine.cut import Part, cut
+        from kinetoscope.combine.cut import TracePart, cut
         from kinetoscope.combine.extend import extend
         from kinetoscope.model.losses import paused_losses
 
@@ -306,7 +306,7 @@ class DevicePart:
             if end_ns > begin_ns
         ] or [(0, 0)]
         starts, ends = (np.array(times, np.int64) for times in zip(*windows, strict=True))
-        part = cut(joined, Part(0, starts, ends, by_launch=True))
+        part = cut(joined, TracePart(0, starts, ends, by_launch=True))
         # The part is one cycle of the session; the cycles of the segments are meaningless.
         spans = {name: part.column("spans", name) for name in part.columns("spans").given if name != "cycle"}
         losses = [*self._interruptions(), *paused_losses(self._subscriber.pauses.as_list())]

@@ -14,7 +14,7 @@ from typing import Protocol
 from kinetoscope._errors import KinetoscopeError, StateError
 
 
-class Stopped(Protocol):
+class StoppedRecording(Protocol):
     """The recording that a stopped engine returns."""
 
     def discard(self) -> None:
@@ -30,7 +30,7 @@ class ActiveEngine(Protocol):
         """The name of the engine, such as `native`."""
         ...
 
-    def stop(self) -> Stopped:
+    def stop(self) -> StoppedRecording:
         """Stop the engine, and return its recording."""
         ...
 

@@ -65,7 +65,7 @@ class _Stopped(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopReport:
     """What the recorder reports when it stops.
 
     Attributes:
@@ -326,7 +326,7 @@ class Recorder:
             return None
         return Path(os.fsdecode(path.value))
 
-    def stop(self) -> Stopped:
+    def stop(self) -> StopReport:
         """Stop recording; metadata, rows and names can still be added until `close`.
 
         Raises:
@@ -336,7 +336,7 @@ class Recorder:
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
             raise StateError("the native recorder is not recording in this process")
         self._unhook_new_threads()
-        return Stopped(
+        return StopReport(
             stopped.faults,
             stopped.unnamed_modules,
             bool(stopped.idle),

@@ -103,7 +103,7 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
             recorder.resolve([model, model.inner])
             recorder.close()
         recording = _core.read_recording(str(path))
-    readback = _Seen(recording)
+    readback = _ReadBack(recording)
     checks: dict[str, Callable[[], str]] = {
         "operators": readback.operators,
         "nesting": readback.nesting,
@@ -176,7 +176,7 @@ def check_calls(recorder: Recorder) -> str:
     return "" if right else f"the calls of a module read {calls}"
 
 
-class _Seen:
+class _ReadBack:
     """The recording of the program, and a check of each feature, which returns a description of the failure or ""."""
 
     def __init__(self, recording: Any) -> None:

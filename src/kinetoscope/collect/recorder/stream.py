@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
-from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Stopped
+from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, StopReport
 from kinetoscope.storage.recording_parts import clone
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Subscription:
         """Learn whether the session is paused from what `switch_steps` returned did; needed before `pause` and `resume`."""
         self._stream.follow_switch(self)
 
-    def stop(self) -> Stopped:
+    def stop(self) -> StopReport:
         """Stop recording for the session; metadata can still be added until `close`.
 
         Raises:
@@ -352,7 +352,7 @@ class Stream:
             session.mark_pause(paused=False)
             return missing if session.what & _CALLS else ""
 
-    def stop(self, session: Subscription) -> Stopped:
+    def stop(self, session: Subscription) -> StopReport:
         """Stop recording for a session; see `Subscription.stop`."""
         with self._changed:
             if session not in self._active():
@@ -364,7 +364,7 @@ class Stream:
                 lost = (
                     session.recorder.lost_call_threads() - session.lost_before if session.what & _CALLS else 0
                 )
-                return Stopped(
+                return StopReport(
                     faults=0,
                     unnamed_modules=session.recorder.resolve([]),
                     idle=True,

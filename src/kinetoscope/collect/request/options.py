@@ -347,7 +347,7 @@ def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
 
 
 @dataclass(frozen=True)
-class Limit:
+class SupportLimit:
     """A limitation of an engine's support for an option.
 
     Attributes:
@@ -394,7 +394,7 @@ class Option:
     launched: Any = None
     stays: str = ""
     recorded: bool = False
-    limits: Mapping[EngineKind, Limit] = field(default_factory=dict)
+    limits: Mapping[EngineKind, SupportLimit] = field(default_factory=dict)
     name: str = ""
     default: Any = None
 
@@ -450,8 +450,8 @@ class RecordingOptions:
             values="torch's `ProfilerActivity`, a list; `None`: all that the machine has",
             stays="they are chosen when the program has imported torch",
             limits={
-                "native": Limit("the host, all kinds of events", _TORCHS_COLLECTOR),
-                "hybrid": Limit("all kinds of events of the host", _TORCHS_COLLECTOR),
+                "native": SupportLimit("the host, all kinds of events", _TORCHS_COLLECTOR),
+                "hybrid": SupportLimit("all kinds of events of the host", _TORCHS_COLLECTOR),
             },
         ),
     )
@@ -472,7 +472,7 @@ class RecordingOptions:
             magic=("memory", "m"),
             recorded=True,
             limits={
-                "hybrid": Limit(
+                "hybrid": SupportLimit(
                     "memory of the host only",
                     "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records it.",
                 )
@@ -507,7 +507,7 @@ class RecordingOptions:
             launched=True,
             recorded=True,
             limits={
-                "kineto": Limit(
+                "kineto": SupportLimit(
                     "TorchScript; all with `with_stack`",
                     "{names}: torch's own collector records the modules of TorchScript only, unless it records stacks, too: add "
                     "with_stack=True, or use engine='native'.",
@@ -521,7 +521,7 @@ class RecordingOptions:
             "Record stacks and modules only if `with_stack` and `with_modules` request them; otherwise the native engine always "
             "does, because they cost almost nothing.",
             launched=True,
-            limits={"kineto": Limit("always")},
+            limits={"kineto": SupportLimit("always")},
         ),
     )
     python_calls: bool = field(
@@ -549,7 +549,7 @@ class RecordingOptions:
             flag="gc",
             magic=("gc",),
             limits={
-                "kineto": Limit(
+                "kineto": SupportLimit(
                     "from torch 2.9 on",
                     "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; "
                     "engine='native' can.",
@@ -565,7 +565,7 @@ class RecordingOptions:
             magic=("tensor-versions",),
             recorded=True,
             limits={
-                "kineto": Limit(
+                "kineto": SupportLimit(
                     "no", "without effect: {names}. engine='native' records the versions of tensors."
                 )
             },
@@ -578,7 +578,7 @@ class RecordingOptions:
             flag="samples",
             magic=("no-samples",),
             # On by default, so a warning would be given for every session.
-            limits={"kineto": Limit("no")},
+            limits={"kineto": SupportLimit("no")},
         ),
     )
     experimental_config: Any = field(
@@ -589,8 +589,8 @@ class RecordingOptions:
             values="torch's `_ExperimentalConfig`, `None`",
             stays=_OBJECT_STAYS,
             limits={
-                "native": Limit("what the native engine does in any case", _TORCHS_COLLECTOR),
-                "hybrid": Limit("for devices, without the metadata of events", _TORCHS_COLLECTOR),
+                "native": SupportLimit("what the native engine does in any case", _TORCHS_COLLECTOR),
+                "hybrid": SupportLimit("for devices, without the metadata of events", _TORCHS_COLLECTOR),
             },
         ),
     )
@@ -620,8 +620,8 @@ class RecordingOptions:
             _seconds,
             values="0 or more; `None`: no limit",
             limits={
-                "native": Limit("no", _TORCHS_COLLECTOR),
-                "kineto": Limit(
+                "native": SupportLimit("no", _TORCHS_COLLECTOR),
+                "kineto": SupportLimit(
                     "if torch has it",
                     "without effect: {names}. The collector of torch {torch} has no such limit.",
                 ),
@@ -646,7 +646,7 @@ class RecordingOptions:
             _file,
             values="the name of a file; `None`: a private temporary one",
             stays="the recording of a program is named by its output",
-            limits={"kineto": Limit("no", _IN_MEMORY)},
+            limits={"kineto": SupportLimit("no", _IN_MEMORY)},
         ),
     )
     summary: Path | None = field(
@@ -667,7 +667,7 @@ class RecordingOptions:
             metavar="SIZE",
             flag_help="SIZE may have a unit, such as 64M.",
             read=units.parse_size,
-            limits={"kineto": Limit("no", _IN_MEMORY)},
+            limits={"kineto": SupportLimit("no", _IN_MEMORY)},
         ),
     )
     oom_report: Path | Literal[False] | None = field(

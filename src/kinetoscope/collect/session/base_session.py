@@ -45,7 +45,7 @@ from kinetoscope.collect.session.deferred_signals import DeferredSignals
 from kinetoscope.collect.session.failures import HANDLER, Closed, yielding_to_interrupts
 from kinetoscope.collect.session.observer_window import ObserverWindow
 from kinetoscope.collect.session.out_of_memory import report_out_of_memory
-from kinetoscope.collect.session.ownership import Owner, by_owner
+from kinetoscope.collect.session.ownership import SessionOwner, by_owner
 from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.source_window import SourceWindow
 from kinetoscope.collect.session.state import Move, SessionState
@@ -150,7 +150,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             if choice.kinds is not None
         }
         self._recordable = recordable(self.activities)
-        self._metadata = metadata.Metadata()
+        self._metadata = metadata.SessionMetadata()
         self._observer = ObserverWindow(options.execution_trace_observer)
         self._sources = SourceWindow(self._own_sources(options))
         # The recording also contains the modules that were compiled before it began.
@@ -164,7 +164,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._cycles = FinishedCycles(keep_all=options.acc_events)
         self._trace_id: str | None = None
         self._stopwatch = Stopwatch()
-        self._owner = Owner()
+        self._owner = SessionOwner()
         self._warned_of: set[str] = set()
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
@@ -196,7 +196,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         """
         with self._lock:
             if not self._state.has_engine and self._cycles.last is not None:
-                checked = metadata.Metadata()
+                checked = metadata.SessionMetadata()
                 checked.add(key, value)
                 self._cycles.add_info(checked.gathered())
             else:

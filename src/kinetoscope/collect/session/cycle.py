@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.session.source_window import Parts, SourcedRecording, combined
+from kinetoscope.collect.session.source_window import SourcedRecording, SourceParts, combined
 from kinetoscope.collect.session.stats import SessionStats
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ class Cycle:
                     self._stats.parse_kineto_call_duration_us = (time.perf_counter_ns() - begin_ns) // 1000
             return self._trace
 
-    def parts(self) -> Parts:
+    def parts(self) -> SourceParts:
         """Return the engine's trace and the data of the sources, or the whole trace if they were not kept separately."""
         with self._lock:
             apart = self._recording.parts() if isinstance(self._recording, SourcedRecording) else None
             if apart is not None:
                 apart.trace.info.update(_values(self._info))
-        return Parts(self.trace()) if apart is None else apart
+        return SourceParts(self.trace()) if apart is None else apart
 
     def add_info(self, info: Mapping[str, str]) -> None:
         """Add JSON texts to the trace's metadata, also after the trace was built."""

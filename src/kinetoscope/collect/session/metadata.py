@@ -24,7 +24,7 @@ _RESERVED = frozenset(
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Metadata:
+class SessionMetadata:
     """The user's metadata of a session: for every cycle, and for the next one only."""
 
     def __init__(self) -> None:

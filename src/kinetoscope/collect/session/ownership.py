@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 class _Owned(Protocol):
-    _owner: Owner
+    _owner: SessionOwner
 
     def _is_under_way(self) -> bool: ...
 
@@ -23,7 +23,7 @@ class _Owned(Protocol):
 S = TypeVar("S", bound=_Owned)
 
 
-class Owner:
+class SessionOwner:
     """The process that a session belongs to."""
 
     def __init__(self) -> None:

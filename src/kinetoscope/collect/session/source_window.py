@@ -157,7 +157,7 @@ class SourceWindow:
 
 
 @dataclass(frozen=True)
-class Parts:
+class SourceParts:
     """A recording before it is combined: the engine's trace, and the rows, other data and failures of the sources."""
 
     trace: Trace
@@ -203,12 +203,12 @@ class SourcedRecording:
         _warn_of(failed)
         return self._trace
 
-    def parts(self) -> Parts | None:
+    def parts(self) -> SourceParts | None:
         """Return the parts before they are combined; None without `keep_parts`."""
         recording = self._recording
         if not self._keep_parts or recording is None:
             return None
-        return Parts(recording.trace(), self._rows(), tuple(self._gathered), tuple(self._failures))
+        return SourceParts(recording.trace(), self._rows(), tuple(self._gathered), tuple(self._failures))
 
     def _rows(self) -> AppendedRows | None:
         """Return the appended rows that the engine's trace lacks; only valid after the recording was read."""
@@ -230,7 +230,7 @@ class SourcedRecording:
                 warn_user(f"{_named(source)} could not be cleaned up: {type(error).__name__}: {error}")
 
 
-def combined(parts: Sequence[Parts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
+def combined(parts: Sequence[SourceParts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
     """Merge several recordings of a session into one trace, with the data of the sources.
 
     Args:

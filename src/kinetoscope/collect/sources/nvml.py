@@ -42,7 +42,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True)
-class Utilization:
+class DeviceUtilization:
     """How busy a device was in the driver's last sample period, between a sixth of a second and a second.
 
     Attributes:
@@ -88,14 +88,15 @@ class NvmlDevice:
             lambda answer: DeviceMemory(int(answer.free), int(answer.used), int(answer.total)),
         )
 
-    def utilization(self) -> Utilization | None:
+    def utilization(self) -> DeviceUtilization | None:
         """Its recent utilization in percent.
 
         Raises:
             NvmlError: The driver failed.
         """
         return self._query(
-            "nvmlDeviceGetUtilizationRates", lambda answer: Utilization(int(answer.gpu), int(answer.memory))
+            "nvmlDeviceGetUtilizationRates",
+            lambda answer: DeviceUtilization(int(answer.gpu), int(answer.memory)),
         )
 
     def power_watts(self) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 from kinetoscope.collect.request.activities import record_function
 
 
-class Ranges:
+class LibraryRanges:
     """The open ranges of ITT or NVTX: a stack for each thread, and those that are closed by a handle."""
 
     def __init__(self) -> None:
@@ -70,13 +70,13 @@ class Ranges:
         return stack
 
 
-ITT, NVTX = Ranges(), Ranges()
+ITT, NVTX = LibraryRanges(), LibraryRanges()
 
 
 class _RecordedLibrary:
     """Wraps a library of ITT or NVTX: forwards all calls, and records the ranges."""
 
-    def __init__(self, library: Any, ranges: Ranges) -> None:
+    def __init__(self, library: Any, ranges: LibraryRanges) -> None:
         self._library = library
         self._ranges = ranges
         self._calls = {

@@ -78,7 +78,7 @@ _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-class _Seen:
+class _StorageRows:
     """Collects rows of the table `storages`, in which modules and parameters are identified by addresses of this process."""
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class PythonReader:
         # Weak references to storages, by address, which is not reused while there is one. Not to tensors: torch cannot swap the
         # contents of tensors that have weak references.
         self._memory: dict[int, StorageWeakRef] = {} if memory is None else memory
-        self._seen = _Seen()
+        self._seen = _StorageRows()
         self._time_ns = 0
         self._own: set[int] = set()
         self._unread: set[int] = set()
@@ -374,7 +374,7 @@ class StorageWatch:
         self._running = running or self._all_modules
         self._keep_watch = keep_watch
         self._append = append
-        self._seen = _Seen()
+        self._seen = _StorageRows()
         self._counted: dict[str, int] = {}
         # Parameters of the modules of the current scan, which need no row of their optimizer.
         self._held_parameters: set[int] = set()

@@ -42,7 +42,7 @@ _OF_PROGRAM = (
 )
 
 
-class Request:
+class ControlRequest:
     """A request that was sent to a rank, on a connection of its own: closing it cancels a capture.
 
     Raises:
@@ -119,7 +119,7 @@ class ControlTarget:
         Raises:
             StateError: Nobody answered, or it was refused; the message says why.
         """
-        with Request(self, do=do) as request:
+        with ControlRequest(self, do=do) as request:
             return request.answer()
 
     def status(self) -> tuple[dict[str, Any], str]:
@@ -210,7 +210,7 @@ def capture(ranks: list[ControlTarget], steps: int, most_s: float) -> list[Path]
     """
     until = time.monotonic() + most_s
     with ExitStack() as stack:
-        requests = [stack.enter_context(Request(rank, do="capture", steps=steps)) for rank in ranks]
+        requests = [stack.enter_context(ControlRequest(rank, do="capture", steps=steps)) for rank in ranks]
         paths = []
         for rank, request in zip(ranks, requests, strict=True):
             try:

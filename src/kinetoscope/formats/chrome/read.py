@@ -28,8 +28,8 @@ import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope.formats.chrome.read_links import (
     FORWARD_BACKWARD,
-    Arrows,
     Backward,
+    FlowArrows,
     find_launches,
     link_forward,
     name_threads,
@@ -54,9 +54,9 @@ from kinetoscope.formats.chrome.read_processes import (
 from kinetoscope.formats.chrome.read_tracks import (
     CATEGORIES,
     OPERATORS,
+    FileTracks,
     LazyColumns,
     Names,
-    Tracks,
     made,
     read_names,
     read_tracks,
@@ -243,7 +243,7 @@ _FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTAL
 _LAST_LINE = 2**31 - 1
 
 
-class Calls:
+class CallTables:
     """The tables `stacks`, `frames` and `modules`, built from torch's texts for frames and module calls."""
 
     def __init__(self, strings: StringTable) -> None:
@@ -764,7 +764,7 @@ class _Builder:
         for part in (self.spans, self.parts, self.tables, self.rows, self.native):
             part.clear()
 
-    def _tracks(self) -> Tracks:
+    def _tracks(self) -> FileTracks:
         """Read the tables `threads` and `streams`."""
         tracks = read_tracks(
             self.native.pop("threads"),
@@ -779,17 +779,17 @@ class _Builder:
         is_on_device: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
         return is_on_device
 
-    def _arrows(self) -> Arrows:
+    def _arrows(self) -> FlowArrows:
         """Return the flows of the file, with the spans at their ends."""
         flows = self.native.pop("flows", None)
         return pair_arrows(None if flows is None else LazyColumns(flows), self.spans)
 
-    def _arrows_to_backward(self) -> Arrows:
+    def _arrows_to_backward(self) -> FlowArrows:
         """Return the arrows from forward operators to backward functions."""
-        arrows: Arrows = self.parts["arrows"]
+        arrows: FlowArrows = self.parts["arrows"]
         rows = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         chosen = np.isin(arrows.category, rows)
-        to_backward = Arrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
+        to_backward = FlowArrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
         return drop_inner_arrows(self.header, self.spans, to_backward)
 
     def _backward(self) -> Backward:
@@ -874,7 +874,7 @@ class _Builder:
         """Read Python stacks and modules, from python_function events or from the "Call stack" texts of older releases."""
         native, spans = self.native, self.spans
         stacks, modules, texts = (native.pop(name, None) for name in ("stacks", "modules", "call_stacks"))
-        calls = Calls(self.strings)
+        calls = CallTables(self.strings)
         if "own_stack" in spans:
             self.tables |= calls.of_functions(stacks, modules)
         elif "call_stack" in spans and texts is not None:

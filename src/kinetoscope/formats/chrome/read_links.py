@@ -32,7 +32,7 @@ _CLIMB = 64
 
 
 @dataclass(frozen=True)
-class Arrows:
+class FlowArrows:
     """Flows with a span at both ends.
 
     Attributes:
@@ -46,11 +46,11 @@ class Arrows:
     end: Rows
 
 
-def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> Arrows:
+def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> FlowArrows:
     """Find the spans at both ends of each flow; flows without both are dropped."""
     if flows is None or len(flows["id"]) == 0:
         nothing = np.zeros(0, np.int64)
-        return Arrows(np.zeros(0, np.int32), nothing, nothing)
+        return FlowArrows(np.zeros(0, np.int32), nothing, nothing)
     phase, number, time_ns = flows["phase"], flows["id"], flows["time_ns"]
     category, name = flows["category"], flows["name"]
     order = np.lexsort((phase, time_ns, number, name, category))
@@ -66,7 +66,7 @@ def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> Ar
     rows = spans_at(spans, flows["thread"], time_ns)[order]
     begin, end = rows[start[ends]], rows[ends]
     paired = (begin >= 0) & (end >= 0)
-    return Arrows(category[order][ends][paired], begin[paired], end[paired])
+    return FlowArrows(category[order][ends][paired], begin[paired], end[paired])
 
 
 def spans_at(spans: Mapping[str, Any], thread: NDArray[np.int32], time_ns: NDArray[np.int64]) -> Rows:
@@ -93,7 +93,9 @@ def spans_at(spans: Mapping[str, Any], thread: NDArray[np.int32], time_ns: NDArr
     return span_rows
 
 
-def find_launches(spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows: Arrows) -> dict[str, Any]:
+def find_launches(
+    spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows: FlowArrows
+) -> dict[str, Any]:
     """Return the columns of the table `launches`: at most one host span per device span, in the order of device spans.
 
     Device spans are linked by the correlation number of a runtime or driver call, else by Kineto's number of the operator,
@@ -172,7 +174,7 @@ class Backward:
 def name_threads(
     spans: Mapping[str, Any],
     forward_number: NDArray[np.int64] | None,
-    arrows: Arrows,
+    arrows: FlowArrows,
 ) -> Backward:
     """Resolve torch's thread numbers, by which backward functions identify the threads of their forward operators.
 
@@ -251,7 +253,7 @@ def _elected(votes: Mapping[int, Mapping[int, int]]) -> dict[int, int]:
     return elected
 
 
-def link_forward(spans: Mapping[str, Any], arrows: Arrows) -> NDArray[np.int32]:
+def link_forward(spans: Mapping[str, Any], arrows: FlowArrows) -> NDArray[np.int32]:
     """Return the column `forward`, from sequence numbers, else from arrows to backward functions.
 
     Sequence numbers are preferred because they identify the innermost operator, while an arrow may start at any of several

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.formats.chrome.read_links import (
-    Arrows,
+    FlowArrows,
 )
 from kinetoscope.formats.chrome.read_processes import FileProcess
 from kinetoscope.formats.chrome.read_tracks import (
@@ -181,7 +181,7 @@ def stop_ns(header: Mapping[str, Any], last_ns: int) -> int:
     return stop_ns if isinstance(stop_ns, int) and last_ns < stop_ns < 2**62 else last_ns
 
 
-def drop_inner_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: Arrows) -> Arrows:
+def drop_inner_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: FlowArrows) -> FlowArrows:
     """Drop arrows of a file that Kinetoscope wrote that were matched to a span inside the backward function.
 
     Such a span can start in the same nanosecond as the function, but only the function has a sequence number.
@@ -189,7 +189,7 @@ def drop_inner_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrow
     if not isinstance(header.get(OWN), dict) or "sequence" not in spans:
         return arrows
     sure = spans["sequence"][arrows.end] >= 0
-    return Arrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
+    return FlowArrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
 
 
 def restore_own_columns(

@@ -171,7 +171,7 @@ _ASCEND = "Ascend Hardware"
 
 
 @dataclass
-class Tracks:
+class FileTracks:
     """The tracks of a file as rows of `threads`, in the order of the native reader.
 
     Attributes:
@@ -203,7 +203,7 @@ def read_tracks(
     native: Mapping[str, Any],
     names: Names,
     categories: Sequence[str],
-) -> Tracks:
+) -> FileTracks:
     """Classify tracks as threads or streams, and name them.
 
     Args:
@@ -246,7 +246,7 @@ def read_tracks(
         streams["number"].append(numbers[row])
         streams["name"].append(name)
         thread_names.append(f"{name} of device {devices[row]}")
-    return Tracks(
+    return FileTracks(
         on_device,
         {
             "index": np.arange(count, dtype=np.int32),

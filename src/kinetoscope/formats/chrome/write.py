@@ -163,7 +163,7 @@ _NEW = -1
 
 
 @dataclass(frozen=True)
-class Process:
+class WrittenProcess:
     """A process in the file: a real one, or a device.
 
     Attributes:
@@ -180,7 +180,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Tracks:
+class LaneTracks:
     """The tracks of a file: one per lane, those of thread row `t` starting at `first_of_thread[t]`.
 
     Attributes:
@@ -200,7 +200,7 @@ class Tracks:
     tid: NDArray[np.int64]
     name: list[str]
     more: list[dict[str, int]]
-    processes: list[Process]
+    processes: list[WrittenProcess]
     pid_of_process: NDArray[np.int64]
     process_of_device: dict[str, int]
 
@@ -215,7 +215,7 @@ class Tracks:
             yield _metadata("thread_sort_index", pid, tid, {"sort_index": index})
 
 
-def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
+def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
     """Assign a track to each lane of each thread; `shown` has the columns of the slices."""
     spans, threads, streams = trace.columns("spans"), trace.columns("threads"), trace.columns("streams")
     count = len(threads)
@@ -253,7 +253,7 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> Tracks:
         of_number = {"Track number": number} if tid != number and around < 0 else {}
         more.append({"Lane of": tids[around]} if around >= 0 else of_number)
     pids = np.array([pid for pid, _ in wanted], np.int64)
-    return Tracks(
+    return LaneTracks(
         first,
         pids,
         np.array(tids, np.int64),
@@ -289,7 +289,7 @@ class _Processes:
         by_pid = {entry.get("process"): entry for entry in described}
         self._name = str(by_pid.get(trace_pid, {}).get("name") or trace.info.get("process_name") or "python")
         self.of_devices: dict[str, int] = {}
-        self._found: dict[tuple[int, ...], Process] = {}
+        self._found: dict[tuple[int, ...], WrittenProcess] = {}
         self._number: dict[tuple[int, int], int] = {}
         self._taken: set[int] = {pid for _, pid in hosts}
         assigned: set[int] = set()
@@ -300,7 +300,9 @@ class _Processes:
             self._number[row, wanted_pid] = pid
             entry = described[row] if 0 <= row < len(described) else by_pid.get(wanted_pid, {})
             label = entry.get("labels") or ("CPU" if rank < 0 else f"CPU of rank {rank}")
-            self._found[_HOST, row, pid] = Process(pid, str(entry.get("name") or self._name), str(label), pid)
+            self._found[_HOST, row, pid] = WrittenProcess(
+                pid, str(entry.get("name") or self._name), str(label), pid
+            )
         first = next(iter(self._number.values()))
         self._of_process = [
             next((pid for (row, _), pid in self._number.items() if row == process_row), first)
@@ -325,10 +327,10 @@ class _Processes:
         self._taken.add(pid)
         label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
         self.of_devices[str(pid)] = row
-        self._found[kind, index, rank, row] = Process(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
+        self._found[kind, index, rank, row] = WrittenProcess(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
         return pid
 
-    def in_order(self) -> list[Process]:
+    def in_order(self) -> list[WrittenProcess]:
         """Return all processes: hosts in the order of their threads, then devices."""
         return sorted(self._found.values(), key=lambda process: process.sort_index >= _DEVICE_SORT_INDEX)
 
@@ -358,7 +360,7 @@ def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
     return numbers
 
 
-def _process_events(process: Process) -> Iterator[dict[str, Any]]:
+def _process_events(process: WrittenProcess) -> Iterator[dict[str, Any]]:
     """Yield the three metadata events of a process."""
     yield _metadata("process_name", process.pid, 0, {"name": process.name})
     yield _metadata("process_labels", process.pid, 0, {"labels": process.label})
@@ -480,7 +482,7 @@ def _begin_and_end(user_range: dict[str, Any], pid: int) -> list[dict[str, Any]]
     return [{"ph": phase, **fields, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
-def _described(trace: TraceData, path: Path, tracks: Tracks, *, identity: bool = True) -> bytes:
+def _described(trace: TraceData, path: Path, tracks: LaneTracks, *, identity: bool = True) -> bytes:
     """Return the header of the file, up to `traceEvents`."""
     described = _description(trace, path, tracks)
     if not identity:
@@ -501,7 +503,7 @@ def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
     return public
 
 
-def _description(trace: TraceData, path: Path, tracks: Tracks) -> dict[str, Any]:
+def _description(trace: TraceData, path: Path, tracks: LaneTracks) -> dict[str, Any]:
     """Return the keys of the header; those of the format override metadata."""
     described: dict[str, Any] = {
         "schemaVersion": 1,
@@ -573,7 +575,7 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
     ]
 
 
-def _own_facts(trace: TraceData, tracks: Tracks) -> dict[str, Any]:
+def _own_facts(trace: TraceData, tracks: LaneTracks) -> dict[str, Any]:
     """Return the facts for Kinetoscope's reader, which viewers ignore: cycles and modules."""
     facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
     if len(processes := trace.columns("processes")) > 1:
@@ -599,7 +601,12 @@ def _own_facts(trace: TraceData, tracks: Tracks) -> dict[str, Any]:
 
 
 def _events(
-    trace: TraceData, shown: ShownStacks, spans: ShownSpans, tracks: Tracks, opening: bytes, closing: bytes
+    trace: TraceData,
+    shown: ShownStacks,
+    spans: ShownSpans,
+    tracks: LaneTracks,
+    opening: bytes,
+    closing: bytes,
 ) -> _core.ChromeWriter:
     """Return the native writer of all events, between `opening` and `closing`."""
     stacks, frames, modules, shapes, streams = (

@@ -22,7 +22,7 @@ from kinetoscope.collect import (
     warn_user,
 )
 from kinetoscope.integrations.composer.files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
-from kinetoscope.integrations.composer.marker import Ranges
+from kinetoscope.integrations.composer.marker import MarkerRanges
 from kinetoscope.integrations.composer.names import LoopState, Ranks
 from kinetoscope.integrations.composer.schedule import (
     IS_THERE,
@@ -78,7 +78,7 @@ class BatchRecorder:
         self._announced = False
         self._recorded_batches = 0
         self._stepped = False
-        self._waits = Ranges()
+        self._waits = MarkerRanges()
         self.action = ProfilerAction.SKIP
         self.session = profile.with_options(
             options, schedule=lambda _step: self._wanted, on_trace_ready=self._trace_ready

@@ -57,7 +57,7 @@ def _check_url(what: str, url: str) -> None:
         ) from error
 
 
-class Uploads:
+class UploadQueue:
     """Uploads files one after another; a failure is retried, and finally becomes a warning.
 
     Uploads to a URL run on other threads, because a store may be slow and training must not wait. The threads do not keep
@@ -250,7 +250,7 @@ class TraceFiles:
         self.overwrite = overwrite
         self.folder: Path | None = None
         self.ranks = Ranks()
-        self._uploads = Uploads(overwrite=overwrite)
+        self._uploads = UploadQueue(overwrite=overwrite)
         # The saves that are kept, and those whose files are there: the others may wait for their uploads.
         self._kept: list[_Save] = []
         self._there: list[_Save] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OURS = ("callback/TorchProfiler/", "callback/Profiler/")
 
 
-class Ranges:
+class MarkerRanges:
     """The open ranges of the active recording, by name."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import SystemCounters, record_function, warn_user
 from kinetoscope.integrations.composer.callback import TorchProfiler
-from kinetoscope.integrations.composer.marker import MarkedCounters, Ranges
+from kinetoscope.integrations.composer.marker import MarkedCounters, MarkerRanges
 from kinetoscope.integrations.composer.schedule import BatchSchedule, ProfilerAction
 from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
 
@@ -43,7 +43,7 @@ class Marker(ContextDecorator):
     record_instant_on_start: bool
     record_instant_on_finish: bool
     categories: Sequence[str] = ()
-    _ranges: Ranges = field(default_factory=Ranges, init=False)
+    _ranges: MarkerRanges = field(default_factory=MarkerRanges, init=False)
     _started: bool = field(default=False, init=False)
     _recorded: bool = field(default=False, init=False)
 

@@ -11,7 +11,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import record_function, warn_user
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import TraceFiles
-from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, Ranges
+from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, MarkerRanges
 from kinetoscope.integrations.composer.merging import MergedTrace
 from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, LoopState
 from kinetoscope.integrations.composer.schedule import IS_THERE, TraceHandler
@@ -81,7 +81,7 @@ class JSONTraceHandler(TraceHandler):
                 "merged_trace_remote_file_name", merged_trace_remote_file_name, FOLDER_VARIABLES
             )
         self._patience_s = patience_s
-        self._ranges = Ranges()
+        self._ranges = MarkerRanges()
         self._counters = MarkedCounters()
         self._state: Any = None
 

@@ -20,13 +20,13 @@ from kinetoscope.comparison.limits import Limits
 from kinetoscope.integrations.pytest.marker import MARKER, limits_of
 
 if TYPE_CHECKING:
-    from kinetoscope.integrations.pytest.recording import Recording
+    from kinetoscope.integrations.pytest.recording import RecordedTest
 
 KEEP = ("failed", "all", "none")
 FIXTURE = "kinetoscope_trace"
 
 _LIMITS = pytest.StashKey[Limits]()
-_RECORDING = pytest.StashKey["Recording"]()
+_RECORDING = pytest.StashKey["RecordedTest"]()
 # How the call of a test may end without having been a whole test: there is nothing to be judged or kept then.
 _NOT_A_VERDICT = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, KeyboardInterrupt)
 
@@ -85,7 +85,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def kinetoscope_trace(request: pytest.FixtureRequest) -> Recording:
+def kinetoscope_trace(request: pytest.FixtureRequest) -> RecordedTest:
     """The trace of this test, from its first line until the trace is first read.
 
     It has all that a `kinetoscope.Trace` has. `with kinetoscope_trace:` records that block only, and
@@ -93,7 +93,7 @@ def kinetoscope_trace(request: pytest.FixtureRequest) -> Recording:
     """
     if _RECORDING not in request.node.stash:
         _prepare(request.node, list(request.node.iter_markers("kinetoscope")))
-    recording: Recording = request.node.stash[_RECORDING]
+    recording: RecordedTest = request.node.stash[_RECORDING]
     return recording
 
 
@@ -137,10 +137,10 @@ def _prepare(item: pytest.Item, marks: list[pytest.Mark]) -> None:
         limits = _limits(marks)
     except KinetoscopeError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    from kinetoscope.integrations.pytest.recording import Recording
+    from kinetoscope.integrations.pytest.recording import RecordedTest
 
     item.stash[_LIMITS] = limits
-    item.stash[_RECORDING] = Recording(limits.settings)
+    item.stash[_RECORDING] = RecordedTest(limits.settings)
 
 
 def _limits(marks: list[pytest.Mark]) -> Limits:
@@ -156,7 +156,7 @@ def _refused(problem: str, items: list[pytest.Item]) -> str:
     return f"{location}: {name}{more}: {problem}"
 
 
-def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
+def _judged(item: pytest.Item, recording: RecordedTest, limits: Limits) -> str:
     """Return what exceeded which limit and where, or an empty text; what was measured goes into the test's report."""
     from kinetoscope.comparison.verdict import judge
 
@@ -179,7 +179,7 @@ def _judged(item: pytest.Item, recording: Recording, limits: Limits) -> str:
     return verdict.text
 
 
-def _tell_of_failed(item: pytest.Item, recording: Recording, limits: Limits) -> None:
+def _tell_of_failed(item: pytest.Item, recording: RecordedTest, limits: Limits) -> None:
     """Add to the report of a failed test which limits it exceeded until then, and where its trace is."""
     try:
         exceeded = _judged(item, recording, limits)
@@ -190,7 +190,7 @@ def _tell_of_failed(item: pytest.Item, recording: Recording, limits: Limits) -> 
         item.add_report_section("call", "kinetoscope", "\n".join(lines))
 
 
-def _keep(item: pytest.Item, recording: Recording, *, failed: bool) -> Path | None:
+def _keep(item: pytest.Item, recording: RecordedTest, *, failed: bool) -> Path | None:
     """Save the trace where that is wanted, and forget that of an earlier run where it is not; None where not saved."""
     keep = item.config.getoption("--kinetoscope-keep") or item.config.getini("kinetoscope_keep")
     wanted = keep == "all" or (keep == "failed" and failed)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-class Recording:
+class RecordedTest:
     """The recording of one test; it ends when the trace is first read.
 
     Whatever a `kinetoscope.Trace` has, this has too: `kinetoscope_trace.table("ops")` ends the recording and reads it.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, Part, cut, pieces_of
+from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, TracePart, cut, pieces_of
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
 from kinetoscope.viewer.requests import Limited
@@ -88,7 +88,7 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
         # The first part also contains what began before the trace, and the last one what happens exactly at its end.
         first_ns = np.array([start or BEGINLESS_NS], np.int64)
         last_ns = np.array([end if end < trace.duration_ns else ENDLESS_NS], np.int64)
-        part = Part(start, first_ns, last_ns, by_launch=True)
+        part = TracePart(start, first_ns, last_ns, by_launch=True)
         found = cut(trace, part), pieces_of(trace, part).row, start
         kept.clear()
         kept[start, end] = found

@@ -484,7 +484,7 @@ _MOST = 2_000
 
 
 @dataclass(frozen=True, eq=False)
-class Arrows:
+class TimelineArrows:
     """All arrows of a trace.
 
     Attributes:
@@ -503,14 +503,14 @@ class Arrows:
 
 
 @derived
-def all_arrows(trace: Trace) -> Arrows:
+def all_arrows(trace: Trace) -> TimelineArrows:
     """Return the arrows of a trace, which are cached."""
     pairs, start = (launched(trace), backward(trace)), trace.column("spans", "start_ns")
     source = np.concatenate([pair.source for pair in pairs])
     target = np.concatenate([pair.target for pair in pairs])
     sort = np.repeat(np.arange(len(pairs), dtype=np.int32), [len(pair.source) for pair in pairs])
     early, late = np.minimum(start[source], start[target]), np.maximum(start[source], start[target])
-    return Arrows(source, target, early, late, sort)
+    return TimelineArrows(source, target, early, late, sort)
 
 
 def arrows(trace: Trace, query: Query) -> Limited:
