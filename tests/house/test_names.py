@@ -26,7 +26,7 @@ PLACEHOLDERS = {
     ),
     *("few", "shown", "whole", "of", "at", "each", "place", "places", "others", "these", "those"),
 }
-MOST = 1870
+MOST = 1770
 """How many there are at most in the whole package; lower it as they become fewer."""
 MOST_OF = {
     "collect": 0,
