@@ -156,7 +156,7 @@ def late_match(
     "Give ranks equal work: samples of equal length in each batch, even shards and pipeline stages.",
     finds=f"one rank computes {UNEVEN} times as long as the rank in the middle",
     source="TraceML (20 and 30 %)",
-    least_gain=5.0,
+    least=5.0,
     explains=("exposed-communication", "poor-overlap", "straggler-rank"),
     of_kinds=False,
 ).selects
