@@ -245,8 +245,6 @@ def _processes(shown: Overview, most: int) -> Table | None:
     rows = shown.busiest_processes(most)
     if not rows:
         return None
-    left_out = len(shown.processes) - len(rows)
-    label = f"processes ({len(rows)} of {len(shown.processes)})" if left_out else "processes"
     on_host = all(place.device == "cpu" for place in shown.places)
     cells = tuple(
         (
@@ -262,13 +260,14 @@ def _processes(shown: Overview, most: int) -> Table | None:
     busiest = sorted(range(len(rows)), key=lambda at: (-rows[at].working_ns, at))
     columns = (Column("in operators" if on_host else "busy", "ns"), Column("share", "%"), Column("of", "ns"))
     return Table(
-        (Column(label, is_text=True), *columns, Column(""), Column("operators")),
+        (Column("processes", is_text=True), *columns, Column(""), Column("operators")),
         cells,
         bars=tuple((0.0, row.working_ns / row.whole_ns if row.whole_ns else 0.0) for row in rows),
         # With room for one it is the busiest; the first one tells what ran.
         importance=tuple(dict.fromkeys((busiest[0], 0, *busiest))),
         most_rows=6,
         total=len(shown.processes),
+        says_total=True,
         name="processes",
     )
 

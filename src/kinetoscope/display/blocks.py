@@ -99,6 +99,7 @@ class Table:
         always: How many of the last rows are shown even where others are left out.
         most_rows: How many of the other rows a terminal shows at most; 0 for as many as there is room for.
         total: How many rows there are, these included.
+        says_total: Whether the first heading says how many of these are shown, where not all are.
         name: The table of `Trace.table` that has the others.
         rest: What is said below it.
         dispensable: Columns that are left out of a narrow table, in this order.
@@ -112,6 +113,7 @@ class Table:
     always: int = 0
     most_rows: int = 0
     total: int = 0
+    says_total: bool = False
     name: str = ""
     rest: str = ""
     dispensable: tuple[int, ...] = ()
@@ -123,6 +125,12 @@ class Table:
         first = len(self.rows) - self.always
         chosen = sorted((self.importance or tuple(range(first)))[:most])
         return [*chosen, *range(first, len(self.rows))] if most else []
+
+    def headings(self, shown: int) -> list[str]:
+        """The headings of the columns where so many rows are shown."""
+        first, *others = (column.heading for column in self.columns)
+        left_out = self.says_total and shown < self.total
+        return [f"{first} ({shown} of {self.total})" if left_out else first, *others]
 
     def texts(self, row: int) -> list[str]:
         """The cells of a row, each in its unit."""
@@ -163,7 +171,7 @@ def as_markdown(blocks: Sequence[Block]) -> str:
 
 def _markdown_table(table: Table) -> str:
     """A table as Markdown, in which a name cannot break out of its cell."""
-    lines = [[column.heading for column in table.columns]]
+    lines = [table.headings(len(table.rows))]
     lines.append(["---" if column.is_text else "---:" for column in table.columns])
     lines += [
         [printable(text).replace("|", "\\|") for text in table.texts(row)] for row in range(len(table.rows))

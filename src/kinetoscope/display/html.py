@@ -114,7 +114,7 @@ def _as_html(block: Block, most: int | None) -> str:
         for place in places
     ]
     left = [at for at, column in enumerate(block.columns) if column.is_text]
-    headings = [column.heading for column in block.columns]
+    headings = block.headings(len(block.rows))
     rest = [text for text in (block.rest, block.left_out(len(places))) if text]
     drawn = table(headings, rows, left=left, caption=block.title) if rows else ""
     return "".join([drawn, *map(note, rest)])

@@ -98,7 +98,7 @@ def _table_lines(table: Table, width: int, most: int | None) -> list[Line]:
     places = table.largest(None if most is None else min(most, table.most_rows or most))
     if not places and not table.rest:
         return []
-    rows = [[column.heading for column in table.columns], *(table.texts(place) for place in places)]
+    rows = [table.headings(len(places)), *(table.texts(place) for place in places)]
     alignment = "".join("<" if column.is_text else ">" for column in table.columns)
     bars = [table.bars[place] for place in places] if table.bars and width >= _WIDE_ENOUGH_FOR_BARS else []
     cells = (_LONG_BAR if any(begin for begin, _ in bars) else _BAR) if bars else 0
