@@ -293,10 +293,10 @@ def test_the_summary_shows_the_tree(family):
     ended, trace = family
     assert len(ended.err.splitlines()) <= 40
     assert "of 15 processes" in ended.err
-    # How many fit into so many lines depends on what else there is to say; where it is one, that is the busiest.
-    (shown,) = re.findall(r"^processes \((\d) of 15\)", ended.err, re.MULTILINE)
-    rows = trace.overview().busiest_processes(int(shown))
-    assert shown == "1" or rows[0].name == "family.py"
+    # How many fit into so many lines depends on what else there is to say; where it is one, that is the busiest, and on a busy machine it may be none.
+    shown = int(*re.findall(r"^processes \((\d) of 15\)", ended.err, re.MULTILINE))
+    rows = trace.overview().busiest_processes(shown)
+    assert shown <= 1 or rows[0].name == "family.py"
     assert all(f"{row.name} ({row.pid})" in ended.err for row in rows)
 
 
