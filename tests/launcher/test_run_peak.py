@@ -11,7 +11,7 @@ from pathlib import Path
 from kinetoscope.collect import RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.program import Program
-from kinetoscope.launcher.run import Run, RunObserver, _peak_bytes
+from kinetoscope.launcher.run import ProgramRun, RunObserver, _peak_bytes
 
 class Analyzing(RunObserver):
     def stopped(self):
@@ -23,7 +23,7 @@ class Analyzing(RunObserver):
 
 Path("train.py").write_text("import torch; bytearray(b'1' * (100 << 20)); torch.ones(3) + 1")
 options = LaunchOptions(prefix=Path("run"), recording=RecordingOptions.launched(), folder=Path.cwd())
-Run(Program("train.py", (), False), options, Analyzing()).execute()
+ProgramRun(Program("train.py", (), False), options, Analyzing()).execute()
 """
 
 
