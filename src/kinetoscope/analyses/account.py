@@ -79,19 +79,19 @@ def accounts(trace: TraceData) -> list[ProcessLedger]:
 
 def _left_out(trace: TraceData) -> LeftOut | None:
     """What findings say that the program can leave out; None for nothing."""
-    claims = [one.not_needed for one in rule_findings(trace).found if one.not_needed is not None]
+    claims = [finding.not_needed for finding in rule_findings(trace).found if finding.not_needed is not None]
     if not claims:
         return None
     spans = trace.columns("spans")
-    found = LeftOut(np.zeros(len(spans) + 1), np.zeros(len(spans) + 1), np.zeros(len(spans) + 1, np.uint8))
-    for one in claims:
+    left_out = LeftOut(np.zeros(len(spans) + 1), np.zeros(len(spans) + 1), np.zeros(len(spans) + 1, np.uint8))
+    for claim in claims:
         mark = np.zeros(len(spans), bool)
-        mark[one.rows] = True
+        mark[claim.rows] = True
         inside = np.flatnonzero(_core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0)
-        inside = inside[found.part[inside] < one.part]
-        found.part[inside], found.why[inside] = one.part, one.cause
-        found.part_of_calls[inside] = one.part if one.calls else 0.0
-    return found
+        inside = inside[left_out.part[inside] < claim.part]
+        left_out.part[inside], left_out.why[inside] = claim.part, claim.cause
+        left_out.part_of_calls[inside] = claim.part if claim.calls else 0.0
+    return left_out
 
 
 MOST_UNKNOWN = 0.2

@@ -150,9 +150,9 @@ class Rule:
         share = _share_of(match, whole_ns)
         if share < self.least or 100.0 * _gain_ns(match) < self.least_gain * whole_ns:
             return []
-        said = self._sentence(None, match, share, NOWHERE)
+        text = self._sentence(None, match, share, NOWHERE)
         gain_ns = None if match.gain_ns is None else int(_gain_ns(match))
-        return [Finding(self.code, said, match.advice or self.advice, share, gain_ns, rank=match.rank)]
+        return [Finding(self.code, text, match.advice or self.advice, share, gain_ns, rank=match.rank)]
 
     @property
     def reported_from(self) -> str:

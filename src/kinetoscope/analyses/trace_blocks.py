@@ -41,7 +41,7 @@ def file_name(path: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run beside its trace.
+    """Facts about a run that its trace does not contain.
 
     Attributes:
         name: What ran, where the trace does not say.
@@ -81,7 +81,7 @@ def trace_blocks(
 
     Args:
         shown: Its overview.
-        run: What is known besides.
+        run: Facts that the trace does not contain.
         rows: The most rows of a table.
         in_full: Include what to change, and who held the memory at its peak.
         tables: Include findings and tables of operators, ranges, modules and lines.
@@ -160,7 +160,7 @@ def _work(shown: Overview) -> Sentence | str:
 
 
 def _steps(shown: Overview) -> list[Block]:
-    """How long the steps took, and how much they varied; what is known of requests."""
+    """How long the steps took and how much they varied, and a sentence for each name of requests."""
     steps, requests = shown.steps, shown.requests
     found: list[Block] = [Text(text, tone=STRONG) for text in requests[:_MOST_REQUEST_NAMES]]
     if (more := len(requests) - _MOST_REQUEST_NAMES) > 0:

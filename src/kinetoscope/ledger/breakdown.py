@@ -25,16 +25,20 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
+_PLACE_COLUMNS = (
+    Column("step", "int64", "", "The number of the step; null for the whole recording."),
+    Column("process", "int64", "", "The process id."),
+    Column("rank", "int32", "", "The rank of the process."),
+    Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
+)  # fmt: skip
+
 BREAKDOWN_SCHEMA = Table(
     "breakdown",
     "What a device did in a step, in parts that add up to the step exactly: each moment is assigned to the first part "
     "that applies. One row for each step of a process and device, or `cpu` if it used none; a process without steps has "
     "one row for its whole recording. Work of other processes is not counted.",
     (
-        Column("step", "int64", "", "The number of the step; null for the whole recording."),
-        Column("process", "int64", "", "The process id."),
-        Column("rank", "int32", "", "The rank of the process."),
-        Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
+        *_PLACE_COLUMNS,
         Column("start_up", "bool", "", "Whether sums and shares of step time leave the step out: it contains what ran before the loop, as the "
                                        "first step does where steps are found from the optimizer."),
         Column("step_kind", "int64", "", "The kind of the step, as in `step_kinds`; null for start-up and the whole recording."),
@@ -86,10 +90,7 @@ OVERLAP_SCHEMA = Table(
     "Which work of a device overlapped in a step. One row for each step of a process and device, or `cpu` if it used "
     "none; a process without steps has one row for its whole recording. Overlapping work of one category counts once.",
     (
-        Column("step", "int64", "", "The number of the step; null for the whole recording."),
-        Column("process", "int64", "", "The process id."),
-        Column("rank", "int32", "", "The rank of the process."),
-        Column("device", "category", "", "The device, such as `cuda:0`, or `cpu`."),
+        *_PLACE_COLUMNS,
         Column("start_up", "bool", "", "Whether the step is left out, as in `breakdown`."),
         Column("start_ns", "int64", "ns", "When the step began.", 0),
         Column("duration_ns", "int64", "ns", "How long it took.", 0),

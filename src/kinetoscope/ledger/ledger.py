@@ -21,10 +21,10 @@ from kinetoscope.ledger.moments import (
     Columnar,
     MomentRows,
     WorkMoments,
+    busiest_of_processes,
     moments_of_requests,
     moments_of_steps,
 )
-from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import derived
@@ -209,15 +209,10 @@ def raw_ledger(trace: TraceData) -> list[ProcessLedger]:
     unit = units_of_work(trace).unit
     if unit.overlaps:
         return [ledger_of(moments) for moments in moments_of_requests(trace)]
-    busiest: dict[ProcessRow, WorkMoments] = {}
-    for moments in moments_of_steps(trace):
-        activity = moments.window.activity
-        process, computing_ns = activity.owner.process, activity.compute.total_ns
-        if moments.work.unit is unit and (
-            process not in busiest or computing_ns > busiest[process].window.activity.compute.total_ns
-        ):
-            busiest[process] = moments
-    return [ledger_of(moments) for moments in busiest.values()]
+    counted = [moments for moments in moments_of_steps(trace) if moments.work.unit is unit]
+    of_activity = {id(moments.window.activity): moments for moments in counted}
+    busiest = busiest_of_processes(moments.window.activity for moments in counted)
+    return [ledger_of(of_activity[id(activity)]) for activity in busiest.values()]
 
 
 def ledger_of_process(ledgers: list[ProcessLedger], process: int) -> ProcessLedger | None:

@@ -27,6 +27,8 @@ from kinetoscope.tables.processor_waits import waits_in
 from kinetoscope.tables.windows import Activity, Windows, activities, owned, windows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
@@ -137,6 +139,16 @@ class WorkMoments:
         return Intervals.of(start, start + self.moments.time_ns[mask])
 
 
+def busiest_of_processes(all_activities: Iterable[Activity]) -> dict[ProcessRow, Activity]:
+    """For each process, a row of `processes`, that of some activities whose device or host computes longest."""
+    busiest: dict[ProcessRow, Activity] = {}
+    for activity in all_activities:
+        process = activity.owner.process
+        if process not in busiest or activity.compute.total_ns > busiest[process].compute.total_ns:
+            busiest[process] = activity
+    return busiest
+
+
 @derived
 def moments_of_steps(trace: TraceData, by: str = "step") -> list[WorkMoments]:
     """The moments of each process and device by step or, where the process has none or `by` is `trace`, of all that was recorded of it."""
@@ -159,13 +171,8 @@ def _of_window(trace: TraceData, window: Windows) -> WorkMoments:
 def moments_of_requests(trace: TraceData, *, unfinished: bool = False) -> list[WorkMoments]:
     """The moments of the requests of each process, on its busiest device or its host; with `unfinished`, also of those that did not begin and end in the recording."""
     work = requests_as_work(trace, unfinished=unfinished)
-    busiest: dict[ProcessRow, Activity] = {}
-    for activity in activities(trace):
-        process = activity.owner.process
-        if process not in busiest or activity.compute.total_ns > busiest[process].compute.total_ns:
-            busiest[process] = activity
     moments = []
-    for process, activity in busiest.items():
+    for process, activity in busiest_of_processes(activities(trace)).items():
         requests = work.of_process(process) if process >= 0 else work
         if len(requests):
             extent = requests.start_ns, requests.end_ns

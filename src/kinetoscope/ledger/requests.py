@@ -30,7 +30,7 @@ REQUESTS_SCHEMA = Table(
     (
         Column("request", "int64", "", "Its number in this trace, from 0."),
         Column("name", "category", "", "Its name; empty if it began before the recording."),
-        Column("arguments", "string", "", "What is known of it, as JSON."),
+        Column("arguments", "string", "", "Its arguments, as JSON."),
         Column("status", "category", "", "`finished`, `error`, `canceled`, or `unfinished` when the recording ended."),
         Column("process", "int64", "", "The process id; null if unknown."),
         Column("rank", "int32", "", "The rank of the process; null if unknown."),

@@ -49,7 +49,7 @@ class HostActivity:
     Attributes:
         compute: An operator or backward function ran outside the loading of data, and did not wait for shards.
         communication: A backend moved data between ranks on threads of the host.
-        sharding: A range of FSDP in backward ran, and no operator in it that computes: it asked for communication or waited for it.
+        sharding: A range of FSDP ran in backward without a computing operator inside: it started communication or waited for it.
         loading: The program waited for the next batch or made it.
         waiting: A call waited for a device, and no operator or call ran on another thread.
         calls: An operator, backward function or call of a runtime ran.

@@ -49,7 +49,7 @@ class Requests:
 
     Attributes:
         name: For each request its name.
-        arguments: What is known of it, as JSON text.
+        arguments: Its arguments, as JSON text.
         status: A place in `STATUSES`.
         thread: The row of the thread on which it began.
         start_ns: When it began.
