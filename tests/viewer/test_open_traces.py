@@ -8,6 +8,7 @@ import pytest
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError
+from kinetoscope.collect.process.machine import boot
 from kinetoscope.viewer import open_traces
 from kinetoscope.viewer.open_traces import Given, given, names_of, stamp
 from tests.support.recording_builder import RecordingBuilder
@@ -159,7 +160,7 @@ def test_a_running_recording_without_anything_new_is_not_read_again(tmp_path, cl
     def opened(source):
         read.append(source)
         trace = kinetoscope.open(source)
-        trace.info["process"] = os.getpid()
+        trace.info.update(process=os.getpid(), start_monotonic_ns=None, boot_id=json.loads(boot()["boot_id"]))
         return trace
 
     one = Given("run", str(path), opened, clock)
@@ -185,7 +186,7 @@ def test_a_running_recording_is_read_at_once_when_it_grows(tmp_path, clock):
     def opened(source):
         read.append(source)
         trace = builder.build()
-        trace.info["process"] = os.getpid()
+        trace.info.update(process=os.getpid(), boot_id=json.loads(boot()["boot_id"]))
         return trace
 
     one = Given("run", str(path), opened, clock)

@@ -65,8 +65,8 @@ def progress(path: str | os.PathLike[str]) -> Progress | None:
 def is_running(run: RunInfo) -> bool:
     """Whether the process of a recording still records, as far as this machine can see.
 
-    It does not if the recording was stopped, was made on another machine or before this one was started, or if its
-    process has ended, even if another one has its id now.
+    It does not if the recording was stopped, was made on another machine or before this one was started, does not say on which, or if
+    its process has ended, even if another one has its id now.
 
     Args:
         run: The metadata of the recording.
@@ -74,10 +74,10 @@ def is_running(run: RunInfo) -> bool:
     if run.complete or not run.process:
         return False
     boot = run.boot_id.split()
-    # What follows the number of the boot names a clock: other ones tick here, too.
-    if boot and _BOOT_ID.exists() and _BOOT_ID.read_text().strip() != boot[0]:
+    # What follows the number of the boot names a clock: other ones tick here, too. Without a number, any process may have this id here.
+    if not boot or not _BOOT_ID.exists() or _BOOT_ID.read_text().strip() != boot[0]:
         return False
-    return is_alive(run.process, run.start_monotonic_ns if boot else None)
+    return is_alive(run.process, run.start_monotonic_ns)
 
 
 def is_alive(process: int, wrote_ns: int | None = None) -> bool:

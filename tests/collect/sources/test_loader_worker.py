@@ -287,15 +287,24 @@ def test_what_a_killed_worker_did_is_there_until_the_recording_is_over(tmp_path)
     assert not path.exists()
 
 
-def test_files_of_running_workers_are_kept(notes, tmp_path):
+def test_files_of_running_workers_are_kept(tmp_path):
+    running = WorkerLog(str(tmp_path / "0-1.worker"), 0, 1)
     (tmp_path / "begun.worker").write_bytes(b"KLOA")
     remove_obsolete(tmp_path)
     assert read(tmp_path / "begun.worker").process == -1
     assert not read(tmp_path / "0-1.worker").killed
-    notes.end()
+    running.end()
     remove_obsolete(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["begun.worker"]
     remove_obsolete(None)
+
+
+def test_a_worker_whose_id_belongs_to_a_younger_process_has_ended(tmp_path):
+    # In the first nanosecond of this machine's uptime, this process was not there.
+    WorkerLog(str(tmp_path / "0-1.worker"), 0, 1, clock=lambda: 1)
+    assert read(tmp_path / "0-1.worker").killed
+    remove_obsolete(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_fetcher_can_be_copied_and_other_objects_are_not_wrapped(notes):

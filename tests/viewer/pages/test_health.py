@@ -1,3 +1,4 @@
+import json
 import os
 
 import numpy as np
@@ -6,6 +7,7 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.analyses.health import UNTIL_STOPPED, losses, numbers
+from kinetoscope.collect.process.machine import boot
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.losses import UNFINISHED_SPANS
 from kinetoscope.model.schema import SpanKind
@@ -94,7 +96,7 @@ def test_a_recording_that_goes_on_is_no_reason_to_worry():
     builder = TraceBuilder().span("aten::mm", 0, 10).lose("unfinished_spans", 3)
     builder.killed()
     trace = builder.build()
-    trace.info["process"] = os.getpid()
+    trace.info.update(process=os.getpid(), boot_id=json.loads(boot()["boot_id"]))
     found = answer(trace, "health", {})
     assert (found["state"], found["line"]["text"]) == ("note", "Still being recorded")
     assert found["losses"]["kinds"] == 0

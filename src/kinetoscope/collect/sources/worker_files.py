@@ -11,6 +11,7 @@ import numpy as np
 
 from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS
 from kinetoscope.combine.loader_workers import BATCH_COLUMNS
+from kinetoscope.storage.live_recording import is_alive
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,20 +142,5 @@ def _may_still_write(path: Path) -> bool:
         header = file.read(HEADER.size)
     if len(header) < HEADER.size:
         return True
-    _, process, _, _, _, ended_ns = HEADER.unpack(header)
-    return ended_ns == 0 and _is_running(process)
-
-
-def _is_running(process: int) -> bool:
-    """Whether a process with this id is running; False for a zombie."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True
-    return state.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
+    _, process, _, _, began_ns, ended_ns = HEADER.unpack(header)
+    return ended_ns == 0 and is_alive(process, began_ns)
