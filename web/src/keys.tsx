@@ -1,17 +1,14 @@
 /** The keys that work on every page: `?` for help, `/` to search, Ctrl+K to go anywhere. */
 
-import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Help } from "./help";
 import type { Page } from "./pages/pages";
 import { useSource } from "./parts/answer";
 import { Button } from "./parts/button";
+import { dialog, isTyping } from "./parts/keyboard";
 import { theme, turnTheme } from "./parts/theme";
 import { go } from "./router";
 import "./keys.css";
-
-/** What lies over the page. */
-export const dialog = signal<"help" | "go" | null>(null);
 
 export function Keys(props: { pages: readonly Page[] }) {
   useEffect(() => {
@@ -37,16 +34,6 @@ function onKey(event: KeyboardEvent): void {
     else dialog.value = "go";
   } else return;
   event.preventDefault();
-}
-
-/** Whether a key goes into a field. */
-export function isTyping(event: KeyboardEvent): boolean {
-  return (
-    event.ctrlKey ||
-    event.metaKey ||
-    event.altKey ||
-    (event.target instanceof Element && event.target.matches("input:not([type=checkbox]), textarea, select"))
-  );
 }
 
 /** Pages in which a text can be searched, and the key of their address for it. */

@@ -1,6 +1,6 @@
 /** The keys of the timeline, wherever on the page the focus is, except in a field. */
 
-import { isTyping } from "../keys";
+import { isTyping } from "../parts/keyboard";
 import { change } from "../router";
 import { listening, MOVES } from "./input";
 import type { Side } from "./neighbors";

@@ -1,7 +1,7 @@
 /** The line above the timeline: search, what is drawn, and moving about without a keyboard. */
 
-import { dialog } from "../keys";
 import { Button } from "../parts/button";
+import { dialog } from "../parts/keyboard";
 import { change } from "../router";
 import * as units from "../units";
 import type { Timeline } from "./timeline";
