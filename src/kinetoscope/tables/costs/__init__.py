@@ -1,7 +1,7 @@
 """Floating-point operations and bytes moved of every operator of a trace; see ``docs/flops.md``.
 
-`columns` makes the columns of `spans`, `registry` holds the formulas that programs register, and each family of operators has
-its built-in formulas in the module whose kind of formula they share (`pointwise`, `reductions`, `matmul`, `convolution` ...).
+`columns` makes the columns of `spans`, `registry` holds the formulas that programs register, and `formulas.txt` says which built-in
+formula each operator has, with which settings; they are functions of `pointwise`, `reductions`, `matmul`, `convolution` and so on.
 """
 
 from kinetoscope.tables.costs.call import OperatorCall

@@ -346,16 +346,6 @@ def each(
     return Cost(flops * call.numel(of), size)
 
 
-def rules(families: dict[str, dict[Formula, str]], *, deferred: bool = False) -> dict[str, Rule]:
-    """Make rules of a mapping, for each family, from formulas to the names, separated by blanks, of the operators they serve."""
-    return {
-        f"aten::{name}" if "::" not in name else name: Rule(formula, family, deferred)
-        for family, formulas in families.items()
-        for formula, names in formulas.items()
-        for name in names.split()
-    }
-
-
 # Sizes of results: their elements, their element type, and the bytes a call moves.
 
 _RANK = {"b": 0, "u": 1, "i": 1, "q": 1, "f": 2, "c": 3}

@@ -7,11 +7,10 @@ count is 2 x images x places x elements of the weight, which has groups and kern
 
 from __future__ import annotations
 
-from functools import partial
 from math import ceil, gcd, prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import Cost, each, per_dimension, rules
+from kinetoscope.tables.costs.call import Cost, each, per_dimension
 
 if TYPE_CHECKING:
     from kinetoscope.tables.costs.call import OperatorCall
@@ -64,7 +63,7 @@ def convolution(
     return Cost(flops, call.moved(call.inputs(), images * channels * prod(places), 0))
 
 
-def fused(call: OperatorCall) -> Cost:
+def fused_convolution(call: OperatorCall) -> Cost:
     """`mkldnn_convolution(input, weight, bias, padding, stride, ...)`; fused ones may have a tensor to add before or after the input."""
     if call.has_tensor(2) and len(call.shape(2)) > 1:
         operands = (int(call.name.endswith("_")), 2)
@@ -72,7 +71,7 @@ def fused(call: OperatorCall) -> Cost:
     return convolution(call, stride=4, padding=3, dilation=5, groups=6)
 
 
-def backward(call: OperatorCall) -> Cost:
+def convolution_backward(call: OperatorCall) -> Cost:
     """`convolution_backward(gradient, input, weight, bias sizes, ..., transposed, ..., mask)`.
 
     The gradient of the input and that of the weight cost as much as the forward each; that of the bias is left out.
@@ -210,72 +209,3 @@ def grid(call: OperatorCall) -> Cost:
     results = places * given[1]
     written = prod(given) + call.numel(first + 1) if first else results
     return Cost(steps * results + at_place * places, call.moved(call.inputs(), written, first))
-
-
-RULES = rules(
-    {
-        "convolution": {
-            partial(
-                convolution, stride=3, padding=4, dilation=5, groups=6
-            ): "conv1d conv2d conv3d cudnn_convolution_relu",
-            partial(
-                convolution, stride=3, padding=4, dilation=7, groups=6, transposed=True, extra=5
-            ): "conv_transpose1d conv_transpose2d conv_transpose3d",
-            partial(
-                convolution, stride=3, padding=4, dilation=5, groups=8, transposed=6, extra=7
-            ): "convolution _convolution convolution_overrideable",
-            partial(convolution, stride=3, padding=2, dilation=4, groups=5): "cudnn_convolution",
-            partial(
-                convolution, stride=4, padding=2, dilation=5, groups=6, transposed=True, extra=3
-            ): "cudnn_convolution_transpose",
-            partial(
-                convolution, stride=5, padding=3, dilation=6, groups=7, transposed=True, extra=4
-            ): "mkldnn::_convolution_transpose_pointwise",
-            fused: "mkldnn::_convolution_pointwise mkldnn_convolution miopen_convolution miopen_depthwise_convolution",
-            backward: "convolution_backward convolution_backward_overrideable",
-        },
-        "pooling": {
-            partial(
-                pool, largest=True, indices=True
-            ): "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
-            partial(pool, largest=True): "quantized_max_pool2d mkldnn_max_pool2d",
-            partial(pool, largest=False): "avg_pool2d avg_pool3d",
-            partial(
-                each, flops=1, of=0, like=1, unread=1
-            ): "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward"
-            " adaptive_max_pool3d_backward",
-            mean_backward: "avg_pool2d_backward avg_pool3d_backward",
-            partial(adaptive, largest=False): "_adaptive_avg_pool2d _adaptive_avg_pool3d",
-            partial(adaptive, largest=True): "adaptive_max_pool2d adaptive_max_pool3d",
-            adaptive_mean_backward: "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward",
-        },
-        "sampling": {
-            partial(
-                upsample, steps=0
-            ): "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d"
-            " _upsample_nearest_exact2d _upsample_nearest_exact3d",
-            partial(upsample, steps=3): "upsample_linear1d",
-            partial(upsample, steps=9): "upsample_bilinear2d",
-            partial(upsample, steps=21): "upsample_trilinear3d",
-            partial(upsample, steps=35): "upsample_bicubic2d",
-            antialiased: "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
-            partial(
-                upsample_backward, steps=1
-            ): "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward"
-            " _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward",
-            partial(upsample_backward, steps=4): "upsample_linear1d_backward",
-            partial(upsample_backward, steps=8): "upsample_bilinear2d_backward",
-            partial(upsample_backward, steps=16): "upsample_trilinear3d_backward",
-            partial(upsample_backward, steps=32): "upsample_bicubic2d_backward",
-            grid: "grid_sampler_2d grid_sampler_3d cudnn_grid_sampler grid_sampler_2d_backward grid_sampler_3d_backward",
-        },
-    }
-) | rules(
-    {
-        "pooling": {
-            partial(pool, largest=True): "max_pool1d max_pool2d max_pool3d",
-            partial(pool, largest=False): "avg_pool1d",
-        },
-    },
-    deferred=True,
-)

@@ -5,11 +5,10 @@ Random numbers take work that is no arithmetic on data, and counts as none.
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import FREE, SCALAR_TYPES, Cost, each, rules, unsized, work
+from kinetoscope.tables.costs.call import FREE, SCALAR_TYPES, Cost
 
 if TYPE_CHECKING:
     from kinetoscope.tables.costs.call import OperatorCall
@@ -119,61 +118,3 @@ def put(call: OperatorCall) -> Cost:
     """`_index_put_impl_(self, indices, values, accumulate)`: an addition for each value where they accumulate."""
     count, adds = call.numel(2), bool(call.value(3, False))
     return Cost(count * adds, call.moved((), (2 + adds) * count, 0))
-
-
-RULES = rules(
-    {
-        "copying": {
-            copy_in: "copy_ _copy_from _copy_from_and_resize",
-            partial(
-                each, flops=0
-            ): "flip roll rot90 tril triu pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle"
-            " lift_fresh_copy view_copy expand_copy permute_copy transpose_copy t_copy _reshape_copy _pin_memory copy"
-            " _lazy_clone to_mkldnn",
-            fill: "fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ fill zero"
-            " resize_as_ _fill_mem_eff_dropout_mask_",
-            unsized: "select_copy slice_copy narrow_copy split_copy split_with_sizes_copy unsafe_split"
-            " unsafe_split_with_sizes _pack_padded_sequence tril_indices triu_indices bernoulli normal poisson"
-            " _standard_gamma _sample_dirichlet _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward im2col"
-            " max_unpool2d to_padded_tensor diag_embed block_diag uniform exponential alias_copy as_strided_copy detach_copy"
-            " squeeze_copy unbind_copy unfold_copy unsqueeze_copy _cudnn_rnn_flatten_weight",
-            joined: "cat stack _stack _chunk_cat",
-            repeated: "repeat",
-            padded: "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d"
-            " replication_pad2d replication_pad3d",
-            padded_backward: "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"
-            " replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
-            into_zeros: "select_backward slice_backward diagonal_backward",
-            partial(each, flops=0): "slice_scatter select_scatter diagonal_scatter as_strided_scatter",
-            # One addition for each element of a window.
-            partial(work, flops=1): "col2im unfold_backward",
-        },
-        "embedding": {
-            embedding: "embedding",
-            embedding_backward: "embedding_dense_backward",
-            bag: "_embedding_bag _embedding_bag_forward_only",
-            bag_backward: "_embedding_bag_dense_backward",
-        },
-        "indexing": {
-            take_rows: "index_select",
-            taken: "gather take",
-            partial(update, flops=0, source=2): "scatter",
-            partial(update, flops=1, source=2): "scatter_add scatter_reduce",
-            partial(update, flops=0, source=3): "index_copy index_fill",
-            partial(update, flops=1, source=3): "index_add index_reduce",
-            unsized: "index _unsafe_index masked_select repeat_interleave _unsafe_masked_index masked_scatter"
-            " masked_scatter_backward",
-            put: "_index_put_impl index_put _unsafe_index_put _unsafe_masked_index_put_accumulate",
-            partial(work, flops=1): "segment_reduce",
-        },
-    }
-) | rules(
-    {
-        "copying": {
-            unsized: "arange range linspace logspace eye randperm hann_window hamming_window randint randint_like"
-            " scalar_tensor",
-            cast: "_to_copy",
-        },
-    },
-    deferred=True,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.costs import call as call_formulas
 from kinetoscope.tables.costs import convolution, data_movement, matmul, pointwise, reductions, registry
 from kinetoscope.tables.costs.call import (
     FREE,
@@ -24,9 +25,10 @@ from kinetoscope.tables.costs.call import (
     Cost,
     Inputs,
     OperatorCall,
+    Rule,
     parse_inputs,
 )
-from kinetoscope.tables.costs.operator_names import MADE_OF_OTHERS, names
+from kinetoscope.tables.costs.operator_names import TableLine, names, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,33 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.costs.call import Rule
 
 
-# All built-in formulas by the name of the operator, and the names that need none.
-
-# Operators that torch implements with other operators on the devices it ships kernels for, or that only query a tensor.
-_MADE_OF_OTHERS = MADE_OF_OTHERS | names(
-    """
-    _amp_foreach_non_finite_check_and_unscale _convert_weight_to_int4pack _cudnn_init_dropout_state _dimI _dimV _efficientzerotensor
-    _embedding_bag_backward _empty_affine_quantized _euclidean_dist _fused_sdp_choice _has_same_storage_numel
-    _linalg_check_errors _native_multi_head_attention _local_scalar_dense _make_per_tensor_quantized_tensor _nested_tensor_from_mask
-    _nested_tensor_from_tensor_list _nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides
-    _new_zeros_with_same_feature_meta _nnz _safe_softmax _sparse_addmm _sparse_compressed_tensor_with_dims
-    _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors _sparse_log_softmax _sparse_softmax _sparse_sum
-    _sparse_sum_backward _to_dense _to_sparse _to_sparse_csc _to_sparse_csr _transformer_encoder_layer_fwd _trilinear _unsafe_view
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d addbmm affine_grid_generator as_strided_
-    batch_norm_gather_stats batch_norm_gather_stats_with_counts binary_cross_entropy_with_logits dense_dim
-    embedding_renorm full full_like lift linalg_eigvals linalg_matrix_exp linalg_pinv log_softmax matmul_backward
-    mkldnn_linear_backward ones ones_like rand rand_like randn randn_like record_stream set_ softmax squeeze_
-    t_ transpose_ unsqueeze_ zeros zeros_like
-    """
-)
-# All operators whose names begin so are of that kind.
-MADE_OF_OTHERS_PREFIXES = (
-    "_assert", "_cast_", "_coalesce", "_convert_indices", "_functional_", "_nested_get_", "_resize", "_use_", "_validate_",
-    "atleast_", "empty", "feature_", "fft_", "is_", "new_", "q_", "resize", "sparse_", "sym_", "to_sparse",
-)  # fmt: skip
 # Ranges, collectives and the marks that torch's own machinery leaves in a trace.
 _MACHINERY = tuple(
     names("autograd:: torch::autograd:: torch_dynamo c10d:: _c10d_functional:: profiler:: rpc::")
@@ -76,13 +53,44 @@ _WITHOUT_ARITHMETIC = tuple(
 _GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", COMPILED_REGION, COMPILED_GRAPH)
 
 
+_FORMULAS = {
+    name: formula
+    for module in (call_formulas, pointwise, reductions, convolution, data_movement, matmul)
+    for name, formula in vars(module).items()
+}
+# The section of operators without formulas.
+_CALLS_OTHERS = "made of others"
+
+
+@cache
+def _lines() -> list[TableLine]:
+    """What the tables say; later lines count more than earlier ones."""
+    return [*table("operator_tags.txt"), *table("formulas.txt")]
+
+
 @cache
 def built_in() -> dict[str, Rule]:
     """The built-in rules by full name; made on first use."""
-    found: dict[str, Rule] = {}
-    for module in (pointwise, reductions, convolution, data_movement, matmul):
-        found.update(module.RULES)
-    return found
+    rules: dict[str, Rule] = {}
+    for section, title, operators in _lines():
+        if section == _CALLS_OTHERS:
+            continue
+        family, _, deferred = section.partition(", ")
+        name, *settings = title.split()
+        values = {key: json.loads(text) for key, _, text in (part.partition("=") for part in settings)}
+        rule = Rule(partial(_FORMULAS[name], **values), family, bool(deferred))
+        rules |= {f"aten::{operator}" if "::" not in operator else operator: rule for operator in operators}
+        if name == "pointwise":
+            rule = Rule(partial(pointwise.of_lists, **values), "optimizer")
+            rules |= {f"aten::_foreach_{operator}": rule for operator in operators}
+    return rules
+
+
+@cache
+def names_calling_others(title: str = "names") -> frozenset[str]:
+    """Operators of ATen that only call others, or the `prefixes` of their names."""
+    lines = [line for line in _lines() if (line.section, line.title) == (_CALLS_OTHERS, title)]
+    return frozenset(name for line in lines for name in line.names)
 
 
 def rule_of(name: str) -> Rule | None:
@@ -95,7 +103,8 @@ def is_made_of_others(name: str) -> bool:
     space, _, base = name.rpartition("::")
     if space == "aten":
         names = (base, base.removesuffix("_"))
-        return not _MADE_OF_OTHERS.isdisjoint(names) or base.startswith(MADE_OF_OTHERS_PREFIXES)
+        prefixes = tuple(names_calling_others("prefixes"))
+        return not names_calling_others().isdisjoint(names) or base.startswith(prefixes)
     return name in _MARKS or name.startswith(_MACHINERY)
 
 

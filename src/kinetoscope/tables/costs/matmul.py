@@ -7,15 +7,13 @@ The convention is that of LAPACK Working Note 41 (appendix C, 2 m n k for a prod
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from math import log2, prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import UNKNOWN, Cost, broadcast, each, hidden, rules
+from kinetoscope.tables.costs.call import UNKNOWN, Cost, broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kinetoscope.tables.costs.call import OperatorCall, Shape
 
@@ -117,42 +115,44 @@ def half_structured_layer(call: OperatorCall) -> Cost:
 # singular values 4 m n^2 - 4 n^3/3 and with vectors 4 m^2 n + 22 n^3, or 6 m n^2 + 20 n^3 for the thin form (8.6). m is the longer side.
 # How many numbers are written depends on options, so bytes are not known.
 
-# Operations for one matrix of m by n, m >= n.
-Terms = Callable[["OperatorCall", int, int], float]
 
-
-def matrices(call: OperatorCall, *, terms: Terms) -> Cost:
-    """The cost of an operator on the matrices of its first argument."""
-    shape = call.shape(0)
-    flops = terms(call, max(shape[-2:]), min(shape[-2:]))
-    return Cost(round(flops * prod(shape[:-2])) * (4 if call.is_complex(0) else 1), None)
-
-
-def _columns(call: OperatorCall, right: int = 1) -> int:
+def _columns(call: OperatorCall, right: int) -> int:
     """How many right sides of n numbers a solver has for each matrix."""
     return call.numel(right) // max(prod(call.shape(0)[:-1]), 1)
 
 
-def lu(call: OperatorCall, m: int, n: int) -> float:
-    """`linalg_lu_factor_ex(self)` and what is found by it."""
-    return m * n**2 - n**3 / 3
-
-
-def qr(call: OperatorCall, m: int, n: int) -> float:
+def _qr(call: OperatorCall, m: int, n: int) -> float:
     """`linalg_qr(self, mode)`: the factors, and for all but mode `r` the first columns of Q, which cost as much again."""
     return (2 * m * n**2 - 2 * n**3 / 3) * (1 if call.value(1, "reduced") == "r" else 2)
 
 
-def svd(call: OperatorCall, m: int, n: int) -> float:
+def _svd(call: OperatorCall, m: int, n: int) -> float:
     """`_linalg_svd(self, full matrices, compute them, ...)`."""
     if call.value(2, True) is False:
         return 4 * m * n**2 - 4 * n**3 / 3
     return 4 * m**2 * n + 22 * n**3 if call.value(1, False) else 6 * m * n**2 + 20 * n**3
 
 
-def symmetric_eigen(call: OperatorCall, m: int, n: int) -> float:
-    """`_linalg_eigh(self, which half, vectors)`."""
-    return 4 * n**3 / 3 if call.value(2, True) is False else 9 * n**3
+# Operations for one matrix of m by n, m >= n.
+_TERMS: dict[str, Callable[[OperatorCall, int, int], float]] = {
+    "cholesky": lambda call, m, n: n**3 / 3,
+    "inverse": lambda call, m, n: 2 * n**3,
+    "solve": lambda call, m, n: 2 * n**3 / 3 + 2 * n**2 * _columns(call, 1),
+    "solve-triangular": lambda call, m, n: n**2 * _columns(call, 1),
+    "solve-by-lu": lambda call, m, n: 2 * n**2 * _columns(call, 2),
+    "lu": lambda call, m, n: m * n**2 - n**3 / 3,
+    "qr": _qr,
+    "svd": _svd,
+    # `_linalg_eigh(self, which half, vectors)`.
+    "symmetric-eigen": lambda call, m, n: 4 * n**3 / 3 if call.value(2, True) is False else 9 * n**3,
+}
+
+
+def matrices(call: OperatorCall, *, terms: str) -> Cost:
+    """The cost of an operator on the matrices of its first argument."""
+    shape = call.shape(0)
+    flops = _TERMS[terms](call, max(shape[-2:]), min(shape[-2:]))
+    return Cost(round(flops * prod(shape[:-2])) * (4 if call.is_complex(0) else 1), None)
 
 
 # Fourier transforms: 5 N log2 N for N complex numbers, half of it where input or output is real.
@@ -224,16 +224,16 @@ def attention(call: OperatorCall, *, causal: int, heads_last: bool = False, leng
 # Backward, each product gives two (the gradients of input and weight), and the pointwise part is taken twice as well.
 
 # Operations for each unit and how many gates it has, by the numbers of the kinds in cuDNN and oneDNN.
-_LSTM, _GRU, _PLAIN = (22, 4), (17, 3), (2, 1)
-_KINDS = (_PLAIN, _PLAIN, _LSTM, _GRU)
+_CELLS = {"lstm": (22, 4), "gru": (17, 3), "plain": (2, 1)}
+_KINDS = ("plain", "plain", "lstm", "gru")
 
 
-def _network(call: OperatorCall, weights: Iterable[Shape], cell: tuple[int, int]) -> Cost:
+def _network(call: OperatorCall, weights: Iterable[Shape], cell: str) -> Cost:
     """The cost of all steps of the layers whose weights are given.
 
     The weights of a layer and direction come in the order input, hidden (and projection, if the hidden state is projected).
     """
-    (unit, gates), times = cell, 2 if call.name.endswith("_backward") else 1
+    (unit, gates), times = _CELLS[cell], 2 if call.name.endswith("_backward") else 1
     matrices = [shape for shape in weights if len(shape) == 2]
     rows = call.numel(0) // call.shape(0)[-1]
     # Of the matrices of a layer only one, that of the hidden state, has a row for each unit of each gate and is not
@@ -246,7 +246,7 @@ def _network(call: OperatorCall, weights: Iterable[Shape], cell: tuple[int, int]
     return Cost(times * rows * (call.multiply_add(0) * numbers + unit * units), moved)
 
 
-def layers(call: OperatorCall, *, cell: tuple[int, int]) -> Cost:
+def layers(call: OperatorCall, *, cell: str) -> Cost:
     """The cost of `lstm(input, states, weights, ...)` and its like; for packed sequences the sizes of batches come second."""
     return _network(call, [shape for shape in call.shapes if isinstance(shape, list)][-1], cell)
 
@@ -257,104 +257,9 @@ def fused_layers(call: OperatorCall, *, kind: int) -> Cost:
     return _network(call, weights, _KINDS[int(call.value(kind))])
 
 
-def fused_cell(call: OperatorCall, *, cell: tuple[int, int], state: int = 2) -> Cost:
+def fused_cell(call: OperatorCall, *, cell: str, state: int = 2) -> Cost:
     """The cost of the pointwise part of one cell, whose state has one number a unit: `_thnn_fused_lstm_cell(..., cell state, ...)`."""
-    (unit, gates), size, item = cell, call.numel(state), call.item_bytes(state)
+    (unit, gates), size, item = _CELLS[cell], call.numel(state), call.item_bytes(state)
     if "_backward" in call.name:
         return Cost(2 * unit * size, None)
     return Cost(unit * size, None if item is None else item * size * (2 * gates + 3))
-
-
-RULES = rules(
-    {
-        "matmul": {
-            partial(product, left=0): "mm bmm mv dot vdot",
-            partial(product, left=1): "addmm baddbmm addmv _addmm_activation",
-            partial(product, left=0, dtype="int32"): "_int_mm",
-            # With elements of 8 bits or less; the result is taken to be of 16 bits.
-            partial(product, left=0, dtype="bfloat16"): "_scaled_mm _scaled_mm_v2",
-            grouped: "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2",
-            partial(layer, weight=1): "mkldnn_linear _mixed_dtypes_linear",
-            # `mkl::_mkl_linear(input, packed weight, weight, bias, batch)`.
-            partial(layer, weight=2): "mkl::_mkl_linear",
-            # `onednn::qlinear_pointwise(input, its scale and zero point, weight, ...)`.
-            partial(layer, weight=3): "onednn::qlinear_pointwise",
-            fused_layer: "mkldnn::_linear_pointwise",
-            packed: "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"
-            " _weight_int4pack_mm_with_scales_and_zeros",
-            distances: "_cdist_forward",
-            distances_backward: "_cdist_backward",
-            hidden: "sparse_sampled_addmm _sparse_mm_reduce_impl _sparse_mm_reduce_impl_backward _sparse_sparse_matmul"
-            " hspmm sspaddmm _cslt_sparse_mm",
-            partial(half_structured, stored=0): "_sparse_semi_structured_mm",
-            partial(half_structured, stored=1): "_sparse_semi_structured_addmm",
-            half_structured_layer: "_sparse_semi_structured_linear",
-        },
-        "quantized": {
-            hidden: "quantized::linear quantized::linear_relu quantized::linear_dynamic quantized::linear_relu_dynamic"
-            " quantized::conv1d quantized::conv2d quantized::conv3d quantized::conv1d_relu quantized::conv2d_relu"
-            " quantized::conv3d_relu",
-            partial(each, flops=6): "quantized::add quantized::add_relu quantized::mul quantized::mul_relu",
-        },
-        "linear algebra": {
-            partial(matrices, terms=lambda call, m, n: n**3 / 3): "linalg_cholesky_ex",
-            partial(matrices, terms=lambda call, m, n: 2 * n**3): "linalg_inv_ex",
-            partial(
-                matrices, terms=lambda call, m, n: 2 * n**3 / 3 + 2 * n**2 * _columns(call)
-            ): "_linalg_solve_ex",
-            partial(matrices, terms=lambda call, m, n: n**2 * _columns(call)): "linalg_solve_triangular",
-            partial(matrices, terms=lambda call, m, n: 2 * n**2 * _columns(call, 2)): "linalg_lu_solve",
-            partial(matrices, terms=lu): "linalg_lu_factor_ex _linalg_slogdet _linalg_det",
-            partial(matrices, terms=qr): "linalg_qr",
-            partial(matrices, terms=svd): "_linalg_svd",
-            partial(matrices, terms=symmetric_eigen): "_linalg_eigh",
-        },
-        "fourier": {transform: "_fft_c2c _fft_r2c _fft_c2r"},
-        "attention": {
-            partial(
-                attention, causal=4
-            ): "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu",
-            partial(
-                attention, causal=6
-            ): "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
-            partial(attention, causal=5): "_scaled_dot_product_fused_attention_overrideable",
-            partial(attention, causal=10, lengths=4): "_cudnn_attention_forward",
-            partial(attention, causal=8, heads_last=True, lengths=3): "_flash_attention_forward",
-            partial(attention, causal=9, heads_last=True, lengths=4): "_efficient_attention_forward",
-            partial(attention, causal=7): "_scaled_dot_product_flash_attention_for_cpu_backward",
-            partial(attention, causal=11): "_scaled_dot_product_efficient_attention_backward",
-            partial(attention, causal=11, lengths=6): "_scaled_dot_product_flash_attention_backward",
-            partial(attention, causal=11, heads_last=True, lengths=6): "_flash_attention_backward",
-            partial(attention, causal=14, heads_last=True, lengths=6): "_efficient_attention_backward",
-            partial(
-                attention, causal=14, lengths=9
-            ): "_scaled_dot_product_cudnn_attention_backward _cudnn_attention_backward",
-            partial(
-                attention, causal=13, lengths=8
-            ): "_scaled_dot_product_fused_attention_overrideable_backward",
-        },
-        "recurrent": {
-            partial(fused_layers, kind=6): "_cudnn_rnn",
-            partial(fused_layers, kind=10): "_cudnn_rnn_backward miopen_rnn_backward",
-            partial(fused_layers, kind=5): "miopen_rnn",
-            partial(fused_layers, kind=9): "mkldnn_rnn_layer",
-            partial(fused_layers, kind=14): "mkldnn_rnn_layer_backward",
-            partial(fused_cell, cell=_LSTM): "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl",
-            partial(fused_cell, cell=_GRU): "_thnn_fused_gru_cell",
-            partial(fused_cell, cell=_GRU, state=0): "_thnn_fused_gru_cell_backward",
-        },
-    }
-) | rules(
-    {
-        "matmul": {partial(product, left=0): "matmul linalg_matmul", partial(layer, weight=1): "linear"},
-        "attention": {
-            partial(attention, causal=5): "scaled_dot_product_attention",
-        },
-        "recurrent": {
-            partial(layers, cell=_LSTM): "lstm",
-            partial(layers, cell=_GRU): "gru",
-            partial(layers, cell=_PLAIN): "rnn_tanh rnn_relu",
-        },
-    },
-    deferred=True,
-)

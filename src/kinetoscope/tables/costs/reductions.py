@@ -6,11 +6,10 @@ done to each element, the sum, and the root. Cumulative operators combine each e
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import SCALAR_TYPES, Cost, broadcast, each, rules, work
+from kinetoscope.tables.costs.call import SCALAR_TYPES, Cost, broadcast, each
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.costs.pointwise import norm_steps, pointwise
 
@@ -43,7 +42,7 @@ def _sum_dtype(call: OperatorCall) -> str | None:
     return "int64" if call.dtypes[0] in _INTEGERS and call.name in _TYPED else call.dtypes[0]
 
 
-def reduction(call: OperatorCall, *, steps: int, out: int, dtype: str = "", outputs: int = 1) -> Cost:
+def reduction(call: OperatorCall, *, steps: int = 0, out: int = 0, dtype: str = "", outputs: int = 1) -> Cost:
     """A formula: combine all elements, and besides `steps` operations for each of them and `out` for each result."""
     count, left = reduced(call)
     combine = (2 if call.is_complex(0) else 1) * max(count - left, 0)
@@ -55,7 +54,7 @@ def extreme(call: OperatorCall) -> Cost:
     """`max(self)`, `max(self, dim)`, or `max(self, other)`, which is pointwise."""
     if len(call.inputs()) > 1 and call.has_tensor(1):
         return pointwise(call)
-    return reduction(call, steps=0, out=0)
+    return reduction(call)
 
 
 def norm(call: OperatorCall) -> Cost:
@@ -63,6 +62,11 @@ def norm(call: OperatorCall) -> Cost:
     count, left = reduced(call, 2)
     add, out = norm_steps(call.value(1, 2))
     return Cost(max(count - left, 0) + add * count + out * left, call.moved((0,), left, 0))
+
+
+def trace(call: OperatorCall) -> Cost:
+    """`trace(self)`: the sum of a diagonal."""
+    return Cost(max(min(call.shape(0)) - 1, 0), None)
 
 
 def cumulative(call: OperatorCall, *, step: int) -> Cost:
@@ -111,7 +115,7 @@ def unique(call: OperatorCall) -> Cost:
     return Cost(count * log2(count), None)
 
 
-def places(call: OperatorCall, *, among: int, values: int) -> Cost:
+def search(call: OperatorCall, *, among: int, values: int) -> Cost:
     """The cost of `searchsorted(sorted, values)` and `bucketize(values, boundaries)`: a binary search for each value."""
     length, count = call.shape(among)[-1], call.numel(values) if call.has_tensor(values) else 1
     return Cost(count * log2(length + 1), call.moved((0, 1), count, among, dtype="int64"))
@@ -146,16 +150,16 @@ def _forward(call: OperatorCall, groups: int, weight: int, bias: int) -> Cost:
 
 
 def _backward(
-    call: OperatorCall, given: int, weight: int, parameters: int, mask: list[bool], *, means: int = 2
+    call: OperatorCall, operand: int, weight: int, parameters: int, mask: list[bool], *, means: int = 2
 ) -> Cost:
     """The cost of the gradients of input, weight and bias that a mask asks for; the gradient and the input are the first two arguments."""
-    count = call.numel(given)
+    count = call.numel(operand)
     of_input, of_weight, of_bias = (*map(bool, mask), False)[:3]
     flops = of_input * count * (3 + 2 * means + call.has_tensor(weight))
     flops += (of_input or of_weight) * means * count
     flops += of_weight * (2 * count - parameters) + of_bias * (count - parameters)
     written = of_input * count + (of_weight + of_bias) * parameters
-    return Cost(flops, call.moved((0, 1, weight), written, given))
+    return Cost(flops, call.moved((0, 1, weight), written, operand))
 
 
 def layer_norm(call: OperatorCall) -> Cost:
@@ -208,11 +212,11 @@ def batch_norm(call: OperatorCall, *, training: int | bool) -> Cost:
     return Cost(flops, call.moved((0, 1, 2, 3, 4), count, 0))
 
 
-def batch_norm_backward(call: OperatorCall, *, given: int, training: int, mask: int) -> Cost:
+def batch_norm_backward(call: OperatorCall, *, operand: int, training: int, mask: int) -> Cost:
     """The cost of a backward function with weight at 2."""
-    channels, count = _channels(call), call.numel(given)
+    channels, count = _channels(call), call.numel(operand)
     wanted = call.value(mask, [True, True, True])
-    cost = _backward(call, given, 2, channels, wanted)
+    cost = _backward(call, operand, 2, channels, wanted)
     if call.value(training) is False:
         # The statistics are constants: the gradient is only scaled.
         flops = bool(wanted[0]) * (count + channels) + bool(wanted[1]) * (4 * count - channels)
@@ -299,97 +303,3 @@ def ctc(call: OperatorCall) -> Cost:
     states = 2 * symbols + (shape[1] if len(shape) > 2 else 1)
     written = call.numel(first) if first else shape[0] * states
     return Cost(13 * shape[0] * states + first * 4 * written, call.moved((first, first + 1), written, first))
-
-
-RULES = rules(
-    {
-        "reduction": {
-            partial(reduction, steps=0, out=0): "sum prod nansum amax amin",
-            partial(reduction, steps=0, out=1): "mean nanmean",
-            partial(reduction, steps=0, out=0, dtype="bool"): "all any _is_all_true _is_any_true",
-            partial(reduction, steps=0, out=0, dtype="int64"): "argmax argmin",
-            partial(reduction, steps=1, out=0, dtype="int64"): "count_nonzero",
-            partial(reduction, steps=3, out=1): "logsumexp var",
-            partial(reduction, steps=3, out=2): "std",
-            partial(reduction, steps=3, out=1, outputs=2): "var_mean",
-            partial(reduction, steps=3, out=2, outputs=2): "std_mean",
-            partial(reduction, steps=1, out=0, outputs=2): "aminmax _aminmax",
-            extreme: "max min",
-            norm: "linalg_vector_norm norm native_norm linalg__powsum",
-            partial(each, flops=3, written=1): "dist",
-            lambda call: Cost(max(min(call.shape(0)) - 1, 0), None): "trace",
-            # Subtract, two absolute values, multiply, add, compare, and bring all together.
-            partial(each, flops=7, written=0): "allclose",
-            partial(cumulative, step=1): "cumsum cumprod cummax cummin _cummax_helper _cummin_helper",
-            # A step is `logaddexp`.
-            partial(cumulative, step=7): "logcumsumexp _logcumsumexp",
-        },
-        "ordering": {
-            sort: "sort",
-            largest: "topk",
-            unique: "_unique _unique2 unique_dim",
-            partial(each, flops=1, written=0): "kthvalue median nanmedian mode",
-            partial(places, among=0, values=1): "searchsorted",
-            partial(places, among=1, values=0): "bucketize",
-            membership: "isin",
-            partial(
-                work, flops=1
-            ): "nonzero nonzero_static bincount unique_consecutive unique_dim_consecutive",
-            # Subtract, multiply, divide and count.
-            partial(work, flops=4): "histc",
-            draw: "multinomial",
-        },
-        "normalisation": {
-            layer_norm: "native_layer_norm",
-            layer_norm_backward: "native_layer_norm_backward",
-            group_norm: "native_group_norm",
-            group_norm_backward: "native_group_norm_backward",
-            rms_norm: "_fused_rms_norm",
-            rms_norm_backward: "_fused_rms_norm_backward",
-            partial(
-                batch_norm, training=5
-            ): "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit",
-            partial(batch_norm, training=True): "_batch_norm_with_update _batch_norm_with_update_functional",
-            partial(batch_norm, training=False): "_native_batch_norm_legit_no_training _batch_norm_no_update",
-            partial(
-                batch_norm_backward, given=1, training=7, mask=9
-            ): "native_batch_norm_backward batch_norm_backward",
-            # These have the input first, and no statistics of other inputs.
-            partial(
-                batch_norm_backward, given=0, training=99, mask=99
-            ): "cudnn_batch_norm_backward miopen_batch_norm_backward",
-            partial(channel_sums, more=2, outputs=2): "batch_norm_stats batch_norm_update_stats",
-            apply_statistics: "batch_norm_elemt",
-            partial(channel_sums, more=-2, outputs=4): "batch_norm_backward_reduce",
-            partial(each, flops=6): "batch_norm_backward_elemt",
-            partial(weight_norm, of=0, steps=3, more=1): "_weight_norm_interface",
-            partial(weight_norm, of=1, steps=5, more=3): "_weight_norm_interface_backward",
-            # The norm of each part, and a multiplication.
-            partial(each, flops=3): "renorm",
-        },
-        "loss": {
-            partial(loss, steps=2): "mse_loss",
-            partial(loss_backward, steps=3): "mse_loss_backward",
-            partial(loss, steps=6): "smooth_l1_loss",
-            partial(loss_backward, steps=4): "smooth_l1_loss_backward huber_loss_backward",
-            partial(loss, steps=5): "huber_loss",
-            partial(loss, steps=8, reduction=3): "binary_cross_entropy",
-            partial(loss_backward, steps=5, weights=3): "binary_cross_entropy_backward",
-            partial(loss, steps=4): "soft_margin_loss",
-            partial(loss_backward, steps=6): "soft_margin_loss_backward",
-            nll: "nll_loss_forward nll_loss2d_forward",
-            nll_backward: "nll_loss_backward nll_loss2d_backward",
-            ctc: "_ctc_loss _cudnn_ctc_loss miopen_ctc_loss _ctc_loss_backward",
-            # Subtract, add, compare and add up for each class.
-            partial(each, flops=4, written=1): "multi_margin_loss multilabel_margin_loss_forward",
-            partial(each, flops=4, of=1): "multi_margin_loss_backward multilabel_margin_loss_backward",
-        },
-        "softmax": {
-            partial(softmax, steps=5, less=2, dim=1): "_softmax",
-            partial(softmax, steps=5, less=1, dim=1): "_log_softmax",
-            partial(softmax, steps=4, less=1, dim=2): "_softmax_backward_data _log_softmax_backward_data",
-            partial(softmax, steps=5, less=2, dim=2): "_masked_softmax",
-            partial(softmax, steps=4, less=1, dim=3): "_masked_softmax_backward",
-        },
-    }
-)
