@@ -7,6 +7,7 @@
 #   make wheels        build the wheels to publish in dist/, for each Python in PYTHONS, with recorders for each torch in TORCHES;
 #                      try them without a compiler, and write their bill of materials
 #   make release       prepare the release VERSION: version, changelog, wheels, source archive, documentation, and all checks of them; publishes nothing
+#   make develop       install what is needed to change the code; edits of Python files then take effect at once, all others after another `make develop`
 #   make web           rebuild the viewer's page after a change in web/
 #   make stress        run all tests with many more repetitions, then fuzzing (takes hours; before a release)
 #   make fuzz          fuzz the native reader for FUZZ_SECONDS (needs clang with libFuzzer)
@@ -48,6 +49,7 @@ PIP   := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -
 content = $(shell find $(1) -type f -not -path '*/__pycache__/*' -not -path '*/viewer/static/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
 REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requirements.py)
 SOURCES      := $(call content,src web/src web/index.html native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
+COMPILED     := $(call content,native/core native/recorder cmake CMakeLists.txt pyproject.toml)
 PACKAGES     := $(call content,web/package.json web/package-lock.json)
 WEB          := $(call content,web/src web/index.html web/vite.config.ts web/package.json web/package-lock.json)
 NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
@@ -56,7 +58,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONWARNINGS PYTHONUNBUFFERED PYTHONDONTWRITEBY
 
 say = @printf '\n==> %s\n' "$(1)"
 
-.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test test-programs pytest stress trackers bench matrix gpu-check format install develop clean
+.PHONY: help demo test lint native-test fuzz docs wheel-test wheels release web web-test test-programs pytest stress trackers bench matrix gpu-check format install develop ready clean
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -111,7 +113,12 @@ $(STAMP)/built-$(SOURCES): $(STAMP)/run-$(REQUIREMENTS) build/page-$(WEB)
 $(STAMP)/install-$(SOURCES): $(STAMP)/built-$(SOURCES)
 	$(call say,Installing kinetoscope)
 	@$(PIP) --no-deps --force-reinstall build/installed/*.whl
-	@rm -f $(STAMP)/install-* && touch $@
+	@rm -f $(STAMP)/install-* $(STAMP)/editable-* && touch $@
+
+$(STAMP)/editable-$(COMPILED): $(STAMP)/dev-$(REQUIREMENTS) | build/page-$(WEB)
+	$(call say,Installing kinetoscope so that edits take effect)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation --no-deps -e .
+	@rm -f $(STAMP)/install-* $(STAMP)/editable-* && touch $@
 
 # Not two installations at once, since both write to .venv. Building does not, so it goes beside one.
 ifdef SIDE_BY_SIDE
@@ -119,7 +126,9 @@ $(STAMP)/install-$(SOURCES): | $(STAMP)/dev-$(REQUIREMENTS)
 endif
 
 install: $(STAMP)/install-$(SOURCES)
-develop: install $(STAMP)/dev-$(REQUIREMENTS)
+develop: $(STAMP)/editable-$(COMPILED)
+# What checks and tests need. After `make develop`, they take its installation.
+ready: $(STAMP)/dev-$(REQUIREMENTS) $(STAMP)/$(if $(wildcard $(STAMP)/editable-*),editable-$(COMPILED),install-$(SOURCES))
 
 # --------------------------------------------------------------------------------------------------------- two commands
 demo: install
@@ -135,7 +144,7 @@ test:
 	@$(AGAIN) --no-print-directory -j3 SIDE_BY_SIDE=yes native-test pytest lint docs wheel-test web-test
 
 # ---------------------------------------------------------------------------------------------------------------- parts
-lint: develop
+lint: ready
 	$(call say,ruff)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -180,7 +189,7 @@ native-test: $(STAMP)/build-$(REQUIREMENTS)
 	done
 
 # Results are in build/fuzz/: inputs with new coverage in found/, failing inputs as crash-*.
-fuzz: develop
+fuzz: ready
 	@command -v clang++ > /dev/null || { \
 	  echo "Fuzzing needs clang++ with libFuzzer: install it (on Debian and Ubuntu: clang libclang-rt-dev)." \
 	       "make native-test runs the same inputs, mutated without coverage guidance." >&2; exit 1; }
@@ -192,7 +201,7 @@ fuzz: develop
 	@cd build/fuzz && ./fuzz_chrome_reader -max_len=3000 -timeout=20 -max_total_time=$(FUZZ_SECONDS) \
 	  found ../../native/tests/corpus
 
-docs: develop
+docs: ready
 	$(call say,Documentation)
 	@$(BIN)/sphinx-build -W -q -b html -d build/docs-doctrees docs build/docs
 	@echo "open build/docs/index.html"
@@ -236,27 +245,27 @@ test-programs:
 
 # The wheel of an isolated build, in a separate environment without torch.
 wheel-test: $(STAMP)/wheel-$(SOURCES)
-$(STAMP)/wheel-$(SOURCES): develop
+$(STAMP)/wheel-$(SOURCES): ready $(STAMP)/built-$(SOURCES)
 	$(call say,Wheel in an environment without torch)
 	@$(BIN)/python tools/check_wheel.py
 	@rm -f $(STAMP)/wheel-* && touch $@
 
-wheels: develop
+wheels: ready
 	$(call say,Wheels)
 	@$(BIN)/python tools/build_wheels.py --torch $(TORCHES) --python $(PYTHONS)
 
 VERSION ?=
-release: develop
+release: ready
 	$(call say,Release $(VERSION))
 	@$(BIN)/python tools/release.py $(VERSION) --torch $(TORCHES) --python $(PYTHONS)
 
-pytest: develop test-programs
+pytest: ready test-programs
 	$(call say,Tests)
 	@# Worksteal keeps the tests of a file on one worker while all workers are busy, so fixtures are set up once.
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Takes hours: property tests run 40 times more examples, and soak and kill tests many more repetitions.
-stress: develop
+stress: ready
 	$(call say,Tests with more repetitions)
 	@KINETOSCOPE_STRESS=1 $(AGAIN) --no-print-directory native-test SANITIZERS="plain address thread"
 	@KINETOSCOPE_STRESS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -o timeout=3600
@@ -265,7 +274,7 @@ stress: develop
 # Trackers are heavy, and trainers behave differently where one is installed. Their environment takes all others from .venv.
 # Not older: without a limit, an installer may settle on releases from years ago.
 TRACKERS := mlflow>=3 tensorboard>=2.20 wandb>=0.30
-trackers: develop
+trackers: ready
 	$(call say,Experiment trackers)
 	@test -x build/trackers/bin/python || $(BIN)/python -m venv build/trackers
 	@$(BIN)/uv pip install -q --python build/trackers/bin/python $(PIP_FLAGS) $(TRACKERS:%='%') \
@@ -273,11 +282,11 @@ trackers: develop
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/trackers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_kinetoscope.pth
 	@build/trackers/bin/python -m pytest -n0 tests/integrations/trackers
 
-bench: develop
+bench: ready
 	$(call say,Benchmarks)
 	@$(BIN)/python -m benchmarks
 
-matrix: develop
+matrix: ready
 	$(call say,Other releases of torch and Python)
 	@$(BIN)/python tools/run_matrix.py $(PAIRS)
 
@@ -287,7 +296,7 @@ DEVICE ?=
 gpu-check:
 	@PYTHONPATH="$(PYTHONPATH)" $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tests.gpu $(OUT) $(if $(DEVICE),--device $(DEVICE))
 
-format: develop
+format: ready
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(NATIVE)

@@ -219,7 +219,11 @@ def test_torch_that_cannot_be_recorded_leaves_a_note(followed, tmp_path, package
         (other / name).mkdir(parents=True)
         (other / name / "__init__.py").write_text(source)
     (other / "kinetoscope" / "_version.py").write_text(module)
-    assert output(followed, "import torch; print('on')", other) == "on\n"
+    # An editable installation of this package would be found before the other environment's.
+    without = (
+        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in type(f).__module__]"
+    )
+    assert output(followed, f"{without}; import torch; print('on')", other) == "on\n"
     (note,) = notes.read_all(str(followed)).values()
     assert problem in note["problem"]
 

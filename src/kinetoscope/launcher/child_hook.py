@@ -12,6 +12,9 @@ import gc
 import os
 import sys
 
+# A part of every Python: importing `importlib.util` would take longer than all of this.
+from _frozen_importlib_external import SourceFileLoader
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -71,9 +74,7 @@ def load(name: str, folder: str = _HERE) -> ModuleType:
         path = os.path.join(folder, f"{name}.py")
         module = type(sys)(alone)
         module.__file__ = path
-        # The class of this file's own loader: importing `importlib.util` would take longer than all of this.
-        code = type(__loader__)(alone, path).get_code(alone)  # type: ignore[name-defined]
-        exec(code, module.__dict__)  # noqa: S102
+        exec(SourceFileLoader(alone, path).get_code(alone), module.__dict__)  # type: ignore[arg-type]  # noqa: S102
         sys.modules[alone] = module
     return sys.modules[alone]
 
