@@ -9,8 +9,9 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, finding_blocks, ranked
+from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, finding_blocks
 from kinetoscope.analyses.loop import Loop, Place
+from kinetoscope.analyses.rule_findings import findings_with_gains
 from kinetoscope.analyses.rules import RULES
 from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
 from kinetoscope.cli import main
@@ -19,6 +20,7 @@ from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.host.units_of_work import Unit
+from kinetoscope.tables.intervals import Intervals
 from kinetoscope.viewer.pages.findings import described
 from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
@@ -450,8 +452,12 @@ def test_what_one_rank_does_is_no_cause_of_what_another_one_does():
     late = straggler_rank.of_job(late_match("rank 3", 3, 20.0, 8), 100)
     matches = [uneven_match(rank, 3e6, 1e6, 10.0, 5) for rank in (3, 4)]
     same, another = (unbalanced_ranks.of_job(match, 100) for match in matches)
-    assert [one.code for one in ranked(late + same)] == ["unbalanced-ranks"]
-    assert [one.code for one in ranked(late + another)] == ["straggler-rank", "unbalanced-ranks"]
+    steps = Intervals.between(0, 100)
+    assert [one.code for one in findings_with_gains(late + same, steps)] == ["unbalanced-ranks"]
+    assert [one.code for one in findings_with_gains(late + another, steps)] == [
+        "straggler-rank",
+        "unbalanced-ranks",
+    ]
 
 
 def test_a_recording_without_steps_is_not_said_to_have_any():

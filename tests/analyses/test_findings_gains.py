@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.findings import examine, ranked, within_steps
+from kinetoscope.analyses.findings import examine
 from kinetoscope.analyses.loop import Loop
-from kinetoscope.analyses.rule_findings import rule_findings
+from kinetoscope.analyses.rule_findings import findings_with_gains, owners, rule_findings
 from kinetoscope.display.sentence import sentence
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.intervals import Intervals
@@ -58,6 +58,10 @@ def finding(code, gain_ns, time=None, rank=-1, **more):
 def test_only_a_cause_in_the_same_time_hides_a_finding():
     earlier, later = Intervals.between(0, 100), Intervals.between(100, 200)
     kernel = finding("dominant-kernel", 100, earlier)
+
+    def ranked(findings):
+        return findings_with_gains(findings, Intervals.between(0, 2_000))
+
     assert ranked([kernel, finding("low-occupancy", 60, earlier)])[0].code == "low-occupancy"
     assert len(ranked([kernel, finding("low-occupancy", 60, earlier)])) == 1
     assert len(ranked([kernel, finding("low-occupancy", 1_000, later)])) == 2
@@ -96,7 +100,7 @@ def test_findings_together_gain_no_more_than_the_time_of_their_rows(given_findin
         finding(f"code-{number}", gain, blocks_of(places))
         for number, (gain, places) in enumerate(given_findings)
     ]
-    gains = {one.code: one.gain_ns for one in within_steps(found, one_step())}
+    gains = {one.finding.code: one.gain_ns for one in owners(found, one_step().moments)}
     step = Intervals.between(0, BLOCKS * BLOCK_NS)
     assert all(0 <= gains[one.code] <= one.gain_ns for one in found)
     assert sum(gains.values()) <= BLOCKS * BLOCK_NS
@@ -107,7 +111,7 @@ def test_findings_together_gain_no_more_than_the_time_of_their_rows(given_findin
 
 def test_the_largest_finding_gains_what_it_finds_where_others_gain_elsewhere():
     found = [finding("code-0", 6_000), finding("code-1", 4_000, Intervals.between(6_000, 10_000))]
-    assert [one.gain_ns for one in within_steps(found, one_step())] == [6_000, 4_000]
+    assert [one.gain_ns for one in owners(found, one_step().moments)] == [6_000, 4_000]
 
 
 def assert_gains_are_bounded(trace):

@@ -1,13 +1,16 @@
 """Findings that come from the account: planted programs and their twins, and what other findings cover."""
 
+from dataclasses import replace
+
 import pytest
 
-from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import examine, headline
 from kinetoscope.analyses.hot_lines import HOT_LINE, hot_lines
 from kinetoscope.analyses.loop import Loop, Place
-from kinetoscope.display.sentence import plain, sentence
+from kinetoscope.analyses.rule_findings import findings_with_gains
+from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState
+from kinetoscope.tables.intervals import Intervals
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -121,10 +124,23 @@ def test_a_wait_that_another_finding_names_is_not_named_again():
 
 def test_without_the_other_finding_it_is():
     loop = Loop(steps(waiting))
-    (one,) = hot_lines(loop, [])
-    assert plain(one.finding).startswith("The loop waits in flush (log.py:9)")
-    covering = Finding("x", sentence(""), "", 50.0, one.gain_ns, Place("log.py", 9, "flush"))
-    assert hot_lines(loop, [covering]) == []
+    (line,) = hot_lines(loop)
+    assert plain(line.finding).startswith("The loop waits in flush (log.py:9)")
+    in_function = replace(line, code="python-bound", place=Place("log.py", 7, "flush"))
+    in_half = replace(in_function, gain_ns=(line.gain_ns + 1) // 2)
+    in_less = replace(in_function, gain_ns=line.gain_ns // 3)
+    in_other_time = replace(in_function, time=Intervals.between(0, MS))
+    in_other_function = replace(line, code="python-bound", place=Place("log.py", 9, "write"))
+    for other, codes in (
+        (in_function, ["python-bound"]),
+        (in_half, ["python-bound"]),
+        (in_less, ["hot-line", "python-bound"]),
+        (in_other_time, ["hot-line", "python-bound"]),
+        (in_other_function, ["hot-line", "python-bound"]),
+    ):
+        findings = findings_with_gains([line, other], loop.moments)
+        assert [finding.code for finding in findings] == codes
+        assert sum(finding.gain_ns for finding in findings) <= loop.whole_ns
 
 
 def test_what_needs_its_time_is_no_finding():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kinetoscope.analyses.account import account_of, accounts
 from kinetoscope.analyses.findings import examine
+from kinetoscope.analyses.hot_lines import HOT_LINE
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.step_difference import step_difference
 from kinetoscope.comparison.measures import run_of
@@ -132,6 +133,14 @@ def test_floor_and_what_is_above_are_the_time_and_gains_no_more(trace):
         assert kind.above_ns == kind.duration_ns - floor_ns - kind.entry_ns["unknown"]
         assert all(0 <= row["needed_ns"] <= row["time_ns"] for row in rows)
     assert sum(finding.gain_ns or 0 for finding in report.findings) <= max(report.whole_ns, 0)
+    of_lines = [finding.gain_ns for finding in report.findings if finding.code == HOT_LINE.code]
+    process = Loop(trace).process
+    above_ns = [
+        int((one.duration_ns - one.floor_ns)[one.counted].sum())
+        for one in accounts(trace)
+        if one.window.activity.owner.process == process
+    ]
+    assert sum(of_lines) <= sum(above_ns)
 
 
 @given(st.one_of(training(), training(), any_traces()))

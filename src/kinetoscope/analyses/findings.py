@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.account import account_of, accounts
-from kinetoscope.analyses.hot_lines import HOT_LINE, hot_lines
-from kinetoscope.analyses.rule_findings import ranked, rule_findings, tried
+from kinetoscope.analyses.account import account_of
+from kinetoscope.analyses.hot_lines import hot_lines
+from kinetoscope.analyses.rule_findings import findings_with_gains, rule_findings, tried
 from kinetoscope.analyses.waterfall import (
     as_mapping,
     floor_sentence,
@@ -23,23 +23,18 @@ from kinetoscope.analyses.waterfall import (
 from kinetoscope.display import blocks
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
-from kinetoscope.ledger.ledger import ledger_of_process
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
 from kinetoscope.tables.host.units_of_work import Unit
-from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow
 
     from kinetoscope.analyses.account import Account
     from kinetoscope.analyses.finding import CannotTell, Finding
-    from kinetoscope.analyses.loop import Loop
     from kinetoscope.display.blocks import Block
     from kinetoscope.model.trace_data import TraceData
 
@@ -106,8 +101,6 @@ class Report:
 
 # Less than this share of step time is a note.
 _WARNING_PERCENT = 5.0
-# Sums of parts of nanoseconds are exact to so much.
-_ROUNDING_NS = 1e-3
 # JSON for programs stays short: that many rows of spans of each finding.
 _MOST_SPANS = 5
 
@@ -125,53 +118,11 @@ def examine(trace: TraceData) -> Report:
     by_rules = rule_findings(trace)
     loop, found = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
-        found = ranked([*found, *(tried(hot_lines, loop, found) or ())])
-        found = within_steps(found, loop)
+        found = findings_with_gains([*found, *(tried(hot_lines, loop) or ())], loop.moments)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None
     return Report(found, by_rules.unknown, loop.unit, len(loop.work), loop.whole_ns, process, account)
-
-
-def within_steps(found: Sequence[Finding], loop: Loop) -> tuple[Finding, ...]:
-    """Findings whose gains add up to no more than there is: each gains what earlier ones leave of the time of its rows.
-
-    What comes from the account gains time above the floor, and no more. One that does not say when its rows run takes first the time that no other speaks of.
-    """
-    steps = Intervals.of(loop.start_ns, loop.end_ns)
-    # Requests overlap: of their time, only the sum counts.
-    times = [None if one.time is None or loop.unit is Unit.REQUEST else one.time & steps for one in found]
-    sets = [steps, *(one for one in times if one is not None)]
-    edges = np.unique(np.concatenate([edge for one in sets for edge in (one.start_ns, one.end_ns)]))
-    left = steps.within(edges[:-1], edges[1:]).astype(np.float64)
-    if loop.unit is Unit.REQUEST:
-        left = np.array([loop.whole_ns], dtype=np.float64)
-    everywhere = np.ones(len(left), dtype=bool)
-    inside = [everywhere if one is None else one.within(edges[:-1], edges[1:]) > 0 for one in times]
-    of_none = ~np.any(
-        [mask for mask, time in zip(inside, times, strict=True) if time is not None] or [~everywhere], axis=0
-    )
-    left_above_ns, bounded = _above_floor_ns(loop), []
-    for one, mask in zip(found, inside, strict=True):
-        if one.gain_ns is None:
-            bounded.append(one)
-            continue
-        most_ns = left_above_ns if one.code == HOT_LINE.code else one.gain_ns
-        gain_ns = rest_ns = min(one.gain_ns, int(left[mask].sum() + _ROUNDING_NS), most_ns)
-        for pieces in (mask & of_none, mask):
-            taken_ns = min(float(rest_ns), left[pieces].sum())
-            left[pieces] *= 1.0 - taken_ns / max(left[pieces].sum(), 1.0)
-            rest_ns -= taken_ns
-        left_above_ns -= gain_ns if one.code == HOT_LINE.code else 0
-        bounded.append(replace(one, gain_ns=gain_ns))
-    return tuple(sorted(bounded, key=lambda one: -(one.gain_ns or 0)))
-
-
-def _above_floor_ns(loop: Loop) -> int:
-    """What of the step time the trace by itself shows to be above the floor, that of operators of which it is not known what they need included."""
-    account = ledger_of_process(accounts(loop.trace), loop.process)
-    floor_ns = 0 if account is None else int(account.floor_ns[account.counted].sum())
-    return max(loop.whole_ns - floor_ns, 0)
 
 
 def findings(trace: TraceData) -> pyarrow.Table:

@@ -11,8 +11,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import accounts
-from kinetoscope.analyses.finding import Finding
-from kinetoscope.analyses.loop import Loop, Place, usual_kinds, usual_totals
+from kinetoscope.analyses.loop import Place, usual_kinds, usual_totals
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
@@ -20,17 +19,18 @@ from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, tra
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of_process, wait_of
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry
-from kinetoscope.tables.stacks import stack_depths
+from kinetoscope.tables.stacks import span_stacks, stack_depths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
+
+    from kinetoscope.analyses.finding import Finding
+    from kinetoscope.analyses.loop import Loop
+    from kinetoscope.ledger.ledger import Cells
+    from kinetoscope.tables.intervals import Intervals
 
     Rows = NDArray[np.int64]
 
-COVERED = 0.5
-"""A line is covered if other findings say of that line how to gain so much of it."""
 HOT_LINE = Rule(
     "hot-line",
     "{what}: {share} of {time} above what it needs",
@@ -57,29 +57,11 @@ _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
 _CHANGEABLE = (*(cause for cause in Cause if cause.advice), Cause.BLOCKED, Cause.LENGTH)
 
 
-def hot_lines(loop: Loop, found: Sequence[Finding]) -> list[Finding]:
-    """Find what takes much time above the floor of the step, one finding for each cause.
-
-    Args:
-        loop: The training loop.
-        found: What the rules found.
-    """
+def hot_lines(loop: Loop) -> list[Finding]:
+    """Find what takes much time above the floor of the step, one finding for each cause."""
     account = ledger_of_process(accounts(loop.trace), loop.process)
-    by_cause = [] if account is None else [(cause, _finding(loop, account, cause)) for cause in _CHANGEABLE]
-    return [one for cause, one in by_cause if one is not None and not _is_covered(one, cause, found)]
-
-
-def _is_covered(one: Finding, cause: Cause, found: Sequence[Finding]) -> bool:
-    """Whether other findings are about the same line and most of the gain; of a wait, also one about its function."""
-    gain_ns = 0
-    for other in found:
-        if not one.place or (other.place.file, other.place.function) != (one.place.file, one.place.function):
-            continue
-        is_same_line = other.place.line <= one.place.line <= max(other.place.until, other.place.line)
-        # Python between operators is other time than that of operators.
-        if cause == Cause.BLOCKED or (is_same_line and other.code != "python-bound"):
-            gain_ns += other.gain_ns or 0
-    return gain_ns >= COVERED * (one.gain_ns or 0)
+    findings = [] if account is None else [_finding(loop, account, cause) for cause in _CHANGEABLE]
+    return [finding for finding in findings if finding is not None]
 
 
 def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None:
@@ -92,8 +74,8 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     )
     if cause == Cause.UNCHANGED and _is_everything(account, rows):
         return None
-    gain_ns = _usual_ns(account, rows)
-    if loop.share(gain_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
+    usual_ns = _usual_ns(account, rows)
+    if loop.share(usual_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
     place, mine = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
     if cause == Cause.BLOCKED and not place:
@@ -102,8 +84,28 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     spans = spans[spans >= 0]
     what, words, advice = _words(loop, account, cause, str(place), rows, mine)
     text, module = HOT_LINE.text.replace("{what}", what), loop.module_of(int(spans[0]) if len(spans) else -1)
-    match = Match(spans, gain_ns, words, place=place, module=module, spans=spans, text=text, advice=advice)
+    match = Match(
+        spans, usual_ns, words, place=place, module=module, spans=spans, text=text, advice=advice,
+        gain_ns=min(usual_ns, int(cells.time_ns[rows].sum())), time=_when(loop, cells, rows),
+    )  # fmt: skip
     return HOT_LINE.finding(loop, match)
+
+
+def _when(loop: Loop, cells: Cells, rows: Rows) -> Intervals | None:
+    """When some cells were spent: while their operators ran, or Python between operators; None of requests, which overlap."""
+    if loop.unit.overlaps:
+        return None
+    spans, operators = loop.trace.columns("spans"), rows[cells.span[rows] >= 0]
+    ran = np.flatnonzero(np.isin(spans["name"], cells.name[operators]))
+    ran = ran[loop.in_steps(ran)]
+    keys = zip(
+        (spans["name"][ran], span_stacks(loop.trace)[ran], spans["module"][ran]),
+        (cells.name[operators], cells.stack[operators], cells.module[operators]),
+        strict=True,
+    )
+    group, _ = _core.group([np.concatenate(pair).astype(np.int32) for pair in keys])
+    ran = ran[np.isin(group[: len(ran)], group[len(ran) :])]
+    return loop.when(ran) | loop.python if len(operators) < len(rows) else loop.when(ran)
 
 
 def _is_everything(account: ProcessLedger, rows: Rows) -> bool:

@@ -165,6 +165,12 @@ class Loop:
         self._places = {-1: Place()}
 
     @property
+    def moments(self) -> Intervals:
+        """The time that findings divide among them: that of its steps, or as long as all requests, of whose moments several may be one."""
+        overlap = self.unit.overlaps
+        return Intervals.between(0, self.whole_ns) if overlap else Intervals.of(self.start_ns, self.end_ns)
+
+    @property
     def step_count(self) -> int:
         """How many steps count; 0 where the trace has none."""
         return len(self.work) if self.unit is Unit.STEP else 0

@@ -1,10 +1,12 @@
-"""What the rules say of a trace, each tried by itself."""
+"""What the rules say of a trace, each tried by itself, and which finding owns which time of the steps."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
@@ -15,9 +17,15 @@ from kinetoscope.tables.host.units_of_work import Unit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from kinetoscope.model.trace_data import TraceData
+    from kinetoscope.tables.intervals import Intervals
 
 Said = TypeVar("Said")
+
+# Sums of parts of nanoseconds are exact to so much.
+_ROUNDING_NS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class RuleFindings:
 
     Attributes:
         loop: Its training loop, or its requests.
-        found: What was found, ranked.
+        found: What was found, without what other findings explain, the largest gain first.
         unknown: Rules that need what was not recorded.
     """
 
@@ -41,15 +49,18 @@ def rule_findings(trace: TraceData) -> RuleFindings:
     loop = Loop(trace)
     rules = [rule for rule in RULES.values() if loop.unit is Unit.REQUEST or not rule.of_requests]
     results = [one for rule in (rules if loop.whole_ns > 0 else ()) for one in tried(rule, loop) or ()]
-    found = ranked([_with_time(loop, one) for one in results if isinstance(one, Finding)])
-    return RuleFindings(loop, found, tuple(one for one in results if isinstance(one, CannotTell)))
+    findings = [_with_time(loop, one) for one in results if isinstance(one, Finding)]
+    causes = tuple(owned.finding for owned in owners(findings, loop.moments))
+    return RuleFindings(loop, causes, tuple(one for one in results if isinstance(one, CannotTell)))
 
 
-def _with_time(loop: Loop, one: Finding) -> Finding:
-    """A finding with the time of what it leaves out, and of the Python around that, where the rule does not say when its rows run."""
-    if one.time is not None or one.not_needed is None or loop.unit is Unit.REQUEST:
-        return one
-    return replace(one, time=loop.when(one.not_needed.rows) | loop.python)
+def _with_time(loop: Loop, finding: Finding) -> Finding:
+    """A finding with the time of what it leaves out, and of the Python around that, where the rule does not say when its rows run; without any of requests, which overlap."""
+    if loop.unit is Unit.REQUEST:
+        return replace(finding, time=None)
+    if finding.time is not None or finding.not_needed is None:
+        return finding
+    return replace(finding, time=loop.when(finding.not_needed.rows) | loop.python)
 
 
 def tried(rule: Callable[..., Said], *of: Any) -> Said | None:
@@ -65,27 +76,94 @@ def tried(rule: Callable[..., Said], *of: Any) -> Said | None:
         return None
 
 
-def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings of which no others name the cause, the largest possible gain first."""
-    causes = _causes_only(list(found))
-    return tuple(sorted(causes, key=lambda one: (-(one.gain_ns or 0), -one.share_percent, one.code)))
+class RowOwner(NamedTuple):
+    """A finding, and how much of the time of its rows is its own.
+
+    Attributes:
+        finding: What was found, with the gain that its rule says.
+        gain_ns: What it gains in rows that no other finding owns; None where its rule cannot say.
+    """
+
+    finding: Finding
+    gain_ns: int | None
 
 
-def _causes_only(found: list[Finding]) -> list[Finding]:
-    """Leave out findings of which others name the cause, so that nothing is said twice: those gain half of it in the time of its own rows."""
+def findings_with_gains(findings: Sequence[Finding], moments: Intervals) -> tuple[Finding, ...]:
+    """Findings of which no others name the cause, with what each gains in rows of its own, the largest gain first."""
+    gained = [replace(finding, gain_ns=gain_ns) for finding, gain_ns in owners(findings, moments)]
+    return tuple(sorted(gained, key=_rank))
 
-    def is_explained(one: Finding) -> bool:
-        gains: dict[str, int] = {}
-        for other in found:
-            explains = RULES[other.code].explains if other.code in RULES else ()
-            if one.code in explains and (one.rank == other.rank or -1 in (one.rank, other.rank)):
-                gain_ns = other.gain_ns or 0
-                if one.time is not None and other.time is not None:
-                    shared = one.time & other.time
-                    if len(shared) == 0:
-                        continue
-                    gain_ns = min(gain_ns, shared.total_ns)
-                gains[other.code] = max(gains.get(other.code, 0), gain_ns)
-        return bool(gains) and 2 * sum(gains.values()) >= (one.gain_ns or 0)
 
-    return [one for one in found if not is_explained(one)]
+def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
+    """Divide the time of steps among findings: each row of it has one owner, so that gains add up to no more than there is.
+
+    Rows are the stretches between the edges of what findings are about. Causes come before what they explain, then the largest gain. A finding owns rows up to its
+    gain: first those that no other one speaks of. One of whose rows its causes own half of its gain says nothing new, and is left out.
+
+    Args:
+        findings: What rules and the account say.
+        moments: The time that they divide.
+    """
+    ordered = _causes_first(findings)
+    times = [None if finding.time is None else finding.time & moments for finding in ordered]
+    sets = [moments, *(time for time in times if time is not None)]
+    edges = np.unique(np.concatenate([edge for one in sets for edge in (one.start_ns, one.end_ns)]))
+    row_ns = moments.within(edges[:-1], edges[1:]).astype(np.float64)
+    has_rows = [
+        np.ones(len(row_ns), bool) if time is None else time.within(edges[:-1], edges[1:]) > 0
+        for time in times
+    ]
+    is_free = ~np.any(
+        [rows for rows, time in zip(has_rows, times, strict=True) if time] or [row_ns < 0], axis=0
+    )
+    left_ns, owned_ns = row_ns.copy(), list[NDArray[np.float64]]()
+    explained_by, result = list[set[int]](), list[RowOwner]()
+    for place, (finding, time, rows) in enumerate(zip(ordered, times, has_rows, strict=True)):
+        causes = {
+            cause
+            for cause in range(place)
+            if _explains(ordered[cause], finding)
+            and (time is None or times[cause] is None or (rows & has_rows[cause]).any())
+        }
+        explained_by.append(causes.union(*(explained_by[cause] for cause in causes)))
+        # What may be any time of the steps may be that of the rows.
+        of_causes_ns = sum(
+            owned_ns[cause][rows if times[cause] is not None else slice(None)].sum()
+            for cause in explained_by[place]
+        )
+        gain_ns = min(finding.gain_ns or 0, row_ns[rows].sum())
+        owned_ns.append(np.zeros(len(row_ns)))
+        if causes and 2 * of_causes_ns >= gain_ns:
+            continue
+        gain_ns = int(min(gain_ns, left_ns[rows].sum() + _ROUNDING_NS))
+        for pieces in (rows & is_free, rows):
+            missing_ns = gain_ns - owned_ns[place].sum()
+            taken_ns = left_ns[pieces] * min(1.0, missing_ns / max(left_ns[pieces].sum(), 1.0))
+            owned_ns[place][pieces] += taken_ns
+            left_ns[pieces] -= taken_ns
+        result.append(RowOwner(finding, None if finding.gain_ns is None else gain_ns))
+    return sorted(result, key=lambda owner: _rank(owner.finding))
+
+
+def _rank(finding: Finding) -> tuple[float, float, str]:
+    """What orders findings: the largest gain first."""
+    return -(finding.gain_ns or 0), -finding.share_percent, finding.code
+
+
+def _causes_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings in order of their gains, each behind those that explain it."""
+    left, ordered = sorted(findings, key=_rank), list[Finding]()
+    while left:
+        free = (one for one in left if not any(_explains(other, one) for other in left if other is not one))
+        ordered.append(next(free, left[0]))
+        left = [one for one in left if one is not ordered[-1]]
+    return ordered
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    """Whether one finding, where it is in the same time, is the cause of another one: by its rule, or of a line of the account by the function that both are about."""
+    if finding.code in RULES:
+        is_cause = cause.code in RULES and finding.code in RULES[cause.code].explains
+        return is_cause and (finding.rank == cause.rank or -1 in (finding.rank, cause.rank))
+    here, there = finding.place, cause.place
+    return bool(here) and cause.code in RULES and (here.file, here.function) == (there.file, there.function)

@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.analyses.findings import MOST_FINDINGS, Report
 from kinetoscope.analyses.lateness import LEAST_LATE_PERCENT
 from kinetoscope.analyses.rule import Match, Rule
-from kinetoscope.analyses.rule_findings import ranked
+from kinetoscope.analyses.rule_findings import findings_with_gains
 from kinetoscope.analyses.rules.communication import exposed_communication as exposed_rule
 from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
 from kinetoscope.model import units
@@ -17,6 +17,7 @@ from kinetoscope.summaries.communication import exposed_communication, links
 from kinetoscope.summaries.lateness import late_hosts, stragglers
 from kinetoscope.summaries.replay import gain_without, without_lateness
 from kinetoscope.tables.host.units_of_work import Unit
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from kinetoscope.summaries.sections import Sections
@@ -68,7 +69,10 @@ def examine_job(sections: Sections) -> Report:
         (SLOW_LINK, _slow_link(sections, whole_ns)),
         (exposed_rule, _exposed(sections, step_ns, count)),
     )
-    findings = ranked([finding for rule, match in matches for finding in rule.of_job(match, whole_ns)])
+    findings = findings_with_gains(
+        [finding for rule, match in matches for finding in rule.of_job(match, whole_ns)],
+        Intervals.between(0, whole_ns),
+    )
     return Report(findings[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns)
 
 
