@@ -116,8 +116,10 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     is_free = ~np.any(
         [rows for rows, time in zip(has_rows, times, strict=True) if time] or [row_ns < 0], axis=0
     )
-    left_ns, owned_ns = row_ns.copy(), list[NDArray[np.float64]]()
-    explained_by, result = list[set[int]](), list[RowOwner]()
+    left_ns = row_ns.copy()
+    owned_ns: list[NDArray[np.float64]] = []
+    explained_by: list[set[int]] = []
+    result: list[RowOwner] = []
     for place, (finding, time, rows) in enumerate(zip(ordered, times, has_rows, strict=True)):
         causes = {
             cause
