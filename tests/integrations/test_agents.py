@@ -157,18 +157,14 @@ def test_nothing_outside_the_folders_is_read(folder, path):
     assert "outside the folders" in str(refused.value) or "example.com" in path
 
 
-@pytest.mark.parametrize("member", ["spans.parquet", "manifest.json", "", "new.parquet"])
+@pytest.mark.parametrize("member", ["stored.ktrace", "spans.parquet", "new.parquet"])
 def test_no_member_of_a_folder_of_tables_leads_outside(folder, member):
     outside = folder.parent / "private.tables"
     for path in (folder / "run.tables", outside):
         training_trace().build().save(path)
-    stored = folder / "run.tables" / "stored"
-    if member:
-        (stored / member).unlink(missing_ok=True)
-    else:
-        stored.rename(folder.parent / "stored")
-    (stored / member).symlink_to(outside / "stored" / member)
-    with pytest.raises(ArgumentError, match=f"run.tables/stored.*{member} is outside the folders"):
+    (folder / "run.tables" / member).unlink(missing_ok=True)
+    (folder / "run.tables" / member).symlink_to(outside / member)
+    with pytest.raises(ArgumentError, match=f"run.tables/{member} is outside the folders"):
         TraceAnswers([folder]).open("run.tables")
 
 

@@ -182,13 +182,20 @@ def _open_file(
 def _open_folder(folder: Path, limits: _Limits, progress: Progress | None) -> Trace:
     """Open a folder: of an incident, of tables, or with traces."""
     from kinetoscope.storage.incident_files import incident_recordings
-    from kinetoscope.storage.table_files import read_tables
+    from kinetoscope.storage.table_files import STORED_FILE
 
     if ranks := incident_recordings(folder):
         return _open_incident(ranks)
+    if (folder / STORED_FILE).is_file():
+        trace = _open_file(folder / STORED_FILE, limits, progress)
+        trace.path = folder
+        return trace
     files = [file for file in sorted(folder.iterdir()) if _TRACE_FILE.search(file.name) and file.is_file()]
-    if not files or (folder / "stored").exists():
-        return Trace.of(read_tables(folder))
+    if not files:
+        raise FormatError(
+            f"{folder}: a folder, but not a trace: it has no files of traces, and no {STORED_FILE}, which save() writes into folders whose "
+            "names end in .tables"
+        )
     return _of_one_job(
         str(folder),
         [(file.name, partial(_open_file, file, limits, progress)) for file in files[:_MOST_FILES]],
