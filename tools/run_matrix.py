@@ -54,7 +54,7 @@ TESTS = (
 )
 PACKAGES = (
     "click", "duckdb", "fsspec", "hypothesis", "numpy", "nvidia-ml-py", "pandas", "polars", "psutil", "pyarrow", "pytest",
-    "pytest-timeout", "pytest-xdist", "rich", "setuptools", "starlette", "uvicorn",
+    "pytest-timeout", "pytest-xdist", "rich", "setuptools",
 )  # fmt: skip
 BUILD = ("cmake", "nanobind", "ninja", "scikit-build-core")
 REFUSED = "recording needs torch"

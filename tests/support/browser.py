@@ -42,13 +42,8 @@ def what_is_missing() -> str | None:
     """What has to be installed before a page can be tested, as one line; None where it is all there."""
     if browser_path() is None:
         return "needs Chromium; to enable: apt-get install chromium"
-    for package, install in (
-        ("playwright", "playwright"),
-        ("starlette", "starlette"),
-        ("uvicorn", "uvicorn"),
-    ):
-        if importlib.util.find_spec(package) is None:
-            return f'needs {package}; to enable: pip install "{install}"'
+    if importlib.util.find_spec("playwright") is None:
+        return 'needs playwright; to enable: pip install "playwright"'
     return None
 
 

@@ -32,7 +32,7 @@ from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepP
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
 from kinetoscope.flight.deaths import keep_deaths, keep_rings
-from kinetoscope.flight.debug_server import DebugServerHandlers
+from kinetoscope.flight.debug_server import register_handlers
 from kinetoscope.flight.incident_calls import IncidentCalls
 from kinetoscope.flight.incidents import Incidents, rank_name
 from kinetoscope.flight.jobs import Attempt, list_folder, sweep
@@ -1076,7 +1076,7 @@ def leave_on(
         recorder.start()
         recorder.follow_optimizers()
         _CURRENT = recorder
-        _DEBUG_SERVER.wait()
+        register_handlers(current_recorder)
     return recorder
 
 
@@ -1087,4 +1087,3 @@ def current_recorder() -> FlightRecorder | None:
 
 # The last one that was started in this process.
 _CURRENT: FlightRecorder | None = None
-_DEBUG_SERVER = DebugServerHandlers(current_recorder)

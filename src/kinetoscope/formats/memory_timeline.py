@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import tempfile
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import open_packed
 from kinetoscope.tables.memory.categories import judged_blocks
 from kinetoscope.tables.memory.timeline import (
     INCREMENT_VERSION,
@@ -111,13 +110,8 @@ def write_empty_timeline(path: str | os.PathLike[str]) -> None:
 
 def _write(target: Path, pieces: Iterable[str]) -> None:
     """Write texts one after the other, compressed if the file's suffix says so."""
-    encoded = (piece.encode("utf-8", "backslashreplace") for piece in pieces)
-    with open_atomically(target) as file:
-        if target.name.lower().endswith(".gz"):
-            with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-                packed.writelines(encoded)
-        else:
-            file.writelines(encoded)
+    with open_packed(target) as file:
+        file.writelines(piece.encode("utf-8", "backslashreplace") for piece in pieces)
 
 
 def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]:

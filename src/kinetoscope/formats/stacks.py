@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,12 +14,12 @@ from kinetoscope.model.arrow import number_array
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.rows import StackRow
-from kinetoscope.storage.atomic_write import file_path, open_atomically
+from kinetoscope.storage.atomic_write import file_path, open_atomically, open_packed
 from kinetoscope.tables.host.lines import stack_sums
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pyarrow
@@ -95,7 +93,6 @@ def _safe(frame: str) -> str:
 
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_GZIP_LEVEL = 5
 _EVENTS_AT_ONCE = 1 << 20
 
 
@@ -109,21 +106,11 @@ def write_speedscope(trace: TraceData, path: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with _destination(path) as file:
+    with open_packed(path) as file:
         _write(trace, file, path.name)
 
 
-@contextmanager
-def _destination(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    with open_atomically(path) as file:
-        if path.name.lower().endswith(".gz"):
-            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-                yield packed
-        else:
-            yield file
-
-
-def _write(trace: TraceData, file: IO[bytes] | gzip.GzipFile, name: str) -> None:
+def _write(trace: TraceData, file: IO[bytes], name: str) -> None:
     spans, strings = trace.columns("spans"), trace.strings
     used = np.zeros(len(strings), dtype=bool)
     used[spans["name"]] = True
@@ -206,7 +193,7 @@ def _title(trace: TraceData, thread: int, stream: int) -> str:
 
 def _write_evented(
     trace: TraceData,
-    file: IO[bytes] | gzip.GzipFile,
+    file: IO[bytes],
     title: str,
     rows: Rows,
     nesting: Nesting,

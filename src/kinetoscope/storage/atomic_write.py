@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 from kinetoscope._errors import ArgumentError
 
@@ -193,6 +193,24 @@ def file_path(path: Any) -> Path:
 _GZIP_LEVEL = 5
 
 
+@contextmanager
+def open_packed(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file as `open_atomically` does; what is written is compressed if its name ends in `.gz` or `.zst`."""
+    name = path.name.lower()
+    with open_atomically(path) as file:
+        if name.endswith(".gz"):
+            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        elif name.endswith(".zst"):
+            # Imported here because the import is slow and other suffixes do not need it.
+            import pyarrow as pa
+
+            with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as stream:
+                yield stream
+        else:
+            yield file
+
+
 class BlockWriter(Protocol):
     """The interface that the native writers share."""
 
@@ -217,16 +235,8 @@ def write_blocks(writer: BlockWriter, path: str | os.PathLike[str]) -> None:
         OSError: The file cannot be written; no partial file remains.
     """
     path = Path(path)
-    with open_atomically(path) as file:
-        if path.name.endswith(".gz"):
-            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-                packed.writelines(writer)
-        elif path.name.endswith(".zst"):
-            # Imported here because the import is slow and other suffixes do not need it.
-            import pyarrow as pa
-
-            with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as stream:
-                for block in writer:
-                    stream.write(block)
+    with open_packed(path) as file:
+        if path.name.lower().endswith((".gz", ".zst")):
+            file.writelines(writer)
         else:
             writer.write_to(file.fileno())

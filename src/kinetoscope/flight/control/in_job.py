@@ -40,14 +40,24 @@ _CREDENTIALS = struct.Struct("3i")
 class Controllable(Protocol):
     """What is asked of the recorder, on the thread that answers."""
 
-    def capture(self, steps: int, then: Callable[[Path, str], object] | None) -> Path | str:
+    def capture(self, steps: int = ..., then: Callable[[Path, str], object] | None = ...) -> Path | str:
         """Record each of the next steps, then call `then` with the recording and what failed; returns why not, if so."""
+
+    def snapshot(self, reason: str = ...) -> Path | None:
+        """Copy the ring."""
 
     def cancel_capture(self) -> None:
         """End the capture that is running, without a recording."""
 
     def facts(self) -> dict[str, Any]:
         """What only the program knows of its state, as JSON values."""
+
+
+def steps_problem(steps: Any) -> str:
+    """What is wrong with a number of steps to capture; empty if nothing is."""
+    if type(steps) is int and 1 <= steps <= MOST_STEPS:
+        return ""
+    return f"steps={steps!r}: need a whole number from 1 to {MOST_STEPS:,}"[:200]
 
 
 class Control:
@@ -187,8 +197,8 @@ class Control:
         return {"error": f"do={do!r} is not one of 'status', 'stacks', 'capture'"[:200]}
 
     def _capture(self, steps: Any, client: _Client) -> dict[str, Any] | None:
-        if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
-            return {"error": f"steps={steps!r}: need a whole number from 1 to {MOST_STEPS:,}"[:200]}
+        if problem := steps_problem(steps):
+            return {"error": problem}
 
         def then(path: Path, problem: str) -> None:
             client.captures = False

@@ -6,11 +6,11 @@ The address contains a secret token. A request is accepted only if its `Host` is
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import hmac
 import html
+import io
 import json
 import os
 import re
@@ -23,10 +23,14 @@ import threading
 import traceback
 import webbrowser
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import parse_qsl, unquote
 
-from kinetoscope._errors import ArgumentError, KinetoscopeError, MissingDependencyError, StateError
+from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
 from kinetoscope.model import units
 from kinetoscope.storage.cache import cache_directory
 from kinetoscope.trace import open as open_any
@@ -35,13 +39,8 @@ from kinetoscope.viewer.server.report import answer_with_report
 from kinetoscope.viewer.server.routes import INERT, Response, respond
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import IO
-
-    from starlette.requests import Request
-    from starlette.responses import Response as StarletteResponse
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from kinetoscope.summaries.job import Job
     from kinetoscope.trace import Trace
@@ -70,7 +69,7 @@ class Viewer:
         self._dropped: list[Path] = []
         # First what may fail quickly: loading may take long.
         self._server = Server(
-            lambda: [one.offer for one in self._given],
+            lambda: [source.offer for source in self._given],
             port,
             self._look_again,
             lasting_token(traces),
@@ -90,7 +89,7 @@ class Viewer:
     @property
     def problems(self) -> list[str]:
         """The problems of the traces that could not be loaded."""
-        return [one.offer.problem for one in self._given if one.offer.problem is not None]
+        return [source.offer.problem for source in self._given if source.offer.problem is not None]
 
     def wait(self) -> None:
         """Wait for Ctrl-C, and then stop the server."""
@@ -105,8 +104,8 @@ class Viewer:
         """Stop the server and close the files; traces that were passed in stay open. A second call does nothing."""
         self._server.stop()
         self._thread.join()
-        for one in self._given:
-            one.close()
+        for source in self._given:
+            source.close()
         self._given = []
         for folder in self._dropped:
             shutil.rmtree(folder, ignore_errors=True)
@@ -119,16 +118,16 @@ class Viewer:
 
     def _opened(self, path: str) -> int:
         """Show a trace of a job; return its number, which is the existing one if the trace is open already."""
-        for number, one in enumerate(self._given):
-            if one.path == path:
+        for number, source in enumerate(self._given):
+            if source.path == path:
                 return number
         self._given += open_traces.given([path], self._open_trace)
         return len(self._given) - 1
 
     def _look_again(self) -> None:
         """Reload files that have changed."""
-        for one in self._given:
-            one.look_again()
+        for source in self._given:
+            source.look_again()
 
     def __enter__(self) -> Self:
         """Return the viewer itself."""
@@ -148,7 +147,7 @@ class Viewer:
         """A link, in notebooks."""
         if not self._given:
             return "<p>Viewer (closed)</p>"
-        names = html.escape(", ".join(one.offer.name for one in self._given))
+        names = html.escape(", ".join(source.offer.name for source in self._given))
         return f'<p>Kinetoscope: <a href="{self.address}" target="_blank">look at {names}</a></p>'
 
 
@@ -176,7 +175,6 @@ def view(
     Raises:
         ArgumentError: There is no trace, or one of the arguments is not a trace.
         FormatError: None of the files contains a trace.
-        MissingDependencyError: Starlette or uvicorn is not installed.
         OSError: None of the files can be read.
         StateError: The port is taken.
     """
@@ -225,8 +223,9 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     **INERT,
 }
-# How long the server waits for running responses when it is stopped.
-_PATIENCE_S = 2
+# How long the server waits for running responses when it is stopped, and how often it looks whether it is.
+_PATIENCE_S, _LOOK_S = 2.0, 0.1
+_TEXT = "text/plain; charset=utf-8"
 _QUEUE = 128
 _BLOCK_BYTES = 1 << 20
 # A connection is closed if it has not sent a complete request after this time.
@@ -234,7 +233,7 @@ REQUEST_S = 10.0
 _TCP_SOCKETS = Path("/proc/net/tcp")
 
 
-class Server:
+class Server(ThreadingHTTPServer):
     """Serves traces to a browser on this machine.
 
     Attributes:
@@ -243,6 +242,10 @@ class Server:
         browser_address: A URL for the command line of a browser, which every user of the machine can read: it contains a ticket
             that works once, and redirects to `address`.
     """
+
+    daemon_threads = True
+    request_queue_size = _QUEUE
+    allow_reuse_port = False
 
     def __init__(
         self,
@@ -265,56 +268,161 @@ class Server:
 
         Raises:
             ArgumentError: There is no such port.
-            MissingDependencyError: Starlette or uvicorn is not installed.
             StateError: The port is taken.
         """
-        try:
-            import starlette
-            import uvicorn
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"the viewer's server needs {error.name}: install it with `pip install {error.name}`; "
-                "`kinetoscope report` writes the same pages to a file without it"
-            ) from error
-        del starlette
-        self._token, ticket = token or secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        self._socket = _listening(port)
-        self.port: int = self._socket.getsockname()[1]
-        self.address = f"http://{LOOPBACK}:{self.port}/{self._token}/"
+        self.answer = answering(traces, look_again, opened)
+        self.uploads = uploads
+        self.token, ticket = token or secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self.ticket = Ticket(ticket)
+        # The open connections, and what tells of their end.
+        self.connections: set[socket.socket] = set()
+        self.connections_changed = threading.Condition()
+        self._listen(port)
+        self.port: int = self.socket.getsockname()[1]
+        self.address = f"http://{LOOPBACK}:{self.port}/{self.token}/"
         self.browser_address = f"http://{LOOPBACK}:{self.port}/open/{ticket}"
-        self._uvicorn = uvicorn.Server(
-            uvicorn.Config(
-                application(
-                    answering(traces, look_again, opened),
-                    self._token,
-                    self.port,
-                    Ticket(ticket),
-                    uploads,
-                ),
-                log_level="error",
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                http=_protocol(),
-                ws="none",
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                timeout_graceful_shutdown=_PATIENCE_S,
-            )
+
+    def _listen(self, port: int | None) -> None:
+        """Listen on the port, or on the first free one."""
+        if port is not None and not 0 <= port <= 65535:
+            raise ArgumentError(f"port {port}: a port is a number from 0 to 65535")
+        candidates = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else (port,)
+        for candidate in candidates:
+            try:
+                super().__init__((LOOPBACK, candidate), _Connection)
+            except PermissionError as error:
+                raise StateError(
+                    f"port {candidate} needs rights that this user does not have: choose one above 1023"
+                ) from error
+            except OSError:
+                continue
+            return
+        raise StateError(
+            f"port {port} is in use: choose another one, or leave it out to use a free one"
+            if port is not None
+            else f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} is free: choose one with port="
         )
+
+    def server_bind(self) -> None:
+        """Bind without a look-up of the host's name, which may take long."""
+        TCPServer.server_bind(self)
 
     def run(self) -> None:
         """Serve until `stop` is called."""
-        self._uvicorn.run(sockets=[self._socket])
+        self.serve_forever(_LOOK_S)
+        self.server_close()
+        with self.connections_changed:
+            for connection in self.connections:
+                # Those that wait for a request end; others send their response first.
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RD)
+            self.connections_changed.wait_for(lambda: not self.connections, _PATIENCE_S)
 
     def stop(self) -> None:
         """End `run`, from another thread, after running requests are finished."""
-        self._uvicorn.should_exit = True
+        self.shutdown()
 
     def close(self) -> None:
         """Release the port, if `run` was never called."""
-        self._socket.close()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print a traceback, unless the client has gone."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """A connection of a browser, whose requests are answered one after the other on a thread of its own."""
+
+    server: Server
+    protocol_version = default_request_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(REQUEST_S)
+        with self.server.connections_changed:
+            self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            with self.server.connections_changed:
+                self.server.connections.discard(self.connection)
+                self.server.connections_changed.notify_all()
+
+    def do_GET(self) -> None:
+        """Respond with the page or with data of a trace."""
+        server = self.server
+        first, rest, query = self._target()
+        if first == "open":
+            refused = self._refusal(server.token) or server.ticket.refusal(
+                rest, self.client_address, server.port
+            )
+            answer = Response(303, b"", _TEXT, INERT | {"Location": f"/{server.token}/"})
+        else:
+            refused = self._refusal(first)
+            answer = Response(200, b"") if refused else server.answer(rest, query)
+        self._send(Response(403, refused.encode(), _TEXT) if refused else answer)
+
+    do_HEAD = do_GET  # noqa: N815  (the name that the base class looks for)
+
+    def do_POST(self) -> None:
+        """Receive a file."""
+        # What is left of a request that is refused is not another request.
+        self.close_connection = True
+        first, rest, query = self._target()
+        length = self.headers.get("Content-Length", "")
+        uploads = self.server.uploads
+        if uploads is None or rest != "api/open":
+            self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
+        elif refused := self._refusal(first):
+            self._send(Response(403, refused.encode(), _TEXT))
+        elif not length.isdecimal():
+            self.send_error(HTTPStatus.LENGTH_REQUIRED)
+        else:
+            self.connection.settimeout(uploads.patience_s)
+            self._send(uploads.receive(query.get("name", ""), int(length), self.rfile))
+            return
+        # A connection that is closed with unread data loses its response.
+        self.rfile.read(min(int(length), _BLOCK_BYTES) if length.isdecimal() else 0)
+
+    def _target(self) -> tuple[str, str, dict[str, str]]:
+        """The first part of the requested path, the rest of it, and the query."""
+        path, _, query = self.requestline.split()[1].partition("?")
+        first, _, rest = unquote(path).removeprefix("/").partition("/")
+        return first, rest, dict(parse_qsl(query, keep_blank_values=True))
+
+    def _refusal(self, token: str) -> str | None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        return refusal(token, self.server.token, headers, self.server.port)
+
+    def _send(self, response: Response) -> None:
+        # A browser may take its time with a large file.
+        self.connection.settimeout(None)
+        with response.file or io.BytesIO(response.body) as content:
+            headers = {"Content-Type": response.type, "Content-Length": str(content.seek(0, 2))}
+            content.seek(0)
+            self.send_response_only(response.status)
+            for name, value in (_HEADERS | headers | {**response.headers}).items():
+                self.send_header(name, value)
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            if self.command != "HEAD":
+                shutil.copyfileobj(content, self.wfile, _BLOCK_BYTES)
+        self.connection.settimeout(REQUEST_S)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request, or has another method."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            code = HTTPStatus.METHOD_NOT_ALLOWED
+        self.close_connection = True
+        self._send(Response(code, (message or HTTPStatus(code).phrase).encode(), _TEXT))
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (its name in the base class)
+        """Log nothing: the terminal is the user's."""
 
 
 _KEY_BYTES = 32
@@ -325,14 +433,16 @@ def lasting_token(traces: Sequence[Source]) -> str | None:
 
     None if objects are served rather than paths and URLs, or if no private key can be stored for this user.
     """
-    if not all(isinstance(one, str | os.PathLike) for one in traces):
+    if not all(isinstance(source, str | os.PathLike) for source in traces):
         return None
     key = _user_key()
     if key is None:
         return None
-    names = [str(one) if "://" in str(one) else os.path.abspath(cast("str", one)) for one in traces]
-    made = hmac.digest(key, json.dumps(names).encode(), "sha256")
-    return base64.urlsafe_b64encode(made[:24]).decode()
+    names = [
+        str(source) if "://" in str(source) else os.path.abspath(cast("str", source)) for source in traces
+    ]
+    digest = hmac.digest(key, json.dumps(names).encode(), "sha256")
+    return base64.urlsafe_b64encode(digest[:24]).decode()
 
 
 def _user_key() -> bytes | None:
@@ -434,182 +544,42 @@ class Uploads:
     folder: Path | None = None
     patience_s: float = 60.0
 
-    async def receive(self, name: str, blocks: AsyncIterator[bytes]) -> Response:
+    def receive(self, name: str, size: int, content: io.BufferedIOBase) -> Response:
         """Receive a file, and show its trace.
 
         Args:
             name: The name of the file, whose suffix tells the format.
-            blocks: The contents.
+            size: Its size in bytes.
+            content: What it is read from.
         """
-        from starlette.concurrency import run_in_threadpool
-
         plain = re.sub(r"[^A-Za-z0-9._-]+", "_", PurePath(name).name)[-100:].lstrip(".") or "trace"
+        if size > self.most_bytes:
+            return _problem(
+                413, f"{plain} is larger than {units.size(self.most_bytes)}: open it with `kinetoscope view`."
+            )
         path = Path(tempfile.mkdtemp(prefix="kinetoscope-viewer-", dir=self.folder)) / plain
-        try:
-            if problem := await self._write(path, blocks):
-                shutil.rmtree(path.parent, ignore_errors=True)
-                return problem
-            return Response(200, json.dumps({"trace": await run_in_threadpool(self.take, path)}).encode())
-        except (KinetoscopeError, OSError) as error:
-            shutil.rmtree(path.parent, ignore_errors=True)
-            return _problem(400, open_traces.words(error).replace(str(path), plain))
-        except BaseException:
-            # The page was closed, or the server is being stopped.
-            shutil.rmtree(path.parent, ignore_errors=True)
-            raise
-
-    async def _write(self, path: Path, blocks: AsyncIterator[bytes]) -> Response | None:
-        """Write an uploaded file; return an error response if it is incomplete or too large, else None."""
-        size = 0
-        following = aiter(blocks)
-        with path.open("xb") as file:
-            while True:
-                try:
-                    async with asyncio.timeout(self.patience_s):
-                        block = await anext(following)
-                except StopAsyncIteration:
-                    return None
-                except TimeoutError:
-                    return _problem(
-                        408, f"no more of {path.name} came for {self.patience_s:g} s: drop the file again."
-                    )
-                size += len(block)
-                if size > self.most_bytes:
-                    return _problem(
-                        413,
-                        f"{path.name} is larger than {units.size(self.most_bytes)}: open it with `kinetoscope view`.",
-                    )
-                file.write(block)
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(shutil.rmtree, path.parent, ignore_errors=True)
+            try:
+                with path.open("xb") as file:
+                    while size and (block := content.read(min(size, _BLOCK_BYTES))):
+                        size -= file.write(block)
+                if size:
+                    return _problem(400, f"{plain} ended early: drop the file again.")
+                number = self.take(path)
+            except TimeoutError:
+                return _problem(
+                    408, f"no more of {plain} came for {self.patience_s:g} s: drop the file again."
+                )
+            except (KinetoscopeError, OSError) as error:
+                return _problem(400, open_traces.words(error).replace(str(path), plain))
+            cleanup.pop_all()
+        return Response(200, json.dumps({"trace": number}).encode())
 
 
 def _problem(status: int, message: str) -> Response:
     """Create an error response with one sentence for the user."""
     return Response(status, json.dumps({"error": message}).encode())
-
-
-def application(
-    answer: Answering,
-    token: str,
-    port: int,
-    ticket: Ticket,
-    uploads: Uploads | None = None,
-) -> ASGIApp:
-    """Return the ASGI application, which checks the token, `Host` and `Origin` of requests before it calls `answer`."""
-    from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.responses import Response as Whole
-    from starlette.responses import StreamingResponse
-    from starlette.routing import Route
-
-    async def serve(request: Request) -> StarletteResponse:
-        given, _, path = request.path_params["path"].partition("/")
-        refused = refusal(given, token, request.headers, port)
-        if refused:
-            return Whole(refused, 403, media_type="text/plain")
-        found = await run_in_threadpool(answer, path, dict(request.query_params))
-        headers = dict(found.headers)
-        if found.file is not None:
-            headers["Content-Length"] = str(found.file.seek(0, 2))
-            found.file.seek(0)
-            return StreamingResponse(_blocks(found.file), found.status, headers, found.type)
-        return Whole(found.body, found.status, headers, found.type)
-
-    async def open_page(request: Request) -> StarletteResponse:
-        refused = refusal(token, token, request.headers, port)
-        if refused is None:
-            refused = ticket.refusal(request.path_params["ticket"], request.client, port)
-        if refused:
-            return Whole(refused, 403, media_type="text/plain")
-        return Whole(status_code=303, headers={"Location": f"/{token}/"})
-
-    async def upload(request: Request) -> StarletteResponse:
-        refused = refusal(request.path_params["token"], token, request.headers, port)
-        if refused or uploads is None:
-            return Whole(refused, 403, media_type="text/plain")
-        found = await uploads.receive(request.query_params.get("name", ""), request.stream())
-        return Whole(found.body, found.status, dict(found.headers), found.type)
-
-    routes = [
-        Route("/open/{ticket}", open_page, methods=["GET"]),
-        *([Route("/{token}/api/open", upload, methods=["POST"])] if uploads else []),
-        Route("/{path:path}", serve, methods=["GET"]),
-    ]
-    return _with_headers(Starlette(routes=routes))
-
-
-def _with_headers(application: ASGIApp) -> ASGIApp:
-    """Wrap an application to add our headers to all responses, including those that the framework creates itself."""
-
-    async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                given = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [
-                    *message["headers"],
-                    *((name, value) for name, value in _raw_headers() if name not in given),
-                ]
-            await send(message)
-
-        await application(scope, receive, send_with_headers)
-
-    return call
-
-
-def _raw_headers() -> list[tuple[bytes, bytes]]:
-    """The headers of every response, encoded for ASGI."""
-    return [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-
-
-def _protocol() -> type[asyncio.Protocol]:
-    """Create uvicorn's HTTP protocol with a time limit for receiving a request."""
-    import h11
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class Timed(H11Protocol):
-        _late: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait_for_request()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_waiting()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._is_answering():
-                self._stop_waiting()
-            else:
-                self._wait_for_request()
-
-        def send_400_response(self, msg: str) -> None:
-            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-            answer = h11.Response(status_code=400, headers=headers + _raw_headers(), reason=b"Bad Request")
-            for event in (answer, h11.Data(data=msg.encode("ascii")), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event))
-            self.transport.close()
-
-        def _wait_for_request(self) -> None:
-            if self._late is None:
-                self._late = self.loop.call_later(REQUEST_S, self._give_up)
-
-        def _stop_waiting(self) -> None:
-            if self._late is not None:
-                self._late.cancel()
-                self._late = None
-
-        def _give_up(self) -> None:
-            self._late = None
-            if not self._is_answering():
-                self.transport.close()
-
-        def _is_answering(self) -> bool:
-            # None before the first request, whatever its type says.
-            cycle: Any = self.cycle
-            return cycle is not None and not cycle.response_complete
-
-    return Timed
 
 
 def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> str | None:
@@ -630,38 +600,3 @@ def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> st
     if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
         return "The address lacks the token: open the one that was printed when the viewer started."
     return None
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Iterate over the contents of a file, and close it at the end."""
-    with file:
-        while block := file.read(_BLOCK_BYTES):
-            yield block
-
-
-def _listening(port: int | None) -> socket.socket:
-    """Create a socket that listens on the port, or on the first free one."""
-    if port is not None and not 0 <= port <= 65535:
-        raise ArgumentError(f"port {port}: a port is a number from 0 to 65535")
-    tried = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else (port,)
-    for one in tried:
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((LOOPBACK, one))
-            # Listen at once: only that prevents a second server from using the same port.
-            listening.listen(_QUEUE)
-        except PermissionError as error:
-            listening.close()
-            raise StateError(
-                f"port {one} needs rights that this user does not have: choose one above 1023"
-            ) from error
-        except OSError:
-            listening.close()
-            continue
-        return listening
-    raise StateError(
-        f"port {port} is in use: choose another one, or leave it out to use a free one"
-        if port is not None
-        else f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} is free: choose one with port="
-    )
