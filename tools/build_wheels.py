@@ -71,8 +71,8 @@ _TAKEN = "taken: prebuilt, from the wheel"
 _PASSED = "the recorder fits this torch and passed its self-test"
 _HEADER = """# The wheels, tried
 
-Written by `make wheels` (`tools/build_wheels.py`) on {day}, on {machine}. Each row is an environment with a torch of the package registry, in which `pip install` has put the wheel, and then, as {user},
-with nothing but that environment's programs in `PATH` (so without a compiler), and an installation and a home that cannot be written:
+Written by `make wheels` (`tools/build_wheels.py`) on {day}, on {machine}. Each row is an environment with a torch of the package registry, in which `pip install` has put the wheel. The user is {user},
+`PATH` has nothing but that environment's programs (so no compiler), and the installation and the home cannot be written:
 
 - `kinetoscope run train.py` prints the summary of a program that trains, a part of it compiled by `torch.compile` with the backend `aot_eager`, without a warning of ours;
 - the trace has its operators, lines and steps, and what was compiled;
@@ -266,7 +266,7 @@ def last_line(printed: str) -> str:
 
 def page(wheels: list[Path], tried: list[Tried]) -> str:
     """Return the page with the wheels and what came of each pair."""
-    user = "the user nobody" if os.geteuid() == 0 else "a user who is not root"
+    user = "nobody" if os.geteuid() == 0 else "a user who is not root"
     day = datetime.now(UTC).date().isoformat()
     lines = ["| wheel | size | recorders |", "|---|---|---|"]
     for wheel in wheels:

@@ -36,6 +36,16 @@ def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path, mon
         exec(compile(padding + block[1], str(page), "exec"), names)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sentences_have_at_most_35_words(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = re.split(r"\n\s*\n|\n(?=[-*|#]|\d+\. )", text)
+    prose = [block for block in blocks if not block.lstrip().startswith(("|", "#"))]
+    plain = re.sub(r"`[^`]*`", "code", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", "\n\n".join(prose)))
+    sentences = re.split(r"(?<=[.!?:;])\s+|\n\n", plain)
+    assert [sentence for sentence in sentences if len(sentence.split()) > 35] == []
+
+
 def without_numbers(text: str) -> list[str]:
     """Lines of output, with numbers, and the units of times, as `N`."""
     return [
