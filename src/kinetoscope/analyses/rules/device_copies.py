@@ -1,7 +1,7 @@
 """Copies between host and device: the program or the device waits for them.
 
-What a copy costs is the time in which the device copies and does nothing else, and the time for which it is then idle because the host waited for the copy, and
-not in it for work that was launched before.
+A copy costs the time in which the device copies and does nothing else. It also costs the time for which the device is then idle because
+the host waited for the copy, but not the part of that wait in which work launched before ran.
 """
 
 from __future__ import annotations
