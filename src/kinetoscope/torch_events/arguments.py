@@ -82,49 +82,55 @@ def flag(name: str, given: Any) -> bool:
     raise ArgumentError(f"{name}={given!r} is not valid: need True or False")
 
 
-def count(name: str, given: Any) -> int:
+def count(name: str, value: Any) -> int:
     """A number from 0.
 
     Raises:
         ArgumentError: Less, or no whole number.
     """
-    whole = _whole(given)
-    if whole is None or whole < 0:
-        raise ArgumentError(f"{name}={given!r} is not valid: need a whole number from 0")
-    return whole
+    return _checked(name, value, 0, "need a whole number from 0")
 
 
-def row_limit(given: Any) -> int | None:
+def row_limit(value: Any) -> int | None:
     """How many rows to print; None for all.
 
     Raises:
         ArgumentError: No whole number.
     """
-    whole = _whole(given)
-    if given is not None and whole is None:
-        raise ArgumentError(
-            f"row_limit={given!r} is not valid: need a whole number, or -1 or None for all rows"
-        )
-    return None if whole is None or whole < 0 else whole
+    if value is None:
+        return None
+    limit = _checked("row_limit", value, None, "need a whole number, or -1 or None for all rows")
+    return None if limit < 0 else limit
 
 
-def width(name: str, given: Any) -> int | None:
+def width(name: str, value: Any) -> int | None:
     """The most characters of a column; None for no limit.
 
     Raises:
         ArgumentError: Less than 1, or no whole number.
     """
-    whole = _whole(given)
-    if given is not None and (whole is None or whole < 1):
-        raise ArgumentError(
-            f"{name}={given!r} is not valid: need a whole number from 1, or None for no limit"
-        )
-    return whole
+    return (
+        None
+        if value is None
+        else _checked(name, value, 1, "need a whole number from 1, or None for no limit")
+    )
 
 
-def _whole(given: Any) -> int | None:
+def _checked(name: str, value: Any, least: int | None, need: str) -> int:
+    """A whole number, not below the least one.
+
+    Raises:
+        ArgumentError: It is not; `need` says what is needed.
+    """
+    number = _whole(value)
+    if number is None or (least is not None and number < least):
+        raise ArgumentError(f"{name}={value!r} is not valid: {need}")
+    return number
+
+
+def _whole(value: Any) -> int | None:
     """A whole number, also of numpy, else None."""
     try:
-        return operator.index(given)
+        return operator.index(value)
     except TypeError:
         return None

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.torch_events.event_facts import (
-    device_type,
-    passes_as,
-)
+from kinetoscope.torch_events.event_facts import device_type
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES
-from kinetoscope.torch_events.event_sums import TimesAsText
+from kinetoscope.torch_events.event_sums import Computed, EventAttributes, Kept
 from kinetoscope.torch_events.function_event import FunctionEvent
-from kinetoscope.torch_events.stored_attributes import Computed, Kept, StoredAttributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +30,12 @@ _OF_THE_FIRST = (
 )
 
 
-class FunctionEventAvg(StoredAttributes, TimesAsText):
+def _of_first(name: str, *, without: Any) -> Computed[Any]:
+    """The attribute that is that of the earliest event; another value without one."""
+    return Computed(lambda total: without if total.first is None else getattr(total.first, name))
+
+
+class FunctionEventAvg(EventAttributes):
     """Events with the same key, added up. Times are in microseconds, sizes in bytes.
 
     `key_averages()` makes them. To add events up yourself, begin with an empty one: `total = FunctionEventAvg()`, then
@@ -56,6 +57,10 @@ class FunctionEventAvg(StoredAttributes, TimesAsText):
         stack: The innermost Python frames if events are grouped by them, innermost first, otherwise empty.
         overload_name: The overload if events are grouped by it, otherwise empty.
         use_device: The device that was profiled besides the host, such as `cuda`; None without.
+        is_async: Whether the earliest one ended on another thread than it began.
+        is_user_annotation: Whether `record_function` or a step made them.
+        scope: torch's record scope of the earliest one.
+        cpu_parent: The event around the earliest one.
         first: The earliest of them; None for a total of different events and for memory outside all events.
         node_id: -1: Kinetoscope records one process.
         is_remote: False, for the same reason.
@@ -66,6 +71,12 @@ class FunctionEventAvg(StoredAttributes, TimesAsText):
 
     first: FunctionEvent | None
 
+    is_async: Computed[bool] = _of_first("is_async", without=False)
+    is_user_annotation: Computed[bool] = _of_first("is_user_annotation", without=False)
+    scope: Computed[int] = _of_first("scope", without=0)
+    cpu_parent: Computed[FunctionEvent | None] = _of_first("cpu_parent", without=None)
+
+    _TORCHS_CLASS = "FunctionEventAvg"
     # In torch's order.
     _OF_TORCHS = (
         "key", "count", "node_id", "is_async", "is_remote", "use_device", "cpu_time_total", "device_time_total",
@@ -73,20 +84,6 @@ class FunctionEventAvg(StoredAttributes, TimesAsText):
         "cpu_memory_usage", "device_memory_usage", "self_cpu_memory_usage", "self_device_memory_usage", "cpu_children",
         "cpu_parent", "device_type", "is_legacy", "flops", "is_user_annotation",
     )  # fmt: skip
-
-    node_id = -1
-    is_remote = False
-    is_legacy = False
-    self_cpu_percent: Any = -1
-    total_cpu_percent: Any = -1
-    total_device_percent: Any = -1
-
-    if TYPE_CHECKING:
-        count: int
-        cpu_time_total: float
-        self_cpu_time_total: float
-        device_time_total: float
-        self_device_time_total: float
 
     def __init__(self) -> None:
         """Begin with the sum of nothing."""
@@ -163,40 +160,15 @@ class FunctionEventAvg(StoredAttributes, TimesAsText):
         """All that it was given, and the event that the rest is read from."""
         return super()._changes() | {"first": self.first}
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """`isinstance` finds torch's class as well."""
-        return passes_as(self, "FunctionEventAvg")
-
     @property
     def trace(self) -> TraceData | None:
         """The trace the events come from, where it is known."""
         return self.first.trace if self.first is not None else None
 
     @Computed
-    def is_async(self) -> bool:
-        """Whether the earliest one ended on another thread than it began."""
-        return self.first is not None and self.first.is_async
-
-    @Computed
-    def is_user_annotation(self) -> bool:
-        """Whether `record_function` or a step made them."""
-        return self.first is not None and self.first.is_user_annotation
-
-    @Computed
-    def scope(self) -> int:
-        """torch's record scope of the earliest one."""
-        return self.first.scope if self.first is not None else 0
-
-    @Computed
     def device_type(self) -> Any:
         """Where they ran."""
         return self.first.device_type if self.first is not None else device_type(0)
-
-    @Computed
-    def cpu_parent(self) -> FunctionEvent | None:
-        """The event around the earliest one."""
-        return self.first.cpu_parent if self.first is not None else None
 
     @Kept
     def cpu_children(self) -> list[FunctionEvent]:

@@ -20,7 +20,6 @@ from kinetoscope.torch_events.event_facts import passes_as, used_device
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES, flops_counted, numbers
 from kinetoscope.torch_events.event_sources import (
     Event,
-    EventSource,
     ListedEvents,
     SpanEvents,
     checked_event,
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 
 
 Weights = dict[tuple[str, ...], int]
+# What a list shows: events by place, and their numbers as columns.
+EventSource = SpanEvents | Averages | ListedEvents
 
 
 def stack_weights(events: EventList, metric: str) -> Weights:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from kinetoscope.model.schema import PHASE_NAMES
 from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.arguments import SORT_KEYS
 from kinetoscope.torch_events.average_event import FunctionEventAvg
-from kinetoscope.torch_events.event_numbers import SIZES, TIMES, attribute_again, changes, numbers
+from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, attribute_again, changes, numbers
+from kinetoscope.torch_events.event_sums import Computed, Kept
 from kinetoscope.torch_events.event_tree import event_stacks, event_tree, visible_spans
 from kinetoscope.torch_events.function_event import FunctionEvent, Interval, Kernel, changed_events, event_at
-from kinetoscope.torch_events.stored_attributes import Computed, Kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,12 +144,12 @@ class MemoryEvent(FunctionEvent):
             return int(self._trace.column("allocations", "thread")[self.allocation])
         return 0 if column == "kind" else -1
 
-    def _time(self, name: str) -> int:
+    def _recorded(self, attribute: str) -> int:
         """The bytes; it takes no time."""
-        if "bytes" not in name:
+        if attribute not in SIZES:
             return 0
         rows = np.array([self.allocation])
-        return int(change_on(self._trace, rows, device=name.startswith("device"))[0])
+        return int(change_on(self._trace, rows, device="device" in attribute)[0])
 
     @Computed
     def time_range(self) -> Interval:
@@ -184,30 +184,6 @@ class MemoryEvent(FunctionEvent):
 
 _set_allocation = MemoryEvent.allocation.__set__  # type: ignore[attr-defined]
 Event = FunctionEvent | FunctionEventAvg
-
-
-class EventSource(Protocol):
-    """What an `EventList` shows: events by place, and their numbers as columns."""
-
-    @property
-    def has_single(self) -> bool:
-        """Whether there are single events among them, and not only sums."""
-
-    @property
-    def trace(self) -> TraceData | None:
-        """Where the events come from, where that is known."""
-
-    def __len__(self) -> int:
-        """The number of events."""
-
-    def event(self, place: int) -> Event:
-        """Make one event."""
-
-    def values(self, attribute: str) -> NDArray[Any] | None:
-        """Return a number of all events, in torch's unit; None for an attribute that is not a number."""
-
-    def widest(self, part: str) -> int:
-        """Return the length of the longest key, overload, shapes or stack entry."""
 
 
 class SpanEvents:
@@ -255,16 +231,13 @@ class SpanEvents:
         """Return a number of all events, in torch's unit; None for an attribute that is not a number."""
         if attribute in ("cpu_time", "device_time"):
             attribute += "_total"
-        if attribute in TIMES:
-            values: NDArray[Any] = self._numbers(TIMES[attribute]) / 1000
-        elif attribute in SIZES:
-            values = self._numbers(SIZES[attribute])
-        elif attribute == "flops":
-            values = self._numbers(attribute)
-        elif attribute == "count":
-            values = np.ones(len(self), dtype=np.int64)
-        else:
+        if attribute != "count" and attribute not in SUMS:
             return None
+        values: NDArray[Any] = np.ones(len(self), dtype=np.int64)
+        if attribute != "count":
+            values = self._numbers(SUMS[attribute])
+        if attribute in TIMES:
+            values = values / 1000
         if self._changed:
             changed = np.isin(self.rows, np.fromiter(self._changed, np.int64))
             values = values.copy()

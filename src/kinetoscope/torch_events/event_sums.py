@@ -1,16 +1,67 @@
-"""The times and sizes of an event and of a sum of events: numbers, their texts as torch.profiler writes them, and torch's old names for them."""
+"""Attributes of single events and of sums of events, and the texts of their numbers as torch.profiler writes them."""
 
 from __future__ import annotations
 
 import math
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
 
-from kinetoscope.torch_events.stored_attributes import Computed, StoredAttributes, own_of
+from kinetoscope.torch_events.event_facts import passes_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 TIME_UNITS = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0}
 FLOPS_UNITS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
+T = TypeVar("T")
+
+
+class Computed(Generic[T]):
+    """An attribute that is computed on demand and can be set, as torch's can; a property cannot."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        """Take the function that computes the value, and its docstring."""
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, event: None, owner: type) -> Computed[T]: ...
+    @overload
+    def __get__(self, event: object, owner: type | None = None) -> T: ...
+    def __get__(self, event: object | None, owner: type | None = None) -> T | Computed[T]:
+        """The computed value, until a program sets one of its own on the event."""
+        return self if event is None else self.compute(event)
+
+
+class Kept(Computed[T]):
+    """The same for a list that programs change in place: computed once for an event."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Remember where to keep it."""
+        self.name = name
+
+    @overload
+    def __get__(self, event: None, owner: type) -> Computed[T]: ...
+    @overload
+    def __get__(self, event: object, owner: type | None = None) -> T: ...
+    def __get__(self, event: Any, owner: type | None = None) -> T | Computed[T]:
+        """The value, which is the event's own from now on."""
+        if event is None:
+            return self
+        value = event.own[self.name] = self.compute(event)
+        return value
+
+
+class _Stores:
+    """What is set on an object, in Python's own dictionary of it."""
+
+    __slots__ = ("__dict__", "__weakref__")
+
+
+# Not `event.__dict__`, which has torch's attributes too.
+own_of: Callable[[Any], dict[str, Any]] = vars(_Stores)["__dict__"].__get__
 
 
 def _text_of(time: str) -> property:
@@ -29,43 +80,82 @@ def _old_name_of(name: str) -> property:
     return property(value, doc=f"Old name of `{name}`.")
 
 
-class TimesAsText:
-    """Averages and the texts of times, shared by single and averaged events."""
+def _average_of(time: str) -> property:
+    """The attribute that is one of the times divided by the number of calls."""
+    return property(
+        lambda event: getattr(event, time) / event.count if event.count else 0.0,
+        doc=f"`{time}` of one call, in microseconds.",
+    )
+
+
+class EventAttributes(_Stores):
+    """What single events and sums of events share: attributes that are computed on demand until they are set, averages and texts."""
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
+    # torch's name of the class, and the attributes that it stores.
+    _TORCHS_CLASS: ClassVar[str]
+    _OF_TORCHS: ClassVar[tuple[str, ...]]
 
-        @property
-        def count(self) -> int:
-            """How many calls."""
+    node_id = -1
+    is_remote = False
+    is_legacy = False
+    self_cpu_percent: Any = -1
+    total_cpu_percent: Any = -1
+    total_device_percent: Any = -1
 
-        @property
-        def cpu_time_total(self) -> float:
-            """Host time, in microseconds."""
-
-        @property
-        def self_cpu_time_total(self) -> float:
-            """Host time without that of the events inside, in microseconds."""
-
-        @property
-        def device_time_total(self) -> float:
-            """Device time, in microseconds."""
-
-        @property
-        def self_device_time_total(self) -> float:
-            """Device time without that of the events inside, in microseconds."""
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """`isinstance` finds torch's class as well."""
+        return passes_as(self, self._TORCHS_CLASS)
 
     @property
-    def cpu_time(self) -> float:
-        """Host time of one call, in microseconds."""
-        return self.cpu_time_total / self.count if self.count else 0.0
+    def own(self) -> dict[str, Any]:
+        """What was set on this object, and the lists that were handed out."""
+        return own_of(self)
+
+    def _is_set(self, *names: str) -> bool:
+        """Whether a program gave one of these attributes another value than the recorded one."""
+        own = self.own
+        for name in names:
+            if name in own:
+                recorded = getattr(type(self), name)
+                if own[name] != (recorded.compute(self) if isinstance(recorded, Computed) else recorded):
+                    return True
+        return False
 
     @property
-    def device_time(self) -> float:
-        """Device time of one call, in microseconds."""
-        return self.device_time_total / self.count if self.count else 0.0
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        """The values of all attributes that torch's event stores, for `vars()`, and what was set on this one."""
+        own = self.own
+        for name in self._OF_TORCHS:
+            if name not in own:
+                own[name] = getattr(self, name)
+        return own
 
+    def _changes(self) -> dict[str, Any]:
+        """What was set on it, without what is as it would be computed."""
+        return {
+            name: value
+            for name, value in self.own.items()
+            if not hasattr(type(self), name) or self._is_set(name)
+        }
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Pickle as what it is made from, with what was set on it."""
+        return type(self), self._made_from(), self._changes()
+
+    def __setstate__(self, changes: dict[str, Any]) -> None:
+        """Take over what was set on the event that was pickled."""
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+
+    def _made_from(self) -> tuple[Any, ...]:
+        """The arguments that make it."""
+        return ()
+
+    cpu_time = _average_of("cpu_time_total")
+    device_time = _average_of("device_time_total")
     cpu_time_str = _text_of("cpu_time")
     cpu_time_total_str = _text_of("cpu_time_total")
     self_cpu_time_total_str = _text_of("self_cpu_time_total")
@@ -77,90 +167,6 @@ class TimesAsText:
     self_cuda_time_total = _old_name_of("self_device_time_total")
     cuda_memory_usage = _old_name_of("device_memory_usage")
     self_cuda_memory_usage = _old_name_of("self_device_memory_usage")
-
-
-class EventSums(StoredAttributes, TimesAsText):
-    """The numbers of a single event, in torch's units. Those that torch derives follow what a program has set."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        cpu_children: Any
-        kernels: Any
-        is_async: Any
-        device_type: Any
-        time_range: Any
-
-        def _time(self, name: str) -> int:
-            """One of `kinetoscope.torch_events.event_tree.SUMS`."""
-
-    def _nests(self) -> bool:
-        """Whether the events inside it count: torch has none in asynchronous events and those of devices."""
-        return not self.is_async and not int(self.device_type)
-
-    @Computed
-    def flops(self) -> int:
-        """Floating-point operations of the call; 0 without `with_flops=True` or if unknown.
-
-        Those of an operator inside another are counted once, at the operator that the formula is for.
-        """
-        return self._time("flops")
-
-    @property
-    def cpu_time_total(self) -> float:
-        """Host time, in microseconds."""
-        if own_of(self) and self._is_set("time_range"):
-            return 0.0 if int(self.device_type) else float(self.time_range.elapsed_us())
-        return self._time("duration_ns") / 1000
-
-    @property
-    def self_cpu_time_total(self) -> float:
-        """Host time without that of the events inside it, in microseconds; never negative."""
-        if own_of(self) and self._is_set("time_range", "cpu_children"):
-            inside = sum(child.cpu_time_total for child in self.cpu_children)
-            return self.cpu_time_total - float(inside) if self._nests() else 0.0
-        return self._time("self_ns") / 1000
-
-    @property
-    def device_time_total(self) -> float:
-        """Device time, in microseconds."""
-        if own_of(self) and self._nests() and self._is_set("kernels", "cpu_children"):
-            inside = sum(child.device_time_total for child in self.cpu_children)
-            return float(sum(kernel.duration for kernel in self.kernels)) + float(inside)
-        return self._time("device_ns") / 1000
-
-    @property
-    def self_device_time_total(self) -> float:
-        """Device time without that of the events inside it, in microseconds."""
-        if own_of(self) and self._nests() and self._is_set("kernels", "cpu_children"):
-            return float(sum(kernel.duration for kernel in self.kernels))
-        return self._time("device_self_ns") / 1000
-
-    @Computed
-    def cpu_memory_usage(self) -> int:
-        """Host bytes allocated minus freed."""
-        return self._time("bytes")
-
-    @property
-    def self_cpu_memory_usage(self) -> int:
-        """The same without the events inside it."""
-        if own_of(self) and self._is_set("cpu_memory_usage", "cpu_children"):
-            inside = sum(child.cpu_memory_usage for child in self.cpu_children)
-            return self.cpu_memory_usage - int(inside) if self._nests() else 0
-        return self._time("self_bytes")
-
-    @Computed
-    def device_memory_usage(self) -> int:
-        """Device bytes allocated minus freed."""
-        return self._time("device_bytes")
-
-    @property
-    def self_device_memory_usage(self) -> int:
-        """The same without the events inside it."""
-        if own_of(self) and self._is_set("device_memory_usage", "cpu_children"):
-            inside = sum(child.device_memory_usage for child in self.cpu_children)
-            return self.device_memory_usage - int(inside) if self._nests() else 0
-        return self._time("device_self_bytes")
 
 
 def time_text(time_us: float, unit: str | None = None) -> str:

@@ -24,14 +24,12 @@ from kinetoscope.torch_events.event_facts import (
     event_name,
     flat_shapes,
     launches,
-    passes_as,
     python_values,
     used_device,
 )
-from kinetoscope.torch_events.event_numbers import numbers
-from kinetoscope.torch_events.event_sums import EventSums
+from kinetoscope.torch_events.event_numbers import SUMS, TIMES, numbers
+from kinetoscope.torch_events.event_sums import Computed, EventAttributes, Kept, own_of
 from kinetoscope.torch_events.event_tree import call_numbers, event_ids, event_stacks, visible_spans
-from kinetoscope.torch_events.stored_attributes import Computed, Kept
 
 if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
@@ -84,7 +82,7 @@ class Kernel(NamedTuple):
     duration: float
 
 
-class FunctionEvent(EventSums):
+class FunctionEvent(EventAttributes):
     """One event: a view of one row of the `spans` table, made when a list is indexed.
 
     It has the attributes of torch's class of this name. Times are in microseconds from the start of the trace, sizes in
@@ -107,6 +105,7 @@ class FunctionEvent(EventSums):
     _trace: TraceData
     row: SpanRow
 
+    _TORCHS_CLASS = "FunctionEvent"
     # In torch's order.
     _OF_TORCHS = (
         "id", "node_id", "name", "overload_name", "trace_name", "time_range", "thread", "fwd_thread", "kernels", "count",
@@ -118,15 +117,9 @@ class FunctionEvent(EventSums):
         "input_dtypes", "python_id", "python_parent_id", "python_module_id",
     )  # fmt: skip
 
-    node_id = -1
-    is_remote = False
-    is_legacy = False
     count = 1
     event_metadata = None
     metadata = None
-    self_cpu_percent: Any = -1
-    total_cpu_percent: Any = -1
-    total_device_percent: Any = -1
 
     def __init__(self, trace: TraceData, row: SpanRow) -> None:
         """Point at a row."""
@@ -144,11 +137,6 @@ class FunctionEvent(EventSums):
     def place(self) -> int:
         """Which event of its trace it is: the row of the span, or -1 minus the row of an allocation."""
         return self.row
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """`isinstance` finds torch's class as well."""
-        return passes_as(self, "FunctionEvent")
 
     def __eq__(self, other: object) -> bool:
         """Two events are equal when they are the same row of the same trace."""
@@ -211,17 +199,87 @@ class FunctionEvent(EventSums):
         """The value of a stored column as a Python number."""
         return int(self._trace.column("spans", column)[self.row])
 
-    def _time(self, name: str) -> int:
-        """A number of this event as event lists show it."""
-        return int(numbers(self._trace, name)[self.row])
-
-    def _shape_part(self, part: str) -> Any:
+    def _shape_part(self, part: str) -> list[Any]:
         """One part of what is known about the inputs."""
         shapes = self._number("shapes")
-        if shapes < 0:
-            return []
-        text = self._trace.columns("shapes")[part][shapes]
-        return json.loads(text) if text else []
+        text = self._trace.columns("shapes")[part][shapes] if shapes >= 0 else ""
+        return list(json.loads(text)) if text else []
+
+    def _recorded(self, attribute: str) -> int:
+        """A number of this event as event lists show it: nanoseconds, bytes or operations."""
+        return int(numbers(self._trace, SUMS[attribute])[self.row])
+
+    def _without_inside(self, attribute: str, part: str) -> float:
+        """A number without that of the events inside it, which a program may have changed, as it may the part that it is made of."""
+        if own_of(self) and self._is_set(part, "cpu_children"):
+            inside: float = sum(getattr(child, attribute) for child in self.cpu_children)
+            return getattr(self, attribute) - inside if self._nests() else 0
+        recorded = self._recorded(f"self_{attribute}")
+        return recorded / 1000 if attribute in TIMES else recorded
+
+    def _nests(self) -> bool:
+        """Whether the events inside it count: torch has none in asynchronous events and those of devices."""
+        return not self.is_async and not int(self.device_type)
+
+    # The numbers that torch derives follow what a program has set.
+
+    @property
+    def cpu_time_total(self) -> float:
+        """Host time, in microseconds."""
+        if own_of(self) and self._is_set("time_range"):
+            return 0.0 if int(self.device_type) else float(self.time_range.elapsed_us())
+        return self._recorded("cpu_time_total") / 1000
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Host time without that of the events inside it, in microseconds; never negative."""
+        return float(self._without_inside("cpu_time_total", "time_range"))
+
+    @property
+    def device_time_total(self) -> float:
+        """Device time, in microseconds."""
+        if self._has_other_kernels():
+            return self.self_device_time_total + sum(child.device_time_total for child in self.cpu_children)
+        return self._recorded("device_time_total") / 1000
+
+    @property
+    def self_device_time_total(self) -> float:
+        """Device time without that of the events inside it, in microseconds."""
+        if self._has_other_kernels():
+            return float(sum(kernel.duration for kernel in self.kernels))
+        return self._recorded("self_device_time_total") / 1000
+
+    def _has_other_kernels(self) -> bool:
+        """Whether a program has set what its device time is made of."""
+        return bool(own_of(self)) and self._nests() and self._is_set("kernels", "cpu_children")
+
+    @Computed
+    def cpu_memory_usage(self) -> int:
+        """Host bytes allocated minus freed."""
+        return self._recorded("cpu_memory_usage")
+
+    @property
+    def self_cpu_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        return int(self._without_inside("cpu_memory_usage", "cpu_memory_usage"))
+
+    @Computed
+    def device_memory_usage(self) -> int:
+        """Device bytes allocated minus freed."""
+        return self._recorded("device_memory_usage")
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """The same without the events inside it."""
+        return int(self._without_inside("device_memory_usage", "device_memory_usage"))
+
+    @Computed
+    def flops(self) -> int:
+        """Floating-point operations of the call; 0 without `with_flops=True` or if unknown.
+
+        Those of an operator inside another are counted once, at the operator that the formula is for.
+        """
+        return self._recorded("flops")
 
     @Computed
     def id(self) -> int:
@@ -386,20 +444,17 @@ class FunctionEvent(EventSums):
     @Kept
     def structured_input_shapes(self) -> list[Any]:
         """The sizes of each input, for lists of tensors one entry a tensor."""
-        dims: list[Any] = self._shape_part("dims")
-        return dims
+        return self._shape_part("dims")
 
     @Kept
     def input_dtypes(self) -> list[Any]:
         """The type of each input."""
-        types: list[Any] = self._shape_part("types")
-        return types
+        return self._shape_part("types")
 
     @Computed
     def structured_input_strides(self) -> list[Any]:
         """The strides of each input, for lists of tensors one entry a tensor."""
-        strides: list[Any] = self._shape_part("strides")
-        return strides
+        return self._shape_part("strides")
 
     @Kept
     def concrete_inputs(self) -> list[Any]:

@@ -19,7 +19,6 @@ class StoppedRecording(Protocol):
 
     def discard(self) -> None:
         """Delete the recording."""
-        ...
 
 
 class ActiveEngine(Protocol):
@@ -28,11 +27,9 @@ class ActiveEngine(Protocol):
     @property
     def name(self) -> str:
         """The name of the engine, such as `native`."""
-        ...
 
     def stop(self) -> StoppedRecording:
         """Stop the engine, and return its recording."""
-        ...
 
 
 class ActiveSession(Protocol):
@@ -40,7 +37,6 @@ class ActiveSession(Protocol):
 
     def add_metadata_json(self, key: str, value: str) -> None:
         """Add a JSON value to the metadata of the current recording."""
-        ...
 
 
 class ActiveSessions:

@@ -46,15 +46,12 @@ class TraceObserver(Protocol):
 
     def start(self) -> None:
         """Start to record; called right before the engine starts."""
-        ...
 
     def stop(self) -> None:
         """Stop or pause; called right before the engine stops."""
-        ...
 
     def cleanup(self) -> None:
         """Release all resources; called at the end of the session's `with` block."""
-        ...
 
 
 class Gathered(Protocol):
@@ -68,11 +65,9 @@ class Gathered(Protocol):
 
     def add_to(self, trace: Trace) -> Trace:
         """Return a trace with the data added, either a new one or the same. May be called for several traces."""
-        ...
 
     def discard(self) -> None:
         """Delete the data, since the trace will not be built."""
-        ...
 
 
 class AppendRows(Protocol):
@@ -87,7 +82,6 @@ class AppendRows(Protocol):
 
         `buffered` tells that the caller buffers rows for up to a second, which would be lost if the process were killed.
         """
-        ...
 
 
 class Source(Protocol):
@@ -99,22 +93,18 @@ class Source(Protocol):
 
     def open(self) -> None:
         """The session starts; its recordings follow."""
-        ...
 
     def start(self) -> None:
         """A recording starts right after this call."""
-        ...
 
     def stop(self) -> Gathered | None:
         """The recording stops right after this call, which must be fast: slow work belongs into `add_to` of the result.
 
         Returns None if all data was appended to the recording.
         """
-        ...
 
     def close(self) -> None:
         """The session has ended; `open` may be called again later."""
-        ...
 
 
 class Recording(Protocol):
@@ -122,11 +112,9 @@ class Recording(Protocol):
 
     def trace(self) -> Trace:
         """Return the trace: the first call builds it, later calls return the same object."""
-        ...
 
     def discard(self) -> None:
         """Delete the recording and its temporary files; a second call does nothing."""
-        ...
 
 
 class Engine(Protocol):
@@ -136,15 +124,12 @@ class Engine(Protocol):
 
     def prepare(self, request: RecordingRequest) -> None:
         """Load and warm up everything that would delay `start`."""
-        ...
 
     def start(self) -> None:
         """Start to record what was requested by `prepare`."""
-        ...
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Pause or resume some activities while recording; the pauses are in the trace's metadata and losses."""
-        ...
 
     def stop(self) -> Recording:
         """Stop, and return the recording; the cost must not depend on the length of the recording.
@@ -152,7 +137,6 @@ class Engine(Protocol):
         Raises:
             StillRecordingError: It cannot be stopped now or from this thread, and continues to record.
         """
-        ...
 
 
 class StillRecordingError(StateError):

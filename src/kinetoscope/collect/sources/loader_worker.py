@@ -103,19 +103,15 @@ class BatchTimes(Protocol):
 
     def begin(self, samples: int) -> Any:
         """A batch is started; the result is passed to `finish`."""
-        ...
 
     def finish(self, begun: Any, outcome: int) -> None:
         """The batch is loaded, failed, or there is none left."""
-        ...
 
     def begin_collating(self) -> Any:
         """Collating its samples is started; the result is passed to `finish_collating`."""
-        ...
 
     def finish_collating(self, begun: Any) -> None:
         """Its samples are collated."""
-        ...
 
 
 class TimedFetcher:

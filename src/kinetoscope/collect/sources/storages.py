@@ -172,59 +172,45 @@ class TensorReader(Protocol):
 
     def another(self) -> TensorReader:
         """Create a reader for another session, which shares the known storages."""
-        ...
 
     def meet(self, things: list[Any], /) -> list[Any]:
         """Add the storages of plain tensors in a list to the known ones; return other tensors, modules and optimizers."""
-        ...
 
     def frozen(self) -> list[Any]:
         """List the tensors, modules and optimizers that `gc.freeze()` has removed from the garbage collector's lists."""
-        ...
 
     def forget(self) -> None:
         """Clear the known storages."""
-        ...
 
     def met(self) -> int:
         """Number of known storages."""
-        ...
 
     def begin(self, time_ns: int, first: bool, /) -> None:
         """Start a scan; the first one of a recording drops rows of an earlier one that failed, and lets frees be recorded."""
-        ...
 
     def own(self, parameters: list[Any], /) -> None:
         """Declare that the calling thread trains these parameters: their gradients can be read in this scan."""
-        ...
 
     def gradient(self, parameter: Any, /) -> Any:
         """Read the gradient of a tensor of any class; None without one, or if another thread may be replacing it."""
-        ...
 
     def unread(self) -> int:
         """Number of parameters whose gradients could not be read in any scan of the recording."""
-        ...
 
     def modules(self, modules: list[Module], /) -> list[Module]:
         """Add rows for the parameters and buffers of modules; return the modules that have others than plain tensors."""
-        ...
 
     def parameters(self, parameters: list[Any], /) -> list[Any]:
         """Add rows for an optimizer's parameters that no module of this scan has; return those that are not plain."""
-        ...
 
     def state(self, state: dict[Any, Any], /) -> list[Any]:
         """Add rows for an optimizer's state; return the keys of values that are not plain."""
-        ...
 
     def rest(self, also_seen: set[int], /) -> None:
         """Add rows for known storages that are alive, except those of this scan, and those whose objects are in `also_seen`."""
-        ...
 
     def take(self) -> list[str]:
         """Return the rows since the last call as JSON texts, each a part of the table `storages`."""
-        ...
 
 
 def native_reader(recorder: Recorder) -> TensorReader:
