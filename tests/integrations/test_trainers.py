@@ -23,7 +23,7 @@ OWN = {"folder": None, "schedule": None, "whole_run": False, "on_trace_ready": N
 def options(**changed):
     own = OWN | {name: value for name, value in changed.items() if name in OWN}
     passed_on = {name: value for name, value in changed.items() if name not in OWN}
-    return checked_options(**own, options={"activities": CPU, **passed_on})
+    return checked_options({**own, "options": {"activities": CPU, **passed_on}})
 
 
 def run(driven, steps, folder, total=None, first=0):

@@ -86,16 +86,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
     ) -> None:
         if not isinstance(accelerator, accelerate.Accelerator):
             raise ArgumentError(f"profiled({accelerator!r}) is not valid: need an Accelerator.")
-        checked = checked_options(
-            folder=folder,
-            schedule=schedule,
-            whole_run=whole_run,
-            on_trace_ready=on_trace_ready,
-            overwrite=overwrite,
-            options=options,
-            log_to_tracker=log_to_tracker,
-            leave_on=leave_on,
-        )
+        checked = checked_options(locals())
         self._profiler = TrainerProfiler(checked, _TRAINER)
         self._profiler.loggers = lambda: accelerator.trackers
         self._project = Path(accelerator.project_dir or ".")
@@ -236,15 +227,12 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
             output_trace_dir=output_trace_dir,
             **switches,
         )
-        self._checked = checked_options(
-            folder=folder,
-            schedule=None if schedule_option is None else _schedule(schedule_option),
-            whole_run=schedule_option is None,
-            on_trace_ready=on_trace_ready,
-            overwrite=overwrite,
-            options={"activities": activities, **switches, **options},
-            log_to_tracker=log_to_tracker,
-        )
+        arguments = {
+            "schedule": None if schedule_option is None else _schedule(schedule_option),
+            "whole_run": schedule_option is None,
+            "options": {"activities": activities, **switches, **options},
+        }
+        self._checked = checked_options(locals() | arguments)
         if output_trace_dir is not None:
             TraceFolder(Path(output_trace_dir), Path(), overwrite=True)
         self._folder: TraceFolder | None = None

@@ -156,16 +156,7 @@ def attach(
     checked_name("name", name)
     if hasattr(engine.run, "kinetoscope"):
         raise StateError("a Kinetoscope profiler is already attached to this engine.")
-    checked = checked_options(
-        folder=folder,
-        schedule=schedule,
-        whole_run=whole_run,
-        on_trace_ready=on_trace_ready,
-        overwrite=overwrite,
-        options=options,
-        log_to_tracker=log_to_tracker,
-        leave_on=leave_on,
-    )
+    checked = checked_options(locals())
     profiler = AttachedProfiler(engine, TrainerProfiler(checked, f"ignite {ignite.__version__}"), name)
     profiler._attach()
     return profiler

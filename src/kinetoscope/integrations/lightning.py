@@ -87,17 +87,7 @@ class KinetoscopeProfiler(TraceAccess):
         **options: Any,
     ) -> None:
         self._module = _count_as_a_profiler()
-        checked = checked_options(
-            folder=dirpath,
-            schedule=schedule,
-            whole_run=whole_run,
-            on_trace_ready=on_trace_ready,
-            overwrite=overwrite,
-            options=options,
-            folder_argument="dirpath",
-            log_to_tracker=log_to_tracker,
-            leave_on=leave_on,
-        )
+        checked = checked_options(locals(), folder_argument="dirpath")
         if filename is not None:
             checked_name("filename", filename)
         arguments_module.sort_key(sort_by)

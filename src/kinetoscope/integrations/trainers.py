@@ -187,25 +187,23 @@ class TrainerOptions:
         return self.schedule is not None and scheduled_action(self.schedule, 0) in RECORDING
 
 
-def checked_options(
-    *,
-    folder: str | os.PathLike[str] | None,
-    schedule: Callable[[int], ProfilerAction] | None,
-    whole_run: bool,
-    on_trace_ready: Callable[..., Any] | None,
-    overwrite: bool,
-    options: dict[str, Any],
-    folder_argument: str = "folder",
-    log_to_tracker: object = False,
-    leave_on: object = False,
-) -> TrainerOptions:
-    """Check the arguments of a trainer's profiler; `options` are those that it passes on to the session.
+def checked_options(arguments: Mapping[str, Any], *, folder_argument: str = "folder") -> TrainerOptions:
+    """Check the arguments of a trainer's profiler.
+
+    Args:
+        arguments: Those in `_ARGUMENTS`, by name, which may be the `locals()` of the function that was called; and `options`, those that
+            are passed on to the session. Other names are ignored.
+        folder_argument: The name of the argument for the folder.
 
     Raises:
         ArgumentError: An argument is not valid; the message names it, its value and what to do.
     """
+    options = arguments["options"]
     check_names(options)
-    if checked_switch("whole_run", whole_run):
+    folder, schedule, on_trace_ready = (
+        arguments.get(name) for name in (folder_argument, "schedule", "on_trace_ready")
+    )
+    if checked_switch("whole_run", arguments.get("whole_run")):
         if schedule is not None:
             raise ArgumentError(
                 "whole_run=True records every step, and a schedule chooses some of them: pass one of the two."
@@ -216,15 +214,15 @@ def checked_options(
     options = {"on_error": "warn", **options}
     if "activities" in options:
         options["activities"] = present_activities(options["activities"])
-    left_on = checked_leave_on(leave_on)
+    left_on = checked_leave_on(arguments.get("leave_on"))
     return TrainerOptions(
         folder=checked_folder(folder_argument, folder),
         schedule=schedule,
         on_trace_ready=checked_callable("on_trace_ready", on_trace_ready),
         saves=folder is not None or (on_trace_ready is None and (left_on is None or schedule is not None)),
-        overwrite=checked_switch("overwrite", overwrite),
+        overwrite=checked_switch("overwrite", arguments.get("overwrite")),
         recording=RecordingOptions(**options),
-        log=checked_tracker(log_to_tracker),
+        log=checked_tracker(arguments.get("log_to_tracker")),
         leave_on=left_on,
     )
 

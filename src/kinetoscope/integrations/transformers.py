@@ -82,16 +82,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         leave_on: bool | Mapping[str, Any] = False,
         **options: Any,
     ) -> None:
-        checked = checked_options(
-            folder=folder,
-            schedule=schedule,
-            whole_run=whole_run,
-            on_trace_ready=on_trace_ready,
-            overwrite=overwrite,
-            options=options,
-            log_to_tracker=log_to_tracker,
-            leave_on=leave_on,
-        )
+        checked = checked_options(locals())
         self._profiler = TrainerProfiler(checked, f"transformers {transformers.__version__}")
         self._profiler.loggers = self._loggers
         self._trainer: Any = None

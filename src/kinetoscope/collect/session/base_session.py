@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
+import sys
 import threading
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import torch
+import torch.profiler
 
 from kinetoscope._errors import (
+    ArgumentError,
     ArgumentTypeError,
     KinetoscopeError,
     NotRecordedError,
@@ -29,7 +35,14 @@ from kinetoscope.collect.process.dynamo import keep_out
 from kinetoscope.collect.process.machine import described_devices
 from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.activities import check_that_something_is_recorded, recordable
+from kinetoscope.collect.request.activities import (
+    ActivityChoice,
+    ProfilerActivity,
+    check_that_something_is_recorded,
+    checked_activities,
+    device_among,
+    recordable,
+)
 from kinetoscope.collect.request.options import (
     Engine,
     EngineName,
@@ -37,20 +50,26 @@ from kinetoscope.collect.request.options import (
     RecordingRequest,
     Source,
     StillRecordingError,
+    TraceObserver,
+    checked_switch,
 )
 from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING, noted_settings
 from kinetoscope.collect.session import metadata
-from kinetoscope.collect.session.cycle import Cycle, FinishedCycles
+from kinetoscope.collect.session.cycle import (
+    Cycle,
+    CycleChoice,
+    Cycles,
+    FinishedCycles,
+    SessionStats,
+    Stopwatch,
+)
 from kinetoscope.collect.session.deferred_signals import DeferredSignals
 from kinetoscope.collect.session.failures import HANDLER, Closed, yielding_to_interrupts
+from kinetoscope.collect.session.memory_profile import MemoryProfile
 from kinetoscope.collect.session.observer_window import ObserverWindow
 from kinetoscope.collect.session.out_of_memory import report_out_of_memory
-from kinetoscope.collect.session.ownership import SessionOwner, by_owner
-from kinetoscope.collect.session.reading import ReadsCycles
 from kinetoscope.collect.session.source_window import SourceWindow
 from kinetoscope.collect.session.state import Move, SessionState
-from kinetoscope.collect.session.stats import Stopwatch
-from kinetoscope.collect.session.torch_api import TorchSessionApi
 from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES, CompiledKernels
 from kinetoscope.collect.sources.compiling import Compiling
 from kinetoscope.collect.sources.ranges import ROUTES
@@ -61,6 +80,12 @@ from kinetoscope.torch_events.event_numbers import FLOPS_OF_EVENTS
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from kinetoscope.trace import Trace
+
+
+# Methods of newer releases exist here only if the installed torch has them, too.
+_THEIRS = torch.profiler._KinetoProfile
 
 
 def new_trace_id(callback: Callable[[], str] | None) -> str:
@@ -77,6 +102,55 @@ def new_trace_id(callback: Callable[[], str] | None) -> str:
             f"custom_trace_id_callback returned {trace_id!r}: it must return a string, the id of the trace."
         )
     return trace_id
+
+
+P = ParamSpec("P")
+
+
+S = TypeVar("S", bound="_KinetoProfile")
+
+
+class SessionOwner:
+    """The process that a session belongs to."""
+
+    def __init__(self) -> None:
+        """Make the current process the owner."""
+        self.process = os.getpid()
+        self._warned = False
+
+    def refuses(self, session: _KinetoProfile, call: str) -> bool:
+        """Whether a method must do nothing, because a forked child calls it on the active session of its parent.
+
+        If the session is not active, the child becomes its owner.
+        """
+        if self.process == os.getpid():
+            return False
+        if not session._is_under_way():
+            # The parent had no active recording at the fork: the child may use its copy of the session.
+            self.process = os.getpid()
+            session._reset_in_child()
+            return False
+        if not self._warned:
+            self._warned = True
+            warn_user(
+                f"{call}() was called in process {os.getpid()}, a fork of process {self.process}, which owns "
+                "this session: the call has no effect. Create a session in the child to record it."
+            )
+        return True
+
+
+def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+    """Make a method do nothing, with a warning, in a forked child of the process that owns the active session."""
+    call = method.__name__.strip("_")
+
+    @functools.wraps(method)
+    def checked(self: S, *args: P.args, **keywords: P.kwargs) -> None:
+        if not self._owner.refuses(self, call):
+            method(self, *args, **keywords)
+
+    checked_method: Any = checked
+    typed: Callable[Concatenate[S, P], None] = checked_method
+    return typed
 
 
 Value = TypeVar("Value")
@@ -103,7 +177,7 @@ class _Option(Generic[Value]):
         session._options = dataclasses.replace(session._options, **changed)
 
 
-class _KinetoProfile(TorchSessionApi, ReadsCycles):
+class _KinetoProfile:
     """A session without a schedule: `prepare_trace`, `start_trace` and `stop_trace` are called by hand.
 
     Args:
@@ -524,6 +598,7 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
         self._sources = self._sources.fresh()
 
     def _why_no_trace(self) -> str:
+        """Say why there is no trace yet, for an error message."""
         if self._is_under_way() and self._owner.process != os.getpid():
             return f"this process is a fork of process {self._owner.process}, which records; create a session here to record this one."
         if self._state is SessionState.RECORDING:
@@ -532,7 +607,474 @@ class _KinetoProfile(TorchSessionApi, ReadsCycles):
             return "the session is prepared but records nothing; call start_trace(), then stop_trace()."
         return "call start() and stop() first, or leave the `with` block."
 
+    # -------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the last finished cycle; built on first use, then the same object until a new cycle ends.
+
+        Raises:
+            StateError: Nothing was recorded yet; the message says which call is missing.
+        """
+        return self._trace_of(None)
+
+    @property
+    def cycles(self) -> Cycles:
+        """The traces of the finished cycles, a sequence: all with `acc_events=True`, else the last one.
+
+        `prof.cycles.numbers` are their numbers, counted from 0 over all cycles of the session. `prof.cycles.together()` is
+        one trace of all of them, which `save(path, cycle="all")` and `export_chrome_trace(path, cycle="all")` write.
+        """
+        return self._cycles.shown
+
+    def export_chrome_trace(
+        self,
+        path: str | os.PathLike[str],
+        use_python_export: bool = False,
+        cuda_graph_annotations: Mapping[int, Any] | None = None,
+        graph_lanes: str = "none",
+        default_stream: int = 7,
+        *,
+        cycle: CycleChoice = None,
+        identity: bool = False,
+    ) -> None:
+        """Write a trace in Chrome's JSON format, as Perfetto and chrome://tracing read it.
+
+        Args:
+            path: The file; a name ending in `.gz` is compressed. It appears under its name only when it is whole.
+            use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
+            cuda_graph_annotations: Accepted as in torch 2.15, but not written, with a warning.
+            graph_lanes: Accepted as in torch 2.15, "none" or "all"; without effect: kernels stay on the stream they ran on.
+            default_stream: Accepted with `graph_lanes`; without effect.
+            cycle: None for the last finished cycle, the number of a stored one, or `"all"` for all stored ones
+                (`acc_events=True`), on one time axis.
+            identity: Also write the command line, the folders of the program, and the name and boot id of the machine, as
+                `save` does.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: There is no such cycle, the path is not valid, `graph_lanes` is neither "none" nor "all", or it is
+                "all" without annotations.
+            OSError: The file cannot be written.
+        """
+        import_aside()
+        checked = _checked_path(path)
+        if graph_lanes not in ("none", "all") or (graph_lanes == "all" and not cuda_graph_annotations):
+            raise ArgumentError(
+                f"graph_lanes={graph_lanes!r} is not valid: choose 'none', or 'all' together with cuda_graph_annotations."
+            )
+        if cuda_graph_annotations:
+            warn_user(
+                "without effect: cuda_graph_annotations. Annotations of CUDA graphs are not written; torch.profiler's own "
+                "export_chrome_trace writes them."
+            )
+        trace = self._trace_of(cycle)
+        from kinetoscope.formats.chrome.write import write_chrome_trace
+
+        write_chrome_trace(trace, checked, identity=identity)
+
+    def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
+        """Write how much memory each category held over the last finished trace.
+
+        Args:
+            path: The file. `.html`: the memory page of the viewer. `.json`, `.json.gz`: times in microseconds and the bytes of
+                each category at each of them. `raw.json.gz`: every event as (time in ns, action, bytes, category). The
+                JSON forms come from torch's own objects where its collector recorded memory, shapes and stacks.
+            device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: The session was made without `profile_memory=True`, the suffix is unknown, or no memory of the
+                device was recorded.
+        """
+        import_aside("kinetoscope.viewer.server.report")
+        checked = _checked_path(path)
+        self._need_memory("export_memory_timeline()")
+        trace = self.trace
+        if checked.lower().endswith(".html"):
+            from kinetoscope.viewer.server.report import write_memory_page
+
+            write_memory_page(trace, checked, device)
+            return
+        from kinetoscope.formats.memory_timeline import write_memory_timeline
+
+        write_memory_timeline(trace, checked, device, torchs=self._torch_timeline())
+
+    def _memory_profile(self) -> Any:
+        """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
+
+        If torch's collector recorded memory, shapes and stacks, it is torch's own object.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: The session was made without `profile_memory=True`.
+        """
+        self._need_memory("_memory_profile()")
+        theirs = self._torch_memory_profile()
+        return MemoryProfile(self.trace) if theirs is None else theirs
+
+    def _torch_memory_profile(self) -> Any | None:
+        """torch's own `MemoryProfile`; None unless its collector recorded memory, shapes and stacks."""
+        import_aside()
+        theirs = getattr(self._engine, "torch_profiler", None)
+        results = None if theirs is None else theirs.kineto_results
+        options = self._options
+        if results is None or not (options.profile_memory and options.record_shapes and options.with_stack):
+            return None
+        from torch.profiler._memory_profiler import MemoryProfile as TorchsMemoryProfile
+
+        return TorchsMemoryProfile(results)
+
+    def _torch_timeline(self) -> Any | None:
+        """torch's `MemoryProfileTimeline`, which has tensor versions; None if torch's collector did not record this cycle."""
+        import_aside()
+        try:
+            profile = self._torch_memory_profile()
+            if profile is None:
+                return None
+            from torch.profiler._memory_profiler import MemoryProfileTimeline
+
+            return MemoryProfileTimeline(profile)
+        # torch's analysis has assertions that do not hold for every program; our own timeline has most of its results.
+        except Exception as error:  # noqa: BLE001  (whatever fails in there, the rest is still to be written)
+            warn_user(
+                f"the memory timeline has no tensor versions: torch's memory analysis failed with "
+                f"{type(error).__name__}: {error}. The native engine records them itself."
+            )
+            return None
+
+    def save(self, path: str | os.PathLike[str], *, cycle: CycleChoice = None) -> None:
+        """Save a trace in the format that the suffix names.
+
+        Args:
+            path: The file, such as `run.ktrace`, `run.parquet` or `run.json.gz`.
+            cycle: As for `export_chrome_trace`.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: The suffix is unknown, or there is no such cycle.
+            OSError: The file cannot be written.
+        """
+        checked = _checked_path(path)
+        self._trace_of(cycle).save(checked)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write the operators' Python stacks with a metric, in the collapsed form that flame graph tools read.
+
+        Each line is a stack, root first, its frames joined by `;`, then a space and the metric in whole microseconds.
+
+        Args:
+            path: The file.
+            metric: `self_cpu_time_total` or `self_cuda_time_total`, for example.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+            ArgumentError: There is no such metric; the message lists those that there are.
+            OSError: The file cannot be written.
+        """
+        checked = _checked_path(path)
+        self.events().export_stacks(checked, metric)
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+        include_python_functions: bool | None = None,
+    ) -> Any:
+        """Aggregate the last finished cycle by operator; with `acc_events=True`, all cycles.
+
+        Args:
+            group_by_input_shape: Group by input shapes.
+            group_by_stack_n: Group by this many innermost stack frames.
+            group_by_overload_name: Group by overload name.
+            include_python_functions: Whether calls of Python functions and modules, which are events with
+                `with_stack=True`, are among them; None does as the installed torch: up to 2.13 they are, from 2.14 on
+                they are not.
+
+        Returns:
+            An `EventList` with one row for each group.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+        """
+        import_aside()
+        trace = self._trace_of("all" if self._options.acc_events else None)
+        from kinetoscope.torch_events.event_list import key_averages
+
+        return key_averages(
+            trace,
+            group_by_input_shape=group_by_input_shape,
+            group_by_stack_n=group_by_stack_n,
+            group_by_overload_name=group_by_overload_name,
+            include_python_functions=include_python_functions,
+        )
+
+    def events(self) -> Any:
+        """List the operators and ranges of the last finished cycle as events; with `acc_events=True`, of all cycles.
+
+        Returns:
+            An `EventList`: a lazy view over the trace's columns.
+
+        Raises:
+            StateError: Nothing was recorded yet.
+        """
+        import_aside()
+        trace = self._trace_of("all" if self._options.acc_events else None)
+        with self._stopwatch.listing():
+            from kinetoscope.torch_events.event_list import events_of
+
+            return events_of(trace)
+
+    def _need_memory(self, call: str) -> None:
+        """Raise ArgumentError unless the session records memory."""
+        if not self._options.profile_memory:
+            raise ArgumentError(
+                f"{call} needs a session with profile_memory=True, and this one has profile_memory=False."
+            )
+
+    def _trace_of(self, choice: CycleChoice) -> Trace:
+        """Return the trace of the selected cycles, or raise NotRecordedError."""
+        trace = self._cycles.trace(choice)
+        if trace is None:
+            raise NotRecordedError(f"there is no trace yet: {self._why_no_trace()}")
+        return trace
+
+    # ------------------------------------------------------------------ the rest of the API of torch's sessions
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
+        """Pause or resume the collection of some activities while recording.
+
+        Events that begin during a pause are not recorded; the trace's `losses` and the metadata `pauses` contain its times.
+        Every recording starts with all activities on. Without an active recording, this only warns.
+
+        Args:
+            enable: True resumes, False pauses.
+            activities: Torch's `ProfilerActivity` values; those that are not recorded are ignored.
+
+        Raises:
+            ArgumentError: `enable` is neither True nor False, or `activities` contains something else.
+            StateError: The engine cannot switch collection off.
+        """
+        on = checked_switch("enable", enable)
+        requested = frozenset(checked_activities(activities)) & self._recordable
+        with self._lock:
+            if self._state is not SessionState.RECORDING or self._engine is None:
+                warn_user("toggle_collection_dynamic() has no effect: this session is not recording now.")
+                return
+            toggle = getattr(self._engine, "toggle", None)
+            if toggle is None:
+                raise StateError(
+                    f"the engine {self._engine.name!r} cannot switch collection off and on while it records."
+                )
+            if requested:
+                toggle(on, requested)
+
+    def get_trace_id(self) -> str | None:
+        """The id of the cycle that is prepared, is recording, or ended last.
+
+        Returns:
+            The id, also `trace_id` in the trace's metadata; None before the first cycle.
+        """
+        return self._trace_id
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
+        """Set the callback that returns the ids of later cycles.
+
+        Args:
+            callback: Called without arguments, returns a string; None for random ids.
+
+        Raises:
+            ArgumentError: It cannot be called.
+        """
+        self.custom_trace_id_callback = callback
+
+    if hasattr(torch.profiler, "ProfilerActivityConfig"):
+
+        @property
+        def activity_configs(self) -> dict[ProfilerActivity, Any]:
+            """torch's `ProfilerActivityConfig` of each activity that does not record its default kinds."""
+            return {
+                activity: torch.profiler.ProfilerActivityConfig(
+                    None if choice.kinds is None else sorted(choice.kinds), list(choice.configs)
+                )
+                for activity, choice in self._options.activity_choices.items()
+                if choice != ActivityChoice()
+            }
+
+    if hasattr(_THEIRS, "wait_for_exports"):
+
+        def wait_for_exports(self) -> None:
+            """Do nothing: every export is written when the call that asks for it returns."""
+
+    if hasattr(_THEIRS, "take_pending_cupti_export"):
+
+        def take_pending_cupti_export(self) -> None:
+            """Return None, as torch does for all but a backend of its own that writes later."""
+
+    if hasattr(_THEIRS, "take_pending_cuspy_export"):
+
+        def take_pending_cuspy_export(self) -> None:
+            """Return None, as torch does for all but a backend of its own that writes later."""
+
+    @property
+    def execution_trace_observer(self) -> TraceObserver | None:
+        """The observer that runs with each recording, if any."""
+        return self._observer.observer
+
+    @property
+    def use_device(self) -> str | None:
+        """torch's name of the device among the activities, None for the CPU only."""
+        return device_among(self.activities)
+
+    @property
+    def has_cudagraphs(self) -> bool:
+        """Whether torch.compile captures its kernels in CUDA graphs."""
+        config = sys.modules.get("torch._inductor.config")
+        return config is not None and bool(config.triton.cudagraphs)
+
+    @property
+    def profiler(self) -> Any:
+        """torch's attribute of this name: None before the first cycle, then an object with the last cycle's results.
+
+        With `engine="kineto"` it is torch's own `torch.autograd.profiler.profile`. With the native engine it is an object
+        with the same methods, computed from our trace; methods that need torch's collector, such as
+        `kineto_results.experimental_event_tree()`, raise StateError.
+        """
+        if self._stopwatch.stats is None:
+            return None
+        theirs = getattr(self._engine, "torch_profiler", None)
+        return ProfilerApi(self) if theirs is None else theirs
+
+    def _stats(self) -> SessionStats | None:
+        """The profiler overhead of the current or last cycle, with torch's attribute names; None before the first.
+
+        Returns:
+            Its fields name their units; see `kinetoscope.collect.session.stats.SessionStats`.
+        """
+        return self._stopwatch.stats
+
 
 def already_recording() -> StateError:
     """Build the error for starting a session that is already recording."""
     return StateError("this session is already recording: call stop() before starting it again.")
+
+
+def _checked_path(path: str | os.PathLike[str]) -> str:
+    """Return a path to write to as a string, or raise ArgumentError."""
+    untyped: object = path
+    name = os.fspath(untyped) if isinstance(untyped, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"path={path!r} is not valid: need the name of a file, as a string or a path.")
+    return name
+
+
+# `prof.profiler` with the native engine: torch's methods, computed from our trace.
+
+
+class ProfilerApi:
+    """API-compatible with torch's `torch.autograd.profiler.profile`, for the data of the session."""
+
+    def __init__(self, session: Any) -> None:
+        """Wrap a session."""
+        self._session: Any = session
+
+    def export_chrome_trace(self, path: str | os.PathLike[str], *_: Any, **__: Any) -> None:
+        """Write the last cycle, as `prof.export_chrome_trace()` does."""
+        self._session.export_chrome_trace(path)
+
+    def toggle_collection_dynamic(self, enabled: bool, activities: Any) -> None:
+        """Switch collection off or on, as `prof.toggle_collection_dynamic()` does."""
+        self._session.toggle_collection_dynamic(enabled, activities)
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up what torch's object has, too: the session's own attribute, or what is computed from the session."""
+        if name in _OF_SESSION:
+            return getattr(self._session, name)
+        if name in _COMPUTED:
+            return _COMPUTED[name](self._session)
+        raise AttributeError(
+            f"prof.profiler has no attribute {name!r} with the native engine; engine='kineto' gives torch's own object."
+        )
+
+
+_OF_SESSION = frozenset(
+    {
+        "acc_events",
+        "custom_trace_id_callback",
+        "experimental_config",
+        "export_stacks",
+        "key_averages",
+        "post_processing_timeout_s",
+        "profile_memory",
+        "record_shapes",
+        "use_device",
+        "with_flops",
+        "with_modules",
+        "with_stack",
+    }
+)
+
+
+# The other attributes and methods of torch's object.
+_COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "_stats": lambda session: session._stats(),
+    "function_events": lambda session: session.events(),
+    # None before the first cycle has finished.
+    "kineto_results": lambda session: session._cycles.last and KinetoResultsApi(session),
+    "self_cpu_time_total": lambda session: session.events().self_cpu_time_total,
+    "table": lambda session: session.events().table,
+    "total_average": lambda session: session.events().total_average,
+    "trace_id": lambda session: session.get_trace_id() or "",
+    "enabled": lambda _: True,
+    "entered": lambda session: session._state is SessionState.RECORDING,
+    "use_cpu": lambda session: torch.profiler.ProfilerActivity.CPU in session.activities,
+    "use_cuda": lambda session: session.use_device == "cuda",
+    "kineto_activities": lambda session: set(session.activities),
+    "profiling_start_time_ns": lambda session: int(session.trace.run_info.start_realtime_ns or 0),
+    "profiling_end_time_ns": lambda session: int(
+        (session.trace.run_info.start_realtime_ns or 0) + (session.trace.run_info.stop_ns or 0)
+    ),
+}
+
+
+class KinetoResultsApi:
+    """API-compatible with the collector's `_ProfilerResult`."""
+
+    def __init__(self, session: Any) -> None:
+        """Wrap a session."""
+        self._session: Any = session
+
+    def trace_start_ns(self) -> int:
+        """Start of the recording, in nanoseconds since 1970."""
+        return int(self._session.trace.run_info.start_realtime_ns or 0)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the last cycle in Chrome's format."""
+        self._session.export_chrome_trace(path)
+
+    def events(self) -> Any:
+        """Not available: torch's raw events come only from its own collector.
+
+        Raises:
+            StateError: Always; the message names an alternative.
+        """
+        raise _only_with_kineto("events()", "prof.events() and prof.trace.table('spans')")
+
+    def experimental_event_tree(self) -> Any:
+        """Not available: torch's event tree comes only from its own collector.
+
+        Raises:
+            StateError: Always; the message names an alternative.
+        """
+        raise _only_with_kineto(
+            "experimental_event_tree()", "prof.trace.table('spans'), with its column `parent`,"
+        )
+
+
+def _only_with_kineto(call: str, instead: str) -> StateError:
+    """Build the error for a method that only torch's collector supports."""
+    return StateError(
+        f"prof.profiler.kineto_results.{call} has event objects of torch's own collector only: pass engine='kineto' to the "
+        f"session (or install(engine='kineto') if you cannot change the program). {instead} have the same data with any engine."
+    )

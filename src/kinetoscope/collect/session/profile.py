@@ -41,11 +41,10 @@ from kinetoscope.collect.request.options import (
     checked_callable,
     checked_switch,
 )
-from kinetoscope.collect.session.base_session import _KinetoProfile, already_recording
+from kinetoscope.collect.session.base_session import _KinetoProfile, already_recording, by_owner
 from kinetoscope.collect.session.decorated import decorated
 from kinetoscope.collect.session.deferred_signals import DeferredSignals
 from kinetoscope.collect.session.failures import HANDLER, Failures, yielding_to_interrupts
-from kinetoscope.collect.session.ownership import by_owner
 from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action, transition
 from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver

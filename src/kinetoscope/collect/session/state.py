@@ -1,17 +1,9 @@
 """The state machine of a recording, shared by sessions, the launcher and the pytest plugin.
 
-    state      BEGIN      PREPARE    START      STOP       END        FAIL
-    IDLE       WAITING    PREPARED   -          IDLE       IDLE       FAILED
-    WAITING    WAITING    PREPARED   -          WAITING    ENDED      FAILED
-    PREPARED   PREPARED   PREPARED   RECORDING  WAITING    PREPARED   -
-    RECORDING  RECORDING  -          -          WAITING    RECORDING  -
-    ENDED      WAITING    PREPARED   -          ENDED      ENDED      FAILED
-    FAILED     WAITING    PREPARED   -          FAILED     FAILED     FAILED
-
 A run goes from BEGIN to END, and within it each cycle of a schedule from PREPARE to STOP. Without a schedule, when
 `prepare_trace` is called by hand, each cycle is a run. STOP and END are valid in every state, because an interrupt may come before
-or after the move that they undo; but END has no effect while an engine is prepared or recording. A dash marks an invalid move,
-which is a bug.
+or after the move that they undo; but END has no effect while an engine is prepared or recording. A dash in the table marks an
+invalid move, which is a bug.
 
 Must not import torch: the launcher uses it before the program has imported torch.
 """
@@ -73,36 +65,21 @@ class Move(enum.Enum):
     FAIL = "fail"
 
 
-_IDLE, _WAITING, _PREPARED = SessionState.IDLE, SessionState.WAITING, SessionState.PREPARED
-_RECORDING, _ENDED, _FAILED = SessionState.RECORDING, SessionState.ENDED, SessionState.FAILED
+# For each state the one that a move leads to.
+_TABLE = """\
+state      BEGIN      PREPARE    START      STOP       END        FAIL
+IDLE       WAITING    PREPARED   -          IDLE       IDLE       FAILED
+WAITING    WAITING    PREPARED   -          WAITING    ENDED      FAILED
+PREPARED   PREPARED   PREPARED   RECORDING  WAITING    PREPARED   -
+RECORDING  RECORDING  -          -          WAITING    RECORDING  -
+ENDED      WAITING    PREPARED   -          ENDED      ENDED      FAILED
+FAILED     WAITING    PREPARED   -          FAILED     FAILED     FAILED
+"""
+_HEADINGS, *_ROWS = (line.split() for line in _TABLE.splitlines())
 
-TRANSITIONS: dict[tuple[SessionState, Move], SessionState] = {
-    (_IDLE, Move.BEGIN): _WAITING,
-    (_IDLE, Move.PREPARE): _PREPARED,
-    (_IDLE, Move.STOP): _IDLE,
-    (_IDLE, Move.END): _IDLE,
-    (_IDLE, Move.FAIL): _FAILED,
-    (_WAITING, Move.BEGIN): _WAITING,
-    (_WAITING, Move.PREPARE): _PREPARED,
-    (_WAITING, Move.STOP): _WAITING,
-    (_WAITING, Move.END): _ENDED,
-    (_WAITING, Move.FAIL): _FAILED,
-    (_PREPARED, Move.BEGIN): _PREPARED,
-    (_PREPARED, Move.PREPARE): _PREPARED,
-    (_PREPARED, Move.START): _RECORDING,
-    (_PREPARED, Move.STOP): _WAITING,
-    (_PREPARED, Move.END): _PREPARED,
-    (_RECORDING, Move.BEGIN): _RECORDING,
-    (_RECORDING, Move.STOP): _WAITING,
-    (_RECORDING, Move.END): _RECORDING,
-    (_ENDED, Move.BEGIN): _WAITING,
-    (_ENDED, Move.PREPARE): _PREPARED,
-    (_ENDED, Move.STOP): _ENDED,
-    (_ENDED, Move.END): _ENDED,
-    (_ENDED, Move.FAIL): _FAILED,
-    (_FAILED, Move.BEGIN): _WAITING,
-    (_FAILED, Move.PREPARE): _PREPARED,
-    (_FAILED, Move.STOP): _FAILED,
-    (_FAILED, Move.END): _FAILED,
-    (_FAILED, Move.FAIL): _FAILED,
+TRANSITIONS = {
+    (SessionState[state], Move[move]): SessionState[after]
+    for state, *row in _ROWS
+    for move, after in zip(_HEADINGS[1:], row, strict=True)
+    if after != "-"
 }
