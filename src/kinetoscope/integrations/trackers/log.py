@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import warn_user
 from kinetoscope.flight.flight import current_recorder
-from kinetoscope.integrations.trackers import mlflow, tensorboard, wandb
-from kinetoscope.integrations.trackers.content import Content, make_content, opened
+from kinetoscope.integrations.trackers.content import make_content, opened
+from kinetoscope.integrations.trackers.kinds import KINDS, Tracker
 
 if TYPE_CHECKING:
     import os
@@ -19,40 +19,26 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-class Tracker(Protocol):
-    """A run of a tracker, or a writer.
-
-    Attributes:
-        label: The name of the tracker's package.
-    """
-
-    label: str
-
-    def log(self, content: Content) -> None:
-        """Log a trace; any exception is possible."""
-
-
-_KINDS = (wandb, mlflow, tensorboard)
 # What the loggers of trainers call the run or writer in them.
 _INSIDE = ("experiment", "tracker", "writer", "tb_writer", "run")
 
 
 def active_trackers() -> list[Tracker]:
     """The active runs of this process. Only trackers that the program has imported can have any."""
-    return [tracker for kind in _KINDS for tracker in kind.active()]
+    return [tracker for kind in KINDS for tracker in kind.active()]
 
 
 def trackers_of(source: object) -> list[Tracker]:
     """The trackers of a run, a writer, a logger of a trainer, or a list of these; an empty list if it is none."""
     if isinstance(source, (list, tuple)):
         return _each_once(tracker for element in source for tracker in trackers_of(element))
-    for kind in _KINDS:
+    for kind in KINDS:
         if (tracker := kind.of(source)) is not None:
             return [tracker]
     for name in _INSIDE:
         inside = getattr(source, name, None)
         if inside is not None and not callable(inside):
-            for kind in _KINDS:
+            for kind in KINDS:
                 if (tracker := kind.of(inside)) is not None:
                     return [tracker]
     return []
