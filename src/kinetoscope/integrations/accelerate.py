@@ -100,7 +100,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
 
     def __enter__(self) -> Self:
         self._profiler.prepare("train", self._project)
-        if self._profiler.recorder is not None:
+        if self._profiler.flight.recorder is not None:
             self._wrap()
         self._profiler.begin(None)
         self._counts, self._number = None, self._first_step
@@ -117,7 +117,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
 
     def end_step(self) -> None:
         """Say that an evaluation follows, up to the next step of the optimizer: with `leave_on`, it is neither slow nor a hang."""
-        self._profiler.leave_steps()
+        self._profiler.flight.close_step()
 
     def _wrap(self) -> None:
         """Learn of losses and checkpoints, from the methods of the accelerator that the loop calls."""
@@ -126,7 +126,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
 
         @functools.wraps(backward)
         def backward_of(loss: Any, *arguments: Any, **keywords: Any) -> Any:
-            driven.note_loss(loss)
+            driven.flight.note_loss(loss)
             return backward(loss, *arguments, **keywords)
 
         self._wrapped = {"backward": backward_of}
@@ -156,7 +156,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         if not self._profiler.options.records_from_the_start():
             self._profiler.open_step(self._number)
         else:
-            self._profiler.count_step(self._number)
+            self._profiler.flight.open_step(self._number)
 
 
 def _outside_of_steps(driven: TrainerProfiler, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +164,7 @@ def _outside_of_steps(driven: TrainerProfiler, method: Callable[..., Any]) -> Ca
 
     @functools.wraps(method)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        driven.leave_steps()
+        driven.flight.close_step()
         return method(*arguments, **keywords)
 
     return call

@@ -90,8 +90,8 @@ class AttachedProfiler(TraceAccess):
     def _iteration_completed(self, engine: Any) -> None:
         """End a step. The handlers behind this one may run another engine, to evaluate, or write a checkpoint."""
         self._profiler.close_step()
-        self._profiler.note_loss(engine.state.output)
-        self._profiler.leave_steps()
+        self._profiler.flight.note_loss(engine.state.output)
+        self._profiler.flight.close_step()
 
     def _step(self, number: int) -> None:
         """Start a step, and the first time also the profiling of the run."""

@@ -52,46 +52,73 @@ def checked_leave_on(given: object) -> dict[str, Any] | None:
 
 
 class LeftOnTraining:
-    """Leaves one training on, and gives the recorder the trainer's steps and losses.
+    """Leaves trainings on if that is wanted, and gives the recorder the trainer's steps and losses; outside of these, calls do nothing.
 
     A recorder that is on already, because of a call of `kinetoscope.leave_on` or of the environment, gets the steps and stays on.
 
+    Args:
+        arguments: Those of `kinetoscope.leave_on`; None to leave nothing on.
+
     Attributes:
-        recorder: The recorder.
+        recorder: The recorder of the training that runs, or of the last one; None before.
+        step_is_open: Whether a step has begun and not ended.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        """Start to record."""
-        before = current_recorder()
-        self.recorder: FlightRecorder = leave_on(**arguments)
-        self._is_own = self.recorder is not before
+    def __init__(self, arguments: Mapping[str, Any] | None) -> None:
+        self._arguments = arguments
+        self.recorder: FlightRecorder | None = None
+        self.step_is_open = False
+        self._active: FlightRecorder | None = None
+        self._is_own = False
         self._loss: float | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a training is left on now."""
+        return self._active is not None
+
+    def begin(self) -> None:
+        """A training begins: start to record, if that is wanted."""
+        if self._arguments is not None:
+            before = current_recorder()
+            self.recorder = self._active = leave_on(**self._arguments)
+            self._is_own = self._active is not before
 
     def open_step(self, number: int) -> None:
         """A step begins, with the number that the trainer gives it."""
-        loss, self._loss = self._loss, None
-        self.recorder.step(number, loss)
+        if self._active is not None:
+            loss, self._loss = self._loss, None
+            self._active.step(number, loss)
+            self.step_is_open = True
 
     def close_step(self) -> None:
-        """Something else than a step follows, such as an evaluation or a checkpoint."""
-        loss, self._loss = self._loss, None
-        self.recorder.end_step(loss)
+        """Something else than a step follows, such as an evaluation or a checkpoint, which is neither slow nor a hang."""
+        if self._active is not None:
+            loss, self._loss = self._loss, None
+            self._active.end_step(loss)
+            self.step_is_open = False
 
     def note_loss(self, output: object) -> None:
         """Note a loss of the step under way: a number, a tensor of the CPU, or a dictionary with such a `"loss"`; others are not read."""
-        value = loss_value(output.get("loss") if isinstance(output, Mapping) else output)
-        # Of the micro-batches of a step, the first one that is no number.
-        if value is not None and (self._loss is None or math.isfinite(self._loss)):
-            self._loss = value
+        if self._active is not None:
+            value = loss_value(output.get("loss") if isinstance(output, Mapping) else output)
+            # Of the micro-batches of a step, the first one that is no number.
+            if value is not None and (self._loss is None or math.isfinite(self._loss)):
+                self._loss = value
 
     def end(self, error: BaseException | None = None) -> None:
         """The training has ended; `error` is the exception that ended it, which is an incident."""
-        # While the step that raised it is still under way.
-        if self._is_own and error is not None:
-            self.recorder.__exit__(type(error), error, None)
+        if self._active is None:
             return
-        if error is not None:
-            self.recorder.training_failed(error)
-        self.close_step()
-        if self._is_own:
-            self.recorder.stop()
+        try:
+            # While the step that raised it is still under way.
+            if self._is_own and error is not None:
+                self._active.__exit__(type(error), error, None)
+                return
+            if error is not None:
+                self._active.training_failed(error)
+            self.close_step()
+            if self._is_own:
+                self._active.stop()
+        finally:
+            self._active, self._loss, self.step_is_open = None, None, False

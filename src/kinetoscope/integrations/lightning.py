@@ -125,7 +125,7 @@ class KinetoscopeProfiler(TraceAccess):
             self._module = _module_of(trainer) or self._module
             self._profiler.trainer = _version(self._module)
             _hear_of_failures(trainer.strategy, self._profiler)
-            if self._profiler.recorder is not None and self._stage == "fit":
+            if self._profiler.flight.recorder is not None and self._stage == "fit":
                 _hear_of_losses(trainer.strategy, self._profiler)
         if self._profiler.options.records_from_the_start():
             self._begin(None)
@@ -142,7 +142,7 @@ class KinetoscopeProfiler(TraceAccess):
                 self._begin(self._total_steps())
             self._profiler.open_step(self._number(fetching=action_name.endswith("_next")))
         elif role is _LEAVES:
-            self._profiler.leave_steps()
+            self._profiler.flight.close_step()
         self._profiler.open(action_name)
 
     def stop(self, action_name: str) -> None:
@@ -382,7 +382,7 @@ def _hear_of_losses(strategy: Any, driven: TrainerProfiler) -> None:
     @functools.wraps(theirs)
     def training_step(*arguments: Any, **keywords: Any) -> Any:
         output = theirs(*arguments, **keywords)
-        driven.note_loss(output)
+        driven.flight.note_loss(output)
         return output
 
     training_step.driven = driven  # type: ignore[attr-defined]

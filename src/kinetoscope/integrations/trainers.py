@@ -328,9 +328,7 @@ class TrainerProfiler:
         self._steps: list[int] = []
         self._open: dict[str, list[Any]] = {}
         self._users_error: BaseException | None = None
-        # Of the training that runs, and of the last one.
-        self._flight: LeftOnTraining | None = None
-        self.recorder: FlightRecorder | None = None
+        self.flight = LeftOnTraining(options.leave_on)
         self.loggers: Callable[[], Iterable[Any]] = tuple
         """What returns the loggers of the trainer, which may be experiment trackers."""
 
@@ -349,9 +347,8 @@ class TrainerProfiler:
                 overwrite=self.options.overwrite,
                 profiler=self._name,
             )
-        if trains and self.options.leave_on is not None:
-            self._flight = LeftOnTraining(self.options.leave_on)
-            self.recorder = self._flight.recorder
+        if trains:
+            self.flight.begin()
         if self.options.log is not None:
             self.options.log.log_incidents(self.loggers)
 
@@ -389,7 +386,7 @@ class TrainerProfiler:
     @property
     def is_running(self) -> bool:
         """Whether a run has begun and not ended."""
-        return self._session is not None or self._flight is not None
+        return self._session is not None or self.flight.is_running
 
     @property
     def position(self) -> int:
@@ -406,7 +403,7 @@ class TrainerProfiler:
         session = self._session
         if session is None:
             self._step_is_open = False
-            self._end_flight(error)
+            self.flight.end(error)
             return
         if error is not None:
             session.add_metadata("ended_by", f"{type(error).__name__}: {error}".removesuffix(": "))
@@ -420,35 +417,14 @@ class TrainerProfiler:
                 raise
             _warn_of(failure)
         finally:
-            self._end_flight(error)
-
-    def _end_flight(self, error: BaseException | None) -> None:
-        """End the recorder of a training that was left on."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.end(error)
-
-    def count_step(self, number: int) -> None:
-        """Tell a recorder that was left on that a step begins; `open_step` does."""
-        if self._flight is not None:
-            self._flight.open_step(number)
-
-    def leave_steps(self) -> None:
-        """Tell a recorder that was left on that an evaluation or a checkpoint follows, which is neither slow nor a hang."""
-        if self._flight is not None:
-            self._flight.close_step()
-
-    def note_loss(self, output: object) -> None:
-        """Tell a recorder that was left on of a loss, or of a step's output that has one; a value on a device is not read."""
-        if self._flight is not None:
-            self._flight.note_loss(output)
+            self.flight.end(error)
 
     def open_step(self, number: int) -> None:
         """Open a step with the trainer's number; does nothing while another is open."""
         if self._step_is_open or not self.is_running:
             return
         self._step_is_open = True
-        self.count_step(number)
+        self.flight.open_step(number)
         if self._session is not None and self.recording:
             self._steps.append(number)
             self._step = self._session.open_mark(number)
@@ -571,4 +547,4 @@ class TraceAccess:
     @property
     def recorder(self) -> FlightRecorder | None:
         """The recorder of the training that is left on, or of the last one; None before."""
-        return self._profiler.recorder
+        return self._profiler.flight.recorder

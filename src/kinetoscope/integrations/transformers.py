@@ -158,7 +158,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             logs: What is logged.
             **kwargs: Unused.
         """
-        self._profiler.note_loss(logs)
+        self._profiler.flight.note_loss(logs)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the run.
@@ -204,14 +204,14 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             if name == _FETCH:
                 driven.open_step(trainer.state.global_step)
             elif name in _BETWEEN:
-                driven.leave_steps()
+                driven.flight.close_step()
             driven.open(span)
             try:
                 value = method(*arguments, **keywords)
             finally:
                 driven.close(span)
             if name == _STEP:
-                driven.note_loss(value)
+                driven.flight.note_loss(value)
             return value
 
         return call

@@ -306,14 +306,17 @@ class TorchProfiler(Callback):
         self.state: Any = None
         self._batches: BatchRecorder | None = None
         self._leave_on = checked_leave_on(leave_on)
-        self._flight: LeftOnTraining | None = None
-        self._step_is_open = False
-        self.recorder: FlightRecorder | None = None
+        self._flight = LeftOnTraining(self._leave_on)
 
     @property
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
         """The kept traces: timestamp and the path of each rank, the newest last."""
         return self.files.saved_traces
+
+    @property
+    def recorder(self) -> FlightRecorder | None:
+        """The flight recorder of a training that is left on, or of the last one; else None."""
+        return self._flight.recorder
 
     @property
     def profiler(self) -> profile | None:
@@ -353,32 +356,20 @@ class TorchProfiler(Callback):
         """Begin to follow a run, and leave it on if that is wanted."""
         self.state = state
         self._destinations = getattr(logger, "destinations", ())
-        if self._leave_on is not None:
-            self._end_flight(None)
-            self._flight = LeftOnTraining(self._leave_on)
-            self.recorder = self._flight.recorder
+        self._flight.end()
+        self._flight.begin()
         if self._tracker_log is not None:
             self._tracker_log.log_incidents(self._loggers)
 
-    def _end_flight(self, error: BaseException | None) -> None:
-        """End the recorder of a training that is left on; with the exception that ends it, if there is one."""
-        flight, self._flight, self._step_is_open = self._flight, None, False
-        if flight is not None:
-            flight.end(error)
-
     def _step_may_begin(self, state: Any) -> None:
         """A step begins with the wait for its batch, or with the batch if nobody has announced it."""
-        if self._flight is not None and not self._step_is_open:
-            length = batches_of_epoch(state)
-            if length is not None and int(state.timestamp.batch_in_epoch) >= length:
-                return
-            self._step_is_open = True
+        length = batches_of_epoch(state)
+        if not self._flight.step_is_open and (length is None or int(state.timestamp.batch_in_epoch) < length):
             self._flight.open_step(int(state.timestamp.batch))
 
     def _step_ends(self, loss: Any = None) -> None:
         """A step has ended, or a wait in vain; an evaluation or a checkpoint may follow."""
-        if self._flight is not None and self._step_is_open:
-            self._step_is_open = False
+        if self._flight.step_is_open:
             for scalar in loss if isinstance(loss, (list, tuple)) else [loss]:
                 self._flight.note_loss(scalar)
             self._flight.close_step()
@@ -445,7 +436,7 @@ class TorchProfiler(Callback):
         self._carefully(self._log_tables)
         self._batches = None
         self.files.close()
-        self._end_flight(sys.exception())
+        self._flight.end(sys.exception())
 
     def start(self, *, dataloader_len: int | None = None) -> Self:
         """Begin to follow a loop of your own.
