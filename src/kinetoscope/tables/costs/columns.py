@@ -27,6 +27,7 @@ from kinetoscope.tables.costs.operator_names import names
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kinetoscope.model.groups import Groups
     from kinetoscope.model.trace_data import TraceData
 
 
@@ -321,18 +322,14 @@ def coverage(
     return Coverage(percent, lacking)
 
 
-def group_coverage(trace: TraceData, group_of: NDArray[np.int32], groups: int) -> Coverage:
-    """The same for groups of all spans by number; those below 0 are in none."""
+def group_coverage(trace: TraceData, groups: Groups) -> Coverage:
+    """The same for groups of all spans."""
     costs, self_ns = costs_of(trace), trace.column("spans", "self_ns")
-
-    def add(values: NDArray[np.int64]) -> NDArray[np.int64]:
-        return _core.group_sums(group_of, groups, values)
-
     return coverage(
-        add(np.where(operator_spans(trace).mask | costs.unknown, self_ns, 0)),
-        add(np.where(costs.unknown, self_ns, 0)),
-        add((costs.flops < 0).astype(np.int64)),
-        add(np.maximum(costs.flops, 0)),
+        groups.sums(np.where(operator_spans(trace).mask | costs.unknown, self_ns, 0)),
+        groups.sums(np.where(costs.unknown, self_ns, 0)),
+        groups.sums(costs.flops < 0),
+        groups.sums(np.maximum(costs.flops, 0)),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
@@ -216,13 +216,14 @@ def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
 def distinct_calls(trace: TraceData) -> DistinctCalls:
     """Evaluate the cost of every distinct call of a trace."""
     spans = trace.columns("spans")
-    parts = [spans["name"], spans["shapes"], spans["overload"], spans["kind"].astype(np.int32)]
+    parts = [spans["name"], spans["shapes"], spans["overload"], spans["kind"]]
     if len(trace.columns("origins")):
         # Kernels of different graphs can share a name.
         parts.append(np.where(_is_of_graph(trace), spans["origin"], np.int32(-1)))
     if generated_launches(trace):
         parts.append(np.where(is_generated_launch(trace), spans["arguments"], np.int32(-1)))
-    of_span, first = _core.group(parts)
+    groups = Groups.by(parts)
+    first = groups.first
     saved = saved_costs(trace.info.get(SAVED_KEY))
     of_graph, launches = _costs_by_graph(trace, first), generated_launches(trace)
     parts = [
@@ -246,7 +247,7 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
         dtype = trace.strings[dtypes[origin]] if row in of_graph else one.dtype
         found.append(one._replace(bytes=-1 if cost.bytes is None else cost.bytes, dtype=dtype))
     return DistinctCalls(
-        of_span,
+        groups.of_row,
         first,
         np.array([one.standing for one in found], np.uint8),
         np.array([one.flops for one in found], np.int64),
@@ -264,8 +265,9 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
     if len(rows) == 0:
         return {}
     origin = spans["origin"][first[rows]]
-    lacking = np.bincount(origins["first"], origins["flops"] < 0, minlength=len(origins))[origin] > 0
-    flops = _core.group_sums(origins["first"], len(origins), np.maximum(origins["flops"], 0))[origin]
+    nodes = Groups(origins["first"], len(origins))
+    lacking = nodes.sums(origins["flops"] < 0)[origin] > 0
+    flops = nodes.sums(np.maximum(origins["flops"], 0))[origin]
     size = origins["bytes"][origin]
     return {
         row: Cost(None if unknown else own, None if moved < 0 else moved)

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.model import units
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
+from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow
@@ -84,20 +85,13 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     costs, spans = costs_of(trace), trace.columns("spans")
     calls, counts = costs.calls, costs.counted.counts
     expected = operator_spans(trace).mask | calls.by_user[calls.of_span]
-    groups = len(calls.first)
-    time_ns = np.where(counts, working_ns(trace), 0)
+    of_calls = Groups(calls.of_span, len(calls.first))
     ideal = at_peak(trace, costs, peak_flops)
-
-    def add(values: NDArray[Any]) -> NDArray[Any]:
-        return np.bincount(calls.of_span, weights=values, minlength=groups) if groups else np.zeros(0)
-
-    count = _core.group_counts(calls.of_span, groups)
-    counted = add(counts).astype(np.int64)
-    total = _core.group_sums(calls.of_span, groups, np.maximum(costs.flops, 0))
-    moved = _core.group_sums(calls.of_span, groups, np.maximum(costs.bytes_moved, 0))
-    time = _core.group_sums(calls.of_span, groups, time_ns)
-    unknown = add(costs.unknown).astype(np.int64)
-    bytes_unknown = add(costs.bytes_moved < 0) > 0
+    count = of_calls.sizes()
+    total, moved = (of_calls.sums(np.maximum(part, 0)) for part in (costs.flops, costs.bytes_moved))
+    time = of_calls.sums(np.where(counts, working_ns(trace), 0))
+    unknown = of_calls.sums(costs.unknown)
+    bytes_unknown = of_calls.sums(costs.bytes_moved < 0) > 0
     rows = np.flatnonzero(expected[calls.first])
     shapes, texts = spans["shapes"][calls.first], trace.columns("shapes")
     overload = spans["overload"][calls.first][rows]
@@ -115,13 +109,13 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
             np.array([place.get(family, -1) for family in calls.family], np.int64)[rows], families
         ),
         "calls": count[rows],
-        "counted": counted[rows],
+        "counted": of_calls.sums(counts)[rows],
         "flops": total[rows],
         "bytes_moved": moved[rows],
         "time_ns": time[rows],
         "flops_per_s": per_second(total, time)[rows],
         "arithmetic_intensity": per_byte(total, moved)[rows],
-        "peak_percent": None if ideal is None else share_of_peak(add(ideal), time)[rows],
+        "peak_percent": None if ideal is None else share_of_peak(of_calls.sums(ideal), time)[rows],
         "covered": (unknown == 0)[rows],
     }
     order = np.lexsort((-time[rows], -total[rows]))
@@ -138,30 +132,26 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         The table; the meaning of its columns is in `FLOPS_COVERAGE_SCHEMA`.
     """
     costs, spans = costs_of(trace), trace.columns("spans")
-    group_of, first = _core.group([spans["name"]], operator_spans(trace).mask)
-    groups = len(first)
+    operators = Groups.by([spans["name"]], operator_spans(trace).mask)
     self_ns, unknown = spans["self_ns"], costs.unknown
-    own = _core.group_sums(group_of, groups, self_ns)
-    lacking = _core.group_sums(group_of, groups, np.where(unknown, self_ns, 0))
-    count = _core.group_counts(group_of, groups)
-    calls = _core.group_sums(group_of, groups, unknown.astype(np.int64))
-    no_formula = unknown & (costs.standing == Standing.NO_FORMULA)
-    without = _core.group_sums(group_of, groups, no_formula.astype(np.int64))
-    whole = int(own.sum())
+    operator_ns, uncovered_ns, uncovered_device_ns = (
+        operators.sums(part)
+        for part in (self_ns, np.where(unknown, self_ns, 0), np.where(unknown, spans["device_self_ns"], 0))
+    )
+    count, uncovered_calls = operators.sizes(), operators.sums(unknown)
+    without_formula = operators.sums(unknown & (costs.standing == Standing.NO_FORMULA)) > 0
     columns: dict[str, Any] = {
-        "name": [trace.strings[name] for name in spans["name"][first].tolist()],
+        "name": [trace.strings[name] for name in spans["name"][operators.first].tolist()],
         "calls": count,
-        "covered_calls": count - calls,
-        "self_ns": own,
-        "covered_ns": own - lacking,
-        "uncovered_ns": lacking,
-        "uncovered_device_ns": _core.group_sums(
-            group_of, groups, np.where(unknown, spans["device_self_ns"], 0)
-        ),
-        "uncovered_percent": lacking * np.float64(100.0 / whole) if whole else np.full(groups, np.nan),
-        "why": Labels(np.where(calls == 0, -1, np.where(without > 0, 0, 1)), _REASONS),
+        "covered_calls": count - uncovered_calls,
+        "self_ns": operator_ns,
+        "covered_ns": operator_ns - uncovered_ns,
+        "uncovered_ns": uncovered_ns,
+        "uncovered_device_ns": uncovered_device_ns,
+        "uncovered_percent": percent(uncovered_ns, int(operator_ns.sum())),
+        "why": Labels(np.where(uncovered_calls == 0, -1, np.where(without_formula, 0, 1)), _REASONS),
     }
-    return to_arrow(FLOPS_COVERAGE_SCHEMA, columns, np.lexsort((-own, -calls, -lacking)))
+    return to_arrow(FLOPS_COVERAGE_SCHEMA, columns, np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns)))
 
 
 def covered_percent(trace: TraceData) -> float | None:
@@ -208,17 +198,11 @@ def counted_flops(trace: TraceData) -> Counted:
 
 def step_work(trace: TraceData, duration: NDArray[np.int64], peak_flops: Any = None) -> dict[str, Any]:
     """Operations of each step, which takes `duration`, their rate, and its share of the peak, as columns of `steps`."""
-    costs, step, own = costs_of(trace), trace.column("spans", "step"), trace.columns("steps")
-    counts = costs.counted.counts & (step >= 0)
-    flops = np.zeros(len(own), dtype=np.int64)
-    np.add.at(flops, step[counts], costs.flops[counts])
+    costs, steps = costs_of(trace), Groups(trace.column("spans", "step"), len(trace.columns("steps")))
+    flops = steps.sums(np.where(costs.counted.counts, costs.flops, 0))
     ideal = at_peak(trace, costs, peak_flops)
-    mfu = None
-    if ideal is not None:
-        seconds = np.zeros(len(own))
-        np.add.at(seconds, step[counts], ideal[counts])
-        mfu = share_of_peak(seconds, duration) / 100
-    covered = group_coverage(trace, step, len(own))
+    mfu = None if ideal is None else share_of_peak(steps.sums(ideal), duration) / 100
+    covered = group_coverage(trace, steps)
     flops[covered.lacking] = -1
     if mfu is not None:
         mfu[covered.lacking] = np.nan

@@ -8,6 +8,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.request_marks import request_names_in
@@ -226,7 +227,7 @@ def _rates(trace: TraceData, group_of: NDArray[np.int32], groups: int) -> dict[s
         return np.where((lacking > 0) & (values == 0), -1, values)
 
     total, size = add(flops, flops > 0), add(moved, moved > 0)
-    total[group_coverage(trace, group_of, groups).lacking] = -1
+    total[group_coverage(trace, Groups(group_of, groups)).lacking] = -1
     both = (flops >= 0) & (moved > 0)
     return {
         "flops": total,
