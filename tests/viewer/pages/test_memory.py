@@ -12,7 +12,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES
-from kinetoscope.tables.memory.memories import places
+from kinetoscope.tables.memory.memories import memory_pools
 from kinetoscope.viewer.pages import memory as memory_module
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.effort import examples
@@ -187,11 +187,11 @@ def test_a_thinned_curve_keeps_every_peak_and_shows_only_what_was(events, older,
         builder.allocate(time, address + 1, size, device=(kind, 0 if kind else -1))
     trace = builder.build()
     end = 400.0
-    for place in places(trace):
-        true = states(trace, place.device)
+    for pool in memory_pools(trace):
+        true = states(trace, pool.device)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(memories, "MOST_POINTS", 40)
-            rows = curve(trace, device=place.key, start=start, end=end)
+            rows = curve(trace, device=pool.key, start=start, end=end)
         assert len(rows) <= 40
         assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
         known = {(time, total, tuple(sorted(without_zeros(held).items()))) for time, total, held in true}
@@ -339,10 +339,10 @@ def test_real_traces_of_gpus(name):
     trace = kinetoscope.open(real_trace(name))
     for path, query in memory_module.reported(trace):
         assert respond([("", trace)], f"api/0/{path}", query).status == 200
-    for place in places(trace):
-        same_as_table(trace, place.device)
-        true = states(trace, place.device)
-        rows = curve(trace, device=place.key)
+    for pool in memory_pools(trace):
+        same_as_table(trace, pool.device)
+        true = states(trace, pool.device)
+        rows = curve(trace, device=pool.key)
         assert max(row["total"] for row in rows) == max(total for _, total, _ in true)
         for category in CATEGORY_NAMES:
             most = max(held.get(category, 0) for _, _, held in true)

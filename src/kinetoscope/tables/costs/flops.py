@@ -15,7 +15,6 @@ from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
-from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow
@@ -138,6 +137,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         operators.sums(part)
         for part in (self_ns, np.where(unknown, self_ns, 0), np.where(unknown, spans["device_self_ns"], 0))
     )
+    all_ns = int(operator_ns.sum())
     count, uncovered_calls = operators.sizes(), operators.sums(unknown)
     without_formula = operators.sums(unknown & (costs.standing == Standing.NO_FORMULA)) > 0
     columns: dict[str, Any] = {
@@ -148,10 +148,14 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         "covered_ns": operator_ns - uncovered_ns,
         "uncovered_ns": uncovered_ns,
         "uncovered_device_ns": uncovered_device_ns,
-        "uncovered_percent": percent(uncovered_ns, int(operator_ns.sum())),
+        "uncovered_percent": uncovered_ns * np.float64(100.0 / all_ns)
+        if all_ns
+        else np.full(len(count), np.nan),
         "why": Labels(np.where(uncovered_calls == 0, -1, np.where(without_formula, 0, 1)), _REASONS),
     }
-    return to_arrow(FLOPS_COVERAGE_SCHEMA, columns, np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns)))
+    return to_arrow(
+        FLOPS_COVERAGE_SCHEMA, columns, np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns))
+    )
 
 
 def covered_percent(trace: TraceData) -> float | None:

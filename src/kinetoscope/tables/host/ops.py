@@ -8,8 +8,8 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
-from kinetoscope.model.groups import Groups
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.request_marks import request_names_in
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table

@@ -128,6 +128,29 @@ def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVER
     return owner
 
 
+def events_of_device(trace: TraceData, device: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which rows of `allocations` are of a device, given by its type and index; all of the host are of one."""
+    events, (kind, index) = trace.columns("allocations"), device
+    on_device: NDArray[np.bool_] = events["device_type"] == kind
+    return on_device if kind == 0 else on_device & (events["device_index"] == index)
+
+
+@derived
+def owners_of(trace: TraceData) -> NDArray[np.int32]:
+    """The process of each block: of the thread that allocated it or, if unknown, of the spans that used it."""
+    blocks = blocks_of(trace)
+    recorded = blocks.allocation >= 0
+    owner = np.zeros(len(blocks), np.int32)
+    owner[recorded] = processes_of(trace, "allocations", blocks.allocation[recorded])
+    users = ("storages", "operands")
+    known, first = np.unique(np.concatenate([keys_of(trace, name) for name in users]), return_index=True)
+    if len(known):
+        of_user = np.concatenate([processes_of(trace, name) for name in users])
+        user = np.minimum(np.searchsorted(known, blocks.key[~recorded]), len(known) - 1)
+        owner[~recorded] = of_user[first][user]
+    return owner
+
+
 @derived
 def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
     """For each row of `allocations` the span that it belongs to; -1 without.

@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of, processes_of
+from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_device
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders, look_up
-from kinetoscope.tables.memory.timeline import changes_of, device_names
+from kinetoscope.tables.memory.timeline import Changes, changes_of, device_names
 from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.memory.blocks import Blocks
     from kinetoscope.tables.memory.categories import Judged
 
     Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class MemoryPool:
     """The memory of one device as one process used it.
 
     Attributes:
@@ -44,13 +43,7 @@ class Place:
         process: The row of the process.
         rank: The rank of the process, or None.
         number: The index of the device in `Blocks.devices`.
-        blocks: The blocks of the trace.
-        block: The rows of the blocks in this memory, ascending.
-        time_ns: The time of each change, ascending; 0 for blocks from before the recording.
-        rank_of_change: The position of each change among all events of the trace, as in `Blocks.start_rank`.
-        changed: The block of each change.
-        change_bytes: The change of live bytes.
-        total_bytes: Live bytes after the change.
+        changes: What happened to its blocks.
         counts: The allocator's own counters.
     """
 
@@ -59,35 +52,17 @@ class Place:
     process: int
     rank: int | None
     number: int
-    blocks: Blocks
-    block: NDArray[np.int64]
-    time_ns: NDArray[np.int64]
-    rank_of_change: NDArray[np.int64]
-    changed: NDArray[np.int32]
-    change_bytes: NDArray[np.int64]
-    total_bytes: NDArray[np.int64]
+    changes: Changes
     counts: Counts
 
-    @cached_property
-    def peak_row(self) -> int:
-        """The change that reached the peak, as in the table `memory_peak`: an allocation, if any was recorded."""
-        rows = np.flatnonzero((self.blocks.allocation[self.changed] >= 0) & (self.change_bytes > 0))
-        if len(rows) == 0:
-            return int(np.argmax(self.total_bytes))
-        return int(rows[np.argmax(self.total_bytes[rows])])
+    @property
+    def peak_bytes(self) -> int:
+        """The live bytes at its peak."""
+        return int(self.changes.total_bytes[self.changes.peak_row])
 
-    def rank_at(self, time_ns: float | None) -> int:
-        """Return the position after all events until a time, or after the peak."""
-        if time_ns is None:
-            return int(self.rank_of_change[self.peak_row])
-        row = int(np.searchsorted(self.time_ns, time_ns, side="right")) - 1
-        return int(self.rank_of_change[row]) if row >= 0 else -2
-
-    def live(self, rank: int) -> NDArray[np.int64]:
-        """Return the blocks that were live after the event at this position."""
-        rows = self.block
-        alive = (self.blocks.start_rank[rows] <= rank) & (self.blocks.end_rank[rows] > rank)
-        return rows[alive]
+    def live(self, time_ns: float | None = None) -> NDArray[np.int64]:
+        """Return the blocks that were live after all events until a time, or after the peak."""
+        return self.changes.live(self.changes.rank_after(self.changes.row_at(time_ns)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,93 +83,54 @@ class Counts:
 
 
 @derived
-def places(trace: TraceData) -> list[Place]:
+def memory_pools(trace: TraceData) -> list[MemoryPool]:
     """Return the memories of a trace, sorted by process and device; cached."""
-    blocks, names = blocks_of(trace), device_names(trace)
+    pools = []
     processes = process_runs(trace)
-    many = len(processes) > 1
-    owner = _owners(trace, blocks) if many else np.zeros(len(blocks), np.int32)
-    found = []
     for process, run in enumerate(processes):
-        for device, name in enumerate(names):
-            key = f"{process}/{name}" if many else name
-            place = _place(trace, key, process, run.rank, device, owner if many else None)
-            if place is not None:
-                found.append(place)
-    return found
+        owner = process if len(processes) > 1 else None
+        for number, device in enumerate(device_names(trace)):
+            changes = changes_of(trace, number, owner)
+            if len(changes.block):
+                key = device if owner is None else f"{process}/{device}"
+                counts = _counts(trace, blocks_of(trace).devices[number], owner)
+                pools.append(MemoryPool(key, device, process, run.rank, number, changes, counts))
+    return pools
 
 
-def chosen(trace: TraceData, device: str | None) -> Place:
+def chosen(trace: TraceData, device: str | None) -> MemoryPool:
     """The memory of a name: the one with the highest peak without one.
 
     Raises:
         ArgumentError: There is no memory of that name, or none at all.
     """
-    known = places(trace)
-    if not known:
+    pools = memory_pools(trace)
+    if not pools:
         raise ArgumentError("no memory was recorded in this trace; record with profile_memory=True")
     if device is None:
-        return highest(known)
-    for place in known:
-        if place.key == device:
-            return place
-    keys = ", ".join(place.key for place in known[:20])
+        return highest(pools)
+    for pool in pools:
+        if pool.key == device:
+            return pool
+    keys = ", ".join(pool.key for pool in pools[:20])
     raise ArgumentError(f"device={device[:50]!r}: no memory of it was recorded; the trace has {keys}")
 
 
-def highest(known: list[Place]) -> Place:
+def highest(pools: list[MemoryPool]) -> MemoryPool:
     """Return the memory with the highest peak, by the allocator's counters if they were recorded."""
-    return max(
-        known,
-        key=lambda place: max(
-            int(place.total_bytes[place.peak_row]), int(place.counts.allocated_bytes.max(initial=-1))
-        ),
-    )
+    return max(pools, key=lambda pool: max(pool.peak_bytes, int(pool.counts.allocated_bytes.max(initial=-1))))
 
 
 def lasting_ns(trace: TraceData) -> int:
     """Return the end of the trace, including all memory events."""
-    return max([trace.duration_ns, 1, *(int(place.time_ns[-1]) for place in places(trace))])
-
-
-def _place(
-    trace: TraceData, key: str, process: int, rank: int | None, number: int, owner: NDArray[np.int32] | None
-) -> Place | None:
-    """Return one memory, or None if it has no events."""
-    blocks, changes = blocks_of(trace), changes_of(trace, number)
-    mine = slice(None) if owner is None else np.flatnonzero(owner[changes.block] == process)
-    change = changes.change_bytes[mine]
-    if len(change) == 0:
-        return None
-    here = blocks.device == number
-    if owner is not None:
-        here &= owner == process
-    return Place(
-        key=key,
-        device=device_names(trace)[number],
-        process=process,
-        rank=rank,
-        number=number,
-        blocks=blocks,
-        block=np.flatnonzero(here),
-        time_ns=np.maximum.accumulate(np.maximum(changes.time_ns[mine], 0)),
-        rank_of_change=changes.rank[mine],
-        changed=changes.block[mine],
-        change_bytes=change,
-        total_bytes=changes.total_bytes if owner is None else np.cumsum(change),
-        counts=_counts(trace, blocks.devices[number], None if owner is None else process),
-    )
+    return max([trace.duration_ns, 1, *(int(pool.changes.clock_ns[-1]) for pool in memory_pools(trace))])
 
 
 def _counts(trace: TraceData, device: tuple[int, int], process: int | None) -> Counts:
     """Return the counters of a device's allocator."""
     events = trace.columns("allocations")
-    kind, index = device
-    counted = (events["device_type"] == kind) & (
-        (events["allocated_bytes"] >= 0) | (events["reserved_bytes"] >= 0)
-    )
-    if kind != 0:
-        counted &= events["device_index"] == index
+    counted = events_of_device(trace, device)
+    counted &= (events["allocated_bytes"] >= 0) | (events["reserved_bytes"] >= 0)
     if process is not None:
         counted &= thread_processes(trace)[events["thread"]] == process
     rows = np.flatnonzero(counted)
@@ -206,27 +142,13 @@ def _counts(trace: TraceData, device: tuple[int, int], process: int | None) -> C
     )
 
 
-def _owners(trace: TraceData, blocks: Blocks) -> NDArray[np.int32]:
-    """Return the process of each block: of the thread that allocated it or, if unknown, of the spans that used it."""
-    recorded = blocks.allocation >= 0
-    owner = np.zeros(len(blocks), np.int32)
-    owner[recorded] = processes_of(trace, "allocations", blocks.allocation[recorded])
-    users = ("storages", "operands")
-    known, first = np.unique(np.concatenate([keys_of(trace, name) for name in users]), return_index=True)
-    if len(known):
-        of_user = np.concatenate([processes_of(trace, name) for name in users])
-        at = np.minimum(np.searchsorted(known, blocks.key[~recorded]), len(known) - 1)
-        owner[~recorded] = of_user[first][at]
-    return owner
-
-
 # The largest number of modules that the memory curve shows separately, as there are distinguishable colors.
 MOST_MODULES = 9
 # A submodule is shown separately only if it has at least this share of its module.
 _WORTH = 0.04
 
 
-def module_parts(trace: TraceData, place: Place, judged: Judged) -> tuple[list[str], NDArray[np.int8]]:
+def module_parts(trace: TraceData, pool: MemoryPool, judged: Judged) -> tuple[list[str], NDArray[np.int8]]:
     """Divide the blocks of a memory by module.
 
     Starting with the outermost modules, the module with the most bytes at the peak is split into its submodules, as long as there
@@ -237,13 +159,10 @@ def module_parts(trace: TraceData, place: Place, judged: Judged) -> tuple[list[s
     """
     modules = trace.columns("modules")
     holder, paths = modules["holder"], modules["path"]
-    own = judged.module
-    live = place.live(place.rank_at(None))
-    size = np.zeros(len(holder) + 1, np.int64)
-    np.add.at(size, own[live], place.blocks.bytes[live])
-    used = np.zeros(len(holder) + 1, bool)
-    used[own[place.block]] = True
-    weight, seen = _with_submodules(holder, modules["depth"], size[:-1], used[:-1])
+    of_block, held, live = judged.module, pool.changes.held, pool.live()
+    size = Groups(of_block[live], len(holder)).sums(pool.changes.blocks.bytes[live])
+    used = Groups(of_block[held], len(holder)).sizes() > 0
+    weight, seen = _with_submodules(holder, modules["depth"], size, used)
     children: dict[int, list[int]] = {}
     for row in np.flatnonzero(seen).tolist():
         children.setdefault(int(holder[row]), []).append(row)
@@ -253,14 +172,12 @@ def module_parts(trace: TraceData, place: Place, judged: Judged) -> tuple[list[s
     for row in np.argsort(modules["depth"], kind="stable").tolist():
         above = int(holder[row])
         of_module[row] = place_of.get(row, int(of_module[above]) if above >= 0 else len(shown))
-    part = of_module[own]
-    there = np.bincount(part[place.block], minlength=len(shown) + 1) > 0
+    part = of_module[of_block]
+    has_blocks = Groups(part[held], len(shown) + 1).sizes() > 0
     labels = [f"{paths[row]} (rest)" if row in opened else paths[row] for row in shown]
     labels.append("other modules or no module" if _left_out(children, shown) else "no module")
-    renumbered = np.cumsum(there) - 1
-    return [label for label, used_one in zip(labels, there.tolist(), strict=True) if used_one], renumbered[
-        part
-    ].astype(np.int8)
+    renumbered = np.cumsum(has_blocks) - 1
+    return [labels[row] for row in np.flatnonzero(has_blocks).tolist()], renumbered[part].astype(np.int8)
 
 
 def _with_submodules(
@@ -279,20 +196,21 @@ def _opened(children: dict[int, list[int]], weight: NDArray[np.int64]) -> tuple[
     """Return the modules to show, the largest first, and those of them of which some submodules are shown separately."""
     by_weight = sorted(children.get(-1, []), key=lambda row: -int(weight[row]))
     shown, opened = by_weight[:MOST_MODULES], set[int]()
-    tried: set[int] = set()
+    visited: set[int] = set()
     while True:
-        open_next = [row for row in shown if row not in tried]
+        open_next = [row for row in shown if row not in visited]
         if not open_next:
             break
-        row = max(open_next, key=lambda one: int(weight[one]))
-        tried.add(row)
-        inside = [one for one in children.get(row, []) if weight[one] > _WORTH * weight[row]]
+        row = max(open_next, key=lambda module: int(weight[module]))
+        visited.add(row)
+        inside = [module for module in children.get(row, []) if weight[module] > _WORTH * weight[row]]
         if inside and len(shown) + len(inside) <= MOST_MODULES:
             shown += inside
             opened.add(row)
     taken = set(shown)
     alone = {
-        row: int(weight[row]) - sum(int(weight[one]) for one in children.get(row, []) if one in taken)
+        row: int(weight[row])
+        - sum(int(weight[module]) for module in children.get(row, []) if module in taken)
         for row in shown
     }
     return sorted(shown, key=lambda row: -alone[row]), opened
@@ -329,7 +247,7 @@ def curve(
 
     Args:
         trace: The trace.
-        device: As `Place.key` names it, such as `cuda:0`; without it the memory with the highest peak.
+        device: As `MemoryPool.key` names it, such as `cuda:0`; without it the memory with the highest peak.
         by: How to divide it: `category` or `module`.
         start_ns: Where the window begins, from the start of the trace.
         end_ns: Where it ends; without it the end of the trace.
@@ -337,15 +255,14 @@ def curve(
     Raises:
         ArgumentError: There is no such device or grouping, or the window is not valid.
     """
-    place = chosen(trace, device)
-    labels, part = _parts(trace, place, by)
+    pool = chosen(trace, device)
+    labels, part = _parts(trace, pool, by)
     end_ns = lasting_ns(trace) if end_ns is None else end_ns
     if not start_ns < end_ns:
         raise ArgumentError(
             f"the window from {start_ns:g} to {end_ns:g} ns is empty; the end must come after the start"
         )
-    found = moments(place, part, len(labels), start_ns, end_ns)
-    return _table(place, labels, part, found)
+    return _table(pool, labels, part, moments(pool, part, len(labels), start_ns, end_ns))
 
 
 def at(
@@ -356,14 +273,13 @@ def at(
     Raises:
         ArgumentError: No such device or way to divide it.
     """
-    place = chosen(trace, device)
-    labels, part = _parts(trace, place, by)
-    row = place.peak_row
-    if time_ns is not None:
-        row = int(np.searchsorted(place.time_ns, time_ns, side="right")) - 1
-    rank = int(place.rank_of_change[row]) if row >= 0 else -2
-    time = float(place.time_ns[row]) if time_ns is None else time_ns
-    return _table(place, labels, part, Moments(np.array([row + 1]), np.array([rank]), np.array([time])))
+    pool = chosen(trace, device)
+    labels, part = _parts(trace, pool, by)
+    changes = pool.changes
+    row = changes.row_at(time_ns)
+    time = float(changes.clock_ns[row]) if time_ns is None else time_ns
+    moment = Moments(np.array([row + 1]), np.array([changes.rank_after(row)]), np.array([time]))
+    return _table(pool, labels, part, moment)
 
 
 @dataclass(frozen=True)
@@ -381,7 +297,7 @@ class Moments:
     time_ns: NDArray[np.float64]
 
 
-def moments(place: Place, part: NDArray[np.int8], parts: int, start_ns: float, end_ns: float) -> Moments:
+def moments(pool: MemoryPool, part: NDArray[np.int8], parts: int, start_ns: float, end_ns: float) -> Moments:
     """Select the moments of a window that are drawn.
 
     All of them if there are few. Otherwise, for each pixel the lowest, the highest and the last total, and the highest values of
@@ -389,39 +305,39 @@ def moments(place: Place, part: NDArray[np.int8], parts: int, start_ns: float, e
     the window, and the last one its end.
 
     Args:
-        place: The memory.
+        pool: The memory.
         part: The part of each change.
         parts: The number of parts.
         start_ns: Start of the window.
         end_ns: End of the window.
     """
-    counts = place.counts
+    counts, all_changes = pool.counts, pool.changes
     # The end of the window is included.
     past = np.nextafter(end_ns, np.inf)
-    first, last = (int(row) for row in np.searchsorted(place.time_ns, [start_ns, past]))
+    first, last = (int(row) for row in np.searchsorted(all_changes.clock_ns, [start_ns, past]))
     count_first, count_last = (int(row) for row in np.searchsorted(counts.time_ns, [start_ns, past]))
     rows, counted = np.arange(first, last), np.arange(count_first, count_last)
     if len(rows) + len(counted) > MOST_POINTS - 2:
         columns = (MOST_POINTS - 2 - parts) // (5 if len(counted) else 3)
         edges = np.append(np.linspace(start_ns, end_ns, columns + 1)[:-1], past)
         window = slice(first, last)
-        kept = chosen_rows(place.time_ns[window], place.total_bytes[window], edges)
-        rows = first + np.unique(np.concatenate([*kept, _part_peaks(place, part, parts, window)]))
+        chosen = chosen_rows(all_changes.clock_ns[window], all_changes.total_bytes[window], edges)
+        rows = first + np.unique(np.concatenate([*chosen, _part_peaks(pool, part, parts, window)]))
         of_counts = slice(count_first, count_last)
         begins = _firsts(counts.time_ns[of_counts], edges)
-        kept = [
+        highest_rows = [
             _highest(values[of_counts], begins) for values in (counts.allocated_bytes, counts.reserved_bytes)
         ]
-        counted = count_first + np.unique(np.concatenate(kept))
+        counted = count_first + np.unique(np.concatenate(highest_rows))
     changes = np.concatenate(
-        [rows + 1, np.searchsorted(place.rank_of_change, counts.rank[counted], side="right")]
+        [rows + 1, np.searchsorted(all_changes.rank, counts.rank[counted], side="right")]
     )
-    rank = np.concatenate([place.rank_of_change[rows], counts.rank[counted]])
-    time = np.concatenate([place.time_ns[rows], counts.time_ns[counted]])
+    rank = np.concatenate([all_changes.rank[rows], counts.rank[counted]])
+    time = np.concatenate([all_changes.clock_ns[rows], counts.time_ns[counted]])
     order = np.lexsort((rank, changes))
     changes, rank, time = changes[order], rank[order], time[order]
     fresh = np.append(True, (changes[1:] != changes[:-1]) | (rank[1:] != rank[:-1]))[: len(rank)]
-    begin = int(place.rank_of_change[first - 1]) if first else -2
+    begin = all_changes.rank_after(first - 1)
     shown = np.concatenate([[start_ns], time[fresh].astype(np.float64), [end_ns]])
     return Moments(
         np.concatenate([[first], changes[fresh], [last]]),
@@ -436,58 +352,55 @@ def chosen_rows(time: Rows, value: Rows, edges: NDArray[np.float64]) -> list[Row
     return [_highest(-value, first), _highest(value, first), np.append(first[1:], len(time)) - 1]
 
 
-def held_after(place: Place, part: NDArray[np.int8], parts: int, changes: Rows) -> Rows:
+def held_after(pool: MemoryPool, part: NDArray[np.int8], parts: int, changes: Rows) -> Rows:
     """Return the live bytes of each part (columns) after given numbers of changes (rows), which are ascending."""
     last = int(changes[-1])
     segment = np.searchsorted(changes, np.arange(last), side="right")
-    # Whole bytes are exact in floats up to 8 PiB.
-    change = np.bincount(
-        segment * parts + part[:last], weights=place.change_bytes[:last], minlength=len(changes) * parts
-    )
-    held: Rows = change.astype(np.int64).reshape(len(changes), parts).cumsum(axis=0)
-    return held
+    cells = Groups(segment * parts + part[:last], len(changes) * parts)
+    change: Rows = cells.sums(pool.changes.change_bytes[:last])
+    return change.reshape(len(changes), parts).cumsum(axis=0)
 
 
-def _table(place: Place, labels: list[str], part: NDArray[np.int8], found: Moments) -> pyarrow.Table:
+def _table(pool: MemoryPool, labels: list[str], part: NDArray[np.int8], shown: Moments) -> pyarrow.Table:
     """Return the table of live bytes at some moments."""
-    held = held_after(place, part, len(labels), found.changes)
-    columns: dict[str, Any] = {"time_ns": found.time_ns, "total": held.sum(axis=1)}
+    held = held_after(pool, part, len(labels), shown.changes)
+    columns: dict[str, Any] = {"time_ns": shown.time_ns, "total": held.sum(axis=1)}
     columns |= {f"part{row}": held[:, row] for row in range(len(labels))}
     columns |= {
-        name: _latest_counts(place.counts.rank, getattr(place.counts, f"{name}_bytes"), found.rank)
+        name: _latest_counts(pool.counts.rank, getattr(pool.counts, f"{name}_bytes"), shown.rank)
         for name in ("allocated", "reserved")
     }
     return to_arrow(_schema(labels), columns)
 
 
-def _parts(trace: TraceData, place: Place, by: str) -> tuple[list[str], NDArray[np.int8]]:
+def _parts(trace: TraceData, pool: MemoryPool, by: str) -> tuple[list[str], NDArray[np.int8]]:
     """Return the labels of the parts of the stacked chart, from the bottom, and the part of each change."""
     checked_choice("by", by, BY)
 
     def make() -> tuple[list[str], NDArray[np.int8]]:
         judged = judged_blocks(trace)
         if by == "module":
-            labels, of_block = module_parts(trace, place, judged)
-            return labels, of_block[place.changed]
-        category = judged.category[place.changed]
-        there = np.bincount(category, minlength=len(MemoryCategory)) > 0
-        order = [one for one in _STACKED if there[one]]
+            labels, of_block = module_parts(trace, pool, judged)
+            return labels, of_block[pool.changes.block]
+        category = judged.category[pool.changes.block]
+        there = Groups(category, len(MemoryCategory)).sizes() > 0
+        order = [stacked for stacked in _STACKED if there[stacked]]
         part_of = np.zeros(len(MemoryCategory), np.int8)
         part_of[order] = np.arange(len(order))
-        return [CATEGORY_NAMES[one] for one in order], part_of[category]
+        return [CATEGORY_NAMES[stacked] for stacked in order], part_of[category]
 
-    return trace.cached(f"parts of the memory {place.key} by {by}", make)
+    return trace.cached(f"parts of the memory {pool.key} by {by}", make)
 
 
-def _part_peaks(place: Place, part: NDArray[np.int8], parts: int, rows: slice) -> Rows:
+def _part_peaks(pool: MemoryPool, part: NDArray[np.int8], parts: int, rows: slice) -> Rows:
     """Return for each part the row of a window with its highest value."""
-    found = []
-    for one in range(parts):
-        mine = np.flatnonzero(part[rows] == one)
-        if len(mine):
-            held = np.cumsum(place.change_bytes[rows][mine])
-            found.append(mine[np.argmax(held)])
-    return np.array(found, np.int64)
+    peaks = []
+    for number in range(parts):
+        of_part = np.flatnonzero(part[rows] == number)
+        if len(of_part):
+            held = np.cumsum(pool.changes.change_bytes[rows][of_part])
+            peaks.append(of_part[np.argmax(held)])
+    return np.array(peaks, np.int64)
 
 
 def _firsts(time: Rows, edges: NDArray[np.float64]) -> Rows:
@@ -598,9 +511,9 @@ def live(
     Raises:
         ArgumentError: No such device or grouping.
     """
-    place = chosen(trace, device)
+    pool = chosen(trace, device)
     checked_choice("by", by, tuple(GROUPINGS))
-    rows = place.live(place.rank_at(time_ns))
+    rows = pool.live(time_ns)
     columns, first = by_holder(trace, rows, by)
     size = columns["bytes"]
     columns |= {"percent": percent(size, int(size.sum())), "stack": judged_blocks(trace).stack[rows][first]}
@@ -617,9 +530,9 @@ def blocks(
     Raises:
         ArgumentError: There is no such device or order.
     """
-    place = chosen(trace, device)
-    rows, total = _listed(place, checked_choice("order", order, ORDERS))
-    known, who = place.blocks, holders(trace, rows)
+    pool = chosen(trace, device)
+    rows, total = _listed(pool, checked_choice("order", order, ORDERS))
+    known, who = pool.changes.blocks, holders(trace, rows)
     start, end = known.start_ns[rows], known.end_ns[rows]
     freed, recorded = end < NEVER_NS, known.recorded[rows]
     step = look_up(known.span[rows], trace.column("spans", "step"))
@@ -645,14 +558,14 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
     Raises:
         ArgumentError: There is no such device.
     """
-    place = chosen(trace, device)
+    pool = chosen(trace, device)
     own = judged_blocks(trace).stack
-    rows = [place.live(place.rank_at(None)), *(_listed(place, order)[0] for order in ORDERS)]
+    rows = [pool.live(), *(_listed(pool, order)[0] for order in ORDERS)]
     parent, frame = (trace.column("stacks", name) for name in ("parent", "frame"))
     wanted = np.zeros(len(parent) + 1, bool)
     wanted[own[np.concatenate(rows)]] = True
     # A report contains only the blocks of these tables; a server responds for any moment.
-    wanted[own[place.block]] |= len(np.unique(own[place.block])) <= MOST_STACK_ROWS
+    wanted[own[pool.changes.held]] |= len(np.unique(own[pool.changes.held])) <= MOST_STACK_ROWS
     for row in np.flatnonzero(wanted[:-1])[::-1].tolist():
         above = int(parent[row])
         while 0 <= above < row and not wanted[above]:
@@ -669,28 +582,27 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
     )
 
 
-def described(trace: TraceData, place: Place) -> dict[str, Any]:
+def described(trace: TraceData, pool: MemoryPool) -> dict[str, Any]:
     """The summary of a memory: its peak, what is left at the end, and what was recorded of it."""
-    judged = judged_blocks(trace)
-    peak = int(place.total_bytes[place.peak_row])
-    held = place.live(place.rank_at(None))
-    unknown = judged.category[held] == MemoryCategory.UNKNOWN
-    end = place.live(int(np.iinfo(np.int64).max) - 1)
+    judged, changes = judged_blocks(trace), pool.changes
+    blocks, live = changes.blocks, pool.live()
+    unknown = judged.category[live] == MemoryCategory.UNKNOWN
+    end = changes.live(int(np.iinfo(np.int64).max) - 1)
     return {
-        "key": place.key,
-        "device": place.device,
-        "process": place.process,
-        "rank": place.rank,
-        "blocks": len(place.block),
-        "peak_bytes": peak,
-        "peak_ns": int(place.time_ns[place.peak_row]),
-        "unknown_percent": float(percent(place.blocks.bytes[held][unknown].sum(), peak)),
-        "end_bytes": int(place.blocks.bytes[end].sum()),
-        "never_freed": int(place.blocks.recorded[end].sum()),
-        "allocated_bytes": _most(place.counts.allocated_bytes),
-        "reserved_bytes": _most(place.counts.reserved_bytes),
-        "modules": bool((judged.module[place.block] >= 0).any()),
-        "stacks": bool((judged.stack[place.block] >= 0).any()),
+        "key": pool.key,
+        "device": pool.device,
+        "process": pool.process,
+        "rank": pool.rank,
+        "blocks": len(changes.held),
+        "peak_bytes": pool.peak_bytes,
+        "peak_ns": int(changes.clock_ns[changes.peak_row]),
+        "unknown_percent": float(percent(blocks.bytes[live][unknown].sum(), pool.peak_bytes)),
+        "end_bytes": int(blocks.bytes[end].sum()),
+        "never_freed": int(blocks.recorded[end].sum()),
+        "allocated_bytes": _most(pool.counts.allocated_bytes),
+        "reserved_bytes": _most(pool.counts.reserved_bytes),
+        "modules": bool((judged.module[changes.held] >= 0).any()),
+        "stacks": bool((judged.stack[changes.held] >= 0).any()),
     }
 
 
@@ -700,9 +612,9 @@ def _most(values: NDArray[np.int64]) -> int | None:
     return most if most >= 0 else None
 
 
-def _listed(place: Place, order: str) -> tuple[NDArray[np.int64], int]:
+def _listed(pool: MemoryPool, order: str) -> tuple[NDArray[np.int64], int]:
     """Return the first blocks in an order, and the total number of blocks."""
-    known, rows = place.blocks, place.block
+    known, rows = pool.changes.blocks, pool.changes.held
     freed, recorded = known.end_ns[rows] < NEVER_NS, known.recorded[rows]
     if order == "longest":
         rows = rows[freed & recorded]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentTypeError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow
 from kinetoscope.model.schema import Column, SpanKind, Table
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.memory.timeline import Changes
 
 
 MEMORY_PEAK_SCHEMA = Table(
@@ -174,12 +173,11 @@ def _earlier_bytes(trace: TraceData, at: Peak | None) -> int:
 
 def top_of(trace: TraceData, device: int) -> Peak | None:
     """Return the peak of one device, given by its place in `Blocks.devices`; None if no allocation of it was recorded."""
-    blocks, changes = blocks_of(trace), changes_of(trace, device)
-    # Memory only grows when something was allocated: the peak is there, or at the very beginning.
-    rows = np.flatnonzero(blocks.allocation[changes.block] >= 0)
-    if len(rows) == 0:
+    changes = changes_of(trace, device)
+    blocks = changes.blocks
+    if not (blocks.allocation[changes.block] >= 0).any():
         return None
-    row = int(rows[np.argmax(changes.total_bytes[rows])])
+    row = changes.peak_row
     block = int(changes.block[row])
     span = SpanRow(int(blocks.span[block]))
     step = StepRow(int(trace.column("spans", "step")[span]) if span >= 0 else -1)
@@ -198,20 +196,7 @@ def live_at(trace: TraceData, at: Peak | None) -> NDArray[np.int64]:
     """Return the blocks that were live at a peak."""
     if at is None:
         return np.zeros(0, dtype=np.int64)
-    return _live(trace, find_device(trace, at.device), at.rank)
-
-
-def _live(trace: TraceData, device: int, rank: int) -> NDArray[np.int64]:
-    """The blocks of a device that were live after the event of a rank."""
-    blocks = blocks_of(trace)
-    here = blocks.device == device
-    return np.flatnonzero(here & (blocks.start_rank <= rank) & (blocks.end_rank > rank))
-
-
-def rank_at(changes: Changes, time_ns: int) -> int:
-    """The rank of the last event of a device until a time; what was there before the first one has none, which is -2."""
-    row = int(np.searchsorted(np.maximum.accumulate(changes.time_ns.clip(0)), time_ns, side="right")) - 1
-    return int(changes.rank[row]) if row >= 0 else -2
+    return changes_of(trace, find_device(trace, at.device)).live(at.rank)
 
 
 HOLDERS = ("category", "module", "operator", "line")
@@ -250,7 +235,8 @@ def memory_peak(
         at = top_of(trace, place)
         live, whole = live_at(trace, at), 0 if at is None else at.bytes
     else:
-        live = _live(trace, place, rank_at(changes_of(trace, place), at_ns))
+        changes = changes_of(trace, place)
+        live = changes.live(changes.rank_after(changes.row_at(at_ns)))
         whole = int(blocks_of(trace).bytes[live].sum())
     columns, first = by_holder(trace, live, checked_choice("by", by, tuple(GROUPINGS)))
     columns |= {
@@ -270,15 +256,15 @@ def by_holder(trace: TraceData, live: NDArray[np.int64], by: str) -> tuple[dict[
         The columns `bytes` and `blocks`, and the four of `HOLDERS`, of which those are None by which they are not grouped; and which of the
         blocks is the first of each group.
     """
-    found = holders(trace, live)
-    group_of, first = grouped([found[name].ids for name in GROUPINGS[by]])
+    labels = holders(trace, live)
+    groups = Groups.by([labels[name].ids for name in GROUPINGS[by]])
     columns: dict[str, Any] = {
-        "bytes": _core.group_sums(group_of, len(first), blocks_of(trace).bytes[live]),
-        "blocks": _core.group_counts(group_of, len(first)),
+        "bytes": groups.sums(blocks_of(trace).bytes[live]),
+        "blocks": groups.sizes(),
         **dict.fromkeys(HOLDERS),
-        **{name: Labels(found[name].ids[first], found[name].texts) for name in GROUPINGS[by]},
+        **{name: Labels(labels[name].ids[groups.first], labels[name].texts) for name in GROUPINGS[by]},
     }
-    return columns, first
+    return columns, groups.first
 
 
 def holders(trace: TraceData, blocks: NDArray[np.int64]) -> dict[str, Labels]:
@@ -310,15 +296,6 @@ def requesting_operators(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[n
             break
         rows[climbs] = above[climbs]
     return rows
-
-
-def grouped(keys: list[NDArray[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Group rows with the same keys: the group of each row, and the first row of each group."""
-    if len(keys[0]) == 0:
-        nothing = np.zeros(0, dtype=np.int32)
-        return nothing, nothing
-    group_of, first = _core.group([key.astype(np.int32) for key in keys])
-    return group_of, first
 
 
 def look_up(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
@@ -373,21 +350,19 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
     live = live_at(trace, at)
     operator, step = (look_up(blocks.span[live], spans[name]) for name in ("name", "step"))
     category, module, stack = judged.category[live], judged.module[live], judged.stack[live]
-    group_of, first = grouped([category, operator, module, stack])
-    groups = len(first)
-    size = _core.group_sums(group_of, groups, blocks.bytes[live])
-    never = blocks.end_ns[live] == NEVER_NS
+    groups = Groups.by([category, operator, module, stack])
+    first, size = groups.first, groups.sums(blocks.bytes[live])
     columns: dict[str, Any] = {
         "bytes": size,
         "peak_percent": percent(size, at.bytes if at is not None else 0),
-        "blocks": _core.group_counts(group_of, groups),
+        "blocks": groups.sizes(),
         "category": Labels(category[first], CATEGORY_NAMES),
         "operator": Labels(operator[first], trace.strings),
         "module": Labels(module[first], trace.columns("modules")["path"]),
         "stack": Labels(stack[first], stack_texts(trace)),
         "step": np.append(trace.column("steps", "number"), -1)[step[first]],
         "first_ns": blocks.start_ns[live][first],
-        "device": [at.device if at is not None else None] * groups,
-        "never_freed": _core.group_sums(group_of, groups, never.astype(np.int64)),
+        "device": [at.device if at is not None else None] * len(groups),
+        "never_freed": groups.sums(blocks.end_ns[live] == NEVER_NS),
     }
     return to_arrow(MEMORY_SCHEMA, columns, np.argsort(-size, kind="stable"))

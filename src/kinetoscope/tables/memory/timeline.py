@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, keys_of
+from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, events_of_device, keys_of, owners_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.stored import memory_recorded
 
@@ -49,25 +50,56 @@ class DeviceWithoutMemoryError(ArgumentError):
     """No memory of that device was recorded."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Changes:
-    """What happened to the blocks of one device, in order.
+    """What happened to the blocks of one device, in order: to those of all processes, or of one.
 
     Attributes:
+        blocks: The blocks of the trace.
+        held: Those of them that are meant, ascending.
         time_ns: When; below 0 for what was there before.
         rank: The place among the events of the trace, as `Blocks.start_rank` has it.
         block: Which block.
         action: `PREEXISTING`, `CREATE` or `DESTROY`.
-        change_bytes: By how much the device's live memory grew.
+        change_bytes: By how much the live memory grew.
         total_bytes: The live memory after it.
     """
 
+    blocks: Blocks
+    held: NDArray[np.int64]
     time_ns: NDArray[np.int64]
     rank: NDArray[np.int64]
     block: NDArray[np.int32]
     action: NDArray[np.uint8]
     change_bytes: NDArray[np.int64]
     total_bytes: NDArray[np.int64]
+
+    @cached_property
+    def clock_ns(self) -> NDArray[np.int64]:
+        """The time of each change, ascending; 0 for blocks from before the recording."""
+        return np.maximum.accumulate(np.maximum(self.time_ns, 0))
+
+    @cached_property
+    def peak_row(self) -> int:
+        """The change that reached the peak: an allocation, if any was recorded."""
+        # Memory only grows when something was allocated: the peak is there, or at the very beginning.
+        rows = np.flatnonzero((self.blocks.allocation[self.block] >= 0) & (self.change_bytes > 0))
+        return int(rows[np.argmax(self.total_bytes[rows])] if len(rows) else np.argmax(self.total_bytes))
+
+    def row_at(self, time_ns: float | None) -> int:
+        """The last change until a time, -1 before the first; without a time that of the peak."""
+        if time_ns is None:
+            return self.peak_row
+        return int(np.searchsorted(self.clock_ns, time_ns, side="right")) - 1
+
+    def rank_after(self, row: int) -> int:
+        """The place among the events after a change; below all of them for -1."""
+        return int(self.rank[row]) if row >= 0 else -2
+
+    def live(self, rank: int) -> NDArray[np.int64]:
+        """The blocks that were live after the event at this place."""
+        rows = self.held
+        return rows[(self.blocks.start_rank[rows] <= rank) & (self.blocks.end_rank[rows] > rank)]
 
 
 @dataclass(frozen=True)
@@ -86,20 +118,23 @@ class AllocatorPeak:
 
 
 @derived
-def changes_of(trace: TraceData, device: int) -> Changes:
-    """Return what happened to the blocks of a device, by its place in `Blocks.devices`, in order of time."""
+def changes_of(trace: TraceData, device: int, process: int | None = None) -> Changes:
+    """Return what happened to the blocks of a device, by its place in `Blocks.devices`, or to those of a process there, in order of time."""
     blocks = blocks_of(trace)
-    mine = np.flatnonzero(blocks.device == device).astype(np.int32)
-    ended = mine[blocks.end_ns[mine] < NEVER_NS]
-    rank = np.concatenate([blocks.start_rank[mine], blocks.end_rank[ended]])
+    on_device = blocks.device == device
+    held = np.flatnonzero(on_device if process is None else on_device & (owners_of(trace) == process))
+    ended = held[blocks.end_ns[held] < NEVER_NS]
+    rank = np.concatenate([blocks.start_rank[held], blocks.end_rank[ended]])
     # What ends where another begins ends first: its address was handed out again.
-    order = np.lexsort((np.arange(len(rank)) < len(mine), rank))
-    before = blocks.start_rank[mine] < 0
-    change = np.concatenate([blocks.bytes[mine], -blocks.bytes[ended]])[order]
+    order = np.lexsort((np.arange(len(rank)) < len(held), rank))
+    before = blocks.start_rank[held] < 0
+    change = np.concatenate([blocks.bytes[held], -blocks.bytes[ended]])[order]
     return Changes(
-        time_ns=np.concatenate([blocks.start_ns[mine], blocks.end_ns[ended]])[order],
+        blocks=blocks,
+        held=held,
+        time_ns=np.concatenate([blocks.start_ns[held], blocks.end_ns[ended]])[order],
         rank=rank[order],
-        block=np.concatenate([mine, ended])[order],
+        block=np.concatenate([held, ended])[order].astype(np.int32),
         action=np.concatenate([
             np.where(before, PREEXISTING, CREATE), np.full(len(ended), DESTROY)
         ])[order].astype(np.uint8),
@@ -118,9 +153,7 @@ def allocator_peak(
 ) -> AllocatorPeak:
     """Return the peak that the allocator of a device counted, of some rows of `processes` or of all together."""
     events = trace.columns("allocations")
-    mine = events["device_type"] == device_type
-    if device_type != 0:
-        mine &= events["device_index"] == device_index
+    mine = events_of_device(trace, (device_type, device_index))
     owner = thread_processes(trace)[events["thread"]]
     if processes is not None:
         mine &= np.isin(owner, processes)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def memory(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `memory`: the memories of the trace."""
-    known = memories.places(trace)
+    known = memories.memory_pools(trace)
     return {
         "recorded": memory_recorded(trace),
         "start_ns": 0,
@@ -66,8 +66,8 @@ def _options(query: Query, numbers: dict[str, str], *texts: str) -> dict[str, An
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     """List the requests for a report: all except windows, and moments other than the peak."""
     requests: list[tuple[str, dict[str, str]]] = [("memory", {})]
-    for place in memories.places(trace):
-        of = {"device": place.key}
+    for pool in memories.memory_pools(trace):
+        of = {"device": pool.key}
         requests += [("memory/curve", of | {"by": by}) for by in memories.BY]
         requests += [("memory/at", of | {"by": by}) for by in memories.BY]
         requests += [("memory/live", of | {"by": by}) for by in GROUPINGS]

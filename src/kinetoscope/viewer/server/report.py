@@ -397,7 +397,7 @@ def write_memory_page(
     """
     need_memory(trace)
     number = find_device(trace, device)
-    shown = [place for place in memories.places(trace) if place.number == number]
+    shown = [pool for pool in memories.memory_pools(trace) if pool.number == number]
     start = f"#/memory?device={quote(memories.highest(shown).key, safe='')}" if shown else ""
     text = report_page(trace, _name_of(trace), pages=("memory",), start=start, notice=notice)
     _write(text, Path(path))
