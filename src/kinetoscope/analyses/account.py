@@ -18,7 +18,6 @@ from kinetoscope.analyses.rule_findings import rule_findings
 from kinetoscope.ledger.ledger import (
     LeftOut,
     ProcessLedger,
-    frame_of_stacks,
     ledger_of,
     raw_ledger,
 )
@@ -31,6 +30,7 @@ from kinetoscope.tables.costs.attainable import Source, rates_of
 from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.shares import percent
+from kinetoscope.tables.stacks import program_frames
 from kinetoscope.tables.windows import checked_by
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
     """The rows of one process, as columns."""
     trace, cells = one.trace, one.cells
     rows = np.flatnonzero(one.counted[cells.step] & (cells.time_ns > 0))
-    frame = frame_of_stacks(trace)[cells.stack[rows]]
+    frame = program_frames(trace)[cells.stack[rows]]
     step = cells.step[rows] if each else np.full(len(rows), -1)
     kind = one.work.kind[cells.step[rows]]
     keys = [step, kind, cells.entry[rows], cells.cause[rows], cells.name[rows], frame, cells.module[rows]]

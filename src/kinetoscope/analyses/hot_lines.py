@@ -11,7 +11,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import accounts
-from kinetoscope.analyses.loop import Place, usual_kinds, usual_totals
+from kinetoscope.analyses.loop import Place
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
@@ -74,7 +74,9 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     )
     if cause == Cause.UNCHANGED and _is_everything(account, rows):
         return None
-    usual_ns = _usual_ns(account, rows)
+    # The steps that count are those of the loop, in its order.
+    step = np.where(account.counted, np.cumsum(account.counted) - 1, -1)[cells.step[rows]]
+    usual_ns = loop.usual_sum(step, cells.time_ns[rows])
     if loop.share(usual_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
     place, mine = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
@@ -113,16 +115,6 @@ def _is_everything(account: ProcessLedger, rows: Rows) -> bool:
     cells = account.cells
     computes = np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())
-
-
-def _usual_ns(account: ProcessLedger, rows: Rows) -> int:
-    """What some cells usually take: the median over the steps of each kind times their number, so that one slow step is no cause."""
-    cells, steps = account.cells, np.flatnonzero(account.counted)
-    each = np.bincount(cells.step[rows], weights=cells.time_ns[rows], minlength=len(account.window.step))[
-        steps
-    ]
-    kind = usual_kinds(account.work.kind[steps])
-    return int(usual_totals(np.zeros(len(steps), np.int64), np.arange(len(steps)), each, 1, kind).sum())
 
 
 def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:

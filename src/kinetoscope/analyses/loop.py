@@ -30,7 +30,7 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import ran_in_requests
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
 from kinetoscope.tables.intervals import Intervals, united
-from kinetoscope.tables.stacks import library_frames, program_stacks, stacks_inside, stacks_with
+from kinetoscope.tables.stacks import library_frames, program_frames, stacks_inside, stacks_with
 from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 from kinetoscope.tables.windows import activities
@@ -595,11 +595,10 @@ class Loop:
             self._places[frame] = Place(file, line, function, line, self._functions_only)
         return self._places[frame]
 
-    @cached_property
+    @property
     def _shown_frame(self) -> NDArray[np.int32]:
-        """For each stack its innermost frame of the program's own code, by its row; -1 without, and at the end for no stack."""
-        frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
-        return np.asarray(frame[np.append(program_stacks(self.trace), -1)], dtype=np.int32)
+        """For each stack its innermost frame of the program's own code, by its row."""
+        return program_frames(self.trace)
 
     def common_stack(self, rows: Rows) -> int:
         """The innermost stack that all of some spans were called from, as its row; -1 where one has no stack."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.combine.ranks import MEETING_COLLECTIVES
+from kinetoscope.model.processes import process_runs
+from kinetoscope.tables.device.collectives import collectives
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from kinetoscope.model.trace_data import TraceData
+
     Rows = NDArray[np.int64]
+
+# Ranks leave an all_to_all at about one moment, too.
+_MET = MEETING_COLLECTIVES | {"all_to_all"}
 
 
 class Meetings:
@@ -101,6 +110,64 @@ class Meetings:
         return Meetings(
             self.rows[of_chosen], self.rank[of_chosen], self.duration_ns[of_chosen], self.count[chosen]
         )
+
+
+class RankMeetings(NamedTuple):
+    """The collectives that ranks of a trace ran together.
+
+    Attributes:
+        met: The collectives; its ranks are places among those that were asked for.
+        start_ns: When the transfer of each record began; so for the next ones.
+        step: The number of its step, -1 outside.
+        span: Its row in `spans`.
+    """
+
+    met: Meetings
+    start_ns: Rows
+    step: Rows
+    span: Rows
+
+
+def meetings_of_ranks(trace: TraceData, counted: Mapping[int, Collection[int | None]]) -> RankMeetings:
+    """Find the collectives that ranks of a trace ran together.
+
+    Args:
+        trace: The trace.
+        counted: For each rank the numbers of its steps that count, None for what is outside of all.
+    """
+    place = {rank: at for at, rank in enumerate(counted)}
+    one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
+    records: list[tuple[int, ...]] = []
+    series: dict[tuple[Any, ...], int] = {}
+    numbered = Counter[tuple[int, int]]()
+    names = [
+        "rank",
+        "step",
+        "group",
+        "group_ranks",
+        "name",
+        "bytes",
+        "transfer_start_ns",
+        "transfer_ns",
+        "span",
+    ]
+    rows = collectives(trace).select(names).to_pylist()
+    for row in sorted(rows, key=lambda row: row["transfer_start_ns"] or 0):
+        group = row["group"] or row["group_ranks"] or ("" if one_group else None)
+        if row["name"] not in _MET or None in (group, row["transfer_start_ns"], row["transfer_ns"]):
+            continue
+        if row["step"] not in counted.get(row["rank"], ()):
+            continue
+        rank, step = place[row["rank"]], -1 if row["step"] is None else row["step"]
+        kind = series.setdefault((step, group, row["name"]), len(series))
+        size = row["bytes"] or 0 if row["name"] == "all_reduce" else 0
+        times = row["transfer_start_ns"], row["transfer_ns"]
+        records.append((rank, kind, numbered[rank, kind], size, *times, step, row["span"]))
+        numbered[rank, kind] += 1
+    columns = np.array(records, np.int64).reshape(-1, 8).T.copy()
+    of_rank, kinds, numbers, sizes, start_ns, duration_ns, steps, spans = columns
+    met = Meetings.of(np.arange(len(records)), of_rank, [kinds], numbers, sizes, duration_ns)
+    return RankMeetings(met, start_ns, steps, spans)
 
 
 def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:

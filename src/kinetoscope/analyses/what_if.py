@@ -6,21 +6,16 @@ last to arrive gains nothing for the job.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
-from kinetoscope.analyses.meetings import Meetings
+from kinetoscope.analyses.meetings import RankMeetings, meetings_of_ranks
 from kinetoscope.analyses.replay import Replay, Steps
-from kinetoscope.combine.ranks import MEETING_COLLECTIVES
-from kinetoscope.ledger.ledger import frame_of_stacks
-from kinetoscope.model.processes import process_runs
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
-from kinetoscope.tables.device.collectives import collectives
-from kinetoscope.tables.stacks import span_stacks
+from kinetoscope.tables.stacks import program_frames, span_stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,8 +26,6 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 LEAST_RANKS = 2
-# Its ranks leave at about one moment, too.
-_MEETINGS = MEETING_COLLECTIVES | {"all_to_all"}
 
 
 def what_if(trace: TraceData, *mended: str) -> WhatIf:
@@ -50,7 +43,7 @@ def what_if(trace: TraceData, *mended: str) -> WhatIf:
         ArgumentError: There is no time above the floor that one of these is about.
     """
     ranks = _ranks(trace)
-    met, start_ns = _meetings(trace, ranks)
+    met, start_ns, *_ = _meetings(trace, ranks)
     if len(ranks) < LEAST_RANKS or not len(met.rows):
         return account_of(trace).what_if(*mended)
     rows = mended_rows(account_of(trace).rows, mended)
@@ -94,39 +87,14 @@ def _steps(ranks: list[ProcessLedger]) -> Steps:
     )
 
 
-def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> tuple[Meetings, Rows]:
-    """The collectives that ranks ran together in steps that count, and when each record of a call began."""
-    numbers = np.append(trace.column("processes", "rank"), -1)
-    place = {int(numbers[one.window.activity.owner.process]): at for at, one in enumerate(ranks)}
-    own = trace.column("steps", "number")
-    counted = [set(own[one.window.step[one.counted]].tolist()) for one in ranks]
-    one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
-    names = ("rank", "step", "group", "group_ranks", "name", "bytes", "transfer_start_ns", "transfer_ns")
-    found: list[tuple[int, int, int, int, int, int, int]] = []
-    series: dict[tuple[Any, ...], int] = {}
-    numbered: defaultdict[tuple[int, int], int] = defaultdict(int)
-    rows = collectives(trace).select(names).to_pylist()
-    for row in sorted(rows, key=lambda row: row["transfer_start_ns"] or 0):
-        group = row["group"] or row["group_ranks"] or ("" if one_group else None)
-        at = place.get(row["rank"], -1)
-        known = row["transfer_start_ns"] is not None and row["transfer_ns"] is not None
-        if (
-            at < 0
-            or not known
-            or group is None
-            or row["name"] not in _MEETINGS
-            or row["step"] not in counted[at]
-        ):
-            continue
-        kind = series.setdefault((row["step"], group, row["name"]), len(series))
-        size = row["bytes"] or 0 if row["name"] == "all_reduce" else 0
-        found.append(
-            (at, kind, numbered[at, kind], size, row["transfer_start_ns"], row["transfer_ns"], len(found))
-        )
-        numbered[at, kind] += 1
-    columns = np.array(found, np.int64).reshape(-1, 7).T.copy()
-    whose, of_series, places, sizes, start_ns, duration_ns, records = columns
-    return Meetings.of(records, whose, [of_series], places, sizes, duration_ns), start_ns
+def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> RankMeetings:
+    """The collectives that ranks ran together in steps that count."""
+    numbers, own = np.append(trace.column("processes", "rank"), -1), trace.column("steps", "number")
+    counted = {
+        int(numbers[one.window.activity.owner.process]): set(own[one.window.step[one.counted]].tolist())
+        for one in ranks
+    }
+    return meetings_of_ranks(trace, counted)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -137,7 +105,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 def _taken(trace: TraceData, one: ProcessLedger, chosen: set[tuple[Any, ...]]) -> Rows:
     """The cells of a process that are of chosen rows of the account."""
     cells, frames, strings = one.cells, trace.columns("frames"), trace.strings
-    frame = frame_of_stacks(trace)[cells.stack]
+    frame = program_frames(trace)[cells.stack]
     columns = [each.astype(np.int32) for each in (cells.entry, cells.cause, cells.name, frame)]
     group, first = _core.group(columns)
     is_chosen = np.array(

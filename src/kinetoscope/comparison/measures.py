@@ -15,7 +15,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
-from kinetoscope.ledger.ledger import ProcessLedger, frame_of_stacks, ledger_of_process
+from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.hierarchy import host_work
@@ -35,7 +35,7 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
-from kinetoscope.tables.stacks import user_stacks
+from kinetoscope.tables.stacks import program_frames, user_stacks
 from kinetoscope.tables.step_kinds import StepOperators, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
@@ -407,7 +407,7 @@ class _Recording:
         step = np.where(one.counted, np.cumsum(one.counted) - 1, -1)[cells.step]
         rows = np.flatnonzero(step >= 0)
         line, first = line_groups(self.trace)
-        frame = frame_of_stacks(self.trace)[cells.stack[rows]]
+        frame = program_frames(self.trace)[cells.stack[rows]]
         entry, cause = cells.whole_parts(rows)
         is_operator_time = _of_operators(entry, cause)
         line = np.append(line, -1)[frame]

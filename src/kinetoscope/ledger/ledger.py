@@ -34,7 +34,7 @@ from kinetoscope.tables.costs.peaks import least_seconds
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.units_of_work import UnitsOfWork, units_of_work
-from kinetoscope.tables.stacks import program_stacks, span_stacks
+from kinetoscope.tables.stacks import span_stacks
 from kinetoscope.tables.windows import (
     ASKING,
     Windows,
@@ -553,9 +553,3 @@ def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
     taken = np.zeros(len(chosen), np.int64)
     taken[rows] = np.minimum(_divided(amount, of, cells.time_ns[rows] / step_ns[of]), cells.time_ns[rows])
     return taken
-
-
-def frame_of_stacks(trace: TraceData) -> NDArray[np.int32]:
-    """For each stack the row of the frame of its innermost line of the program; -1 without, and at the end for no stack."""
-    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))
-    return np.asarray(frame[np.append(program_stacks(trace), -1)], dtype=np.int32)

@@ -112,6 +112,13 @@ def program_stacks(trace: TraceData) -> NDArray[np.int32]:
     return _innermost_or(trace, in_user_code(trace) & others, user_stacks(trace))
 
 
+@derived
+def program_frames(trace: TraceData) -> NDArray[np.int32]:
+    """For each stack the row of the frame of its innermost line of the program; -1 without, and at the end for no stack."""
+    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))
+    return np.asarray(frame[np.append(program_stacks(trace), np.int32(-1))])
+
+
 def _innermost(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
     """For each stack the innermost of the chosen stacks that it begins with, which may be itself; -1 where there is none."""
     parent = trace.column("stacks", "parent")

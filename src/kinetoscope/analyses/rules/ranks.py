@@ -6,13 +6,14 @@ Ranks of a collective end it together, so the one that spent least time in it ca
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
+from kinetoscope.analyses.meetings import meetings_of_ranks
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.ledger.parts import PARTS, busiest_places
@@ -20,7 +21,9 @@ from kinetoscope.model import units
 from kinetoscope.model.time_spent import part_words
 
 if TYPE_CHECKING:
+    from kinetoscope.analyses.lateness import LateRank
     from kinetoscope.analyses.loop import Loop, Rows
+    from kinetoscope.analyses.meetings import Meetings
     from kinetoscope.ledger.parts import StepTime
 
 LEAST_RANKS = 2
@@ -36,8 +39,6 @@ _LOOK_AT = {
     "copy": "what it copies between host and device",
     "network": "what connects it with the others: network cards, cables and switches",
 }
-# Everyone leaves these at the same time.
-_MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
 
 @Rule(
@@ -53,53 +54,42 @@ _MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all
 ).selects
 def straggler_rank(loop: Loop) -> Answer:
     """The rank for which the others wait again and again."""
-    places = {row: place for row, place in busiest_places(loop.trace).items() if place.rank >= 0}
-    if len(places) < LEAST_RANKS:
+    of_rank = {place.rank: place for place in busiest_places(loop.trace).values() if place.rank >= 0}
+    if len(of_rank) < LEAST_RANKS:
         is_one_of_several = (loop.trace.run_info.world_size or 1) > 1
         waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
         return Signal.ALL_RANKS if is_one_of_several and waits else None
-    cells, values, calls = _waited(loop)
-    if len(cells) == 0:
-        return None
-    steps_ns = np.zeros(int(cells[:, 0].max()) + 1, dtype=np.int64)
-    for place in places.values():
-        if place.rank < len(steps_ns):
-            steps_ns[place.rank] = place.duration_ns // max(1, place.steps)
-    worst = next(iter(late_ranks(*less_waiting(cells[:, 0], cells[:, 1], values), steps_ns)), None)
-    if worst is None:
-        return None
-    late = next(place for place in places.values() if place.rank == worst.row)
-    more_ns = _more_than_others(late, [place for place in places.values() if place is not late])
+    steps: set[int | None] = {*loop.trace.column("steps", "number").tolist()} or {None}
+    met, _, step, span = meetings_of_ranks(loop.trace, dict.fromkeys(of_rank, steps))
+    places, waited_ns = [*of_rank.values()], met.duration_ns - met.shortest_ns[met.place]
+    waits = less_waiting(*_by_step(met.rank, step[met.rows], waited_ns))
+    step_ns = np.array([place.duration_ns // max(1, place.steps) for place in places])
+    worst = next(iter(late_ranks(*waits, step_ns)), None)
+    return None if worst is None else _straggler(loop, places, worst, met, span)
+
+
+def _straggler(loop: Loop, places: list[StepTime], worst: LateRank, met: Meetings, span: Rows) -> Match:
+    """The match of a late rank among those that have some step times."""
+    late = places[worst.row]
+    more_ns = _more_than_others(late, [place for place in places if place is not late])
     phase = late_part(more_ns, worst.late_ns)
-    share = min(100.0, 100.0 * worst.late_ns / max(1, int(steps_ns[worst.row])))
+    share = min(100.0, 100.0 * worst.late_ns / max(1, late.duration_ns // max(1, late.steps)))
     time_ns = worst.late_ns * max(1, late.steps)
     if not worst.persistent:
         # Of one that is late at times only, the step that is usual has nothing to gain.
-        time_ns = int(values.sum() // max(1, len(places) - 1))
+        time_ns = int(met.waited_ns.sum() // max(1, len(places) - 1))
         share = min(share, loop.share(time_ns))
-    rows, gain_ns = np.array(calls[worst.row], np.int64), min(time_ns, loop.whole_ns)
+    arrived_last = met.rows[(met.rank == worst.row) & (met.last[met.place] == worst.row)]
     return late_match(
-        f"rank {worst.row}",
-        worst.row,
-        share,
-        gain_ns,
-        phase,
-        more_ns.get(phase or "", 0),
-        worst.persistent,
-        rows,
-    )
+        f"rank {late.rank}", late.rank, share, min(time_ns, loop.whole_ns), phase, more_ns.get(phase or "", 0),
+        worst.persistent, span[arrived_last],
+    )  # fmt: skip
 
 
-def _waited(loop: Loop) -> tuple[Rows, Rows, dict[int, list[int]]]:
-    """How long each rank waited in each step, as pairs of both with their times, and the calls to which each rank came last."""
-    waited: dict[tuple[int, int], int] = defaultdict(int)
-    calls: dict[int, list[int]] = defaultdict(list)
-    for visits in _meetings(loop):
-        shortest = min(visits, key=lambda visit: visit["transfer_ns"])
-        calls[shortest["rank"]].append(shortest["span"])
-        for visit in visits:
-            waited[visit["rank"], visit["step"] or 0] += visit["transfer_ns"] - shortest["transfer_ns"]
-    return np.array([*waited], np.int64), np.array([*waited.values()], np.int64), calls
+def _by_step(rank: Rows, step: Rows, time_ns: Rows) -> tuple[Rows, Rows, Rows]:
+    """The time of each rank in each step: the rank, the step, and the sum."""
+    cell, first = _core.group([rank, step])
+    return rank[first], step[first], _core.group_sums(cell, len(first), time_ns)
 
 
 def _more_than_others(late: StepTime, others: list[StepTime]) -> dict[str, int]:
@@ -178,20 +168,3 @@ def uneven_match(rank: int, most_ns: float, median_ns: float, time_ns: float, ga
         return None
     words = {"rank": str(rank), "most": most_ns, "median": median_ns}
     return Match(values=words, time_ns=time_ns, gain_ns=gain_ns, rank=rank)
-
-
-def _meetings(loop: Loop) -> list[list[dict[str, Any]]]:
-    """The collectives of the steps in which several ranks took part, each as one row for each rank."""
-    counted = np.append(loop.trace.column("steps", "number"), -1)
-    spans = loop.trace.column("spans", "step")
-    order: dict[Any, int] = defaultdict(int)
-    found: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    for row in loop.collectives:
-        if row["name"] not in _MEETINGS or row["rank"] is None or row["transfer_ns"] is None:
-            continue
-        if loop.step_count and int(counted[spans[row["span"]]]) < 0:
-            continue
-        kind = (row["step"], row["group"], row["name"])
-        found[(*kind, order[kind, row["rank"]])].append(row)
-        order[kind, row["rank"]] += 1
-    return [visits for visits in found.values() if len(visits) >= LEAST_RANKS]

@@ -14,7 +14,7 @@ from kinetoscope.analyses.loop import MOST_ROWS, Place
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import Ran, more_on_average
-from kinetoscope.ledger.ledger import raw_ledger, wait_of
+from kinetoscope.ledger.ledger import wait_of
 from kinetoscope.model import units
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.host.python_time import charged, gaps
@@ -99,19 +99,16 @@ def _homes(loop: Loop) -> Mask:
     return found
 
 
-def _waits(loop: Loop, cause: Cause, on: Mask, **words: str) -> Match:
+def _waits(loop: Loop, cause: Cause, on: Mask, **words: str) -> Match | None:
     """What suspended requests wait for, with the line that the threads run meanwhile."""
-    cells = _account(loop).cells
+    if loop.ledger is None:
+        return None
+    cells = loop.ledger.cells
     rows = np.flatnonzero(cells.cause == cause)
     time_ns = loop.usual_sum(cells.step[rows], cells.time_ns[rows])
     place, spans = busiest_line(loop, on)
     busy = f"; what runs there most is {place.named}" if place else ""
     return Match(time_ns=time_ns, values={"waited": time_ns, "busy": busy, **words}, place=place, spans=spans)
-
-
-def _account(loop: Loop) -> ProcessLedger:
-    """The account of the requests of the process that the findings are about."""
-    return next(one for one in raw_ledger(loop.trace) if one.window.activity.owner.process == loop.process)
 
 
 def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
@@ -149,7 +146,9 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
 ).selects
 def slow_requests(loop: Loop) -> Answer:
     """What the slowest tenth of the requests of a name spend more time on than typical ones, if it is one thing."""
-    account, names = _account(loop), names_by_time(loop.trace)
+    account, names = loop.ledger, names_by_time(loop.trace)
+    if account is None:
+        return None
     of_names = {
         names[kind]: np.flatnonzero(account.work.kind == kind)
         for kind in np.unique(account.work.kind).tolist()

@@ -27,7 +27,7 @@ from kinetoscope.tables.costs.attainable import FRESH_BYTES
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
-from kinetoscope.tables.stacks import program_stacks
+from kinetoscope.tables.stacks import program_frames
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -304,11 +304,8 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     One begins with each first constant of a function, and with each operator that is in none, which are as good as no run.
     """
     spans, frames = trace.columns("spans"), trace.columns("frames")
-    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[
-        np.append(program_stacks(trace), np.int32(-1))
-    ]
     function = np.append(_core.group([frames["file"], frames["function"]])[0], np.int32(-1))[
-        frame[spans["stack"][rows]]
+        program_frames(trace)[spans["stack"][rows]]
     ]
     random = np.array([is_random(text) for text in trace.strings], dtype=bool)
     mark = np.zeros(len(spans), bool)
