@@ -1,7 +1,10 @@
 import pytest
 
 from kinetoscope.analyses.findings import examine
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.rules import RULES
 from kinetoscope.display.sentence import plain
+from tests.analyses.planted_devices import MS, TENSOR_CORES, Gpu
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -79,3 +82,24 @@ def test_python_in_some_kinds_of_steps_is_said_of_these():
         "In 4 of 40 steps, those that run aten::bernoulli: Python in rollout (rl.py:9) runs for 66.7 % of their time, 16.7 % of all step time "
         "(20 ms a step) without any operator"
     )
+
+
+def test_a_device_that_is_idle_in_some_kinds_of_steps_is_said_to_be_so_in_these():
+    gpu = Gpu()
+    for step in range(40):
+        is_scored = step % 4 == 3
+        for _ in range(10):
+            gpu.launch(TENSOR_CORES, 1 * MS, "aten::bernoulli" if is_scored else "aten::mm")
+        if is_scored:
+            gpu.wait()
+            gpu.python(30 * MS)
+        gpu.wait()
+        gpu.step()
+    trace = gpu.builder.build()
+    (finding,) = RULES["device-idle"](Loop(trace))
+    text = plain(finding.finding)
+    assert text.startswith("In 10 of 40 steps, those that run aten::bernoulli: cuda:0 is idle for 7")
+    assert (
+        f"of their time, {finding.share_percent:.1f} % of all step time, mostly because the program" in text
+    )
+    assert 42 < finding.share_percent < 46

@@ -213,9 +213,17 @@ class Loop:
 
     def usual_sum(self, step: Rows, values: NDArray[Any]) -> int:
         """The sum over all steps of some values, each of a step, at their usual pace: the median over the steps of each kind times their number."""
+        return int(self.usual_by_kind(step, values).sum())
+
+    def sums_by_kind(self, of_step: NDArray[Any]) -> tuple[float, ...]:
+        """The sum of a value of each step over the steps of each kind."""
+        return tuple(np.bincount(self.kind_of_step, weights=of_step).tolist())
+
+    def usual_by_kind(self, step: Rows, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The same of the steps of each kind."""
         each = np.bincount(step[step >= 0], weights=values[step >= 0], minlength=len(self.start_ns))
         steps = np.arange(len(each))
-        return int(usual_totals(np.zeros_like(steps), steps, each, 1, self.kind_of_step).sum())
+        return usual_totals(np.zeros_like(steps), steps, each, 1, self.kind_of_step)[:, 0]
 
     @cached_property
     def processor_wait_ns(self) -> int:
@@ -412,7 +420,11 @@ class Loop:
 
     def typical_at(self, time_ns: Rows, values: Rows) -> int:
         """The sum over all steps of some values, each at a moment, at their usual pace: see `usual_sum`."""
-        return self.usual_sum(self._extent_at(time_ns), values)
+        return int(self.by_kind_at(time_ns, values).sum())
+
+    def by_kind_at(self, time_ns: Rows, values: Rows) -> NDArray[np.float64]:
+        """The same of the steps of each kind."""
+        return self.usual_by_kind(self._extent_at(time_ns), values)
 
     def cost_ns(self, rows: Rows, *, with_device: bool = True) -> int:
         """What some spans of the host usually cost: their time or, with a device, its idle time while they ran and its work for them.

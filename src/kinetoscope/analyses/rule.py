@@ -84,7 +84,8 @@ class Rule:
     Attributes:
         code: The stable name of the finding.
         text: The sentence: `{name}` is a word or a count of the match, `{name:ns}`, `{name:bytes}` and `{name:%}` a number with its unit,
-            `{name:each}` and `{name:each_ns}` a total as that of one step, and `{name:operator}` a total with this noun: "5 operators a step". Every
+            `{name:each}` and `{name:each_ns}` a total as that of one step, `{name:of_time}` a time as a share of `{time}`, and `{name:operator}` a total with this
+            noun: "5 operators a step". Every
             sentence has `share`, `time` ("step time"), `a_step`, `in_each`, `subject` ("The loop"), `device`, `place`, `named`, `at` and `most_at`.
         advice: What to change.
         finds: What it finds, for the documentation.
@@ -150,7 +151,7 @@ class Rule:
         share = _share_of(match, whole_ns)
         if share < self.least or 100.0 * _gain_ns(match) < self.least_gain * whole_ns:
             return []
-        text = self._sentence(None, match, share, NOWHERE)
+        text = self._sentence(None, match, share, NOWHERE, whole_ns)
         gain_ns = None if match.gain_ns is None else int(_gain_ns(match))
         return [Finding(self.code, text, match.advice or self.advice, share, gain_ns, rank=match.rank)]
 
@@ -187,7 +188,7 @@ class Rule:
         share = _share_of(match, loop.whole_ns)
         return Finding(
             self.code,
-            self._sentence(loop, match, share, place),
+            self._sentence(loop, match, share, place, loop.whole_ns),
             match.advice or self.advice,
             share,
             None if match.gain_ns is None else int(_gain_ns(match)),
@@ -200,8 +201,10 @@ class Rule:
             match.time,
         )
 
-    def _sentence(self, loop: Loop | None, match: Match, share: float, place: Place) -> Sentence:
-        """The sentence with its values."""
+    def _sentence(
+        self, loop: Loop | None, match: Match, share: float, place: Place, time_ns: int
+    ) -> Sentence:
+        """The sentence with its values; `time_ns` is the time of all steps."""
         unit = loop.unit if loop else Unit.STEP
         steps = steps_with(loop, match.rows, match.kind_ns) if loop and self.of_kinds else None
         of_some, on_average = (
@@ -224,10 +227,11 @@ class Rule:
         values: list[tuple[float, str]] = []
         text = match.text or self.text
         if loop and steps and of_some:
+            time_ns = max(steps.time_ns, 1)
             text = steps.words + text.replace("{time}", f"their time, {{of_all:%}} of all {unit.time}")
             words |= {
                 "of_all": share,
-                "share": (min(100.0, 100.0 * match.time_ns / max(steps.time_ns, 1)), "%"),
+                "share": (min(100.0, 100.0 * match.time_ns / time_ns), "%"),
             }
 
         def written(found: re.Match[str]) -> str:
@@ -235,7 +239,9 @@ class Rule:
             if isinstance(value, str):
                 # Names may have braces, which are no places of numbers.
                 return value.replace("{}", "{ }")
-            if loop is not None and kind.startswith("each"):
+            if kind == "of_time":
+                value, kind = min(100.0, 100.0 * value / max(time_ns, 1)), "%"
+            elif loop is not None and kind.startswith("each"):
                 each = value / max(steps.count, 1) if steps else loop.per_step(value)
                 value, kind = (each, kind[5:]) if kind != "each" else (max(1, round(each)), "")
             elif loop is not None and kind not in _UNITS:

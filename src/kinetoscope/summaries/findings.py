@@ -185,5 +185,5 @@ def _exposed(sections: Sections, step_ns: int, steps: int) -> Match | None:
     total = sum(row["total_ns"] for row in rows)
     waiting = sum(row["waited_ns"] for row in with_waits) / total if total > 0 else 0.0
     gain_ns = int(parts["communication_ns"] * (1.0 - min(1.0, waiting))) * steps
-    words = {"most": mostly, "computed": 100.0 * parts["compute_ns"] / step_ns}
+    words = {"most": mostly, "computed": parts["compute_ns"] * steps}
     return Match(time_ns=parts["communication_ns"] * steps, values=words, gain_ns=gain_ns)

@@ -40,12 +40,11 @@ _SYMPTOMS = ("exposed-communication", "poor-overlap")
 
 @Rule(
     "exposed-communication",
-    "{subject} waits for communication between ranks for {share} of {time}{most}; the device computes for {computed:%}",
+    "{subject} waits for communication between ranks for {share} of {time}{most}; the device computes for {computed:of_time}",
     "Communicate less: more work for each step and rank, gradient accumulation, smaller types; and check whether a rank is late.",
     finds="communication that takes longer than the computation that could hide it",
     source="TraceLens",
     least=LEAST_PERCENT,
-    of_kinds=False,
 ).selects_on
 def exposed_communication(loop: Loop, device: LoopDevice) -> Answer:
     """Steps that wait for communication which takes longer than the computation that could hide it."""
@@ -62,7 +61,6 @@ def exposed_communication(loop: Loop, device: LoopDevice) -> Answer:
     finds=f"communication that the computation could hide, and less than {HIDDEN_PERCENT:g}% of it is hidden",
     source="TraceLens",
     least=LEAST_PERCENT,
-    of_kinds=False,
 ).selects_on
 def poor_overlap(loop: Loop, device: LoopDevice) -> Answer:
     """Communication that the computation of the step could hide, and does not."""
@@ -82,10 +80,13 @@ def _exposed(loop: Loop, device: LoopDevice, *, could_overlap: bool) -> Match | 
     words = {
         "most": f", mostly {name}" if name and name != UNKNOWN_CALL else "",
         "hidden": percent,
-        "computed": loop.share(computed_ns),
+        "computed": computed_ns,
     }
     place = loop.place_of(int(calls[0]) if len(calls) else -1)
-    return Match(rows, time_ns, words, place=place, module="", spans=rows, time=_alone(device))
+    kind_ns = loop.sums_by_kind(_alone(device).within(start, end))
+    return Match(
+        rows, time_ns, words, place=place, module="", spans=rows, time=_alone(device), kind_ns=kind_ns
+    )
 
 
 @Rule(

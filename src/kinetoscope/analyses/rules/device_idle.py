@@ -58,13 +58,12 @@ _STALL_ADVICE = {
 
 @Rule(
     "device-idle",
-    "{device} is idle for {share} of {time}, mostly because {cause} ({part:%}){meanwhile}",
+    "{device} is idle for {share} of {time}, mostly because {cause} ({part:of_time}){meanwhile}",
     _IDLE_ADVICE[_NOT_IN_TIME],
     finds="the device has nothing to do, and why: data loading, launches, copies, or waits of the host; or it did hardly anything",
     source="TraceLens (10 % in XProf)",
     also="or busy for less than 1%",
     least=15.0,
-    of_kinds=False,
 ).selects
 def device_idle(loop: Loop) -> Answer:
     """A device that is idle for much of the step, and the cause of most of it."""
@@ -73,31 +72,26 @@ def device_idle(loop: Loop) -> Answer:
         return _hardly_used(loop)
     if device.captures:
         return None
-    idle_ns = loop.typical_at(device.idle.start_ns, device.idle.end_ns - device.idle.start_ns)
-    values = _idle_by_cause(loop, device)
-    cause = max(values, key=lambda one: int(values[one].sum()))
-    value, place, meanwhile = values[cause], NOWHERE, ""
-    if cause == _NOT_IN_TIME:
-        place, place_ns, operator = _busiest_meanwhile(loop, device)
-        mostly = f", mostly in {operator}" if operator else ""
-        place = place if place_ns >= LEAST_AT_PLACE * idle_ns else NOWHERE
-        there = units.percent(loop.share(place_ns))
-        meanwhile = (
-            f"; for {there} of {loop.unit.time} the host is meanwhile at {place}{mostly}" if place else ""
-        )
-    part = loop.share(loop.typical_at(device.idle.start_ns, value))
-    words = {"cause": cause, "part": part, "meanwhile": meanwhile}
-    spans = _next_work(loop, device, np.argsort(-value, kind="stable")[:MOST_ROWS])
+    start_ns = device.idle.start_ns
+    kind_ns = loop.by_kind_at(start_ns, device.idle.end_ns - start_ns)
+    idle_ns, values = int(kind_ns.sum()), _idle_by_cause(loop, device)
+    cause = max(values, key=lambda cause: int(values[cause].sum()))
+    place, meanwhile = _meanwhile(loop, device, idle_ns) if cause == _NOT_IN_TIME else (NOWHERE, "")
+    words = {"cause": cause, "part": loop.typical_at(start_ns, values[cause]), "meanwhile": meanwhile}
+    spans = _next_work(loop, device, np.argsort(-values[cause], kind="stable")[:MOST_ROWS])
     return Match(
-        spans,
-        idle_ns,
-        words,
-        place=place,
-        module="",
-        spans=spans,
-        advice=_IDLE_ADVICE[cause],
-        time=device.idle,
-    )
+        spans, idle_ns, words, place=place, module="", spans=spans, advice=_IDLE_ADVICE[cause],
+        time=device.idle, kind_ns=tuple(kind_ns),
+    )  # fmt: skip
+
+
+def _meanwhile(loop: Loop, device: LoopDevice, idle_ns: int) -> tuple[Place, str]:
+    """The line that the host is at for most of the time in which the device is idle, and what is said of that; nowhere if it is at none for so long."""
+    place, place_ns, operator = _busiest_meanwhile(loop, device)
+    if not place or place_ns < LEAST_AT_PLACE * idle_ns:
+        return NOWHERE, ""
+    share, mostly = units.percent(loop.share(place_ns)), f", mostly in {operator}" if operator else ""
+    return place, f"; for {share} of {loop.unit.time} the host is meanwhile at {place}{mostly}"
 
 
 def _idle_by_cause(loop: Loop, device: LoopDevice) -> dict[str, NDArray[np.int64]]:
@@ -145,6 +139,7 @@ def _hardly_used(loop: Loop) -> Match | None:
         share_percent=100.0 - busy,
         text="{device} works for {busy:%} of {time}",
         advice="Check that the model and its inputs are on the device, and that the recording holds the work that you want to look at.",
+        kind_ns=loop.sums_by_kind(loop.work.duration_ns),
     )
 
 
@@ -155,7 +150,6 @@ def _hardly_used(loop: Loop) -> Match | None:
     finds="the device does nothing although work was launched long ago: it waits for a stream, a rank, or work that the trace lacks",
     source="no public threshold",
     least=10.0,
-    of_kinds=False,
 ).selects_on
 def stalled_queue(loop: Loop, device: LoopDevice) -> Answer:
     """A device that does nothing although work was launched long ago, and what that work waits for."""
@@ -168,9 +162,11 @@ def stalled_queue(loop: Loop, device: LoopDevice) -> Answer:
     cause = max(masks, key=lambda one: int(length[masks[one]].sum()))
     longest = after[masks[cause]][np.argsort(-length[masks[cause]], kind="stable")]
     rows = np.array([*dict.fromkeys(longest[:MOST_ROWS][longest[:MOST_ROWS] >= 0].tolist())], np.int64)
-    time_ns = loop.typical_at(device.stalled.start_ns, length)
-    advice = _STALL_ADVICE[cause]
-    return Match(rows, time_ns, {"cause": cause}, gain_ns=None, place=NOWHERE, spans=rows, advice=advice)
+    kind_ns, advice = loop.by_kind_at(device.stalled.start_ns, length), _STALL_ADVICE[cause]
+    return Match(
+        rows, int(kind_ns.sum()), {"cause": cause}, gain_ns=None, place=NOWHERE, spans=rows, advice=advice,
+        kind_ns=tuple(kind_ns),
+    )  # fmt: skip
 
 
 @Rule(
@@ -202,16 +198,20 @@ def device_start_up(loop: Loop) -> Answer:
     rows, idle_ns = rows[idle_ns >= LEAST_START_UP_NS], idle_ns[idle_ns >= LEAST_START_UP_NS]
     if len(rows) == 0:
         return None
-    each = Counter[str]()
-    for name, time_ns in zip(spans["name"][rows].tolist(), idle_ns.tolist(), strict=True):
-        each[strings[name]] += time_ns
-    calls = ", ".join(f"{name} ({units.duration(time_ns)})" for name, time_ns in each.most_common(3))
-    words = {"calls": calls, "device": device.name if device else "the device"}
-    place, order = (
-        loop.place_of(int(loop.called_by(rows[[np.argmax(idle_ns)]])[0])),
-        np.argsort(-idle_ns, kind="stable"),
-    )
+    largest = loop.called_by(rows[[np.argmax(idle_ns)]])
+    words = {"calls": _longest_calls(loop, rows, idle_ns), "device": device.name if device else "the device"}
+    place, order = loop.place_of(int(largest[0])), np.argsort(-idle_ns, kind="stable")
     return Match(rows, int(idle_ns.sum()), words, place=place, module="", spans=rows[order])
+
+
+def _longest_calls(loop: Loop, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> str:
+    """The names of some calls that take most, and how long."""
+    each = Counter[str]()
+    for name, call_ns in zip(
+        loop.trace.column("spans", "name")[rows].tolist(), time_ns.tolist(), strict=True
+    ):
+        each[loop.trace.strings[name]] += call_ns
+    return ", ".join(f"{name} ({units.duration(call_ns)})" for name, call_ns in each.most_common(3))
 
 
 def _moments(device: LoopDevice, chosen: NDArray[Any]) -> Intervals:
@@ -221,14 +221,13 @@ def _moments(device: LoopDevice, chosen: NDArray[Any]) -> Intervals:
 
 @Rule(
     "launch-bound",
-    "{device} waits for launches for {share} of {time}: {kernels} kernels{a_step}, {mean:ns} each on average",
+    "{device} waits for launches for {share} of {time}: {kernels:each} kernels{a_step}, {mean:ns} each on average",
     'Launch less: torch.compile(mode="reduce-overhead") or CUDA graphs, larger batches, fused optimizers and layers.',
     finds="the device waits for launches again and again, because kernels are short and many",
     source="no public threshold",
     also=f"in gaps up to {LONGEST_LAUNCH_NS // 1000} µs, {LEAST_LAUNCHES} kernels a step",
     least=10.0,
     explains=("device-idle", "low-occupancy", "small-kernels"),
-    of_kinds=False,
 ).selects_on
 def launch_bound(loop: Loop, device: LoopDevice) -> Answer:
     """A device that again and again waits a moment for its next kernel."""
@@ -241,8 +240,11 @@ def launch_bound(loop: Loop, device: LoopDevice) -> Answer:
     rows = _next_work(loop, device, np.argsort(-short, kind="stable")[:MOST_ROWS])
     # What small kernels and this say is of the same launches.
     when = _moments(device, short > 0) | loop.when(device.kernels)
-    words, time_ns = {"kernels": round(each), "mean": mean_ns}, loop.typical_at(device.idle.start_ns, short)
-    return Match(rows, time_ns, words, place=NOWHERE, spans=rows, time=when)
+    words = {"kernels": loop.launched_kernels, "mean": mean_ns}
+    kind_ns = loop.by_kind_at(device.idle.start_ns, short)
+    return Match(
+        rows, int(kind_ns.sum()), words, place=NOWHERE, spans=rows, time=when, kind_ns=tuple(kind_ns)
+    )
 
 
 @Rule(

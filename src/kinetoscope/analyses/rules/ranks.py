@@ -62,9 +62,9 @@ def straggler_rank(loop: Loop) -> Answer:
     steps: set[int | None] = {*loop.trace.column("steps", "number").tolist()} or {None}
     met, _, step, span = meetings_of_ranks(loop.trace, dict.fromkeys(of_rank, steps))
     places, waited_ns = [*of_rank.values()], met.duration_ns - met.shortest_ns[met.place]
-    waits = less_waiting(*_by_step(met.rank, step[met.rows], waited_ns))
+    less_ns = less_waiting(*_by_step(met.rank, step[met.rows], waited_ns))
     step_ns = np.array([place.duration_ns // max(1, place.steps) for place in places])
-    worst = next(iter(late_ranks(*waits, step_ns)), None)
+    worst = next(iter(late_ranks(*less_ns, step_ns)), None)
     return None if worst is None else _straggler(loop, places, worst, met, span)
 
 
