@@ -127,7 +127,9 @@ def left_in(folder: Path) -> list[str]:
     return [name for name in files if name != "__pycache__"]
 
 
-def run(folder: Path, program: str, *words: str, name: str = "family.py", text: str = "") -> Ended:
+def run(
+    folder: Path, program: str, *words: str, name: str = "family.py", text: str = "", children: bool = True
+) -> Ended:
     """Runs a program that is put into a folder, under `kinetoscope run --children` with some words."""
     (folder / name).write_text(program, encoding="utf-8")
     source = str(Path(kinetoscope.__file__).parents[1])
@@ -136,7 +138,7 @@ def run(folder: Path, program: str, *words: str, name: str = "family.py", text: 
     environment.pop("PYTHONUNBUFFERED", None)
     environment["ORIGINAL"] = json.dumps([*environment, "ORIGINAL"])
     done = subprocess.run(
-        [sys.executable, "-m", "kinetoscope", "run", "--children", *words],
+        [sys.executable, "-m", "kinetoscope", "run", *(["--children"] if children else []), *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -357,15 +359,16 @@ dist.destroy_process_group()
 """
 
 
-def test_the_ranks_of_torchrun_are_in_one_trace(tmp_path):
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ended = run(tmp_path, RANKS, "--shapes", "-o", "out/ranks", *launch, "ranks.py", name="ranks.py")
+def test_the_ranks_of_torchrun_are_in_one_trace(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    launch = ("torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
+    ended = run(tmp_path, RANKS, "--shapes", "-o", "out/ranks", *launch, name="ranks.py", children=False)
     assert ended.code == 0, ended.err
     assert os.listdir(tmp_path / "out") == ["ranks.ktrace"]
     assert "3 steps" in ended.err
     assert "· ranks.py, rank 0" in ended.err
     with kinetoscope.open(tmp_path / "out" / "ranks.ktrace") as trace:
-        assert [name for name, _ in tree(trace)] == ["torch.distributed.run", "ranks.py", "ranks.py"]
+        assert [name for name, _ in tree(trace)] == ["torchrun", "ranks.py", "ranks.py"]
         assert trace.column("processes", "rank").tolist() == [-1, 0, 1]
         assert trace.complete
         steps = trace.table("steps").to_pylist()

@@ -27,7 +27,7 @@ from kinetoscope.launcher.options import (
     place_of_summaries,
     writable_prefix,
 )
-from kinetoscope.launcher.program import Program, run_left_on
+from kinetoscope.launcher.program import Program, installed_script, run_left_on
 from kinetoscope.launcher.run import ProgramRun, RunObserver
 from kinetoscope.model import units
 
@@ -161,8 +161,11 @@ def command(
     steps are found from its optimizer. The recording is in PREFIX.recording while the program runs, and stays readable
     if the program is killed. At the end it becomes PREFIX.ktrace, and a summary is printed to standard error.
 
-    Options come before PROGRAM; everything after it belongs to the program.
+    Options come before PROGRAM; everything after it belongs to the program. An installed command that is a Python script, such as
+    torchrun or accelerate, is run with --children.
     """
+    if not is_module and (script := installed_script(program)) is not None:
+        program, children = script, True
     to_run = Program(program, arguments, is_module)
     if leave_on:
         _refuse_with_leave_on()

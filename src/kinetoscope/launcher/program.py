@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,30 @@ class CannotRun(ArgumentError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def installed_script(command: str) -> str | None:
+    """Find the Python script that is installed as a command, such as `torchrun`.
+
+    Returns:
+        Its path; None if there is a file of that name here, or no such command.
+
+    Raises:
+        CannotRun: The command is no Python script.
+    """
+    path = None if os.path.exists(command) or os.path.dirname(command) else shutil.which(command)
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        # Behind a long path of Python, the first line names a shell.
+        beginning = file.readline(300) + file.readline(300)
+    if beginning.startswith(b"#!") and b"python" in beginning:
+        return path
+    raise CannotRun(
+        f"{command!r} is no Python script: put `kinetoscope run` before the script in that command, in place of `python`, "
+        "as in `mpirun -n 2 kinetoscope run train.py`.",
+        2,
+    )
 
 
 @dataclass(frozen=True)
