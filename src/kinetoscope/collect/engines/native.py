@@ -622,7 +622,7 @@ def _stop_at_exit() -> None:
     """Stop the recorder at the exit of Python; its recording can still be read."""
     if _status is None or not _status.available:
         return
-    GARBAGE_COLLECTIONS.forget_engines()
+    GARBAGE_COLLECTIONS.forget_sessions()
     recorder = load_recorder()
     if recorder.is_recording:
         recorder.stop()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
+from kinetoscope.collect.sources.shared_hooks import SharedHooks
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT, TABLE, Compilation, CompileFacts, GraphBreak
 from kinetoscope.storage.appended_rows import LOSSES, KeptRows
 
@@ -37,19 +37,16 @@ _JUMP_REASON = "Data-dependent branching: a condition needs the value of a tenso
 _LONGEST_TEXT = 4_000
 
 
-class CompileHooks:
+class CompileHooks(SharedHooks):
     """Collects the metrics of compilations while sessions are open, and restores torch's function afterwards."""
 
     def __init__(self) -> None:
         """Start without hooks."""
-        self._reset()
+        super().__init__()
+        self._import = AfterImport(_MODULE, self._wrap)
+        self._forget_compilations()
 
-    def _reset(self) -> None:
-        self._lock = threading.RLock()
-        # Weak: if a session is garbage-collected without a stop(), its source is, too.
-        self._sources: weakref.WeakSet[object] = weakref.WeakSet()
-        self._theirs: Callable[..., Any] | None = None
-        self._import: AfterImport | None = None
+    def _forget_compilations(self) -> None:
         self._compilations: list[Compilation] = []
         # By id(), because torch clears its own list when the program resets the compiler.
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
@@ -58,32 +55,22 @@ class CompileHooks:
         self._known_functions: dict[str, tuple[str, str, int]] = {}
         self._recording = 0
 
-    def open(self, source: object) -> None:
-        """Start collecting for a source."""
-        with self._lock:
-            first = not self._sources
-            self._sources.add(source)
-            if first:
-                # Graph breaks that torch still lists were converted by an earlier session.
-                listed = {id(reason) for reason in _reasons()}
-                earlier = {key: entry for key, entry in self._breaks.items() if key in listed}
-                self._compilations, self._breaks, self._failure = [], earlier, ""
-                self._import = AfterImport(_MODULE, self._wrap)
-                self._import.wait()
-
-    def close(self, source: object) -> None:
-        """Stop collecting for a source."""
-        with self._lock:
-            self._sources.discard(source)
-            if not self._sources:
-                self._restore()
-
-    def after_fork(self) -> None:
+    def forget_sessions(self) -> None:
         """In a forked child: the parent's sessions do not record this process."""
-        theirs, waiting = self._theirs, self._import
-        self._reset()
-        self._theirs, self._import = theirs, waiting
-        self._restore()
+        super().forget_sessions()
+        self._forget_compilations()
+
+    def _install(self, first: bool) -> None:
+        if first:
+            # Graph breaks that torch still lists were converted by an earlier session.
+            listed = {id(reason) for reason in _reasons()}
+            earlier = {key: entry for key, entry in self._breaks.items() if key in listed}
+            self._compilations, self._breaks, self._failure = [], earlier, ""
+            self._import.wait()
+
+    def _restore(self) -> None:
+        self._import.give_up()
+        super()._restore()
 
     @property
     def count(self) -> int:
@@ -159,7 +146,7 @@ class CompileHooks:
     def _wrap(self) -> None:
         module = sys.modules[_MODULE]
         theirs = getattr(module, _REPORT, None)
-        if theirs is None or self._theirs is not None or not self._sources:
+        if theirs is None or self._replaced or not self._sessions:
             return
 
         def report(metrics: Any, *rest: Any, **keywords: Any) -> Any:
@@ -167,19 +154,8 @@ class CompileHooks:
             self._note(metrics)
             return answer
 
-        self._theirs = theirs
         report.__wrapped__ = theirs  # type: ignore[attr-defined]
-        vars(module)[_REPORT] = report
-
-    def _restore(self) -> None:
-        if self._import is not None:
-            self._import.give_up()
-        theirs, module = self._theirs, sys.modules.get(_MODULE)
-        if theirs is not None and module is not None:
-            ours = vars(module).get(_REPORT)
-            if getattr(ours, "__wrapped__", None) is theirs:
-                vars(module)[_REPORT] = theirs
-        self._theirs = None
+        self._put(module, _REPORT, report)
 
     def _note(self, metrics: Any) -> None:
         """Copy the metrics of a compilation that has just ended; a failure becomes a loss."""
@@ -197,7 +173,7 @@ class CompileHooks:
 
 
 COMPILE_HOOKS = CompileHooks()
-os.register_at_fork(after_in_child=COMPILE_HOOKS.after_fork)
+os.register_at_fork(after_in_child=COMPILE_HOOKS.forget_sessions)
 
 
 def _reasons() -> list[Any]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope.collect.sources.loader_worker import RecordedLoop, timed
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
+from kinetoscope.collect.sources.shared_hooks import SharedHooks
 from kinetoscope.collect.sources.worker_files import remove_obsolete
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
@@ -34,23 +35,19 @@ if TYPE_CHECKING:
 _MOST_LOADERS = 1_000
 
 
-class LoaderHooks:
+class LoaderHooks(SharedHooks):
     """Hooks in torch's `DataLoader`, shared by all sessions of the process."""
 
     def __init__(self) -> None:
         """Start without hooks."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self._lock = threading.RLock()
-        self._process = os.getpid()
-        # Weak: if a session is garbage-collected without a stop(), its source is, too.
-        self._sources: weakref.WeakSet[object] = weakref.WeakSet()
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
-        self._recording = 0
-        self._folder: Path | None = None
+        super().__init__()
         # Per thread, the number of the loader whose workers it is starting.
         self._starting = threading.local()
+        self._forget_loaders()
+
+    def _forget_loaders(self) -> None:
+        self._recording = 0
+        self._folder: Path | None = None
         self._numbers = itertools.count()
         self.loaders: dict[int, dict[str, Any]] = {}
         # Called when a loop with workers begins.
@@ -60,33 +57,6 @@ class LoaderHooks:
     def folder(self) -> Path | None:
         """The folder of the workers' files; None before a session records data loading."""
         return self._folder
-
-    def open(self, source: object) -> None:
-        """Record for a session the loaders that start from now on.
-
-        Raises:
-            AttributeError: This release of torch does not have the replaced functions.
-            OSError: The folder of the workers' files cannot be created.
-        """
-        with self._lock:
-            if not self._sources:
-                if self._folder is None or not self._folder.is_dir():
-                    self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
-                    weakref.finalize(self, _remove_own, self._folder, os.getpid())
-                self._restore()
-                try:
-                    self._replace()
-                except BaseException:
-                    self._restore()
-                    raise
-            self._sources.add(source)
-
-    def close(self, source: object) -> None:
-        """Stop recording loaders for the session."""
-        with self._lock:
-            self._sources.discard(source)
-            if not self._sources:
-                self._restore()
 
     def record(self, change: int) -> None:
         """Count active recordings: one more (1) or less (-1)."""
@@ -111,38 +81,34 @@ class LoaderHooks:
             if not self._recording:
                 remove_obsolete(self._folder)
 
-    def after_fork(self) -> None:
-        """In a forked child: the parent's sessions do not record this process, except workers, which write their own files."""
-        replaced, starting = self._replaced, self._starting
-        self._reset()
-        # A worker still needs the number of its loader; the function that it runs was replaced before the fork.
-        self._starting = starting
-        self._replaced = replaced
-        self._restore()
+    def forget_sessions(self) -> None:
+        """In a forked child: the parent's sessions do not record this process, except workers, which write their own files.
 
-    def _replace(self) -> None:
-        """Replace torch's functions by ours."""
+        A worker still needs the number of its loader; the function that it runs was replaced before the fork.
+        """
+        super().forget_sessions()
+        self._forget_loaders()
+
+    def _install(self, first: bool) -> None:
+        """Replace torch's functions by ours, and make the folder of the workers' files.
+
+        Raises:
+            AttributeError: This release of torch does not have the replaced functions.
+            OSError: The folder cannot be created.
+        """
+        if not first:
+            return
         from torch.utils.data import _utils, dataloader
 
+        if self._folder is None or not self._folder.is_dir():
+            self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
+            weakref.finalize(self, _remove_own, self._folder, os.getpid())
         kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
         self._put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
         loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
         self._put(_utils.worker, "_worker_loop", loop)
         self._put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
         self._put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
-
-    def _put(self, owner: Any, name: str, ours: Any) -> None:
-        self._replaced.append((owner, name, vars(owner)[name], ours))
-        setattr(owner, name, ours)
-
-    def _restore(self) -> None:
-        """Restore torch's functions, unless other code has replaced them meanwhile."""
-        while self._replaced:
-            owner, name, before, ours = self._replaced[-1]
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, before)
-            # Removed last: after an interrupt, the next call continues here.
-            self._replaced.pop()
 
     def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `create_fetcher`, so that fetchers of this process open ranges."""
@@ -234,4 +200,4 @@ def _remove_own(folder: Path, process: int) -> None:
 
 _RANGES = _Ranges()
 HOOKS = LoaderHooks()
-os.register_at_fork(after_in_child=HOOKS.after_fork)
+os.register_at_fork(after_in_child=HOOKS.forget_sessions)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from kinetoscope.collect.request.activities import record_function
+from kinetoscope.collect.sources.shared_hooks import SharedHooks
 
 
 class LibraryRanges:
@@ -22,22 +22,16 @@ class LibraryRanges:
 
     def __init__(self) -> None:
         """Start without open ranges."""
-        self._reset()
+        self.forget()
 
-    def _reset(self) -> None:
-        # Open ranges do not belong to later recordings; torch closes a range when its last reference is dropped.
+    def forget(self) -> None:
+        """Close all open ranges, because their recording has ended; torch closes a range when its last reference is dropped."""
         self._of_thread = threading.local()
         self._by_handle: dict[object, Any] = {}
 
-    def forget(self) -> None:
-        """Close all open ranges, because their recording has ended."""
-        self._reset()
-
     def open(self, name: object) -> None:
         """Open a range, nested in the thread's open ones."""
-        opened = record_function(str(name))
-        opened.__enter__()
-        self._stack().append(opened)
+        self._stack().append(_opened(name))
 
     def close(self) -> None:
         """Close the thread's innermost range; without one, do nothing, as the libraries do."""
@@ -47,9 +41,7 @@ class LibraryRanges:
 
     def open_by_handle(self, handle: object, name: object) -> None:
         """Open a range that any thread may close."""
-        opened = record_function(str(name))
-        opened.__enter__()
-        self._by_handle[handle] = opened
+        self._by_handle[handle] = _opened(name)
 
     def close_by_handle(self, handle: object) -> None:
         """Close a range that was opened with a handle."""
@@ -70,6 +62,12 @@ class LibraryRanges:
         return stack
 
 
+def _opened(name: object) -> Any:
+    opened = record_function(str(name))
+    opened.__enter__()
+    return opened
+
+
 ITT, NVTX = LibraryRanges(), LibraryRanges()
 
 
@@ -78,102 +76,72 @@ class _RecordedLibrary:
 
     def __init__(self, library: Any, ranges: LibraryRanges) -> None:
         self._library = library
-        self._ranges = ranges
-        self._calls = {
-            "rangePush": self._then(ranges.open),
-            "rangePushA": self._then(ranges.open),
-            "rangePop": self._then(lambda *_: ranges.close()),
-            "mark": self._then(ranges.mark),
-            "markA": self._then(ranges.mark),
-            "rangeEnd": self._then(ranges.close_by_handle),
+        # What follows a call of the library's, with its answer and the same arguments.
+        self._then: dict[str, Callable[..., None]] = {
+            "rangePush": lambda _, name: ranges.open(name),
+            "rangePushA": lambda _, name: ranges.open(name),
+            "rangePop": lambda _: ranges.close(),
+            "mark": lambda _, name: ranges.mark(name),
+            "markA": lambda _, name: ranges.mark(name),
+            "rangeStartA": ranges.open_by_handle,
+            "rangeEnd": lambda _, handle: ranges.close_by_handle(handle),
         }
 
     def __getattr__(self, name: str) -> Any:
         """Look up an attribute of the library; functions for ranges are wrapped."""
-        function = getattr(self._library, name)
-        if name == "rangeStartA":
-            return self._start(function)
-        wrap = self._calls.get(name)
-        return function if wrap is None else wrap(function)
-
-    @staticmethod
-    def _then(ours: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return a decorator: the library's function is called, then ours with the same arguments."""
-
-        def wrap(theirs: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any, **keywords: Any) -> Any:
-                answer = theirs(*arguments, **keywords)
-                ours(*arguments, *keywords.values())
-                return answer
-
-            return call
-
-        return wrap
-
-    def _start(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the function that opens a range and returns its handle."""
+        theirs, ours = getattr(self._library, name), self._then.get(name)
+        if ours is None:
+            return theirs
 
         def call(*arguments: Any, **keywords: Any) -> Any:
-            handle = theirs(*arguments, **keywords)
-            self._ranges.open_by_handle(handle, *arguments, *keywords.values())
-            return handle
+            answer = theirs(*arguments, **keywords)
+            ours(answer, *arguments, *keywords.values())
+            return answer
 
         return call
 
 
-class Routes:
+class _Permanent:
+    """Stands for `install` among the sessions."""
+
+
+_PERMANENT = _Permanent()
+
+
+class Routes(SharedHooks):
     """Installs the wrappers in torch's modules for ITT and NVTX while a session records or `install` is active."""
 
     # Module, its variable for the library, and the open ranges.
     _PLACES = (("torch.profiler.itt", "_itt", ITT), ("torch.cuda.nvtx", "_nvtx", NVTX))
 
-    def __init__(self) -> None:
-        """Start without wrappers."""
-        self._lock = threading.RLock()
-        self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
-        self._installed = False
-
-    def open(self, session: object) -> None:
-        """Record ranges for a session."""
-        with self._lock:
-            self._sessions.add(session)
-            self._apply()
+    def install(self, installed: bool) -> None:
+        """Record ranges permanently, for `install`, or stop doing so."""
+        (super().open if installed else super().close)(_PERMANENT)
 
     def close(self, session: object) -> None:
         """Stop recording ranges for a session; does nothing if it did not record."""
         with self._lock:
             if session in self._sessions:
-                self._sessions.discard(session)
-                if not self._sessions:
+                super().close(session)
+                if self._sessions <= {_PERMANENT}:
                     for _, _, ranges in self._PLACES:
                         ranges.forget()
-            self._apply()
 
-    def install(self, installed: bool) -> None:
-        """Record ranges permanently, for `install`, or stop doing so."""
-        with self._lock:
-            self._installed = installed
-            self._apply()
+    def forget_sessions(self) -> None:
+        """In a forked child: remove the wrappers, unless they are permanent."""
+        installed = _PERMANENT in self._sessions
+        super().forget_sessions()
+        if installed:
+            self.install(True)
 
-    def after_fork(self) -> None:
-        """In a forked child: remove the wrappers, and replace the lock, which a thread of the parent may hold."""
-        self._lock = threading.RLock()
-        self._sessions = weakref.WeakSet()
-        self._apply()
-
-    def _apply(self) -> None:
-        """Install or remove the wrappers where needed."""
-        wanted = self._installed or len(self._sessions) > 0
+    def _install(self, first: bool) -> None:
+        """Wrap the libraries of modules that are imported."""
         for name, variable, ranges in self._PLACES:
             module = sys.modules.get(name)
             library = getattr(module, variable, None)
-            if library is None:
-                continue
-            if wanted and not isinstance(library, _RecordedLibrary):
-                setattr(module, variable, _RecordedLibrary(library, ranges))
-            elif not wanted and isinstance(library, _RecordedLibrary):
-                setattr(module, variable, library._library)
+            if library is not None and not isinstance(library, _RecordedLibrary):
+                self._put(module, variable, _RecordedLibrary(library, ranges))
 
 
 ROUTES = Routes()
-os.register_at_fork(after_in_child=ROUTES.after_fork)
+os.register_at_fork(after_in_child=ROUTES.forget_sessions)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,82 +19,50 @@ from torch.autograd import profiler as collector
 from kinetoscope._errors import RecorderError
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
+from kinetoscope.collect.sources.shared_hooks import SharedHooks
 
 _bindings: Any = torch._C._profiler
 _NAME = "_RecordFunctionFast"
 _PIPES = "torch.utils.data.datapipes._hook_iterator"
 
 
-class TorchRanges:
+class TorchRanges(SharedHooks):
     """Makes torch open its ranges while sessions record, and knows whether torch's own profiler is recording."""
 
     def __init__(self) -> None:
         """Start without hooks."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self._lock = threading.RLock()
-        self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
+        super().__init__()
         self._theirs: bool | None = None
-        self._set_flag: Callable[[bool], None] | None = None
-        self._class: tuple[Any, Any] | None = None
 
     @property
     def torch_profiles(self) -> bool:
         """Whether torch's own collector is recording, on any thread."""
         return bool(collector._is_profiler_enabled) if self._theirs is None else self._theirs
 
-    def open(self, session: object) -> None:
-        """Make torch open its ranges for a session."""
-        with self._lock:
-            self._sessions.add(session)
-            if self._theirs is None:
-                self._install()
-
-    def close(self, session: object) -> None:
-        """Stop that for a session; does nothing if it did not record."""
-        with self._lock:
-            self._sessions.discard(session)
-            if not self._sessions and self._theirs is not None:
-                self._restore()
-
-    def after_fork(self) -> None:
-        """In a forked child: restore torch, and replace the lock, which a thread of the parent may hold.
-
-        Torch's collector was recording for the parent, if it was.
-        """
-        self._lock = threading.RLock()
-        self._sessions = weakref.WeakSet()
-        if self._theirs is not None:
-            self._restore()
+    def forget_sessions(self) -> None:
+        """In a forked child: restore torch, whose collector was recording for the parent, if it was."""
+        super().forget_sessions()
         vars(collector)["_is_profiler_enabled"] = False
 
-    def _install(self) -> None:
+    def _install(self, first: bool) -> None:
+        if not first:
+            return
         self._theirs = bool(collector._is_profiler_enabled)
-        self._set_flag = collector._set_is_profiler_enabled
-        vars(collector)["_set_is_profiler_enabled"] = self._flag_is_set
+        self._put(collector, "_set_is_profiler_enabled", self._flag_is_set)
         vars(collector)["_is_profiler_enabled"] = True
         theirs = getattr(_bindings, _NAME, None)
         if isinstance(theirs, type):
-            ours = _range_class(theirs)
-            self._class = theirs, ours
-            setattr(_bindings, _NAME, ours)
+            self._put(_bindings, _NAME, _range_class(theirs))
         pipes = sys.modules.get(_PIPES)
         if getattr(pipes, "torch", None) is torch:
-            vars(pipes)["torch"] = _TorchOfPipes()
+            self._put(pipes, "torch", _TorchOfPipes())
 
     def _restore(self) -> None:
-        # `_theirs` is reset last, so that after an interrupt the next `close` repeats all of this.
-        if vars(collector)["_set_is_profiler_enabled"] == self._flag_is_set:
-            vars(collector)["_set_is_profiler_enabled"] = self._set_flag
-        vars(collector)["_is_profiler_enabled"] = bool(self._theirs)
-        if self._class is not None and getattr(_bindings, _NAME, None) is self._class[1]:
-            setattr(_bindings, _NAME, self._class[0])
-        self._class = None
-        pipes = sys.modules.get(_PIPES)
-        if isinstance(getattr(pipes, "torch", None), _TorchOfPipes):
-            vars(pipes)["torch"] = torch
-        self._theirs = None
+        super()._restore()
+        # Last, so that after an interrupt the next `close` repeats it.
+        if self._theirs is not None:
+            vars(collector)["_is_profiler_enabled"] = self._theirs
+            self._theirs = None
 
     def _flag_is_set(self, enable: bool) -> None:
         """Replaces torch's setter of the flag: torch's profiler has started or stopped during our session."""
@@ -167,4 +133,4 @@ def _named_range(theirs: Any) -> type:
 
 
 TORCH_RANGES = TorchRanges()
-os.register_at_fork(after_in_child=TORCH_RANGES.after_fork)
+os.register_at_fork(after_in_child=TORCH_RANGES.forget_sessions)

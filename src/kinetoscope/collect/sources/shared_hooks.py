@@ -1,0 +1,73 @@
+"""Hooks in code that is not ours, installed while at least one session needs them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+
+class SharedHooks:
+    """Replaces what a subclass wants replaced from the first session that opens them to the last that closes them."""
+
+    def __init__(self) -> None:
+        """Start without hooks."""
+        self._lock = threading.RLock()
+        # Weak: if a session is garbage-collected without a stop(), nothing closes the hooks for it.
+        self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def open(self, session: object) -> None:
+        """Install the hooks for a session, if they are not installed yet."""
+        with self._lock:
+            first = not self._sessions
+            if first:
+                self._restore()
+            self._sessions.add(session)
+            try:
+                self._install(first)
+            except BaseException:
+                self.close(session)
+                raise
+
+    def close(self, session: object) -> None:
+        """Remove the hooks after the last session; does nothing for one that did not open them."""
+        with self._lock:
+            self._sessions.discard(session)
+            if not self._sessions:
+                self._restore()
+
+    def forget_sessions(self) -> None:
+        """Remove the hooks: in a forked child, where the sessions are the parent's, one of whose threads may hold the lock."""
+        self._lock = threading.RLock()
+        self._sessions = weakref.WeakSet()
+        self._restore()
+
+    def _install(self, first: bool) -> None:
+        """Replace what is there to be replaced; called for each session, with whether it is the first."""
+        raise NotImplementedError
+
+    def _put(self, owner: Any, name: str, ours: Any) -> None:
+        """Replace an attribute of a module or class, or an entry of a dictionary."""
+        self._replaced.append((owner, name, _entries(owner)[name], ours))
+        _set(owner, name, ours)
+
+    def _restore(self) -> None:
+        """Restore what was replaced, unless other code has replaced it meanwhile."""
+        while self._replaced:
+            owner, name, before, ours = self._replaced[-1]
+            if _entries(owner).get(name) is ours:
+                _set(owner, name, before)
+            # Removed last: after an interrupt, the next call continues here.
+            self._replaced.pop()
+
+
+def _entries(owner: Any) -> Any:
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
