@@ -35,11 +35,11 @@ class OwnThreads:
         """The processor time of our threads since the last reading as a share of the time; None at the first one."""
         if self._readings % _LOOK_AGAIN == 0:
             for thread in own_threads():
-                self._clocks.setdefault(thread, _processor_ns(thread))
+                self._clocks.setdefault(thread, processor_ns(thread))
         self._readings += 1
         used_ns = 0
         for thread, before_ns in self._clocks.items():
-            now = _processor_ns(thread)
+            now = processor_ns(thread)
             used_ns += max(now - before_ns, 0)
             self._clocks[thread] = now
         before, self._read_ns = self._read_ns, now_ns
@@ -77,7 +77,7 @@ def _blocks_signals(task: str) -> bool:
     return False
 
 
-def _processor_ns(thread: int) -> int:
+def processor_ns(thread: int) -> int:
     """The processor time of a thread of this process; 0 if it has ended."""
     try:
         return time.clock_gettime_ns(~thread << 3 | 6)

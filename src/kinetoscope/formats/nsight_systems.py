@@ -21,6 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from kinetoscope._errors import FormatError
+from kinetoscope.formats.chrome.read_links import find_launches, pair_arrows
 from kinetoscope.model.losses import Loss, loss_columns
 from kinetoscope.model.names import device_name
 from kinetoscope.model.run_info import NSIGHT
@@ -555,8 +556,6 @@ class _Process:
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
         spans = {name: values[order] for name, values in spans.items()}
-        device = np.flatnonzero((spans["stream"] >= 0) & (spans["correlation"] >= 0))
-        launches, host_of = _launches(spans, device)
         tables: dict[str, dict[str, Any]] = {
             "spans": {name: values.astype(_TYPES.get(name, np.int32)) for name, values in spans.items()},
             "threads": {
@@ -570,7 +569,7 @@ class _Process:
                 "number": np.array([number for _, number in self._streams], np.int64),
                 "name": [f"stream {number}" for _, number in self._streams],
             },
-            "launches": {"host": launches.astype(np.int32), "device": host_of.astype(np.int32)},
+            "launches": find_launches(spans, spans["stream"] >= 0, pair_arrows(None, spans)),
             "kernels": _joined(self._kernels, row_of),
             "copies": _joined(self._copies, row_of),
             "arguments": {"json": list(self._arguments)},
@@ -607,19 +606,6 @@ def _blocks(cursor: sqlite3.Cursor) -> Iterator[Rows]:
 def _process_of(columns: dict[str, Rows]) -> Rows:
     serialized = columns["globalTid"] if "globalTid" in columns else columns["globalPid"]
     return (serialized >> 24) & 0xFFFFFF
-
-
-def _launches(spans: dict[str, Rows], device: Rows) -> tuple[Rows, Rows]:
-    """The call that started each piece of device work, and that work."""
-    calls = np.flatnonzero((spans["stream"] < 0) & (spans["correlation"] >= 0))
-    if not len(calls) or not len(device):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    calls = calls[np.argsort(spans["correlation"][calls], kind="stable")]
-    correlations = spans["correlation"][calls]
-    # The last one: where a call of the runtime and one of the driver have the same number, the inner one.
-    last = np.searchsorted(correlations, spans["correlation"][device], side="right") - 1
-    matched = (last >= 0) & (correlations[np.maximum(last, 0)] == spans["correlation"][device])
-    return calls[last[matched]], device[matched]
 
 
 def _threads_of_calls(spans: dict[str, Rows], correlation: Rows) -> NDArray[np.int32]:

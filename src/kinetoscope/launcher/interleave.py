@@ -15,6 +15,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.run import launch
+from kinetoscope.model import units
 from kinetoscope.trace.opening import measure_runs
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def pinned(processors: str | None = None) -> Iterator[list[int]]:
     ours = sorted(allowed)
     chosen = ours[1:] if len(ours) >= _PROCESSORS_TO_SPARE else ours
     if processors is not None:
-        chosen = _parse_processors(processors)
+        chosen = units.parse_numbers("--processors", processors)
         if not set(chosen) <= allowed:
             raise ArgumentError(
                 f"--processors {processors}: this process may use {', '.join(map(str, ours))}"
@@ -179,17 +180,6 @@ def pinned(processors: str | None = None) -> Iterator[list[int]]:
         yield chosen
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-def _parse_processors(text: str) -> list[int]:
-    """Read a list of processors such as `2-5,7`."""
-    processors: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if match is None:
-            raise ArgumentError(f"--processors {text} is not a list of processors: write one such as 2-5,7")
-        processors |= {*range(int(match[1]), int(match[2] or match[1]) + 1)}
-    return sorted(processors)
 
 
 @contextmanager

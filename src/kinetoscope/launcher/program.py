@@ -9,13 +9,18 @@ import io
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.terminal import complain
 from kinetoscope.flight.environment import LeftOn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # Code below the program's frames on the stack.
@@ -209,22 +214,33 @@ def take_name_of_python() -> None:
         return  # There is no such file on other systems, and nothing depends on it.
 
 
+@contextmanager
+def exiting_as_python(note: Callable[[BaseException], object]) -> Iterator[None]:
+    """Let the program that runs in this block end the process as Python would; exceptions are shown without our frames.
+
+    Args:
+        note: Called with the exception that ends the program, `SystemExit` and `KeyboardInterrupt` among them, before it is shown.
+    """
+    try:
+        yield
+    except BaseException as error:
+        note(error)
+        if isinstance(error, SystemExit):
+            raise
+        if isinstance(error, CannotRun):
+            complain(str(error))
+            sys.exit(error.exit_code)
+        show_exception(error)
+        if isinstance(error, KeyboardInterrupt):
+            # Raised again, so that Python ends the process as it does on an interrupt: by the signal.
+            sys.excepthook = lambda *_: None
+            raise
+        sys.exit(1)
+
+
 def run_left_on(program: Program) -> None:
     """Run a program with a flight recorder, write no trace at its end, and exit as it does."""
     take_name_of_python()
     LeftOn().begin()
-    try:
+    with exiting_as_python(lambda _: None):
         program.run()
-    except CannotRun as error:
-        complain(str(error))
-        sys.exit(error.exit_code)
-    except SystemExit:
-        raise
-    except KeyboardInterrupt as error:
-        show_exception(error)
-        # Raised again, so that Python ends the process as it does on an interrupt: by the signal.
-        sys.excepthook = lambda *_: None
-        raise
-    except BaseException as error:  # noqa: BLE001  (whatever it is, it is the program's)
-        show_exception(error)
-        sys.exit(1)

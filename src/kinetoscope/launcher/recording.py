@@ -17,6 +17,7 @@ from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.collect import Move, SessionState
 from kinetoscope.display.terminal import complain
+from kinetoscope.flight.own_threads import own_threads, processor_ns
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.unrecorded import children_cpu_s
 from kinetoscope.model import units
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 # Each keeps its recording on disk, or in torch's memory, until the end.
 MOST_CYCLES = 100
-# What the recorder's threads are called.
-_HELPERS = ("kinetoscope", "kscope ")
-_TASKS = "/proc/self/task"
 
 
 @dataclass(frozen=True)
@@ -55,21 +53,9 @@ class HelperTime:
 
 def helper_time() -> HelperTime | None:
     """Read it; None if the system does not report the time of other threads."""
-    helper_ns = 0
-    try:
-        for task in os.listdir(_TASKS):
-            try:
-                with open(f"{_TASKS}/{task}/comm", encoding="utf-8", errors="replace") as file:
-                    if not file.read().startswith(_HELPERS):
-                        continue
-                with open(f"{_TASKS}/{task}/schedstat", encoding="utf-8") as file:
-                    helper_ns += int(file.read().split()[0])
-            except (FileNotFoundError, ProcessLookupError):
-                if os.path.exists(f"{_TASKS}/{task}"):
-                    return None
-    except (OSError, ValueError, IndexError):
-        return None
-    return HelperTime(helper_ns, time.process_time_ns())
+    threads = own_threads()
+    helpers_ns = sum(map(processor_ns, threads))
+    return HelperTime(helpers_ns, time.process_time_ns()) if helpers_ns or not threads else None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from kinetoscope.launcher.options import (
     place_of_summaries,
     writable_prefix,
 )
-from kinetoscope.launcher.program import CannotRun, Program, show_exception, take_name_of_python
+from kinetoscope.launcher.program import CannotRun, Program, exiting_as_python, take_name_of_python
 from kinetoscope.launcher.recording import Finished, InstalledRecording, ProgramRecording
 from kinetoscope.launcher.unrecorded import UnrecordedChildren
 
@@ -229,34 +229,29 @@ class ProgramRun:
         # Before recording begins, because it is a write: the progress line ends at the program's first.
         take_name_of_python()
         try:
-            self._recording.begin()
-            self._program.run()
-        except CannotRun as error:
+            with exiting_as_python(self._note_end):
+                self._recording.begin()
+                self._program.run()
+        finally:
+            if self._children is not None and os.getpid() == self._process:
+                # The libraries that write files import it, and once Python ends that is too late. Torch has it.
+                importlib.import_module("concurrent.futures.thread")
+
+    def _note_end(self, error: BaseException) -> None:
+        """Note by which exception the program ends; one that cannot run at all leaves no files."""
+        if isinstance(error, SystemExit):
+            self._ended = _exit_text(error.code)
+        elif isinstance(error, KeyboardInterrupt):
+            self._ended = "interrupted"
+        elif isinstance(error, CannotRun):
             atexit.unregister(self._finish)
             self._recording.stop_waiting()
             if self._children is not None:
                 self._children.stop_following()
                 self._children.clear()
-            complain(str(error))
-            sys.exit(error.exit_code)
-        except SystemExit as error:
-            self._ended = _exit_text(error.code)
-            raise
-        except KeyboardInterrupt as error:
-            self._ended = "interrupted"
-            show_exception(error)
-            # Raised again, so that Python ends the process as it does on an interrupt: by the signal.
-            sys.excepthook = lambda *_: None
-            raise
-        except BaseException as error:  # noqa: BLE001  (whatever it is, it is the program's)
+        else:
             self._ended = f"ended by {type(error).__name__}"
             self._report_out_of_memory()
-            show_exception(error)
-            sys.exit(1)
-        finally:
-            if self._children is not None and os.getpid() == self._process:
-                # The libraries that write files import it, and once Python ends that is too late. Torch has it.
-                importlib.import_module("concurrent.futures.thread")
 
     def _torch_imported(self) -> None:
         """Register the end of the recording, as soon as torch is imported.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -32,15 +32,19 @@ class Hierarchy:
     looked up by row; entries of spans outside the population mean nothing. All are computed on first use.
     """
 
-    def __init__(self, spans: Columns, mask: Mask | None) -> None:
-        """A population that nests as the columns of `spans` say.
+    def __init__(
+        self, spans: Columns, mask: Mask | None, nesting: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """A population that nests as some columns say.
 
         Args:
             spans: The spans of the trace.
             mask: Which of them belong to the population; None for all.
+            nesting: The columns `parent`, `depth`, `lane` and `self_ns`; None for those of `spans`.
         """
         self._spans = spans
         self._mask = mask
+        self._nesting = spans if nesting is None else nesting
 
     def __len__(self) -> int:
         """The number of members."""
@@ -64,25 +68,25 @@ class Hierarchy:
     @property
     def parent(self) -> NDArray[np.int32]:
         """The row of the innermost member around each span, -1 without."""
-        parent: NDArray[np.int32] = self._spans["parent"]
+        parent: NDArray[np.int32] = self._nesting["parent"]
         return parent
 
     @property
     def depth(self) -> NDArray[np.int32]:
         """How many members enclose each span."""
-        depth: NDArray[np.int32] = self._spans["depth"]
+        depth: NDArray[np.int32] = self._nesting["depth"]
         return depth
 
     @property
     def lane(self) -> NDArray[np.int32]:
         """0, or more for a span that partly overlaps others and has neither parent nor children."""
-        lane: NDArray[np.int32] = self._spans["lane"]
+        lane: NDArray[np.int32] = self._nesting["lane"]
         return lane
 
     @property
     def self_ns(self) -> NDArray[np.int64]:
         """The duration of each span without that of the members directly inside."""
-        self_ns: NDArray[np.int64] = self._spans["self_ns"]
+        self_ns: NDArray[np.int64] = self._nesting["self_ns"]
         return self_ns
 
     @cached_property
@@ -104,34 +108,14 @@ class NestedAgain(Hierarchy):
         """
         mask = np.zeros(len(spans), dtype=np.bool_)
         mask[rows] = True
-        super().__init__(spans, mask)
         # One entry more than there are rows, so that "no parent" stays -1.
-        self._parent = np.full(len(spans), -1, dtype=np.int32)
-        self._parent[rows] = np.append(rows, -1).astype(np.int32)[nesting.parent]
-        self._depth, self._lane = np.zeros((2, len(spans)), dtype=np.int32)
-        self._depth[rows], self._lane[rows] = nesting.depth, nesting.lane
-        self._self_ns = np.zeros(len(spans), dtype=np.int64)
-        self._self_ns[rows] = nesting.self_ns
-
-    @property
-    def parent(self) -> NDArray[np.int32]:
-        """The row of the innermost member around each member, -1 without and for other spans."""
-        return self._parent
-
-    @property
-    def depth(self) -> NDArray[np.int32]:
-        """How many members enclose each member; 0 for other spans."""
-        return self._depth
-
-    @property
-    def lane(self) -> NDArray[np.int32]:
-        """0, or more for a member that partly overlaps others; 0 for other spans."""
-        return self._lane
-
-    @property
-    def self_ns(self) -> NDArray[np.int64]:
-        """The duration of each member without that of the members directly inside; 0 for other spans."""
-        return self._self_ns
+        parent = np.full(len(spans), -1, dtype=np.int32)
+        parent[rows] = np.append(rows, -1).astype(np.int32)[nesting.parent]
+        depth, lane = np.zeros((2, len(spans)), dtype=np.int32)
+        depth[rows], lane[rows] = nesting.depth, nesting.lane
+        self_ns = np.zeros(len(spans), dtype=np.int64)
+        self_ns[rows] = nesting.self_ns
+        super().__init__(spans, mask, {"parent": parent, "depth": depth, "lane": lane, "self_ns": self_ns})
 
 
 class Enclosing(Hierarchy):
