@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kinetoscope.flight.triggers import StepTimes, hear_of_device_memory, is_no_number, memory_limit_bytes
+from kinetoscope.flight.triggers import StepTimes, is_no_number, memory_limit_bytes, on_device_out_of_memory
 
 SECOND_NS = 1e9
 
@@ -88,7 +88,7 @@ def test_a_device_without_memory_is_told_as_long_as_somebody_listens(monkeypatch
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
     monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call: call())
     told = Told()
-    hear_of_device_memory(told.tell)
+    on_device_out_of_memory(told.tell)
     (observer,) = observers
     observer(1, 3 << 30, 80 << 30, 1 << 30)
     assert told.what == ["cuda:1 has no memory for 3 GiB: 1 GiB of 80 GiB are free"]
@@ -99,7 +99,7 @@ def test_a_device_without_memory_is_told_as_long_as_somebody_listens(monkeypatch
 
 
 def test_without_cuda_nobody_is_told_of_device_memory():
-    hear_of_device_memory(Told().tell)
+    on_device_out_of_memory(Told().tell)
 
 
 def limit_of(folder, own, **limits):

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +31,10 @@ from kinetoscope.collect import (
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
-from kinetoscope.flight.deaths import keep_deaths, keep_rings
 from kinetoscope.flight.debug_server import register_handlers
-from kinetoscope.flight.incident_calls import IncidentCalls
-from kinetoscope.flight.incidents import Incidents, rank_name
+from kinetoscope.flight.incidents import IncidentCalls, Incidents, rank_name
 from kinetoscope.flight.jobs import Attempt, list_folder, sweep
-from kinetoscope.flight.live_stacks import sight, sight_of_exception
+from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks
 from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.flight.own_threads import OwnThreads
 from kinetoscope.flight.settings import (
@@ -54,22 +52,22 @@ from kinetoscope.flight.settings import (
     settings,
 )
 from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter, interpreter_layout
-from kinetoscope.flight.thread_stacks import thread_stacks
 from kinetoscope.flight.triggers import (
     MEMORY_SHORT,
     Endings,
     StepTimes,
-    hear_of_device_memory,
     is_no_number,
     loss_value,
     memory_limit_bytes,
+    on_device_out_of_memory,
 )
+from kinetoscope.flight.unclean_exits import rescue_rings, rescue_rings_of
 from kinetoscope.model import units
 from kinetoscope.model.step_plan import PLAN_KEY
 from kinetoscope.storage.recording_parts import keep_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -229,11 +227,9 @@ class FlightRecorder:
             loss: The loss of the step, as for `step`.
         """
         self._leave_step(detach=True)
-        try:
+        with self._warns_of("a loss could not be looked at"):
             if self._session is not None and os.getpid() == self._process:
                 self._look_at_loss(loss)
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            self._failed("a loss could not be looked at", error)
 
     def idle(self) -> None:
         """Mark the end of the step, where none begins before the next call of `step`, as `end_step` does, but record on.
@@ -367,7 +363,7 @@ class FlightRecorder:
                 self._stop_following()
             if session is None or os.getpid() != self._process:
                 return
-            try:
+            with self._warns_of("the flight recorder could not be stopped"):
                 atexit.unregister(self.stop)
                 self._stop_following()
                 if self._endings is not None:
@@ -385,12 +381,10 @@ class FlightRecorder:
                 session.stop()
                 if leaves_ring:
                     # It has what led to an incident. To move it needs no room on the disk.
-                    keep_rings(Attempt(self._attempt))
+                    rescue_rings_of(Attempt(self._attempt))
                 elif ring is not None and ring.parent == self._attempt:
                     ring.unlink(missing_ok=True)
                 self._remove_empty_folders()
-            except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-                self._failed("the flight recorder could not be stopped", error)
 
     def training_failed(self, error: BaseException) -> None:
         """Keep what led to an exception that ends a training, while the step that raised it is still the one under way."""
@@ -445,7 +439,7 @@ class FlightRecorder:
             return
         make_private_folder(self._settings.folder)
         # Before a ring of the same name takes the place of one that is worth keeping.
-        keep_deaths(self._settings.folder)
+        rescue_rings(self._settings.folder)
         sweep(self._settings.folder)
         self._attempt.mkdir(mode=0o700, parents=True, exist_ok=True)
         session = profile(
@@ -475,7 +469,7 @@ class FlightRecorder:
         )
         self._endings.watch()
         if "oom" in on:
-            hear_of_device_memory(self._device_memory_ran_out)
+            on_device_out_of_memory(self._device_memory_ran_out)
         atexit.register(self.stop)
         self._watch_steps()
         self._others.start()
@@ -493,11 +487,8 @@ class FlightRecorder:
         if not self._settings.control or self._log_path is None:
             return
         control = Control(self, self._log_path.with_suffix(CONTROL_SUFFIX))
-        try:
+        with self._warns_of("the job cannot be controlled"):
             control.start()
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            self._failed("the job cannot be controlled", error)
-        else:
             self._control = control
 
     def _watch_steps(self) -> None:
@@ -561,12 +552,10 @@ class FlightRecorder:
             "what": f"step {self._count.number} has not ended for {took_s:.0f} s",
             "stacks": thread_stacks(),
         }
-        try:
+        with self._warns_of("the incident 'hang' could not be kept"):
             path = self._write("hang", facts)
             self._others.tell(path)
             self._calls.tell(path, "hang")
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            self._failed("the incident 'hang' could not be kept", error)
 
     def _ring_bytes(self) -> int:
         """The size of the ring: less than asked for if the disk is nearly full.
@@ -873,11 +862,10 @@ class FlightRecorder:
 
     def _device_memory_ran_out(self, what: str) -> None:
         """Keep what led to it. The program may catch the exception that follows; if not, that ends it by the same incident."""
-        try:
+        # torch would raise an exception of ours in place of its own.
+        with self._warns_of("the incident 'oom' could not be kept"):
             self._incident("oom", {"what": what})
             self._followed = ("oom", time.monotonic(), self._count.number)
-        except Exception as error:  # noqa: BLE001  (torch would raise it in place of its own)
-            self._failed("the incident 'oom' could not be kept", error)
 
     def _incident(
         self, reason: str, facts: dict[str, Any], *, asked: bool = False, ends: bool = False
@@ -905,18 +893,16 @@ class FlightRecorder:
         if reason == "hang":
             own_facts["stacks"] = thread_stacks()
         self._followed = (reason, time.monotonic(), self._count.number)
-        try:
+        with self._warns_of(f"the incident {reason!r} of rank {rank} could not be followed"):
             return self._write(reason, own_facts, name=name)
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            self._failed(f"the incident {reason!r} of rank {rank} could not be followed", error)
-            return None
+        return None
 
     def _keep(self, reason: str, facts: dict[str, Any], *, asked: bool, ends: bool) -> Path | None:
         """Copy the ring with a reason; None if that failed, or there were too many incidents."""
         with self._lock:
             if self._session is None or os.getpid() != self._process:
                 return None
-            try:
+            with self._warns_of(f"the incident {reason!r} could not be kept"):
                 status = self.status()
                 own_facts = self._facts_of_now() | {
                     "share": status.share,
@@ -924,9 +910,7 @@ class FlightRecorder:
                     **facts,
                 }
                 return self._write(reason, own_facts, asked=asked or ends)
-            except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-                self._failed(f"the incident {reason!r} could not be kept", error)
-                return None
+            return None
 
     def _write(
         self, reason: str, facts: dict[str, Any], *, asked: bool = False, name: str = ""
@@ -966,10 +950,9 @@ class FlightRecorder:
         """Copy what the ring has since a time, in nanoseconds since recording began."""
         STREAM.clone(path)
         if from_ns > 0:
-            try:
+            # A copy of the whole ring has all that is wanted.
+            with self._warns_of(f"{path} has more than what was asked for"):
                 keep_from(path, from_ns)
-            except Exception as error:  # noqa: BLE001  (a copy of the whole ring has all that is wanted)
-                self._failed(f"{path} has more than what was asked for", error)
 
     def _kept_from_ns(self) -> int:
         """The time since the start of the recording from which on a copy of the ring is kept; 0 for all of it.
@@ -983,6 +966,14 @@ class FlightRecorder:
             (self._count.began_ns or time.monotonic_ns()) - int(self._settings.keep_s * 1e9), steps_ns[0]
         )
         return from_ns - self._started_ns
+
+    @contextmanager
+    def _warns_of(self, what: str) -> Iterator[None]:
+        """Let no exception of this block reach the program, which matters more: warn that this failed."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
+            self._failed(what, error)
 
     def _failed(self, what: str, error: Exception) -> None:
         """Remember a failure, and warn of the first of its kind."""

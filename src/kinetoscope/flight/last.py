@@ -16,7 +16,6 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.flight.budget import MOST_TOGETHER
-from kinetoscope.flight.deaths import end_text, last_seen_s, told_of_end
 from kinetoscope.flight.incidents import INCIDENTS, time_of
 from kinetoscope.flight.jobs import (
     ENDED,
@@ -32,6 +31,7 @@ from kinetoscope.flight.jobs import (
 from kinetoscope.flight.live_stacks import CRASHED, Sight, program_line, sight
 from kinetoscope.flight.other_ranks import first_failure
 from kinetoscope.flight.ring_stacks import last_sample, stack_lines
+from kinetoscope.flight.unclean_exits import end_text, has_exit_note, last_seen_s
 from kinetoscope.model import units
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
 from kinetoscope.storage.incident_files import SUMMARY
@@ -207,7 +207,7 @@ def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
         states = {ring.state for ring in rings}
         incidents = attempt.incidents()
         newest = incidents[-1] if incidents else None
-        untold = [ring for ring in rings if ring.state == GONE and not told_of_end(attempt, ring)]
+        untold = [ring for ring in rings if ring.state == GONE and not has_exit_note(attempt, ring)]
         if untold:
             # What happened to other ranks afterwards is the consequence.
             died_s = max(map(last_seen_s, untold))

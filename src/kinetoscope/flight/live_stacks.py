@@ -7,6 +7,7 @@ fails a check, and is read again. The system lets a user read own processes, exc
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -163,6 +164,24 @@ def sight_of_exception(error: BaseException | None) -> Sight:
     return Sight(
         program_line(tuple(StackLine(frame.filename, frame.lineno or 0, frame.name) for frame in frames)), ""
     )
+
+
+def thread_stacks() -> dict[str, list[str]]:
+    """The lines of each thread's stack, outermost first, by the name and id of the thread; without the calling one.
+
+    The main thread comes first, and those of Kinetoscope last.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    frames = sys._current_frames()
+    # This frame must not hold itself: that would keep alive what its callers refer to.
+    del frames[threading.get_ident()]
+    first_main = sorted(
+        frames, key=lambda thread: (thread != main, names.get(thread, "").startswith("kinetoscope"), thread)
+    )
+    return {
+        f"{names.get(thread, '')} ({thread})": traceback.format_stack(frames[thread]) for thread in first_main
+    }
 
 
 def live_stacks(process: int, layout: Layout) -> list[ThreadStack]:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.collect import JobStore, is_distributed, rank_count
-from kinetoscope.flight.deaths import end_text, last_seen_s
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, rank_name, time_of
 from kinetoscope.flight.jobs import GONE, HANGS, RUNS, Attempt, RankFiles, incident_ranks
 from kinetoscope.flight.live_stacks import sight
 from kinetoscope.flight.step_log import SUFFIX
+from kinetoscope.flight.unclean_exits import end_text, last_seen_s
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.incident_files import SUMMARY
 from kinetoscope.storage.recording_parts import clone

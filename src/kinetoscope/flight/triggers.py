@@ -156,7 +156,7 @@ def memory_limit_bytes(
     return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
-def hear_of_device_memory(tell: Callable[[str], object]) -> None:
+def on_device_out_of_memory(tell: Callable[[str], object]) -> None:
     """Have a method called with what happened, each time the CUDA allocator finds no memory, also if the program catches the exception.
 
     torch calls it on the thread that allocates, without the allocator's lock and before the exception, from the moment on that the program has used a device.

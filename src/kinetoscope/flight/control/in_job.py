@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kinetoscope.flight.control.socket_path import short_path
-from kinetoscope.flight.thread_stacks import thread_stacks
+from kinetoscope.flight.live_stacks import thread_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

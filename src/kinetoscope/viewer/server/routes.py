@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import numpy as np
+
 from kinetoscope._errors import ArgumentError, KinetoscopeError
+from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, TracePart, cut, pieces_of
+from kinetoscope.model import units
+from kinetoscope.model.arrow import number_array
 from kinetoscope.viewer.open_traces import Offer
 from kinetoscope.viewer.pages import (
     compare,
@@ -30,7 +35,6 @@ from kinetoscope.viewer.pages import (
     stacks,
 )
 from kinetoscope.viewer.requests import MOST_ROWS, Limited, MadeFile
-from kinetoscope.viewer.server.part import answer_part, steps
 from kinetoscope.viewer.timeline import counters, search, span, tracks, window
 from kinetoscope.viewer.timeline.range import within
 
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     import pyarrow
+    from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Answer, Query
@@ -84,21 +89,21 @@ def respond(
     Returns:
         The page for an empty path, the answer of `api/N/...`, or an error as JSON with one sentence in `error`.
     """
-    offers = [Offer(*one) for one in traces]
+    offers = [Offer(*offered) for offered in traces]
     if path == "":
         return _page()
     if path == "api/traces":
         return _json(
             [
                 {
-                    "name": one.name,
-                    "live": one.live,
-                    "version": one.version,
-                    "readable": one.trace is not None or one.job is not None,
-                    "problem": one.problem,
-                    **({} if one.job is None else {"job": True}),
+                    "name": offer.name,
+                    "live": offer.live,
+                    "version": offer.version,
+                    "readable": offer.trace is not None or offer.job is not None,
+                    "problem": offer.problem,
+                    **({} if offer.job is None else {"job": True}),
                 }
-                for one in offers
+                for offer in offers
             ]
         )
     match = re.fullmatch(r"api/([0-9]{1,6})/(.+)", path)
@@ -129,6 +134,89 @@ def respond(
         return _error(500, f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
+# Pages of a step or time range: responses are computed from a part of the trace, but refer to rows and times of the whole.
+
+PARTIAL = frozenset((
+    "chosen", "copies", "flame", "flame_choices", "flame_operators", "histogram", "instances", "kernels", "memory",
+    "memory/at", "memory/blocks", "memory/curve", "memory/live", "memory/stacks",
+    "module_operators", "modules", "operators",
+))  # fmt: skip
+"""The paths that can be asked about a part of the trace."""
+
+MOST_STEPS = 2000
+
+
+def _steps(trace: Trace, query: Query) -> list[list[int]]:
+    """Respond to `steps`: the number of each step, its earliest start and its latest end on any process."""
+    columns = trace.columns("steps")
+    numbers, place = np.unique(columns["number"], return_inverse=True)
+    start = np.full(len(numbers), np.iinfo(np.int64).max)
+    end = np.full(len(numbers), np.iinfo(np.int64).min)
+    np.minimum.at(start, place, columns["start_ns"])
+    np.maximum.at(end, place, columns["start_ns"] + columns["duration_ns"])
+    extents: list[list[int]] = np.stack([numbers, start, end], axis=1)[:MOST_STEPS].tolist()
+    return extents
+
+
+def _answer_part(trace: Trace, path: str, query: Query) -> Answer:
+    """Respond to a request about the part that its option `part` selects: start and end in nanoseconds, such as `1000-2000`.
+
+    Rows of `spans` and the times of calls are those of the whole trace; other times count from the start of the part.
+
+    Raises:
+        ArgumentError: The part is not a range within the trace, or the path does not support parts.
+    """
+    text = query["part"]
+    if path not in PARTIAL:
+        raise ArgumentError(f"{path} is of the whole trace: part={text[:50]!r} has no effect")
+    window, rows, start_ns = _window(trace, text)
+    response = answer(window, path, {name: value for name, value in query.items() if name != "part"})
+    if isinstance(response, Limited):
+        return Limited(_of_whole(response.table, rows, start_ns), response.total)
+    if isinstance(response, dict | list | MadeFile):
+        return response
+    return _of_whole(response, rows, start_ns)
+
+
+def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
+    """Cut out a part; return it as a trace, the row of each of its spans in the whole, and its start. The last one is cached."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last) < 2**62):
+        raise ArgumentError(
+            f"part={text[:50]!r} is not valid: use two times in nanoseconds, such as 1000-2000"
+        )
+    start, end = int(first), int(last)
+    last_part: dict[tuple[int, int], tuple[Trace, NDArray[np.int64], int]] = trace.cached(
+        "viewer: part", dict
+    )
+    if (start, end) not in last_part:
+        if start >= trace.duration_ns:
+            raise ArgumentError(
+                f"part={text!r} is not valid: the trace ends after {units.duration(trace.duration_ns)}"
+            )
+        # The first part also contains what began before the trace, and the last one what happens exactly at its end.
+        first_ns = np.array([start or BEGINLESS_NS], np.int64)
+        last_ns = np.array([end if end < trace.duration_ns else ENDLESS_NS], np.int64)
+        part = TracePart(start, first_ns, last_ns, by_launch=True)
+        last_part.clear()
+        last_part[start, end] = cut(trace, part), pieces_of(trace, part).row, start
+    return last_part[start, end]
+
+
+def _of_whole(table: pyarrow.Table, rows: NDArray[np.int64], start_ns: int) -> pyarrow.Table:
+    """Convert rows of spans and start times in a table of a part to those of the whole trace."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, column in enumerate(table.schema):
+        if (column.metadata or {}).get(b"unit") == b"row of spans":
+            whole = pc.take(number_array(rows), table[column.name].cast(pa.int64())).cast(column.type)
+            table = table.set_column(place, column, whole)
+        elif column.name == "start_ns":
+            table = table.set_column(place, column, pc.add(table["start_ns"], start_ns).cast(column.type))
+    return table
+
+
 def answer(trace: Trace, path: str, query: Query) -> Answer:
     """Respond to one request.
 
@@ -145,7 +233,7 @@ def answer(trace: Trace, path: str, query: Query) -> Answer:
         ArgumentError: An option has a value that cannot be used.
     """
     if "part" in query:
-        return answer_part(trace, path, query, answer)
+        return _answer_part(trace, path, query)
     if path in ROUTES and not path.endswith("/"):
         return ROUTES[path](trace, query)
     kind, slash, rest = path.partition("/")
@@ -163,8 +251,8 @@ def table(trace: Trace, query: Query, name: str) -> Limited:
     options: dict[str, Any] = {
         option: int(text) if text.isdecimal() else text for option, text in query.items()
     }
-    found = trace.table(name, **options)
-    return Limited(found.slice(0, MOST_ROWS), found.num_rows)
+    rows = trace.table(name, **options)
+    return Limited(rows.slice(0, MOST_ROWS), rows.num_rows)
 
 
 ROUTES: dict[str, Callable[..., Answer]] = {
@@ -200,7 +288,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "advice": every_page.advice,
     "source": every_page.source,
     "span/": span.span,
-    "steps": steps,
+    "steps": _steps,
     "table/": table,
     "top/": overview.top,
     "tracks": tracks.tracks,
@@ -209,17 +297,17 @@ ROUTES: dict[str, Callable[..., Answer]] = {
 """The function `(trace, query)` of each path; of one that ends in `/`, `(trace, query, rest)` of all paths that begin with it."""
 
 
-def encoded(found: Answer) -> Response:
+def encoded(answer: Answer) -> Response:
     """Serialize a response: tables as Arrow streams, files as they are, everything else as JSON."""
-    if isinstance(found, MadeFile):
-        headers = {"Content-Disposition": disposition(found.name)}
-        return Response(200, b"", found.type, INERT | headers, found.file)
-    if isinstance(found, Limited):
-        headers = {"X-Total-Rows": str(found.total)}
-        return Response(200, _arrow(found.table), ARROW, INERT | headers)
-    if isinstance(found, dict | list):
-        return _json(found)
-    return Response(200, _arrow(found), ARROW)
+    if isinstance(answer, MadeFile):
+        headers = {"Content-Disposition": disposition(answer.name)}
+        return Response(200, b"", answer.type, INERT | headers, answer.file)
+    if isinstance(answer, Limited):
+        headers = {"X-Total-Rows": str(answer.total)}
+        return Response(200, _arrow(answer.table), ARROW, INERT | headers)
+    if isinstance(answer, dict | list):
+        return _json(answer)
+    return Response(200, _arrow(answer), ARROW)
 
 
 def disposition(name: str) -> str:

@@ -28,7 +28,7 @@ _ENDS = frozenset({"crash", "oom", "exit", "hang"})
 _NEARLY_ALL = 0.9
 
 
-def keep_deaths(folder: Path) -> list[Path]:
+def rescue_rings(folder: Path) -> list[Path]:
     """Make incidents of the rings of processes that ended without a word.
 
     Only processes of this machine, whose ids mean the same here as where they were written, are taken for dead. Files that cannot be
@@ -40,22 +40,22 @@ def keep_deaths(folder: Path) -> list[Path]:
     Returns:
         The recordings of the new incidents.
     """
-    return [path for attempt in attempts_in(folder, listed=False) for path in keep_rings(attempt)]
+    return [path for attempt in attempts_in(folder, listed=False) for path in rescue_rings_of(attempt)]
 
 
-def keep_rings(attempt: Attempt) -> list[Path]:
-    """Do as `keep_deaths` does, for one start of a job."""
+def rescue_rings_of(attempt: Attempt) -> list[Path]:
+    """Do as `rescue_rings` does, for one start of a job."""
     paths: list[Path] = []
     if any(_is_dead(ring) for ring in attempt.rings()):
         with suppress(OSError), _locked(attempt.folder):
             # Again, because another process may have done it meanwhile.
             for ring in attempt.rings():
-                if _is_dead(ring) and not told_of_end(attempt, ring):
+                if _is_dead(ring) and not has_exit_note(attempt, ring):
                     paths += _keep(attempt, ring)
     return paths
 
 
-def told_of_end(attempt: Attempt, ring: RankFiles) -> bool:
+def has_exit_note(attempt: Attempt, ring: RankFiles) -> bool:
     """Whether a process that is gone wrote an incident in its last step that says why, or that it hung before it was killed, and that has the ring."""
     log = ring.log
     return log is not None and any(

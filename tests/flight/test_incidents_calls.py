@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetoscope.flight.incident_calls import IncidentCalls
+from kinetoscope.flight.incidents import IncidentCalls
 
 PATH = Path("rank0.recording")
 

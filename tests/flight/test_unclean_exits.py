@@ -5,11 +5,11 @@ import os
 import signal
 import struct
 
-from kinetoscope.flight.deaths import end_text, keep_deaths
 from kinetoscope.flight.incidents import incident_folders
 from kinetoscope.flight.jobs import incident_ranks
 from kinetoscope.flight.last import last_event
 from kinetoscope.flight.step_log import SIZE_BYTES, StepLogWriter, read_step_log
+from kinetoscope.flight.unclean_exits import end_text, rescue_rings
 from tests.flight.test_jobs import NOBODY, write_incident, write_log
 
 
@@ -21,7 +21,7 @@ def write_dead(attempt, rank=0, **log):
 
 def test_the_ring_and_its_log_are_moved_to_an_incident(tmp_path):
     attempt = write_dead(tmp_path / "job" / "0", step=12)
-    (made,) = keep_deaths(tmp_path)
+    (made,) = rescue_rings(tmp_path)
     assert made.read_bytes() == b"ring"
     assert not (attempt / "rank0.recording").exists()
     assert not (attempt / "rank0.steps").exists()
@@ -33,7 +33,7 @@ def test_the_ring_and_its_log_are_moved_to_an_incident(tmp_path):
     found = last_event(None, tmp_path)
     assert (found.reason, found.folder) == ("gone", str(made.parent))
     assert found.sentence.endswith(what)
-    assert keep_deaths(tmp_path) == []
+    assert rescue_rings(tmp_path) == []
 
 
 def test_ranks_that_died_together_share_an_incident(tmp_path):
@@ -41,7 +41,7 @@ def test_ranks_that_died_together_share_an_incident(tmp_path):
     write_dead(attempt, 1)
     write_log(attempt, 2, for_s=0.001)
     (attempt / "rank2.recording").write_bytes(b"of a process that runs")
-    first, second = keep_deaths(tmp_path)
+    first, second = rescue_rings(tmp_path)
     assert first.parent == second.parent
     assert (attempt / "rank2.recording").exists()
 
@@ -55,13 +55,13 @@ def test_a_process_that_cannot_be_seen_from_here_is_not_taken_for_dead(tmp_path)
         struct.pack_into("<2q", data, 104, namespace, boot)
         log.write_bytes(data)
         assert not read_step_log(log).is_of_here
-        assert keep_deaths(tmp_path) == []
+        assert rescue_rings(tmp_path) == []
 
 
 def test_an_end_that_was_told_is_not_told_again(tmp_path):
     attempt = write_dead(tmp_path / "job" / "0", step=12)
     write_incident(attempt, "20260101T000000Z-exit", process=NOBODY, reason="exit", rank=0, step=12)
-    assert keep_deaths(tmp_path) == []
+    assert rescue_rings(tmp_path) == []
     assert last_event(None, tmp_path).reason == "exit"
 
 
@@ -69,22 +69,22 @@ def test_a_death_in_a_later_step_is_told(tmp_path):
     attempt = write_dead(tmp_path / "job" / "0", step=13)
     write_incident(attempt, "20260101T000000Z-exit", process=NOBODY, reason="exit", rank=0, step=12)
     assert last_event(None, tmp_path).reason == "gone"
-    assert len(keep_deaths(tmp_path)) == 1
+    assert len(rescue_rings(tmp_path)) == 1
 
 
 def test_one_process_at_a_time(tmp_path):
     attempt = write_dead(tmp_path / "job" / "0")
     other = os.open(attempt, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
-    assert keep_deaths(tmp_path) == []
+    assert rescue_rings(tmp_path) == []
     os.close(other)
-    assert len(keep_deaths(tmp_path)) == 1
+    assert len(rescue_rings(tmp_path)) == 1
 
 
 def test_files_that_cannot_be_moved_stay(tmp_path):
     attempt = write_dead(tmp_path / "job" / "0")
     (attempt / "incidents").write_text("not a folder")
-    assert keep_deaths(tmp_path) == []
+    assert rescue_rings(tmp_path) == []
     assert (attempt / "rank0.recording").exists()
     assert incident_folders(attempt) == []
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError
-from kinetoscope.viewer.server.part import PARTIAL
-from kinetoscope.viewer.server.routes import ROUTES, answer, respond
+from kinetoscope.viewer.server.routes import PARTIAL, ROUTES, answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.trace_builder import TraceBuilder
 

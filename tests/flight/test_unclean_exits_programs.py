@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.flight.deaths import keep_deaths
 from kinetoscope.flight.jobs import GONE, HANGS, attempts_in, state_of
 from kinetoscope.flight.last import last_event
 from kinetoscope.flight.step_log import read_step_log
+from kinetoscope.flight.unclean_exits import rescue_rings
 from tests.flight.test_last import HANGS as HANGING_PROGRAM
 from tests.flight.test_last import LINE, PATIENCE_S, hanging, look_again, wait_for_incident
 from tests.support import warm_python
@@ -97,7 +97,7 @@ def test_killed_at_random_moments(tmp_path, series):
         assert rank.step in (number, number + 1), where
         assert rank.last_step is None or rank.last_step <= rank.step, where
         before = child, rank.step
-    (made,) = keep_deaths(tmp_path)
+    (made,) = rescue_rings(tmp_path)
     with kinetoscope.open(made) as trace:
         assert not trace.complete
         numbers = trace.columns("steps")["number"].tolist()
