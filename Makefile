@@ -48,8 +48,8 @@ PIP   := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -
 # The name of a stamp contains the checksum of its inputs. The built page is none: its sources are.
 content = $(shell find $(1) -type f -not -path '*/__pycache__/*' -not -path '*/viewer/static/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d' ' -f1)
 REQUIREMENTS := $(call content,pyproject.toml constraints.txt tools/print_requirements.py)
-SOURCES      := $(call content,src web/src web/index.html native/core native/recorder cmake CMakeLists.txt pyproject.toml README.md LICENSE)
-COMPILED     := $(call content,native/core native/recorder cmake CMakeLists.txt pyproject.toml)
+SOURCES      := $(call content,src web/src web/index.html native/core native/recorder native/runtime cmake CMakeLists.txt pyproject.toml README.md LICENSE)
+COMPILED     := $(call content,native/core native/recorder native/runtime cmake CMakeLists.txt pyproject.toml)
 PACKAGES     := $(call content,web/package.json web/package-lock.json)
 WEB          := $(call content,web/src web/index.html web/vite.config.ts web/package.json web/package-lock.json)
 NATIVE       := $(shell find native -name '*.cpp' -o -name '*.c' -o -name '*.h')
@@ -154,11 +154,11 @@ lint: ready
 	@$(BIN)/mypy
 	@# These have stubs, which mypy reads in their place.
 	@$(BIN)/mypy --follow-imports=silent src/kinetoscope/__init__.py src/kinetoscope/collect/__init__.py
-	$(call say,stubtest kinetoscope._core)
+	$(call say,stubtest of the compiled modules)
 	@# Beside an empty package: stubtest would check all that the package imports, which mypy has just done.
 	@mkdir -p build/stubs/kinetoscope && touch build/stubs/kinetoscope/__init__.pyi
-	@cp src/kinetoscope/_core.pyi build/stubs/kinetoscope/
-	@MYPYPATH=build/stubs $(BIN)/stubtest --mypy-config-file pyproject.toml kinetoscope._core
+	@cp src/kinetoscope/_core.pyi src/kinetoscope/_runtime.pyi build/stubs/kinetoscope/
+	@MYPYPATH=build/stubs $(BIN)/stubtest --mypy-config-file pyproject.toml kinetoscope._core kinetoscope._runtime
 	$(call say,import rules)
 	@$(BIN)/lint-imports --no-cache
 	$(call say,docs/tables.md is up to date)

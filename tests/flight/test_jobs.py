@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from kinetoscope._core import StepCount
 from kinetoscope._errors import ArgumentError
+from kinetoscope._runtime import StepCount
 from kinetoscope.flight.jobs import (
     ENDED,
     GONE,

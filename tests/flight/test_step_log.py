@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope._core import StepCount
+from kinetoscope._runtime import StepCount
 from kinetoscope.flight.live_stacks import CRASHED
 from kinetoscope.flight.step_log import SIZE_BYTES, StepLogWriter, read_step_log
 

@@ -136,6 +136,16 @@ def test_spans_are_nested_in_one_place():
     assert calling == ["model/nesting.py"]
 
 
+def test_only_rooms_of_the_profiled_program_use_the_compiled_module_for_it():
+    package = ROOT / "src" / "kinetoscope"
+    rooms = {
+        path.relative_to(package).parts[0]
+        for path in package.rglob("*.py")
+        if re.search(r"kinetoscope\._runtime\b", text_of(path))
+    }
+    assert rooms == {"collect", "flight", "integrations"}
+
+
 def test_groups_of_kinds_are_defined_in_one_place():
     package = ROOT / "src" / "kinetoscope"
     pairs = ("OPERATOR", "BACKWARD"), ("RUNTIME", "DRIVER"), ("MEMCPY", "MEMSET")

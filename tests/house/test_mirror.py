@@ -41,8 +41,8 @@ UNMATCHED = {
     "tables/costs/test_sparse.py": "a family of operators",
     "tables/costs/test_unknown.py": "a property: what is not known is not guessed",
 }
-# The package of each folder at the top that is not called like it; those of `_core` are written in C++.
-SOURCES = {"core": ROOT / "native" / "core"}
+# The package of each folder at the top that is not called like it; those of `_core` and `_runtime` are written in C++.
+SOURCES = {"core": ROOT / "native" / "core", "runtime": ROOT / "native" / "runtime"}
 
 
 def files_to_match() -> list[Path]:

@@ -483,9 +483,6 @@ NB_MODULE(_core, module) {
       "Kinetoscope's native core: reads recordings, nests, links and groups columns, reads and writes Chrome "
       "traces.";
   bind_recording(module);
-  bind_living(module);
-  bind_step_count(module);
-  bind_followed(module);
   bind_structure(module);
   bind_grouping(module);
   bind_intervals(module);

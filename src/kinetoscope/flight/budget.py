@@ -19,7 +19,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetoscope._core import chosen_step
+from kinetoscope._runtime import chosen_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

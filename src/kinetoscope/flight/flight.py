@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope._core import StepCount
+from kinetoscope._runtime import StepCount
 from kinetoscope.collect import (
     OPTIMIZER_STEPS,
     STREAM,

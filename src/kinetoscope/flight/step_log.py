@@ -21,7 +21,7 @@ from kinetoscope.flight.live_stacks import CRASHED, StackLine, ThreadStack
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kinetoscope._core import StepCount
+    from kinetoscope._runtime import StepCount
 
 SUFFIX = ".steps"
 """What the name of a log ends with."""

@@ -17,7 +17,7 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope import ProfilerAction, ProfilerActivity, StateError
-from kinetoscope._core import StepCount
+from kinetoscope._runtime import StepCount
 from kinetoscope.collect.engines import native as native_engine
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.recorder.stream import STREAM

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import kinetoscope
-from kinetoscope._core import living_objects
+from kinetoscope._runtime import live_objects
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.sources import storages as storages_module
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
@@ -422,9 +422,9 @@ def test_only_the_first_recording_of_a_process_scans_all_objects(monkeypatch):
 
     def noting(kinds, generation=None):
         asked.append(generation)
-        return living_objects(kinds, generation)
+        return live_objects(kinds, generation)
 
-    monkeypatch.setattr(storages_module, "living_objects", noting)
+    monkeypatch.setattr(storages_module, "live_objects", noting)
     monkeypatch.setattr(storages_module, "_of_process", None)
     session = profile(profile_memory=True)
     for one in (session, session, profile(profile_memory=True)):

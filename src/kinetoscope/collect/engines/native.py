@@ -21,8 +21,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope._core import living_objects
 from kinetoscope._errors import RecorderError, StateError
+from kinetoscope._runtime import live_objects
 from kinetoscope.collect.process.machine import boot, import_folders
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import Recorded, Recorder, load_recorder, replace_recorder
@@ -538,7 +538,7 @@ def _living_modules() -> list[Any]:
     """All live `nn.Module` instances, to find the names of modules that only other threads have called."""
     from torch.nn import Module
 
-    return living_objects((Module,))[0]
+    return live_objects((Module,))[0]
 
 
 def _temporary_path() -> Path:

@@ -23,8 +23,8 @@ import types
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from kinetoscope._after_import import AfterImport
-from kinetoscope._core import Follower, RequestState
 from kinetoscope._errors import ArgumentTypeError
+from kinetoscope._runtime import Follower, RequestState
 from kinetoscope.model.request_marks import PREFIX, SUBMITTED, begin_text, end_text
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from kinetoscope._core import living_objects
 from kinetoscope._forks import FORKS
+from kinetoscope._runtime import live_objects
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.model.losses import UNREAD_GRADIENTS
 from kinetoscope.model.schema import StorageRole
@@ -593,7 +593,7 @@ class Living:
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
             self.reader.forget()
-            objects, self._worth = living_objects(_WANTED)
+            objects, self._worth = live_objects(_WANTED)
             self._owners = owners = {}
             self._add_callback()
             self._frozen = 0
@@ -717,8 +717,8 @@ _HAS_GENERATIONS = sys.version_info < (3, 14) and not sysconfig.get_config_var("
 
 def _young() -> tuple[list[Any], int]:
     """List the modules, optimizers and tensors in the two young generations, and count all objects there."""
-    youngest, count = living_objects(_WANTED, 0)
-    younger, more = living_objects(_WANTED, 1)
+    youngest, count = live_objects(_WANTED, 0)
+    younger, more = live_objects(_WANTED, 1)
     return youngest + younger, count + more
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from kinetoscope._core import living_objects
 from kinetoscope._errors import ArgumentError, checked_whole
+from kinetoscope._runtime import live_objects
 from kinetoscope.collect import NvmlError, nvml, tensor_parts
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
@@ -326,7 +326,7 @@ def read_from_memlab(line_profiler: Any) -> list[float]:
 
 def _held_on(kind: str | None, number: int | None) -> int:
     """The bytes of all living tensors on the devices of a kind, a number, or both."""
-    living, _ = living_objects((torch.Tensor,))
+    living, _ = live_objects((torch.Tensor,))
     with torch._C.DisableTorchFunctionSubclass():
         on_it = [
             tensor

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "../recording/range_marks.h"
+#include "../core/recording/range_marks.h"
 #include "module.h"
 
 // What runs at each resumption of a request, also while nothing records: Python's code for it costs a server
@@ -64,7 +64,7 @@ PyType_Slot kStateSlots[] = {
     {Py_tp_doc, const_cast<char*>("A request in progress: the number it has in a recording, or -1.")},
     {0, nullptr},
 };
-PyType_Spec kStateSpec = {"kinetoscope._core.RequestState", sizeof(RequestState), 0, Py_TPFLAGS_DEFAULT,
+PyType_Spec kStateSpec = {"kinetoscope._runtime.RequestState", sizeof(RequestState), 0, Py_TPFLAGS_DEFAULT,
                           kStateSlots};
 
 PyTypeObject* state_type = nullptr;
@@ -649,7 +649,7 @@ PyType_Slot kFollowedSlots[] = {
                     "An awaitable that records each resumption of another one as a stretch of a request.")},
     {0, nullptr},
 };
-PyType_Spec kFollowedSpec = {"kinetoscope._core.Followed", sizeof(Followed), 0,
+PyType_Spec kFollowedSpec = {"kinetoscope._runtime.Followed", sizeof(Followed), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                              kFollowedSlots};
 
@@ -732,7 +732,7 @@ PyType_Slot kFollowerSlots[] = {
                     "Follows requests through their resumptions, and marks them while something records.")},
     {0, nullptr},
 };
-PyType_Spec kFollowerSpec = {"kinetoscope._core.Follower", sizeof(Follower), 0,
+PyType_Spec kFollowerSpec = {"kinetoscope._runtime.Follower", sizeof(Follower), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, kFollowerSlots};
 
 PyObject* add_type(nb::module_& module, const char* name, PyType_Spec& spec) {
@@ -743,7 +743,7 @@ PyObject* add_type(nb::module_& module, const char* name, PyType_Spec& spec) {
 
 }  // namespace
 
-void bind_followed(nb::module_& module) {
+void bind_requests(nb::module_& module) {
   state_type = reinterpret_cast<PyTypeObject*>(add_type(module, "RequestState", kStateSpec));
   Py_DECREF(add_type(module, "Follower", kFollowerSpec));
   followed_type = reinterpret_cast<PyTypeObject*>(add_type(module, "Followed", kFollowedSpec));

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kinetoscope._core import living_objects
+from kinetoscope._runtime import live_objects
 
 
 class Wanted:
@@ -20,10 +20,10 @@ class Derived(Wanted):
 
 def test_instances_of_a_type_and_of_those_derived_from_it():
     kept = [Wanted(), Derived()]
-    found, count = living_objects((Wanted,))
+    found, count = live_objects((Wanted,))
     assert {id(thing) for thing in found} == set(map(id, kept))
     assert count >= len(found)
-    assert living_objects(()) == ([], pytest.approx(count, abs=count // 10))
+    assert live_objects(()) == ([], pytest.approx(count, abs=count // 10))
 
 
 def test_a_generation():
@@ -31,9 +31,9 @@ def test_a_generation():
     old = Wanted()
     gc.collect()
     young = Wanted()
-    youngest, count = living_objects((Wanted,), 0)
+    youngest, count = live_objects((Wanted,), 0)
     assert any(thing is young for thing in youngest)
-    assert count < living_objects((Wanted,))[1]
+    assert count < live_objects((Wanted,))[1]
     if sys.version_info < (3, 14):
         assert not any(thing is old for thing in youngest)
 
@@ -43,11 +43,11 @@ def test_the_collector_is_left_as_it_was(was_on):
     before = gc.isenabled()
     (gc.enable if was_on else gc.disable)()
     try:
-        living_objects((Wanted,))
+        live_objects((Wanted,))
         with pytest.raises(TypeError, match="types"):
-            living_objects((3,))
+            live_objects((3,))
         with pytest.raises(ValueError, match="generation"):
-            living_objects((Wanted,), 17)
+            live_objects((Wanted,), 17)
         assert gc.isenabled() is was_on
     finally:
         (gc.enable if before else gc.disable)()
@@ -67,7 +67,7 @@ def test_no_python_code_runs_while_all_objects_are_held():
     gc.callbacks.append(collects)
     gc.set_threshold(1)
     try:
-        found, _ = living_objects((Wanted,))
+        found, _ = live_objects((Wanted,))
         [[] for _ in range(10)]
     finally:
         gc.set_threshold(*thresholds)

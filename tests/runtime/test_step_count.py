@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from kinetoscope._core import StepCount, chosen_step
+from kinetoscope._runtime import StepCount, chosen_step
 
 
 class Otherwise:

@@ -15,7 +15,7 @@ bool is_one_of(PyTypeObject* type, const nb::tuple& kinds) {
 
 // No Python code runs while this holds references to all objects, so no other thread does, either.
 // `tuple(generator)` in another thread fails if anything else holds the tuple that it is filling.
-nb::object living_objects(const nb::tuple& kinds, const nb::object& generation) {
+nb::object live_objects(const nb::tuple& kinds, const nb::object& generation) {
   for (const nb::handle kind : kinds)
     if (PyType_Check(kind.ptr()) == 0) throw nb::type_error("kinds must be types");
   const nb::object get_objects = nb::module_::import_("gc").attr("get_objects");
@@ -51,9 +51,9 @@ nb::object living_objects(const nb::tuple& kinds, const nb::object& generation) 
 
 }  // namespace
 
-void bind_living(nb::module_& module) {
+void bind_live_objects(nb::module_& module) {
   define(
-      module, "living_objects", &living_objects,
+      module, "live_objects", &live_objects,
       R"(Returns the objects that Python's collector knows whose type is one of some types or derives from one.
 
 No other thread runs meanwhile, which is what a loop over gc.get_objects() cannot promise: as long as its list lives,

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from kinetoscope._core import Followed, Follower, RequestState
+from kinetoscope._runtime import Followed, Follower, RequestState
 
 MODULE = "kinetoscope_flag_of_a_test"
 

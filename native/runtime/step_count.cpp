@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "../recording/step_switch.h"
+#include "../core/recording/step_switch.h"
 #include "module.h"
 
 namespace kinetoscope {
