@@ -321,7 +321,10 @@ class Joining:
 
     def _join_rows(self, name: str) -> None:
         """Concatenate the rows of all traces, in the order of the table."""
-        order = self._number_rows(name)
+        self._put_in_order(name, self._number_rows(name))
+
+    def _put_in_order(self, name: str, order: Rows | None) -> None:
+        """Concatenate the rows of a table that are numbered already, and put them in their order."""
         rows = slice(None) if order is None else order
         self._tables[name] = {column: self._column(name, column)[rows] for column in self._given(name)}
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from kinetoscope.combine.concatenate import JoinedTrace, Joining, row_map
 from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.schema import FLAG_ASYNC, STORED
-from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 if TYPE_CHECKING:
@@ -210,8 +210,6 @@ def _around(thread: ThreadTimes, low: Times) -> Times:
     return np.where(low > 0, thread.running[np.maximum(low, 1) - 1], 0)
 
 
-_POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
-_REFERENCE = "row of "
 # A thread whose number the host does not know is another's if so many of its calls lie inside that one's operators.
 _FEWEST_CALLS, _SHARE_INSIDE = 3, 0.8
 _LOW_BITS = (1 << 32) - 1
@@ -236,52 +234,45 @@ def join_device(host: AnyTrace, device: AnyTrace, tid_of: Mapping[int, int] | No
     return cast("AnyTrace", _Join(host, device, tid_of or {}).run())
 
 
-class _Join:
-    """One merge. Maps of rows have an additional last entry for the row -1."""
+class _Join(Joining):
+    """One merge: the host's rows keep their places in all tables but those in order of time."""
 
     def __init__(self, host: TraceData, device: TraceData, tid_of: Mapping[int, int]) -> None:
-        self._host = host
-        self._device = device
-        self._tid_of = tid_of
+        self._host, self._device, self._tid_of = host, device, tid_of
         begins = [trace.run_info.start_realtime_ns for trace in (host, device)]
         known_begins = [begin for begin in begins if begin is not None]
         self._clocks_known = len(known_begins) == len(begins)
-        self._host_ns = 0
-        self._device_ns = known_begins[1] - known_begins[0] if self._clocks_known else 0
-        self._rows: dict[str, Rows] = {}
-        self._tables: dict[str, dict[str, Any]] = {}
-        self._strings: list[str] = []
+        offset_ns = known_begins[1] - known_begins[0] if self._clocks_known else 0
+        self._host_part, self._device_part = JoinedTrace(host, 0), JoinedTrace(device, offset_ns)
+        super().__init__([self._host_part, self._device_part])
 
     def run(self) -> TraceData:
         """Strings, threads, the clocks, and then every table."""
         self._join_strings()
-        thread_rows = self._match_threads()
-        fit = fit_clocks(self._thread_times(thread_rows))
-        self._device_ns += fit.shift_ns
+        threads = self._match_threads()
+        fit = fit_clocks(self._thread_times(threads))
+        self._device_part.offset_ns += fit.shift_ns
         self._begin_at_zero()
-        self._rows["threads"] = np.append(thread_rows, -1)
-        for name in STORED:
-            if name not in ("threads", "spans", "steps", "cycles", "losses"):
-                count, more = len(self._host.columns(name)), len(self._device.columns(name))
-                self._rows[name] = np.append(np.arange(count, count + more), -1)
-        order = self._order_spans()
-        for name in STORED:
-            if name == "threads":
-                self._join_threads(thread_rows)
-            elif name == "spans":
-                self._put_together(name, order)
-            elif name not in ("steps", "cycles", "losses"):
-                self._put_together(name, self._order_in_time(name))
-        self._tables["cycles"] = self._moved_cycles()
+        host_threads = len(self._host.columns("threads"))
+        self._host_part.rows["threads"] = row_map(range(host_threads))
+        self._device_part.rows["threads"] = row_map(threads)
+        tables = [name for name in STORED if name not in ("threads", "steps", "cycles", "losses")]
+        # References lead to any table: all are numbered before any is moved.
+        orders = {name: self._number_rows(name) for name in tables}
+        for name, order in orders.items():
+            self._put_in_order(name, order)
+        # The host's threads, followed by those that only the device's trace has.
+        rows = [*range(host_threads), *(host_threads + np.flatnonzero(threads >= host_threads))]
+        columns = {column: self._column("threads", column) for column in self._given("threads")}
+        self._tables["threads"] = {
+            column: [values[row] for row in rows] for column, values in columns.items()
+        } | {"index": np.arange(len(rows))}
+        self._tables["cycles"] = {
+            column: self._moved(self._host_part, "cycles", column)
+            for column in ("number", "start_ns", "duration_ns")
+        }
         self._tables["losses"] = self._losses(fit)
         return self._host.from_columns(self._tables, strings=self._strings, info=self._info(fit))
-
-    def _join_strings(self) -> None:
-        """Merge the string tables; each string once."""
-        table = StringTable(list(self._host.strings))
-        rows = [table.row(text) for text in self._device.strings]
-        self._strings = table.texts
-        self._rows["strings"] = np.array([*rows, -1], np.int64)
 
     def _match_threads(self) -> Rows:
         """The new row of each thread of the device's trace: the host's own, or one behind them."""
@@ -337,7 +328,7 @@ class _Join:
         """When the calls of a thread of the device's trace began and ended, on the host's axis."""
         spans = self._device.columns("spans")
         chosen = (spans["thread"] == thread) & is_runtime_call(spans["kind"]) & (spans["stream"] < 0)
-        starts_ns = spans["start_ns"][chosen] + self._device_ns
+        starts_ns = spans["start_ns"][chosen] + self._device_part.offset_ns
         return starts_ns, starts_ns + spans["duration_ns"][chosen]
 
     def _operators_of(self, thread: int, *, outer_only: bool = True) -> tuple[Rows, Rows]:
@@ -363,82 +354,26 @@ class _Join:
             times.append(ThreadTimes.of(starts_ns, ends_ns, *self._calls_of(row)))
         return times
 
-    def _join_threads(self, thread_rows: Rows) -> None:
-        """The host's threads, followed by those that only the device's trace has."""
-        count = len(self._host.columns("threads"))
-        new = np.flatnonzero(thread_rows >= count)
-        columns: dict[str, Any] = {}
-        for column in self._given("threads"):
-            host, device = self._values("threads", column)
-            columns[column] = [*host, *(device[row] for row in new.tolist())]
-        columns["index"] = np.arange(count + len(new))
-        self._tables["threads"] = columns
-
     def _begin_at_zero(self) -> None:
         """Shift both so that no time is negative."""
-        first_ns = int(self._device.column("spans", "start_ns").min(initial=0)) + self._device_ns
+        first_ns = int(self._device.column("spans", "start_ns").min(initial=0)) + self._device_part.offset_ns
         if first_ns < 0:
-            self._host_ns = -first_ns
-            self._device_ns -= first_ns
+            self._host_part.offset_ns = -first_ns
+            self._device_part.offset_ns -= first_ns
 
-    def _order_spans(self) -> Rows:
-        """The order of the spans of both, and their new rows."""
-        count = len(self._host.columns("spans"))
+    def _order(self, name: str) -> Rows | None:
+        """The order of the rows of both; of spans that begin together the longer, and the host's, come first."""
+        if name != "spans":
+            return super()._order(name)
         thread, start_ns, duration_ns = (
-            np.concatenate(self._values("spans", column)) for column in ("thread", "start_ns", "duration_ns")
+            self._column(name, column) for column in ("thread", "start_ns", "duration_ns")
         )
-        # Of equal ones the host's come first: an operator is around its calls.
-        order = np.lexsort((-duration_ns, start_ns, thread))
-        new_row = np.empty(len(order), np.int64)
-        new_row[order] = np.arange(len(order))
-        self._host_rows = np.append(new_row[:count], -1)
-        self._rows["spans"] = np.append(new_row[count:], -1)
-        return order
-
-    def _order_in_time(self, name: str) -> Rows | None:
-        """The order of the allocations of both; None for tables that have no order of their own."""
-        if name != "allocations" or not (len(self._host.columns(name)) and len(self._device.columns(name))):
-            return None
-        return np.argsort(np.concatenate(self._values(name, "time_ns")), kind="stable")
-
-    def _put_together(self, name: str, order: Rows | None) -> None:
-        """Concatenate the rows of both in one table."""
-        columns: dict[str, Any] = {}
-        for column in self._given(name):
-            host, device = self._values(name, column)
-            if isinstance(host, list):
-                columns[column] = host + device
-            else:
-                both = np.concatenate((host, device)).astype(STORED[name].column(column).type, copy=False)
-                columns[column] = both if order is None else both[order]
-        self._tables[name] = columns
+        return np.lexsort((-duration_ns, start_ns, thread))
 
     def _given(self, name: str) -> list[str]:
         """The columns that one of them was given: the other's may follow from its others, or be the default."""
-        names = {*self._host.columns(name).given, *self._device.columns(name).given}
+        names = {column for part in self._parts for column in part.trace.columns(name).given}
         return [column for column in STORED[name].column_names if column in names]
-
-    def _values(self, name: str, column: str) -> tuple[Any, Any]:
-        """A column of both, with references and times as they are in the new trace."""
-        unit = STORED[name].column(column).unit
-        host, device = self._host.column(name, column), self._device.column(name, column)
-        if unit == "row of spans":
-            return self._host_rows[host], self._rows["spans"][device]
-        if unit.startswith(_REFERENCE):
-            target = unit.removeprefix(_REFERENCE)
-            return host, self._rows[target][device]
-        if column in _POINTS_IN_TIME:
-            return host + self._host_ns, device + self._device_ns
-        return host, device
-
-    def _moved_cycles(self) -> dict[str, Any]:
-        """The cycles of the host's trace."""
-        cycles = self._host.columns("cycles")
-        return {
-            "number": cycles["number"],
-            "start_ns": cycles["start_ns"] + self._host_ns,
-            "duration_ns": cycles["duration_ns"],
-        }
 
     def _losses(self, fit: Fit) -> dict[str, list[Any]]:
         """The losses of both, and whether their clocks disagree."""
@@ -464,7 +399,7 @@ class _Join:
         info["clock_checks"] = {**(checks if isinstance(checks, dict) else {}), **fit.as_info()}
         for key in ("start_realtime_ns", "start_monotonic_ns"):
             if isinstance(info.get(key), int):
-                info[key] -= self._host_ns
+                info[key] -= self._host_part.offset_ns
         if isinstance(info.get("stop_ns"), int):
-            info["stop_ns"] += self._host_ns
+            info["stop_ns"] += self._host_part.offset_ns
         return info
