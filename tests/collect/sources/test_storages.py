@@ -23,7 +23,7 @@ from kinetoscope._runtime import live_objects
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.sources import storages as storages_module
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.collect.sources.storages import Living, PythonReader, StorageWatch, native_reader
+from kinetoscope.collect.sources.storages import Living, StorageWatch, TensorReader, native_reader
 from kinetoscope.model.schema import StorageRole
 from kinetoscope.storage.recording import add_storages
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
@@ -71,7 +71,7 @@ def watch(modules=()):
 
 
 READERS = pytest.mark.parametrize(
-    "make_reader", [PythonReader, lambda: native_reader(load_recorder())], ids=["python", "native"]
+    "make_reader", [TensorReader, lambda: native_reader(load_recorder())], ids=["python", "native"]
 )
 
 
@@ -654,7 +654,7 @@ def test_both_readers_say_the_same(name, monkeypatch):
     tensors = [torch.ones(31)[2:], torch.ones(2, 2).to_sparse(), torch.ones(3).as_subclass(Shouting)]
     monkeypatch.setattr(storages_module.time, "time_ns", lambda: 10**18)
     found = []
-    for make_reader in (PythonReader, lambda: native_reader(load_recorder())):
+    for make_reader in (TensorReader, lambda: native_reader(load_recorder())):
         living = Living(make_reader())
         watching = StorageWatch(living, lambda tensors: None, lambda: list(model.modules()))
         started = watching.start()

@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -163,66 +163,13 @@ class _StorageRows:
         return texts
 
 
-class TensorReader(Protocol):
+class TensorReader:
     """Scans plain tensors, and returns other ones to its caller, which scans them one by one.
 
-    The recorder has a native implementation; `PythonReader` is for processes without the recorder. Each session has a reader of
-    its own. The readers of a process share the set of known storages, which does not keep them alive.
+    Each session has a reader of its own. The readers of a process share the set of known storages, which does not keep them alive.
+    The recorder has a native reader with these methods. This one is for processes without the recorder: it knows storages, and
+    returns everything else to its caller.
     """
-
-    def another(self) -> TensorReader:
-        """Create a reader for another session, which shares the known storages."""
-
-    def meet(self, things: list[Any], /) -> list[Any]:
-        """Add the storages of plain tensors in a list to the known ones; return other tensors, modules and optimizers."""
-
-    def frozen(self) -> list[Any]:
-        """List the tensors, modules and optimizers that `gc.freeze()` has removed from the garbage collector's lists."""
-
-    def forget(self) -> None:
-        """Clear the known storages."""
-
-    def met(self) -> int:
-        """Number of known storages."""
-
-    def begin(self, time_ns: int, first: bool, /) -> None:
-        """Start a scan; the first one of a recording drops rows of an earlier one that failed, and lets frees be recorded."""
-
-    def own(self, parameters: list[Any], /) -> None:
-        """Declare that the calling thread trains these parameters: their gradients can be read in this scan."""
-
-    def gradient(self, parameter: Any, /) -> Any:
-        """Read the gradient of a tensor of any class; None without one, or if another thread may be replacing it."""
-
-    def unread(self) -> int:
-        """Number of parameters whose gradients could not be read in any scan of the recording."""
-
-    def modules(self, modules: list[Module], /) -> list[Module]:
-        """Add rows for the parameters and buffers of modules; return the modules that have others than plain tensors."""
-
-    def parameters(self, parameters: list[Any], /) -> list[Any]:
-        """Add rows for an optimizer's parameters that no module of this scan has; return those that are not plain."""
-
-    def state(self, state: dict[Any, Any], /) -> list[Any]:
-        """Add rows for an optimizer's state; return the keys of values that are not plain."""
-
-    def rest(self, also_seen: set[int], /) -> None:
-        """Add rows for known storages that are alive, except those of this scan, and those whose objects are in `also_seen`."""
-
-    def take(self) -> list[str]:
-        """Return the rows since the last call as JSON texts, each a part of the table `storages`."""
-
-
-def native_reader(recorder: Recorder) -> TensorReader:
-    """Create the recorder's native reader, which also lets frees of known memory be recorded."""
-    reader: TensorReader = recorder.tensor_reader_class()(
-        PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER, FORKS.beside_work
-    )
-    return reader
-
-
-class PythonReader:
-    """A reader without native code: knows storages, and returns everything else to its caller."""
 
     def __init__(self, memory: dict[int, StorageWeakRef] | None = None) -> None:
         """Start without known storages, or share those of another reader."""
@@ -234,12 +181,12 @@ class PythonReader:
         self._own: set[int] = set()
         self._unread: set[int] = set()
 
-    def another(self) -> PythonReader:
-        """See `TensorReader.another`."""
-        return PythonReader(self._memory)
+    def another(self) -> TensorReader:
+        """Create a reader for another session, which shares the known storages."""
+        return TensorReader(self._memory)
 
     def meet(self, things: list[Any], /) -> list[Any]:
-        """See `TensorReader.meet`."""
+        """Add the storages of plain tensors in a list to the known ones; return other tensors, modules and optimizers."""
         # By type(): isinstance() reads __class__, which may run code of the object.
         wanted = {kind for kind in set(map(type, things)) if kind in _PLAIN or issubclass(kind, OWNERS)}
         left = []
@@ -250,19 +197,19 @@ class PythonReader:
         return left
 
     def frozen(self) -> list[Any]:
-        """Return nothing: only native code can list frozen objects."""
+        """List the tensors, modules and optimizers that `gc.freeze()` has removed from the garbage collector's lists: here none, only native code can list them."""
         return []
 
     def forget(self) -> None:
-        """See `TensorReader.forget`."""
+        """Clear the known storages."""
         self._memory.clear()
 
     def met(self) -> int:
-        """See `TensorReader.met`."""
+        """Number of known storages."""
         return len(self._memory)
 
     def begin(self, time_ns: int, first: bool, /) -> None:
-        """See `TensorReader.begin`; no frees are recorded."""
+        """Start a scan; the first one of a recording drops rows of an earlier one that failed, and lets frees be recorded."""
         self._time_ns = time_ns
         self._own.clear()
         if first:
@@ -270,13 +217,13 @@ class PythonReader:
             self._unread.clear()
 
     def own(self, parameters: list[Any], /) -> None:
-        """See `TensorReader.own`."""
+        """Declare that the calling thread trains these parameters: their gradients can be read in this scan."""
         self._own.update(map(_identity, parameters))
 
     def gradient(self, parameter: Any, /) -> Any:
-        """See `TensorReader.gradient`; None unless this is the only thread, because Python may switch threads at any time.
+        """Read the gradient of a tensor of any class; None without one, or if another thread may be replacing it.
 
-        Also None in a process that was forked beside working threads.
+        Here also None unless this is the only thread, because Python may switch threads at any time, and in a process that was forked beside working threads.
         """
         number = _identity(parameter)
         try:
@@ -292,23 +239,23 @@ class PythonReader:
             return None
 
     def unread(self) -> int:
-        """See `TensorReader.unread`."""
+        """Number of parameters whose gradients could not be read in any scan of the recording."""
         return len(self._unread)
 
     def modules(self, modules: list[Module], /) -> list[Module]:
-        """Return all."""
+        """Add rows for the parameters and buffers of modules; return the modules that have others than plain tensors: here all."""
         return modules
 
     def parameters(self, parameters: list[Any], /) -> list[Any]:
-        """Return all."""
+        """Add rows for an optimizer's parameters that no module of this scan has; return those that are not plain: here all."""
         return parameters
 
     def state(self, state: dict[Any, Any], /) -> list[Any]:
-        """Return all keys."""
+        """Add rows for an optimizer's state; return the keys of values that are not plain: here all."""
         return list(state)
 
     def rest(self, also_seen: set[int], /) -> None:
-        """See `TensorReader.rest`."""
+        """Add rows for known storages that are alive, except those of this scan, and those whose objects are in `also_seen`."""
         for number, reference in _listed(self._memory):
             if number in also_seen:
                 continue
@@ -319,7 +266,7 @@ class PythonReader:
                 self._seen.add_storage(self._time_ns, StorageRole.TENSOR, storage)
 
     def take(self) -> list[str]:
-        """See `TensorReader.take`."""
+        """Return the rows since the last call as JSON texts, each a part of the table `storages`."""
         return self._seen.taken()
 
     def _remember(self, tensor: Tensor) -> bool:
@@ -334,6 +281,14 @@ class PythonReader:
         except Exception:  # noqa: BLE001  (as one of a device that has no storages)
             return False
         return True
+
+
+def native_reader(recorder: Recorder) -> TensorReader:
+    """Create the recorder's native reader, which also lets frees of known memory be recorded."""
+    reader: TensorReader = recorder.tensor_reader_class()(
+        PLAIN, OWNERS, sys._current_frames, RESTING, TORCH_FOLDER, FORKS.beside_work
+    )
+    return reader
 
 
 class StorageWatch:
@@ -565,8 +520,8 @@ class Living:
     """
 
     def __init__(self, reader: TensorReader | None = None) -> None:
-        """Start without known objects; `reader` is a `PythonReader` by default."""
-        self.reader = reader or PythonReader()
+        """Start without known objects; `reader` is a `TensorReader` by default."""
+        self.reader = reader or TensorReader()
         self._looking = threading.RLock()
         self.modules: list[Module] = []
         self.optimizers: list[Optimizer] = []
