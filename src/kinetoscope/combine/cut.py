@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from kinetoscope.combine.concatenate import POINTS_IN_TIME, REFERENCE
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
 from kinetoscope.model.rows import rows_of_runs
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-_REFERENCE = "row of "
 # In this order, so that each comes after all that refer to it.
 _ORDER = (
     "origins",
@@ -113,7 +113,7 @@ def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str,
         (table, column)
         for table, columns in tables.items()
         for column in columns
-        if STORED[table].column(column).unit == f"{_REFERENCE}{name}"
+        if STORED[table].column(column).unit == f"{REFERENCE}{name}"
     ]
 
 
@@ -151,6 +151,12 @@ class TracePart:
     by_launch: bool = False
     said: dict[str, Any] = field(default_factory=dict)
 
+    def windows_of(self, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows]:
+        """The first and the last window that each stretch of time is in; the last is below the first where it is in none."""
+        first = np.searchsorted(self.end_ns, start_ns, side="right")
+        # What takes no time belongs to the window that begins with it.
+        return first, np.searchsorted(self.start_ns, np.maximum(end_ns, start_ns + 1), side="left") - 1
+
 
 @dataclass
 class Pieces:
@@ -180,9 +186,7 @@ def _unsorted(trace: TraceData, part: TracePart) -> Pieces:
     near = _near(trace, part, launch_window)
     start = spans["start_ns"][near]
     end = ends_ns(start, spans["duration_ns"][near])
-    first = np.searchsorted(part.end_ns, start, side="right")
-    # What takes no time belongs to the window that begins with it.
-    last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
+    first, last = part.windows_of(start, end)
     count = np.maximum(last - first + 1, 0)
     if launch_window is not None:
         first = np.where(launch_window[near] >= 0, launch_window[near], first)
@@ -268,6 +272,8 @@ _DICTIONARIES = (
     "arguments",
 )
 _BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
+# Tables some of whose rows go; in dictionaries all stay until `compacted`.
+_RENUMBERED = ("spans", "processes", "steps", "cycles", "allocations")
 _OF_SPANS = ("launches", "kernels", "copies", "operands", "tensor_versions", "collectives")
 
 
@@ -294,8 +300,8 @@ class _Cutting:
 
     def run(self) -> TraceData:
         self._take("processes", self._rows_of["processes"])
-        self._moved("processes", "start_ns")
         self._steps()
+        self._cycles()
         self._cut_spans()
         for name in _OF_SPANS:
             held = self._trace.columns(name)
@@ -309,10 +315,8 @@ class _Cutting:
         self._take(
             "counters", np.flatnonzero((window_at(self._part, counted) >= 0) & self._wanted_of("counters"))
         )
-        self._moved("counters", "time_ns")
         self._samples()
         self._compiles()
-        self._cycles()
         for name in (*_DICTIONARIES, "losses"):
             self._take(name, np.arange(len(self._trace.columns(name))))
         self._bytes_of_pieces()
@@ -341,11 +345,10 @@ class _Cutting:
                 columns[name] = spans[name][pieces.row]
         if "lane" in columns or spans["lane"][pieces.row].any():
             columns |= self._nesting_as_it_was()
-        if "step" in columns or pieces.begun_before.any():
-            steps = self._trace.columns("steps")
-            begun_ns = spans["start_ns"][pieces.row]
-            old = columns.get("step", step_at(begun_ns, steps["start_ns"], steps["duration_ns"]))
-            columns["step"] = self._place_of("steps")[old]
+        if "step" not in columns and pieces.begun_before.any():
+            steps, begun_ns = self._trace.columns("steps"), spans["start_ns"][pieces.row]
+            begun_in = step_at(begun_ns, steps["start_ns"], steps["duration_ns"])
+            columns["step"] = self._place_of("steps")[begun_in]
         self._tables["spans"] = columns
 
     def _nesting_as_it_was(self) -> dict[str, Any]:
@@ -394,8 +397,7 @@ class _Cutting:
         """The steps that lie in the part, cut at its edges."""
         part, steps = self._part, self._trace.columns("steps")
         start, end = steps["start_ns"], ends_ns(steps["start_ns"], steps["duration_ns"])
-        first = np.searchsorted(part.end_ns, start, side="right")
-        last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
+        first, last = part.windows_of(start, end)
         inside = first <= last
         if part.steps is not None:
             inside &= np.isin(np.arange(len(inside)), part.steps)
@@ -433,15 +435,12 @@ class _Cutting:
             before = taken < begin
             allocations["time_ns"] = np.where(before, BEFORE_NS, time_ns[taken] - self._base_ns)
             # Only traces put together of several hand these over.
-            if "match" in allocations:
-                allocations["match"] = self._place_of("allocations")[allocations["match"]]
             if "span" in allocations:
                 allocations["span"][before] = -1
             if "total_bytes" in allocations:
                 allocations["total_bytes"][before] = self._live_bytes(taken[before])
         before_end = self._trace.column("storages", "time_ns") < end_ns
         self._take("storages", np.flatnonzero(before_end & self._wanted_of("storages")))
-        self._moved("storages", "time_ns")
 
     def _samples(self) -> None:
         """The samples of wanted threads that were taken in the part."""
@@ -450,9 +449,6 @@ class _Cutting:
         if part.threads is not None:
             wanted &= part.threads[samples["thread"]]
         self._take("samples", np.flatnonzero(wanted))
-        self._moved("samples", "time_ns")
-        if "step" in self._tables["samples"]:
-            self._tables["samples"]["step"] = self._place_of("steps")[self._tables["samples"]["step"]]
 
     def _compiles(self) -> None:
         """The compilations up to the end of the part; those that ended before it, or ran on other threads, no longer count as recorded."""
@@ -460,8 +456,7 @@ class _Cutting:
         self._take("graph_breaks", np.flatnonzero(self._wanted_of("graph_breaks")))
         start = compiles["start_ns"]
         end = ends_ns(start, np.maximum(compiles["duration_ns"], 0))
-        first = np.searchsorted(part.end_ns, start, side="right")
-        last = np.searchsorted(part.start_ns, np.maximum(end, start + 1), side="left") - 1
+        first, last = part.windows_of(start, end)
         recorded = (compiles["recorded"] > 0) & (first <= last)
         if part.threads is not None:
             recorded &= np.append(part.threads, True)[compiles["thread"]]
@@ -469,7 +464,6 @@ class _Cutting:
         self._take("compiles", rows)
         if len(compiles):
             self._tables["compiles"]["recorded"] = recorded[rows].astype(np.uint8)
-            self._moved("compiles", "start_ns")
 
     def _live_at(self, begin: int) -> Mask:
         """Which allocations before the row `begin` are live at that moment."""
@@ -528,8 +522,6 @@ class _Cutting:
             "start_ns": (from_ns - self._base_ns)[rows],
             "duration_ns": (to_ns - from_ns)[rows],
         }
-        if "cycle" in self._tables["spans"]:
-            self._tables["spans"]["cycle"] = self._place_of("cycles")[self._tables["spans"]["cycle"]]
 
     def _wanted_threads(self) -> Mask:
         """The selected threads, also those without spans in the part."""
@@ -591,7 +583,7 @@ class _Cutting:
     # Tables
 
     def _take(self, name: str, rows: Rows) -> None:
-        """Keep some rows of a table, with updated references to spans."""
+        """Keep some rows of a table, with updated references and times."""
         self._rows_of[name] = rows
         self._tables[name] = self._given(name, rows)
 
@@ -600,25 +592,19 @@ class _Cutting:
         columns = self._trace.columns(name)
         new_columns: dict[str, Any] = {}
         for column in columns.given:
-            values = columns[column]
-            if isinstance(values, list):
-                new_columns[column] = [values[row] for row in rows.tolist()]
-                continue
-            new_columns[column] = values[rows]
-            unit = STORED[name].column(column).unit
-            if unit == f"{_REFERENCE}spans":
-                new_columns[column] = self._place[new_columns[column]]
-            elif unit == f"{_REFERENCE}processes":
-                new_columns[column] = self._place_of("processes")[new_columns[column]]
+            values = _taken(columns[column], rows)
+            target = STORED[name].column(column).unit.removeprefix(REFERENCE)
+            if target in _RENUMBERED:
+                values = self._place_of(target)[values]
+            elif column in POINTS_IN_TIME:
+                values = values - self._base_ns
+            new_columns[column] = values
         return new_columns
-
-    def _moved(self, name: str, column: str) -> None:
-        """Convert a column of times to the new axis."""
-        if self._base_ns and column in self._tables[name]:
-            self._tables[name][column] = self._tables[name][column] - self._base_ns
 
     def _place_of(self, name: str) -> NDArray[np.int32]:
         """For each old row of a table its new one, and an entry for the row -1."""
+        if name == "spans":
+            return self._place
         new_row = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32)
         new_row[self._rows_of[name]] = np.arange(len(self._rows_of[name]), dtype=np.int32)
         return new_row
