@@ -22,6 +22,7 @@ from kinetoscope.ledger.ledger import (
     raw_ledger,
 )
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Entry
@@ -326,8 +327,8 @@ def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
     step = cells.step[rows] if each else np.full(len(rows), -1)
     kind = one.work.kind[cells.step[rows]]
     keys = [step, kind, cells.entry[rows], cells.cause[rows], cells.name[rows], frame, cells.module[rows]]
-    group, first = _core.group([key.astype(np.int32) for key in keys])
-    time_ns = _core.group_sums(group, len(first), cells.time_ns[rows])
+    groups = Groups.by([key.astype(np.int32) for key in keys])
+    first, time_ns = groups.first, groups.sums(cells.time_ns[rows])
     number, nothing = np.append(one.work.numbers, -1)[step[first]], np.full(len(first), -1)
     of_unit = {
         Unit.STEP: {"step": number, "step_kind": kind[first]},
@@ -343,8 +344,8 @@ def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
         "name": cells.name[rows[first]],
         "frame": frame[first],
         "module": cells.module[rows[first]],
-        "count": _core.group_sums(group, len(first), cells.count[rows]),
+        "count": groups.sums(cells.count[rows]),
         "time_ns": time_ns,
-        "needed_ns": _core.group_sums(group, len(first), cells.needed_ns[rows]),
+        "needed_ns": groups.sums(cells.needed_ns[rows]),
         "share_percent": percent(time_ns, int(one.duration_ns[one.counted].sum())),
     }

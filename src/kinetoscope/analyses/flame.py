@@ -14,6 +14,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import event_names
 from kinetoscope.model.nesting import by_level, spread_down
@@ -133,7 +134,7 @@ def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64])
         of_stack[bare] = len(parents)
         parents, frames = np.append(parents, np.int32(-1)), np.append(frames, np.int32(-1))
     level = stack_depths(parents)
-    totals = _core.sums_below(parents, level, _sums(of_stack, len(parents), weight))
+    totals = _core.sums_below(parents, level, Groups(of_stack, len(parents)).sums(weight))
     kept = totals >= _least(weight[heavy])
     number = np.where(kept, np.arange(len(parents), dtype=np.int32), np.int32(-1))
     nearest = spread_down(parents, level, number, -1)
@@ -175,8 +176,8 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
     of_stack = np.full(len(weight), -1, np.int32)
     parents, frames, rests, nodes = [_NOBODY], [_NOBODY], [_NOBODY], 0
     while len(items):
-        group, first = _core.group([within, frame[at]])
-        totals = _core.group_sums(group, len(first), weight[items])
+        groups = Groups.by([within, frame[at]])
+        group, first, totals = groups.of_row, groups.first, groups.sums(weight[items])
         kept = totals >= least
         # All light children of a node become one additional node.
         around = within[first]
@@ -218,11 +219,11 @@ def _least(weights: NDArray[np.int64]) -> int:
 
 def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
     """Compute inclusive weights, and sort the nodes."""
-    size = len(nodes.parent)
-    own = _sums(nodes.of_stack, size, weight)
-    level = stack_depths(nodes.parent)
+    size, level = len(nodes.parent), stack_depths(nodes.parent)
+    of_stack = Groups(nodes.of_stack, size)
+    own = of_stack.sums(weight)
     total = _core.sums_below(nodes.parent, level, own)
-    counted = _core.sums_below(nodes.parent, level, _sums(nodes.of_stack, size, count))
+    counted = _core.sums_below(nodes.parent, level, of_stack.sums(count))
     order = _outline(nodes, total)
     place = np.full(size + 1, -1, np.int32)
     place[order] = np.arange(size)
@@ -251,12 +252,6 @@ def _outline(nodes: _Nodes, total: NDArray[np.int64]) -> NDArray[np.int64]:
         order.append(row)
         waiting.extend(held.get(row, ()))
     return np.array(order, np.int64)
-
-
-def _sums(group: NDArray[np.int32], groups: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sum values by group; values of group -1 are ignored."""
-    sums: NDArray[np.int64] = _core.group_sums(group.astype(np.int32), groups, values)
-    return sums
 
 
 MEASURES = {"cpu": "ns", "device": "ns", "bytes": "bytes"}
@@ -334,14 +329,15 @@ def flame_operators(
     others = np.array([len(strings) - 3, len(strings) - 2, len(strings) - 1], dtype=np.int32)
     names = np.concatenate((event_names(trace), others))[span]
     kinds = np.append(spans["kind"].astype(np.int32), np.full(3, -1, dtype=np.int32))[span]
-    group, first = _core.group([node, names, kinds])
-    node, value = node[first], _core.group_sums(group, len(first), value[known])
+    groups = Groups.by([node, names, kinds])
+    first, value = groups.first, groups.sums(value[known])
+    node = node[first]
     places, texts = few_texts(names[first], strings)
     columns: dict[str, Any] = {
         "node": node,
         "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
         "kind": Labels(kinds[first], KIND_NAMES),
-        "count": _core.group_counts(group, len(first)),
+        "count": groups.sizes(),
         "value": value,
     }
     rows = np.lexsort((places, -value, node))
@@ -378,9 +374,8 @@ def _like_frames(trace: TraceData) -> NDArray[np.int32]:
 def weights_of(trace: TraceData, by: str, process: int) -> Weights:
     """Return the weights of stacks by one measure, in one process or, for -1, in all; cached."""
     _, stack, value = _heavy(trace, by, process)
-    stacks = len(trace.columns("stacks"))
-    of_stack, count = _core.group_sums(stack, stacks, value), _core.group_counts(stack, stacks)
-    return Weights(int(value.sum()), of_stack, count)
+    stacks = Groups(stack, len(trace.columns("stacks")))
+    return Weights(int(value.sum()), stacks.sums(value), stacks.sizes())
 
 
 def _heavy(

@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, consequence, effects
 from kinetoscope.model.run_info import NSIGHT, SNAPSHOT
@@ -436,7 +437,7 @@ def overhead(trace: TraceData) -> dict[str, int]:
 
 def recorded(trace: TraceData) -> list[dict[str, Any]]:
     """What a trace holds of all that can be recorded: rows, what it gives, how to record it, and whether it was turned on."""
-    kind = np.bincount(trace.column("spans", "kind"), minlength=len(SpanKind))
+    kind = Groups(trace.column("spans", "kind"), len(SpanKind)).sizes()
     rows = {
         "operators": int(kind[SpanKind.OPERATOR] + kind[SpanKind.BACKWARD]),
         "devices": len(device_work(trace).rows),

@@ -17,6 +17,7 @@ from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, transform_length
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of_process, wait_of
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.tables.stacks import span_stacks, stack_depths
@@ -160,7 +161,7 @@ def _words(
         )
     if cause in _REPEATS:
         return *_repeat(loop, account, cause, here, mine), cause.advice
-    waits = np.bincount(cells.cause[mine], weights=cells.time_ns[mine])
+    waits = Groups(cells.cause[mine], len(Cause)).sums(cells.time_ns[mine])
     what, advice = waiting(wait_of([*Cause][int(np.argmax(waits))]))
     more = OTHER_WAITS if what == "waits" else ""
     return f"{{subject}} {what} in {{named}}{more}", {}, advice
@@ -209,15 +210,13 @@ def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, ND
     forward &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     depth = stack_depths(parent)
     whole, part = (
-        _core.sums_below(
-            parent, depth, np.bincount(cells.stack[of], cells.time_ns[of], len(parent)).astype(np.int64)
-        )
+        _core.sums_below(parent, depth, Groups(cells.stack[of], len(parent)).sums(cells.time_ns[of]))
         for of in (forward, forward & repeated)
     )
     stacks = cells.stack[mine]
     if (stacks < 0).all():
         return -1, np.zeros(len(parent) + 1, bool)
-    node = int(np.argmax(np.bincount(stacks[stacks >= 0], cells.time_ns[mine][stacks >= 0], len(parent))))
+    node = int(np.argmax(Groups(stacks, len(parent)).sums(cells.time_ns[mine])))
     found = node
     while node >= 0 and part[node] >= _NEARLY_ALL * whole[node]:
         found, node = node, int(parent[node])
@@ -229,4 +228,4 @@ def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, ND
 
 def _runs(loop: Loop, spans: Rows) -> int:
     """How often the operator that is called most often among some was called."""
-    return int(np.bincount(loop.trace.column("spans", "name")[spans]).max(initial=1))
+    return int(Groups.by([loop.trace.column("spans", "name")[spans]]).sizes().max(initial=1))

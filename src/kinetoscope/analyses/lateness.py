@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -97,7 +99,7 @@ def latest_in(row: Rows, step: Rows, late_ns: Rows, rows: int) -> Rows:
     """In how many steps each rank was the latest."""
     order = np.lexsort((late_ns, step))
     last = np.append(step[order][1:] != step[order][:-1], True)[: len(order)]
-    return np.bincount(row[order][last], minlength=rows)
+    return Groups(row[order][last], rows).sizes()
 
 
 def late_part(more_ns: Mapping[str, int], late_ns: int) -> str | None:
@@ -182,7 +184,7 @@ def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[
     spread = max(spread, _FLOOR * usual_step_ns, 1.0)
     limit = median + max(LEAST_SCORE * spread, 0.01 * LEAST_LATE_PERCENT * usual_step_ns)
     outside = late_ns >= limit
-    sums = np.bincount(row[outside], weights=(late_ns - median)[outside], minlength=len(step_ns))
+    sums = Groups(row[outside], len(step_ns)).sums((late_ns - median)[outside])
     one, *others = np.argsort(-sums, kind="stable")[:2].tolist()
     own = late_ns[outside & (row == one)]
     least_ns = 0.01 * LEAST_LATE_PERCENT * usual_step_ns * int((row == one).sum())

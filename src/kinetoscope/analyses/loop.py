@@ -16,6 +16,7 @@ from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process, raw_ledg
 from kinetoscope.ledger.parts import StepTime, parts_of_ledger, parts_of_units, step_time
 from kinetoscope.ledger.steps import closures
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.rows import distinct
@@ -194,8 +195,7 @@ class Loop:
         rows = np.flatnonzero(self.inside & self.outermost & (spans["module"] >= 0))
         if len(rows) == 0:
             return 1.0
-        group, _ = _core.group([spans["module"][rows].astype(np.int32), spans["name"][rows].astype(np.int32)])
-        return max(1.0, float(np.median(np.bincount(group))))
+        return max(1.0, float(np.median(Groups.by([spans["module"][rows], spans["name"][rows]]).sizes())))
 
     def counted(self, amount: int, noun: str, steps: int | None = None) -> str:
         """A count over all steps, or over so many of them, in words: `5 operators a step`, `once a step`."""
@@ -217,11 +217,16 @@ class Loop:
 
     def sums_by_kind(self, of_step: NDArray[Any]) -> tuple[float, ...]:
         """The sum of a value of each step over the steps of each kind."""
-        return tuple(np.bincount(self.kind_of_step, weights=of_step).tolist())
+        kinds = Groups(self.kind_of_step, int(self.kind_of_step.max(initial=-1)) + 1)
+        return tuple(kinds.sums(of_step).tolist())
+
+    def steps_of(self, rows: Rows) -> Groups:
+        """Some spans by the step, among those that count, in which each starts."""
+        return Groups(self.step_of(rows), len(self.start_ns))
 
     def usual_by_kind(self, step: Rows, values: NDArray[Any]) -> NDArray[np.float64]:
         """The same of the steps of each kind."""
-        each = np.bincount(step[step >= 0], weights=values[step >= 0], minlength=len(self.start_ns))
+        each = Groups(step, len(self.start_ns)).sums(values)
         steps = np.arange(len(each))
         return usual_totals(np.zeros_like(steps), steps, each, 1, self.kind_of_step)[:, 0]
 
@@ -273,8 +278,7 @@ class Loop:
             self.mark_start_ns, self.mark_end_ns
         )
         back = np.flatnonzero(self.inside & (self.trace.column("spans", "kind") == SpanKind.BACKWARD))
-        step = self.step_of(back)
-        functions = np.bincount(step[step >= 0], minlength=count)
+        functions = self.steps_of(back).sizes()
         known = (took_ns > 0) & (functions > 0)
         if not known.any():
             return np.zeros(count)
@@ -689,13 +693,12 @@ class Loop:
         """
         spans = self.trace.columns("spans")
         values = spans["duration_ns"][rows] if values is None else values
-        frame = self._shown_frame[spans["stack"][rows]]
-        group, first = _core.group([frame + np.int32(1)])
-        sums = _core.group_sums(group, len(first), np.asarray(values, dtype=np.int64))
-        order = rows[np.argsort(group, kind="stable")]
-        of_group = np.split(order, np.cumsum(_core.group_counts(group, len(first)))[:-1])
+        lines = Groups.by([self._shown_frame[spans["stack"][rows]] + np.int32(1)])
+        sums = lines.sums(np.asarray(values, dtype=np.int64))
+        order = rows[np.argsort(lines.of_row, kind="stable")]
+        of_line = np.split(order, np.cumsum(lines.sizes())[:-1])
         return [
-            (self.place_of(int(rows[first[one]])), int(sums[one]), of_group[one])
+            (self.place_of(int(rows[lines.first[one]])), int(sums[one]), of_line[one])
             for one in np.argsort(-sums, kind="stable").tolist()
         ]
 
@@ -730,7 +733,7 @@ class Loop:
         steps = len(self.start_ns)
         # The time of each kind of gap in each step is divided into the shares of the kind.
         cells, which = distinct((found.kind[mine] * steps + step).astype(np.int64))
-        in_cell = np.bincount(which, weights=length, minlength=len(cells))
+        in_cell = Groups(which, len(cells)).sums(length)
         share, cell = found.shares.of_kinds(cells // steps)
         lines = [self._shown_frame[stack] for stack in (found.shares.stack, found.shares.other)]
         which_lines, leading = _core.group(lines)
@@ -747,24 +750,20 @@ class Loop:
         ran = np.where(found.shares.blocked[share], 1.0, 1.0 - self._processor_share[cells[cell] % steps])
         place, each = place_of[share], in_cell[cell] * part[share] * ran
         cells, which = distinct((place * steps + cells[cell] % steps).astype(np.int64))
-        of_step = np.bincount(which, weights=each, minlength=len(cells))
+        of_step = Groups(which, len(cells)).sums(each)
         largest = np.zeros(len(numbers), dtype=np.int64)
-        in_share = np.bincount(share, weights=each, minlength=len(place_of))
+        in_share = Groups(share, len(place_of)).sums(each)
         order = np.argsort(in_share, kind="stable")
         largest[place_of[order]] = order  # the last one counts
         kind_ns = usual_totals(cells // steps, cells % steps, of_step, len(numbers), self.kind_of_step)
         usual = kind_ns.sum(axis=0)
         of_others = self._in_other_libraries[found.shares.stack]
-        whole, blocked, called = (
-            np.bincount(place_of, weights=weights, minlength=len(numbers))
-            for weights in (
-                in_share,
-                np.where(found.shares.blocked, in_share, 0.0),
-                np.where(of_others, in_share, 0.0),
-            )
+        in_place, blocked_ns = Groups(place_of, len(numbers)), np.where(found.shares.blocked, in_share, 0.0)
+        whole, blocked = in_place.sums(in_share), in_place.sums(blocked_ns)
+        called = in_place.sums(np.where(of_others, in_share, 0.0))
+        waits = np.stack(
+            [in_place.sums(np.where(found.shares.wait == wait, blocked_ns, 0.0)) for wait in SampleWait]
         )
-        waits = np.zeros((len(numbers), len(SampleWait)))
-        np.add.at(waits, (place_of, found.shares.wait), np.where(found.shares.blocked, in_share, 0.0))
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]]
         order = np.lexsort((-length, main))
@@ -783,7 +782,7 @@ class Loop:
                     rows,
                     float(blocked[number] / whole[number]) if whole[number] else 0.0,
                     float(called[number] / whole[number]) if whole[number] else 0.0,
-                    int(waits[number].argmax()),
+                    int(waits[:, number].argmax()),
                     tuple(kind_ns[:, number].tolist()),
                 )
             )
@@ -839,8 +838,8 @@ class Loop:
 def _busiest_thread(trace: TraceData) -> tuple[int, int]:
     """The row of the thread whose spans on the host took most, and that of its process; -1 where nothing was recorded."""
     spans = trace.columns("spans")
-    threads = np.where(spans["stream"] < 0, spans["thread"], -1).astype(np.int32)
-    busy_ns = _core.group_sums(threads, len(trace.columns("threads")), spans["self_ns"])
+    threads = np.where(spans["stream"] < 0, spans["thread"], -1)
+    busy_ns = Groups(threads, len(trace.columns("threads"))).sums(spans["self_ns"])
     thread = int(np.argmax(busy_ns)) if len(busy_ns) else -1
     has_process = thread >= 0 and len(trace.columns("processes")) > 0
     return thread, int(trace.column("threads", "process_row")[thread]) if has_process else -1
@@ -866,8 +865,8 @@ def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Ro
         kind: The kind of each step, from 0.
     """
     totals = []
-    for one, often in enumerate(np.bincount(kind).tolist()):
-        mine = kind[step] == one
+    for one in range(int(kind.max(initial=-1)) + 1):
+        mine, often = kind[step] == one, int((kind == one).sum())
         totals.append(medians(key[mine], value[mine], keys, often) * often)
     return np.array(totals).reshape(-1, keys)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import process_runs
 from kinetoscope.tables.device.collectives import collectives
 
@@ -65,9 +66,7 @@ class Meetings:
         latest = np.flatnonzero(duration_ns == self.shortest_ns[self.place])
         self.last = np.zeros(len(count), dtype=np.int64)
         self.last[self.place[latest]] = rank[latest]
-        self.waited_ns = _core.group_sums(
-            self.place.astype(np.int32), len(count), duration_ns - self.shortest_ns[self.place]
-        )
+        self.waited_ns = Groups(self.place, len(count)).sums(duration_ns - self.shortest_ns[self.place])
 
     @classmethod
     def of(
@@ -172,14 +171,13 @@ def meetings_of_ranks(trace: TraceData, counted: Mapping[int, Collection[int | N
 
 def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:
     """Which calls are of series (step, group, name) that all ranks that have them have equally often, from the same one on, and as large."""
-    cell, first = _core.group([np.ascontiguousarray(row), series.astype(np.int64)])
+    cells = Groups.by([np.ascontiguousarray(row), series.astype(np.int64)])
+    cell, first = cells.of_row, cells.first
     whose = series[first].astype(np.int32)
     agreed = np.ones(int(series.max(initial=-1)) + 1, dtype=bool)
     least = np.full(len(first), np.iinfo(np.int64).max)
     np.minimum.at(least, cell, number)
-    bytes_in_all = np.zeros(len(first), dtype=np.int64)
-    np.add.at(bytes_in_all, cell, size)
-    for value in (np.bincount(cell, minlength=len(first)), least, bytes_in_all):
+    for value in (cells.sizes(), least, cells.sums(size)):
         limits = np.iinfo(np.int64)
         low, high = np.full(len(agreed), limits.max), np.full(len(agreed), limits.min)
         np.minimum.at(low, whose, value)

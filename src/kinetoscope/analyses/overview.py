@@ -18,6 +18,7 @@ from kinetoscope.ledger.requests import request_names
 from kinetoscope.ledger.steps import phase_times
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, text_array
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.kinds import is_copy, is_device_work
 from kinetoscope.model.processes import host_threads, of_processes
@@ -449,7 +450,7 @@ class Overview:
         if not tree:
             return []
         whose = self.trace.column("threads", "process_row")[self.trace.column("spans", "thread")]
-        operators = np.bincount(whose[operator_spans(self.trace).mask], minlength=len(tree)).tolist()
+        operators = Groups(whose[operator_spans(self.trace).mask], len(tree)).sizes().tolist()
         found = []
         for row in tree:
             place = places.get(row["row"])
@@ -514,7 +515,7 @@ class Overview:
         spans = self.trace.columns("spans")
         times_ns = np.where(spans["module"] < 0, self._phase_times_ns, 0)
         # Exact as long as a sum stays below 2 to the 53, which is a hundred days.
-        sums = np.bincount(spans["phase"], weights=times_ns, minlength=len(Phase))
+        sums = Groups(spans["phase"], len(Phase)).sums(times_ns)
         return tuple(sums.astype(np.int64).tolist())
 
     @property

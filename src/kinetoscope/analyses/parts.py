@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.schema import KIND_NAMES
@@ -76,9 +77,8 @@ def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) ->
     """Group time and calls by key, sorted by time; all after the first `_MOST_PARTS` become one last row."""
     if len(keys) == 0:
         return []
-    found, place = np.unique(keys, return_inverse=True)
-    total = _core.group_sums(place.astype(np.int32), len(found), time_ns)
-    count = np.bincount(place, minlength=len(found))
+    groups = Groups.by([keys])
+    found, total, count = keys[groups.first], groups.sums(time_ns), groups.sizes()
     order = np.lexsort((found, -count, -total))
     shown = order[:_MOST_PARTS]
     rows = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class Replay:
         keys = self.rank[of_rank] * self._width + end[of_rank] + 1
         in_order = np.argsort(keys, kind="stable")
         self._by_end, self._keys = of_rank[in_order], keys[in_order]
-        self._first = np.append(0, np.cumsum(np.bincount(self.rank, minlength=ranks)))
+        self._first = np.append(0, np.cumsum(Groups(self.rank, ranks).sizes()))
         self._before = np.empty(len(start), dtype=np.int64)
         self._before[self._by_end] = self._last_ended(self.rank[self._by_end], start[self._by_end])
         follows = self._before >= 0
@@ -73,7 +74,7 @@ class Replay:
         self.usual_ns = _lower_medians(self.own_ns, met.count)[self._meeting]
         self._first_visit = np.append(0, np.cumsum(met.count)).astype(np.int64)
         # From the beginning of the first step of each rank to the end of its last one.
-        self._steps = np.bincount(steps.rank, minlength=ranks)
+        self._steps = Groups(steps.rank, ranks).sizes()
         whole = [np.full(ranks, limit) for limit in (np.iinfo(np.int64).max, np.iinfo(np.int64).min)]
         np.minimum.at(whole[0], steps.rank, steps.start_ns)
         np.maximum.at(whole[1], steps.rank, steps.end_ns)
@@ -101,9 +102,8 @@ class Replay:
         keys = self.rank[order] * width + self._start_ns[order]
         place = np.searchsorted(keys, rank * width + np.maximum(time_ns, 0), side="right")
         behind = place >= self._first[rank + 1]
-        gain, tail = np.zeros(len(self.own_ns), dtype=np.int64), np.zeros(len(self._steps), dtype=np.int64)
-        np.add.at(gain, order[place[~behind]], gain_ns[~behind])
-        np.add.at(tail, rank[behind], gain_ns[behind])
+        gain = Groups(order[place[~behind]], len(self.own_ns)).sums(gain_ns[~behind])
+        tail = Groups(rank[behind], len(self._steps)).sums(gain_ns[behind])
         return np.maximum(self.own_ns - gain, -self._lead_ns), tail
 
     def _last_ended(self, rank: Rows, moment_ns: Rows) -> Rows:

@@ -14,6 +14,7 @@ import kinetoscope._core as _core
 from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
 from kinetoscope.analyses.meetings import RankMeetings, meetings_of_ranks
 from kinetoscope.analyses.replay import Replay, Steps
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.tables.stacks import program_frames, span_stacks
 
@@ -149,18 +150,16 @@ def _placed(
     names[-1] = False
     rows = np.flatnonzero(names[spans["name"]] & (of_step[spans["step"]] >= 0))
     ran = [of_step[spans["step"][rows]], spans["name"][rows], span_stacks(trace)[rows], spans["module"][rows]]
-    group, first = _core.group(
+    groups = Groups.by(
         [np.concatenate((mine, others)).astype(np.int64) for mine, others in zip(key, ran, strict=True)]
     )
-    of_cell, of_span = group[: len(taken)], group[len(taken) :]
-    time_ns = _core.group_sums(of_cell, len(first), cells.time_ns[taken])
+    of_cell, of_span = groups.of_row[: len(taken)], groups.of_row[len(taken) :]
+    time_ns = Groups(of_cell, len(groups)).sums(cells.time_ns[taken])
     weight = spans["duration_ns"][rows]
-    whole = _core.group_sums(of_span, len(first), weight)
+    whole = Groups(of_span, len(groups)).sums(weight)
     part = np.where(whole[of_span] > 0, time_ns[of_span] * (weight / np.maximum(whole[of_span], 1)), 0.0)
-    elsewhere = whole[of_cell] == 0
-    left = np.bincount(
-        cells.step[taken][elsewhere], weights=cells.time_ns[taken][elsewhere], minlength=len(one.window.step)
-    )
+    elsewhere = taken[whole[of_cell] == 0]
+    left = Groups(cells.step[elsewhere], len(one.window.step)).sums(cells.time_ns[elsewhere])
     moments, spread = _spread(one, left, start_ns, end_ns)
     return (
         np.concatenate((spans["start_ns"][rows], moments)),
@@ -181,5 +180,5 @@ def _spread(
     before = np.searchsorted(start, at, side="right") - 1
     own = (step >= 0) & (at < end[step]) & ((before < 0) | (at >= np.append(until, 0)[before]))
     at, length, step = at[own], length[own], step[own]
-    whole = np.bincount(step, weights=length, minlength=len(begin))
+    whole = Groups(step, len(begin)).sums(length)
     return at, left_ns[step] * length / np.maximum(whole[step], 1)

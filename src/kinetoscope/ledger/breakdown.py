@@ -10,6 +10,7 @@ from kinetoscope.ledger.ledger import ProcessLedger, communication_moments
 from kinetoscope.ledger.moments import Category
 from kinetoscope.ledger.parts import PART_COLUMNS, PARTS, device_ledgers, part_of_cells, parts_of_ledger
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
@@ -80,9 +81,7 @@ def _unrecorded_ns(ledger: ProcessLedger) -> NDArray[np.int64]:
     """How long nothing was recorded in each unit while the host was waited for."""
     cells = ledger.cells
     rows = np.flatnonzero((part_of_cells(ledger) == PARTS.index("host_wait_ns")) & (cells.span < 0))
-    sums = np.zeros(len(ledger.work), np.int64)
-    np.add.at(sums, cells.step[rows], cells.time_ns[rows])
-    return sums
+    return np.asarray(Groups(cells.step[rows], len(ledger.work)).sums(cells.time_ns[rows]))
 
 
 OVERLAP_SCHEMA = Table(

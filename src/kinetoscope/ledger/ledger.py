@@ -25,6 +25,7 @@ from kinetoscope.ledger.moments import (
     moments_of_requests,
     moments_of_steps,
 )
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import derived
@@ -174,15 +175,13 @@ class ProcessLedger:
     @cached_property
     def entry_ns(self) -> Rows:
         """For each step the time of each entry."""
-        found = np.zeros((len(self.window.step), len(Entry)), np.int64)
-        np.add.at(found, (self.cells.step, self.cells.entry), self.cells.time_ns)
-        return found
+        groups = Groups(self.cells.step * len(Entry) + self.cells.entry, len(self.work) * len(Entry))
+        return np.asarray(groups.sums(self.cells.time_ns).reshape(-1, len(Entry)))
 
     @cached_property
     def floor_ns(self) -> Rows:
         """The floor of each unit: what it needs, and what it must wait for."""
-        every = np.ones(len(self.cells.step), bool)
-        return _sums(self.cells, every, self.cells.needed_ns, len(self.work))
+        return np.asarray(Groups(self.cells.step, len(self.work)).sums(self.cells.needed_ns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,10 +267,9 @@ def _simple(
 ) -> Cells:
     """The pieces of which no more is known, one cell a step; of each all of its time, or so much."""
     rows = np.flatnonzero(pieces.category == chosen if isinstance(chosen, Category) else chosen)
-    steps, step = np.unique(pieces.unit[rows], return_inverse=True)
-    time_ns = np.zeros(len(steps), np.int64)
-    np.add.at(time_ns, step, (pieces.time_ns if of_each_ns is None else of_each_ns)[rows])
-    return Cells.of(steps, entry, cause, time_ns, count=np.bincount(step, minlength=len(steps)))
+    units = Groups.by([pieces.unit[rows]])
+    time_ns = units.sums((pieces.time_ns if of_each_ns is None else of_each_ns)[rows])
+    return Cells.of(pieces.unit[rows[units.first]], entry, cause, time_ns, count=units.sizes())
 
 
 def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
@@ -283,12 +281,9 @@ def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> l
     issues_ns = _issues_ns(trace, pieces, gap, left_out)
     rows = np.flatnonzero(gap & ~in_backward)
     keys = pieces.unit[rows] * (int(found.kind.max(initial=0)) + 1) + found.kind[pieces.of[rows]]
-    distinct, cell = np.unique(keys, return_inverse=True)
-    whole, issuing = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
-    np.add.at(whole, cell, pieces.time_ns[rows])
-    np.add.at(issuing, cell, issues_ns[rows])
-    count = np.bincount(cell, minlength=len(distinct))
-    step, kind = np.divmod(distinct, int(found.kind.max(initial=0)) + 1)
+    cells = Groups.by([keys])
+    whole, issuing, count = cells.sums(pieces.time_ns[rows]), cells.sums(issues_ns[rows]), cells.sizes()
+    step, kind = np.divmod(keys[cells.first], int(found.kind.max(initial=0)) + 1)
     share, of = found.shares.of_kinds(kind)
     part, blocked, wait = (getattr(found.shares, name)[share] for name in ("part", "blocked", "wait"))
     time_ns = _divided(whole, of, part)
@@ -350,14 +345,15 @@ def _of_operators(
     counted = _counted_around(trace)[of]
     row = np.where(counted >= 0, counted, of)
     # The pieces of an operator whose cost counts follow each other. One that is made of others is several runs, of which the first is its call.
-    first = np.flatnonzero(np.append(True, (row[1:] != row[:-1]) | (step[1:] != step[:-1]))[: len(rows)])
+    begins = np.append(True, (row[1:] != row[:-1]) | (step[1:] != step[:-1]))[: len(rows)]
+    first = np.flatnonzero(begins)
     if len(first) == 0:
         return []
-    span, step = row[first], step[first]
-    time_ns = np.add.reduceat(pieces.time_ns[rows], first)
+    runs = Groups(np.cumsum(begins) - 1, len(first))
+    span, step, time_ns = row[first], step[first], runs.sums(pieces.time_ns[rows])
     if on_device:
         return _grouped(trace, step, span, [(Entry.SLOW, np.full(len(span), Cause.LAUNCH), time_ns)])
-    calls = np.add.reduceat((pieces.start_ns[rows] == spans["start_ns"][of]).astype(np.int64), first)
+    calls = runs.sums(pieces.start_ns[rows] == spans["start_ns"][of])
     return _grouped(trace, step, span, _divided_operators(trace, span, time_ns, calls, left_out))
 
 
@@ -422,7 +418,8 @@ def _grouped(
     stack = span_stacks(trace)[span]
     keys = [step.astype(np.int32), spans["name"][span], stack, spans["module"][span]]
     keys += [cause.astype(np.int32) for _, cause, _ in parts if cause.strides[0]]
-    group, first = _core.group(keys)
+    groups = Groups.by(keys)
+    first = groups.first
     more: dict[str, Any] = {
         "span": span[first],
         "name": spans["name"][span[first]],
@@ -432,8 +429,7 @@ def _grouped(
     own = step[first]
     return [
         Cells.of(
-            own, entry, cause[first], _core.group_sums(group, len(first), time_ns),
-            count=_core.group_sums(group, len(first), (time_ns > 0).astype(np.int64)), **more,
+            own, entry, cause[first], groups.sums(time_ns), count=groups.sums(time_ns > 0), **more,
         )
         for entry, cause, time_ns in parts
     ]  # fmt: skip
@@ -459,9 +455,9 @@ def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) 
     counted = np.where(costs.counted.counts[pieces.of[rows]], pieces.of[rows], counted)
     row = np.where(counted >= 0, counted, np.where(operator >= 0, operator, pieces.of[rows]))
     steps = int(pieces.unit.max(initial=0)) + 1
-    cell, first = _core.group([(row * steps + pieces.unit[rows]).astype(np.int64)])
+    cells = Groups.by([(row * steps + pieces.unit[rows]).astype(np.int64)])
+    first, time_ns = cells.first, cells.sums(pieces.time_ns[rows])
     span, step = row[first], pieces.unit[rows[first]]
-    time_ns = _core.group_sums(cell, len(first), pieces.time_ns[rows])
     least = least_seconds(trace, costs)
     least_ns = np.zeros(len(span)) if least is None else np.nan_to_num(least[costs.calls.of_span[span]]) * 1e9
     size = costs.bytes_moved[span]
@@ -540,7 +536,7 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
 
 def _sums(cells: Cells, chosen: Mask, values: Rows, units: int) -> Rows:
     """The sum of some cells' values for each unit."""
-    return np.bincount(cells.step[chosen], weights=values[chosen], minlength=units).astype(np.int64)
+    return np.asarray(Groups(cells.step[chosen], units).sums(values[chosen]))
 
 
 def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
@@ -548,8 +544,8 @@ def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(cells.step[rows], kind="stable")]
     steps, of = np.unique(cells.step[rows], return_inverse=True)
-    step_ns = np.bincount(of, weights=cells.time_ns[rows], minlength=len(steps))
-    amount = np.minimum(amount_ns[steps], step_ns.astype(np.int64))
+    step_ns = Groups(of, len(steps)).sums(cells.time_ns[rows])
+    amount = np.minimum(amount_ns[steps], step_ns)
     taken = np.zeros(len(chosen), np.int64)
     taken[rows] = np.minimum(_divided(amount, of, cells.time_ns[rows] / step_ns[of]), cells.time_ns[rows])
     return taken

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
@@ -196,7 +197,8 @@ def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMo
         moments = _moments(_layers_of_requests(trace, window, thread), stretches)
         of_threads.append(moments)
         operators_ns[thread] = int(moments.time_ns[moments.category == Category.OPERATOR].sum())
-        np.add.at(waited_ns, stretches.unit, _processor_waits(trace, window, moments, thread, stretches))
+        of_stretches_ns = _processor_waits(trace, window, moments, thread, stretches)
+        waited_ns += Groups(stretches.unit, len(work)).sums(of_stretches_ns)
     busiest = max(operators_ns, key=lambda thread: operators_ns[thread], default=-1)
     suspended = {cause: time_ns[work.row] for cause, time_ns in suspended_time(trace).items()}
     return WorkMoments(work, window, busiest, MomentRows.joined(of_threads), waited_ns, suspended)
@@ -224,7 +226,8 @@ def _thread(trace: TraceData, window: Windows) -> int:
     rows = rows[owned(trace, window.activity.owner)[spans["thread"][rows]] & (spans["stream"][rows] < 0)]
     if len(rows) == 0:
         return -1
-    return int(np.argmax(np.bincount(spans["thread"][rows], weights=spans["self_ns"][rows])))
+    busy_ns = Groups(spans["thread"][rows], len(trace.columns("threads"))).sums(spans["self_ns"][rows])
+    return int(np.argmax(busy_ns))
 
 
 # Layers of stretches of time, of which the first that has a moment counts.

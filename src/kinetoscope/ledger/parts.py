@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of, raw_ledger
 from kinetoscope.ledger.moments import moments_of_requests, moments_of_steps
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column
 from kinetoscope.model.time_spent import Cause, Entry, part_words
 from kinetoscope.model.trace_data import derived
@@ -79,8 +80,9 @@ def part_of_cells(ledger: ProcessLedger) -> Rows:
 
 def parts_of_ledger(ledger: ProcessLedger) -> dict[str, Rows]:
     """For each of `REQUEST_PARTS` how long each unit spends on it: together its duration."""
-    sums = np.zeros((len(REQUEST_PARTS), len(ledger.work)), np.int64)
-    np.add.at(sums, (part_of_cells(ledger), ledger.cells.step), ledger.cells.time_ns)
+    units = len(ledger.work)
+    parts = Groups(part_of_cells(ledger) * units + ledger.cells.step, len(REQUEST_PARTS) * units)
+    sums = parts.sums(ledger.cells.time_ns).reshape(-1, units)
     return dict(zip(REQUEST_PARTS, sums, strict=True))
 
 

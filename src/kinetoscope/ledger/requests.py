@@ -8,6 +8,7 @@ import numpy as np
 
 from kinetoscope.ledger.parts import PART_COLUMNS, REQUEST_PARTS, request_parts
 from kinetoscope.model.arrow import Labels, labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.host.requests import STATUSES, names_by_time, requests_of, slowest_tenth
@@ -83,8 +84,8 @@ def requests(trace: TraceData) -> pyarrow.Table:
         "start_ns": known.start_ns,
         "duration_ns": known.end_ns - known.start_ns,
         **{name: parts[name] for name in REQUEST_PARTS},
-        "stretches": np.bincount(known.of, minlength=count),
-        "threads": np.bincount(pairs[:, 0], minlength=count),
+        "stretches": Groups(known.of, count).sizes(),
+        "threads": Groups(pairs[:, 0], count).sizes(),
     }
     return to_arrow(REQUESTS_SCHEMA, columns)
 

@@ -9,6 +9,7 @@ import numpy as np
 from kinetoscope.ledger.parts import PART_COLUMNS, step_parts
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.closures import Closures, find_closures
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
 from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
@@ -97,12 +98,10 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     ran = (step >= 0) & host_work(trace, with_steps=False).mask
     columns: dict[str, Any] = {"number": own["number"], "span": own["span"]}
     columns |= {name: getattr(step_extents(trace), name) for name in ("start_ns", "duration_ns")}
-    columns["operators"] = np.bincount(step[ran & operator_spans(trace).mask], minlength=len(own))
+    columns["operators"] = Groups(step[ran & operator_spans(trace).mask], len(own)).sizes()
     for part in Phase:
         rows = np.flatnonzero(ran & (phase == part))
-        sums = np.zeros(len(own), dtype=np.int64)
-        np.add.at(sums, step[rows], self_ns[rows])
-        columns[f"{part.name.lower()}_ns"] = sums
+        columns[f"{part.name.lower()}_ns"] = Groups(step[rows], len(own)).sums(self_ns[rows])
     columns |= step_parts(trace)
     columns["compile_ns"] = compile_ns(trace)
     columns |= _largest_gaps(trace)
@@ -192,7 +191,7 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     )
     same &= found.start_ns[rows][1:] == found.end_ns[rows][:-1]
     whole = np.cumsum(np.append(np.ones(min(1, len(rows)), dtype=bool), ~same)) - 1
-    length = np.bincount(whole, weights=duration_ns[rows]).astype(np.int64)
+    length = Groups(whole, len(rows)).sums(duration_ns[rows])
     order = np.lexsort((duration_ns[rows], length[whole]))
     longest, taken = np.full((2, steps), -1, dtype=np.int64)
     longest[found.step[rows[order]]] = rows[order]  # the last one counts

@@ -10,6 +10,7 @@ import kinetoscope._core as _core
 from kinetoscope.combine.clocks import MOST_DRIFT, OWN_CLOCK, ClockLine, Visits, lines_between
 from kinetoscope.combine.ranks import BARRIERS, COLLECTIVES, CUT_OFF_NS, MICROSECOND_NS, OWN
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import MONOTONIC
 from kinetoscope.model.schema import Column, Table
 
@@ -112,15 +113,14 @@ def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
     np.maximum.at(last_in, cell, entered + offset_ns[rank] - reading_ns[rank])
     np.minimum.at(first_out, cell, left + offset_ns[rank] + reading_ns[rank])
     visits = Visits(clock[first], meeting[first], last_in, first_out, together[first])
-    is_shared = np.bincount(visits.meeting, minlength=int(meeting.max(initial=-1)) + 1) > 1
-    kinds = np.array([
-        np.bincount(rank[is_shared[meeting] & (together == kind)], minlength=len(sections)) for kind in (False, True)
-    ])  # fmt: skip
+    is_shared = (Groups(visits.meeting, int(meeting.max(initial=-1)) + 1).sizes() > 1)[meeting]
+    ranks = Groups(rank, len(sections))
+    kinds = np.array([ranks.sums(is_shared & (together == kind)) for kind in (False, True)])
     begin_ns, end_ns = (np.zeros(count, dtype=np.int64) for _ in range(2))
     np.minimum.at(begin_ns, machine, offset_ns)
     np.maximum.at(end_ns, machine, offset_ns + sections.identity("duration_ns"))
     # Machines are numbered in order of their first ranks.
-    reference = int(np.argmax(np.bincount(_tied(visits, count)[machine], minlength=count)))
+    reference = int(np.argmax(Groups(_tied(visits, count)[machine], count).sizes()))
     between = lines_between(visits, begin_ns, end_ns, reference, most_drift)
     row = int(np.argmax(machine == reference))
     lines: list[ClockLine | None] = []
@@ -164,7 +164,7 @@ def _machines(sections: Sections) -> tuple[Rows, Rows, Rows]:
         key: object = boot if boot and begin_ns[row] >= 0 else row
         machine[row] = numbers.setdefault(key, len(numbers))
     first = np.array([int(np.argmax(machine == number)) for number in range(len(numbers))])
-    several = np.bincount(machine)[machine] > 1
+    several = Groups(machine, len(numbers)).sizes()[machine] > 1
     offset_ns = np.where(several, begin_ns - begin_ns[first][machine], 0)
     return machine, offset_ns, np.where(several, sections.identity("clock_error_ns"), 0)
 
@@ -174,9 +174,7 @@ def _visits(sections: Sections) -> tuple[Rows, Rows, Rows, Rows, NDArray[np.bool
     met = sections.meetings
     start, duration = (sections.numbers("collectives", name) for name in ("start_ns", "duration_ns"))
     # Sources that write whole microseconds leave out what comes behind them, of the begin and of the duration.
-    fine = (
-        np.bincount(sections.rows("collectives"), weights=start % MICROSECOND_NS, minlength=len(sections)) > 0
-    )
+    fine = Groups(sections.rows("collectives"), len(sections)).sums(start % MICROSECOND_NS) > 0
     left = start[met.rows] + duration[met.rows] + np.where(fine[met.rank], 0, CUT_OFF_NS)
     marks, name = sections.rows("clock_marks"), sections.codes("clock_marks", "name").astype(np.int64)
     meetings = len(met.first)

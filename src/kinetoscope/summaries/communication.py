@@ -10,6 +10,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_step
@@ -105,7 +106,8 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
     """Return the table `exposed_communication`."""
     meetings, (groups, of_record) = sections.matched, sections.groups
     names = sections.codes("collectives", "name").astype(np.int64)
-    cell, first = _core.group([of_record, names])
+    cells = Groups.by([of_record, names])
+    cell, first = cells.of_row, cells.first
     duration, size = (sections.numbers("collectives", name) for name in ("duration_ns", "bytes"))
     # How long each took once all were there; of what no other rank is known to have run, all that it took.
     transfer = duration.copy()
@@ -117,10 +119,10 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
     # Steps of a rank in which it is: over these, means are comparable to step times.
     of_step, in_step = _core.group([cell.astype(np.int64), row, sections.numbers("collectives", "step")])
     exposed = sections.exposed_ns(of_step)
-    steps = np.bincount(cell[in_step], minlength=len(first)).astype(np.float64)
+    steps = Groups(cell[in_step], len(first)).sizes().astype(np.float64)
 
     def mean(values: NDArray[Any]) -> NDArray[np.float64]:
-        return np.asarray(np.bincount(cell, weights=values, minlength=len(first)) / steps)
+        return np.asarray(cells.sums(values) / steps)
 
     step_ns = np.maximum(sections.step_ns, 1)[row]
     texts = sections.texts("collectives", "name", first)
@@ -138,8 +140,8 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
         ],
         "size": np.array([group.size if group else -1 for group in of_group]),
         "name": texts,
-        "ranks": np.bincount(cell[rank_cells], minlength=len(first)),
-        "calls": mean(np.ones(len(cell))),
+        "ranks": Groups(cell[rank_cells], len(first)).sizes(),
+        "calls": cells.sizes() / steps,
         "bytes": np.where(moved > 0, moved, np.nan),
         "total_ns": mean(duration),
         "transfer_ns": transfers,
@@ -159,20 +161,19 @@ def links(sections: Sections) -> pyarrow.Table:
         for pair in zip(_groups_of_two(sections), _sends_and_receives(sections), strict=True)
     )
     names = sections.codes("collectives", "name").astype(np.int64)[record]
-    pair_of_record, first = _core.group([rank, peer, names])
-    count = np.bincount(pair_of_record, minlength=len(first))
+    pairs = Groups.by([rank, peer, names])
+    first, count = pairs.first, pairs.sizes()
     size, time_ns = (
-        medians_of(pair_of_record, values, len(first))
+        medians_of(pairs.of_row, values, len(pairs))
         for values in (np.maximum(sections.numbers("collectives", "bytes")[record], 0), transfer)
     )
     # Sizes of the same power of two are compared.
-    like, _ = _core.group([names[first], np.frexp(size.astype(np.float64))[1].astype(np.int64)])
-    usual = medians_of(like, time_ns, int(like.max(initial=-1)) + 1)[like].astype(np.float64)
-    usual[np.bincount(like)[like] < _LEAST_LINKS if len(like) else []] = np.nan
+    alike = Groups.by([names[first], np.frexp(size.astype(np.float64))[1].astype(np.int64)])
+    usual = medians_of(alike.of_row, time_ns, len(alike))[alike.of_row].astype(np.float64)
+    usual[alike.sizes()[alike.of_row] < _LEAST_LINKS] = np.nan
     row, peer_row = np.searchsorted(sections.ranks, [rank[first], peer[first]])
     hosts = sections.summaries["host"].to_pylist()
-    steps = np.bincount(sections.rows("steps"), minlength=len(sections))
-    whole_ns = np.maximum(steps * sections.step_ns, 1)[row]
+    whole_ns = np.maximum(sections.counts("steps") * sections.step_ns, 1)[row]
     slower = np.where(time_ns > 0, time_ns, np.nan) / np.maximum(usual, 1)
     columns: dict[str, Any] = {
         "rank": rank[first],
@@ -213,7 +214,7 @@ def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     order = np.lexsort((sections.numbers("collectives", "start_ns")[record], outward, series))
     record, outward, series = record[order], outward[order], series[order]
     count = int(series.max(initial=-1)) + 1
-    both = np.bincount(series[outward], minlength=count) == np.bincount(series[~outward], minlength=count)
+    both = Groups(series[outward], count).sizes() == Groups(series[~outward], count).sizes()
     record, outward = record[both[series]], outward[both[series]]
     out, back = record[outward], record[~outward]
     duration = sections.numbers("collectives", "duration_ns")

@@ -55,7 +55,7 @@ def examine_job(sections: Sections) -> Report:
 
     Shares and gains are of the steps of the median rank.
     """
-    steps = np.bincount(sections.rows("steps"), minlength=len(sections))
+    steps = sections.counts("steps")
     step_ns = int(np.median(sections.step_ns[steps > 0])) if steps.any() else 0
     count = int(np.median(steps[steps > 0])) if steps.any() else 0
     whole_ns = step_ns * count

@@ -17,6 +17,7 @@ from kinetoscope.comparison.kinds import most_of, typical_operators
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
@@ -256,16 +257,16 @@ class Job:
             "coordinates": [coordinates[row] for row in rank.tolist()],
             "device": self.summaries["device"].take(number_array(rank)).to_pylist(),
             "step_kind": kind if by == "kind" else np.full(len(rank), -1),
-            "steps": np.bincount(
-                np.searchsorted(rank * width + kind, records * width + of_step), minlength=len(rank)
-            ),
+            "steps": Groups(
+                np.searchsorted(rank * width + kind, records * width + of_step), len(rank)
+            ).sizes(),
             "step_ns": usual(records, steps, sections.numbers("steps", "duration_ns")),
             "exposed_ns": usual(*exposed_by_step(sections)),
             "late_ns": usual(*sections.late_by_step),
             "holds_up_ns": usual(*less),
             "memory_bytes": self._largest("memory", "bytes")[rank],
-            "findings": np.bincount(sections.rows("findings"), minlength=len(self))[rank],
-            "losses": np.bincount(sections.rows("losses"), minlength=len(self))[rank],
+            "findings": sections.counts("findings")[rank],
+            "losses": sections.counts("losses")[rank],
             "source": self.summaries["source"].take(number_array(rank)).to_pylist(),
         }
         columns |= {name: usual(records, steps, sections.numbers("steps", name)) for name in PARTS}
@@ -309,9 +310,9 @@ def _named(ranks: NDArray[np.int64]) -> str:
 def _step_kinds(sections: Sections) -> pyarrow.Table:
     operators, kind = sections.kinds
     rows, duration = sections.rows("steps"), sections.numbers("steps", "duration_ns")
-    cell, first = _core.group([np.ascontiguousarray(rows), kind])
-    of_rank = medians_of(cell, duration, len(first))
-    whole_ns = np.bincount(kind, weights=duration, minlength=len(operators))
+    cells, kinds = Groups.by([np.ascontiguousarray(rows), kind]), Groups(kind, len(operators))
+    first, of_rank = cells.first, medians_of(cells.of_row, duration, len(cells))
+    whole_ns = kinds.sums(duration)
     slowest = np.array(
         [
             max(np.flatnonzero(kind[first] == number).tolist(), key=of_rank.__getitem__)
@@ -321,9 +322,9 @@ def _step_kinds(sections: Sections) -> pyarrow.Table:
     )
     columns: dict[str, Any] = {
         "kind": np.arange(len(operators)),
-        "ranks": np.bincount(kind[first], minlength=len(operators)),
-        "steps": np.bincount(kind, minlength=len(operators)),
-        "share_percent": percent(whole_ns.astype(np.int64), int(duration.sum())),
+        "ranks": Groups(kind[first], len(operators)).sizes(),
+        "steps": kinds.sizes(),
+        "share_percent": percent(whole_ns, int(duration.sum())),
         "step_ns": medians_of(kind[first], of_rank, len(operators)),
         "slowest_rank": sections.ranks[rows[first[slowest]]],
         "slowest_ns": of_rank[slowest],
@@ -347,7 +348,7 @@ def _durations(sections: Sections) -> pyarrow.Table:
         on_ranks += [0] * (len(row_of) - len(on_ranks))
         _, rank_groups = _core.group([group, to_numpy(records["row"]).astype(np.int32)])
         for row, count in zip(
-            rows.tolist(), np.bincount(group[rank_groups], minlength=len(first)).tolist(), strict=True
+            rows.tolist(), Groups(group[rank_groups], len(first)).sizes().tolist(), strict=True
         ):
             on_ranks[row] += count
         sketches = sketches.joined(
@@ -358,18 +359,17 @@ def _durations(sections: Sections) -> pyarrow.Table:
                 integers(records["total_ns"]),
             )
         )
-    groups = len(row_of)
-    of_group = sketches.group.astype(np.int32)
-    total = _core.group_sums(of_group, groups, sketches.total)
+    names = Groups(sketches.group, len(row_of))
+    total = names.sums(sketches.total)
     columns: dict[str, Any] = {
         "kind": [kind for kind, _ in row_of],
         "name": [name for _, name in row_of],
         "ranks": np.array(on_ranks, dtype=np.int64),
-        "count": _core.group_sums(of_group, groups, sketches.count),
+        "count": names.sums(sketches.count),
         "total_ns": total,
     }
     columns |= {
-        column: sketches.quantile(part, groups)
+        column: sketches.quantile(part, len(names))
         for column, part in (("median_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99))
     }
     return to_arrow(DURATIONS, columns, np.argsort(-total, kind="stable"))

@@ -13,6 +13,7 @@ import kinetoscope._core as _core
 from kinetoscope.analyses.lateness import late_part, late_ranks, latest_in, middle
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.sections import medians_of
 
@@ -169,7 +170,7 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
         complete[met.place], waited, np.maximum(waited, duration[met.rows] - transfer[met.rows])
     )
     _, member = _core.group([of_record, sections.rows("collectives").astype(np.int64)])
-    members = np.bincount(of_record[member] + 1, minlength=len(groups) + 1)[of_record + 1]
+    members = Groups(of_record[member] + 1, len(groups) + 1).sizes()[of_record + 1]
     alone = np.flatnonzero(
         sections.may_meet & (of_record >= 0) & (members == 1) & (size > 1) & (usual >= 0)[kind]
     )

@@ -15,6 +15,7 @@ from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
+from kinetoscope.model.groups import Groups
 from kinetoscope.summaries.summary import SECTIONS, read
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 
@@ -171,6 +172,10 @@ class Sections:
         """For each record of a section the row of its rank in `summaries`."""
         return to_numpy(self.records(name)["row"])
 
+    def counts(self, name: str) -> Rows:
+        """How many records of a section each rank has."""
+        return Groups(self.rows(name), len(self)).sizes()
+
     def numbers(self, name: str, column: str) -> Rows:
         """A column of integers of a section, -1 for null; do not change it."""
         values = self.records(name)[column]
@@ -201,11 +206,10 @@ class Sections:
             steps: The number of its step, of which a rank has one value at most; -1 outside.
             values: The values.
         """
-        cell, first = _core.group([np.ascontiguousarray(rows), self.at_steps(rows, steps, self._usual_kinds)])
-        medians, count = medians_of(cell, values, len(first)), _core.group_counts(cell, len(first))
-        whose = rows[first].astype(np.int32)
-        number = _core.group_sums(whose, len(self), count)
-        totals = _core.group_sums(whose, len(self), medians * count)
+        kinds = Groups.by([np.ascontiguousarray(rows), self.at_steps(rows, steps, self._usual_kinds)])
+        medians, count = medians_of(kinds.of_row, values, len(kinds)), kinds.sizes()
+        ranks = Groups(rows[kinds.first], len(self))
+        number, totals = ranks.sums(count), ranks.sums(medians * count)
         return np.where(number > 0, totals // np.maximum(number, 1), -1)
 
     def usual_of_steps(self, name: str) -> Rows:
@@ -263,7 +267,7 @@ class Sections:
         ])  # fmt: skip
         merged_number = {member: number for number, (_, members) in enumerate(merged) for member in members}
         job_kind = np.array([merged_number[member] for member in kinds_of_ranks], dtype=np.int64)[cell]
-        time_ns = np.bincount(job_kind, weights=self.numbers("steps", "duration_ns"), minlength=len(merged))
+        time_ns = Groups(job_kind, len(merged)).sums(self.numbers("steps", "duration_ns"))
         order = np.argsort(-time_ns, kind="stable")
         of_place = np.empty(len(merged), dtype=np.int64)
         of_place[order] = np.arange(len(merged))

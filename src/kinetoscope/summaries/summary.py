@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import as_dict, examine
@@ -24,6 +23,7 @@ from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.ledger.breakdown import breakdown
 from kinetoscope.ledger.parts import PARTS, busiest_places
 from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.processes import process_runs, reading_error_ns
@@ -591,8 +591,8 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
     rows = np.flatnonzero(host)
     step = np.append(trace.column("steps", "number"), -1)[spans["step"][rows]]
     module = spans["module"][rows]
-    cell, first = _core.group([module.astype(np.int32), step.astype(np.int32)])
-    per_step = _core.group_sums(cell, len(first), spans["self_ns"][rows].astype(np.int64))
+    cells = Groups.by([module.astype(np.int32), step.astype(np.int32)])
+    first, per_step = cells.first, cells.sums(spans["self_ns"][rows])
     kinds: dict[str, tuple[Rows, Rows, Sequence[str]]] = {
         "operator": (spans["name"][rows].astype(np.int64), spans["self_ns"][rows].astype(np.int64), strings),
         "kernel": (
@@ -619,7 +619,7 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
 def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, Rows, int]:
     """The keys with most time: for each bucket the key, the bucket, the count and the sum; and how many keys are left out."""
     length = int(key.max(initial=-1)) + 1
-    sums = np.bincount(key[key >= 0], weights=values[key >= 0], minlength=length)
+    sums = Groups(key, length).sums(values)
     present = np.unique(key[key >= 0])
     largest = present[np.argsort(-sums[present], kind="stable")[:MOST_NAMES]]
     chosen = np.zeros(length + 1, dtype=bool)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.ledger.parts import PARTS
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import PHASE_NAMES, Phase, SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
@@ -288,6 +288,6 @@ def _largest(loop: Loop, device: LoopDevice) -> tuple[NDArray[np.int64], str]:
     names = sorted({call["name"] for call in called})
     if not names:
         return rows, ""
-    group = np.array([names.index(call["name"]) for call in called], dtype=np.int32)
+    of_name = Groups(np.array([names.index(call["name"]) for call in called]), len(names))
     each_ns = np.array([call["exposed_ns"] or 0 for call in called], dtype=np.int64)
-    return rows, names[int(np.argmax(_core.group_sums(group, len(names), each_ns)))]
+    return rows, names[int(np.argmax(of_name.sums(each_ns)))]

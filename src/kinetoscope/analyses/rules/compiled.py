@@ -16,6 +16,7 @@ from kinetoscope.analyses.loop import Place
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model import units
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.names import COMPILED_REGION
 from kinetoscope.tables.host import compiling
@@ -237,7 +238,7 @@ def graph_breaks(loop: Loop) -> Answer:
         return _skipped(loop) or _breaks_by_names(loop, regions)
     row, span, time_ns = passed.row[mine], passed.span[mine], passed.time_ns[mine]
     table = loop.trace.columns("graph_breaks")
-    worst = int(np.argmax(np.bincount(row, weights=time_ns, minlength=len(table))))
+    worst = int(np.argmax(Groups(row, len(table)).sums(time_ns)))
     lines = {(table["file"][one], int(table["line"][one])) for one in np.unique(row).tolist()}
     usual_ns = loop.typical_sum(span, time_ns)
     words = {

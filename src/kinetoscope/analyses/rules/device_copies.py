@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.model.groups import Groups
 from kinetoscope.tables.device.launches import most_copy_ns, starters
 from kinetoscope.tables.intervals import Intervals
 
@@ -109,8 +110,7 @@ def copying_calls(loop: Loop, device: LoopDevice) -> NDArray[np.int64]:
     waits, calls = waits[copying[spans["name"][calls]]], calls[copying[spans["name"][calls]]]
     copies = device.copies[0]
     owner = loop.called_by(starters(loop.trace).call[copies].astype(np.int64))
-    most_ns = np.zeros(len(spans) + 1, dtype=np.int64)
-    np.add.at(most_ns, owner, most_copy_ns(loop.trace, copies))
+    most_ns = Groups(owner, len(spans)).sums(most_copy_ns(loop.trace, copies))
     return np.asarray(waits[spans["duration_ns"][waits] <= TIMES_COPY * most_ns[calls]])
 
 

@@ -16,6 +16,7 @@ from kinetoscope.analyses.loop import MOST_ROWS, Place
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.intervals import Intervals
@@ -118,7 +119,7 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]
         found[place], rows_at[place] = found.get(place, 0) + time_ns, mine
     place = max((one for one in found if one), key=lambda one: found[one], default=Place())
     here = np.isin(rows, rows_at.get(place, rows[:0]))
-    names = np.bincount(spans["name"][rows[here]], weights=idle_ns[here], minlength=1)
+    names = Groups(spans["name"][rows[here]], len(loop.trace.strings)).sums(idle_ns[here])
     most = int(np.argmax(names))
     has_most = names[most] >= LEAST_AT_PLACE * max(found.get(place, 0), 1)
     return place, found.get(place, 0), loop.trace.strings[most] if has_most else ""

@@ -8,6 +8,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import short_kernel_name
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ ELEMENTWISE = frozenset({"pointwise", "copying"})
 def dominant_kernel(loop: Loop, device: LoopDevice) -> Answer:
     """Each kernel that takes much of the step; matrix products are meant to, and `below_roofline` looks at them."""
     rows, spans = device.kernels[~device.is_product], loop.trace.columns("spans")
-    group, first = _core.group([spans["name"][rows]])
-    totals = _core.group_sums(group, len(first), spans["duration_ns"][rows])
+    names = Groups.by([spans["name"][rows]])
+    totals = names.sums(spans["duration_ns"][rows])
     matches = []
     for kernel in np.flatnonzero(totals >= 0.01 * dominant_kernel.least * loop.whole_ns).tolist():
-        runs = rows[group == kernel]
+        runs = rows[names.of_row == kernel]
         words = _words(loop, device, runs, times=len(runs), mean=float(spans["duration_ns"][runs].mean()))
         matches.append(Match(runs, loop.typical_ns(runs), words, time=loop.when(runs)))
     return matches
@@ -92,8 +93,8 @@ def low_occupancy(loop: Loop, device: LoopDevice) -> Answer:
     if len(rows) == 0:
         return None
     lost_ns = (spans["duration_ns"][rows] * (1.0 - np.clip(blocks[is_few], 0, 1))).astype(np.int64)
-    group, first = _core.group([spans["name"][rows]])
-    most = rows[group == int(np.argmax(_core.group_sums(group, len(first), lost_ns)))]
+    names = Groups.by([spans["name"][rows]])
+    most = rows[names.of_row == int(np.argmax(names.sums(lost_ns)))]
     gain_ns, time_ns = loop.typical_sum(rows, lost_ns), loop.typical_ns(rows)
     return Match(most, time_ns, _words(loop, device, most), gain_ns=gain_ns, time=loop.when(rows))
 
@@ -114,13 +115,15 @@ def kernel_variance(loop: Loop, device: LoopDevice) -> Answer:
     launch = _launch_rows(loop, rows)
     sizes = [np.append(kernels[f"grid_{axis}"], -1).astype(np.int32)[launch] for axis in "xyz"]
     shapes = np.append(spans["shapes"], -1).astype(np.int32)[device.operators(rows)]
-    group, first = _core.group([spans["name"][rows], shapes, *sizes])
-    duration = spans["duration_ns"][rows]
-    count, total = _core.group_counts(group, len(first)), _core.group_sums(group, len(first), duration)
-    is_large = total >= 0.01 * LEAST_VARIANCE_PERCENT * loop.whole_ns
+    launches, duration = Groups.by([spans["name"][rows], shapes, *sizes]), spans["duration_ns"][rows]
+    count, is_large = (
+        launches.sizes(),
+        launches.sums(duration) >= 0.01 * LEAST_VARIANCE_PERCENT * loop.whole_ns,
+    )
     matches = []
     for launched in np.flatnonzero((count > LEAST_RUNS) & is_large).tolist():
-        runs, took_ns = rows[group == launched], duration[group == launched]
+        is_of_launch = launches.of_row == launched
+        runs, took_ns = rows[is_of_launch], duration[is_of_launch]
         above_ns = np.maximum(took_ns - np.median(took_ns), 0).astype(np.int64)
         if float(took_ns.std() / max(1.0, took_ns.mean())) > MOST_VARIATION:
             words = _words(loop, device, runs, shortest=int(took_ns.min()), longest=int(took_ns.max()))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.analyses.finding import NotNeeded, Signal
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
@@ -238,15 +238,15 @@ def below_roofline(loop: Loop, device: LoopDevice) -> Answer:
     ideal_ns, time_ns = np.nan_to_num(ideal_s) * 1e9 * len(peaks), working_ns(trace)
     rows = np.flatnonzero((ideal_ns > 0) & (spans["device_ns"] > 0))
     rows = rows[loop.in_steps(rows)]
-    group, first = _core.group([costs.calls.of_span[rows]])
-    ideal, took = (np.bincount(group, values[rows], len(first)) for values in (ideal_ns, time_ns))
-    reached = 100.0 * ideal / np.maximum(1.0, took)
-    low = rows[reached[group] < FAR_PERCENT]
+    calls = Groups.by([costs.calls.of_span[rows]])
+    reached = 100.0 * calls.sums(ideal_ns[rows]) / np.maximum(1.0, calls.sums(time_ns[rows]))
+    low = rows[reached[calls.of_row] < FAR_PERCENT]
     if len(low) == 0 or reached.max() > WRONG_PERCENT:
         # Above the peak some product is computed in another type than the trace says, such as TF32.
         return None
     lost_ns = (time_ns[low] - ideal_ns[low]).clip(0).astype(np.int64)
-    worst = low[costs.calls.of_span[low] == int(np.argmax(np.bincount(costs.calls.of_span[low], lost_ns)))]
+    calls = Groups.by([costs.calls.of_span[low]])
+    worst = low[calls.of_row == int(np.argmax(calls.sums(lost_ns)))]
     shapes = int(spans["shapes"][worst[0]])
     inputs = trace.column("shapes", "dims")[shapes] if shapes >= 0 else ""
     words = {

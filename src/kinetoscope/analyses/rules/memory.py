@@ -9,6 +9,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.loop import Place
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.names import device_name
 from kinetoscope.tables.costs.peaks import CUDA
@@ -103,7 +104,8 @@ def _growth(loop: Loop, rows: Rows, step: Rows, chosen: NDArray[np.bool_]) -> fl
     """
     blocks = loop.trace.columns("allocations")
     of_device = chosen[rows]
-    each = np.bincount(step[of_device], blocks["bytes"][rows][of_device], len(loop.start_ns))[:-1]
+    of_step = Groups(step[of_device], len(loop.start_ns))
+    each = of_step.sums(blocks["bytes"][rows][of_device])[:-1]
     first = chosen & (blocks["time_ns"] < loop.mark_end_ns[FIRST_STEPS - 1])
     needed = int(blocks["total_bytes"][first].max(initial=0))
     least = needed * min(LEAST_OF_FIRST, LEAST_OF_FIRST_IN_ALL / len(each))

@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope.analyses.loop import Place
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import Cause
@@ -80,11 +81,11 @@ def output_in_step(loop: Loop) -> Answer:
         return None
     if sampled_ns > stretches.total_ns:
         stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
-        most = int(np.argmax(np.bincount(of_stack[stacks], weights=weight)))
+        most = int(np.argmax(Groups(of_stack[stacks], len(_KINDS)).sums(weight)))
         place = loop.place_of_stack(_around(loop, of_stack, int(stacks[of_stack[stacks] == most][0])))
     else:
         duration_ns = loop.trace.column("spans", "duration_ns")[rows]
-        most = int(np.argmax(np.bincount(kinds, weights=duration_ns)))
+        most = int(np.argmax(Groups(kinds, len(_KINDS)).sums(duration_ns)))
         place = _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
     words, when = {"what": _KINDS[most]}, stretches | loop.python
     return Match(rows, time_ns, words, place=place, module="", time=when)

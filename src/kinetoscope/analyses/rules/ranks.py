@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
 from kinetoscope.analyses.meetings import meetings_of_ranks
@@ -18,6 +17,7 @@ from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.ledger.parts import PARTS, busiest_places
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.time_spent import part_words
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def _straggler(loop: Loop, places: list[StepTime], worst: LateRank, met: Meeting
 
 def _by_step(rank: Rows, step: Rows, time_ns: Rows) -> tuple[Rows, Rows, Rows]:
     """The time of each rank in each step: the rank, the step, and the sum."""
-    cell, first = _core.group([rank, step])
-    return rank[first], step[first], _core.group_sums(cell, len(first), time_ns)
+    cells = Groups.by([rank, step])
+    return rank[cells.first], step[cells.first], cells.sums(time_ns)
 
 
 def _more_than_others(late: StepTime, others: list[StepTime]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import Ran, more_on_average
 from kinetoscope.ledger.ledger import wait_of
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest_tenth
@@ -122,9 +123,9 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
     chosen = threads[found.thread]
     chosen &= loop.step_at(found.start_ns, found.thread) >= 0
     time_ns = np.where(found.shares.blocked, 0, charged(loop.trace, chosen))
-    stacks, of = np.unique(found.shares.stack, return_inverse=True)
-    each = np.bincount(of.ravel(), weights=time_ns, minlength=len(stacks))
-    for stack, took in zip(stacks.tolist(), each.tolist(), strict=True):
+    stacks = Groups.by([found.shares.stack])
+    each = stacks.sums(time_ns)
+    for stack, took in zip(found.shares.stack[stacks.first].tolist(), each.tolist(), strict=True):
         place = loop.place_of_stack(stack)
         times[place] = times.get(place, 0) + int(took)
     most = max((one for one in times if one), key=lambda one: times[one], default=Place())

@@ -160,11 +160,9 @@ def slowing_steps(loop: Loop) -> Answer:
 
 def _slows(loop: Loop, place: Place, rows: Rows, first: float, last: float) -> Match | None:
     """What the operators of a line take more in later steps, if that grows with the number of the step."""
-    spans, step = loop.trace.columns("spans"), loop.step_of(rows)
-    each, count, size = (
-        np.bincount(step[step >= 0], values[step >= 0], len(loop.work))
-        for values in (spans["duration_ns"][rows], np.ones(len(rows)), np.maximum(spans["bytes"][rows], 0))
-    )
+    spans, step, steps = loop.trace.columns("spans"), loop.step_of(rows), loop.steps_of(rows)
+    each, count = steps.sums(spans["duration_ns"][rows]), steps.sizes()
+    size = steps.sums(np.maximum(spans["bytes"][rows], 0))
     early, late = _ends(each)
     grows = max(_order(count), _order(size)) >= IN_ORDER
     # On a busy machine all operators take longer whenever other programs begin to work.
@@ -190,8 +188,7 @@ def _is_regular(loop: Loop, late: Rows, worst: int) -> bool:
 
     Where the worst one runs more operators, those count that do, too: others are late because the machine is busy.
     """
-    step = loop.step_of(np.flatnonzero(loop.outermost & loop.inside))
-    count = np.bincount(step[step >= 0], minlength=len(loop.work))
+    count = loop.steps_of(np.flatnonzero(loop.outermost & loop.inside)).sizes()
     more = count - np.median(count)
     if more[worst] >= LEAST_MORE_CALLS * np.median(count):
         late = np.flatnonzero(2 * more >= more[worst])
@@ -207,12 +204,11 @@ def _evaluates(loop: Loop, at: int) -> bool:
     if own["source"][loop.work.row[at]] != OPTIMIZER:
         return False
     rows = np.flatnonzero(loop.inside & loop.outermost & (spans["kind"] == SpanKind.OPERATOR))
-    step = loop.step_of(rows)
-    rows, step = rows[step >= 0], step[step >= 0]
+    steps = loop.steps_of(rows)
     in_module, recorded = spans["module"][rows] >= 0, spans["sequence"][rows] >= 0
 
     def more(mask: NDArray[np.bool_]) -> float:
-        count = np.bincount(step[mask], minlength=len(loop.work))
+        count = steps.sums(mask)
         return float(count[at] - np.median(count))
 
     return more(in_module & ~recorded) > 0 >= more(in_module & recorded)

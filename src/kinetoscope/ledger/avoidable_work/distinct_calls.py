@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.call import Inputs
@@ -66,6 +67,10 @@ class Calls:
     def named(self, *names_: str) -> list[Call]:
         """The distinct calls of operators with one of these names."""
         return [one for one in self.all if one.name in names_]
+
+    def times(self, of_spans: NDArray[Any] | slice = slice(None)) -> Rows:
+        """How often each call ran, or how often among some spans."""
+        return Groups(self.of_span[of_spans], int(self.of_span.max(initial=-1)) + 1).sizes()
 
     def spans_of(self, rows: dict[int, float]) -> tuple[Rows, NDArray[np.float64]]:
         """The spans of some calls, and the value of each call."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import derived
@@ -232,7 +233,7 @@ def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     mixed = (spans["name"].astype(np.uint64) << np.uint64(32)) + spans["shapes"].astype(np.uint32)
     mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
-    inside = _core.group_sums(around, len(spans), (mixed * mixed).view(np.int64))
+    inside = Groups(around, len(spans)).sums((mixed * mixed).view(np.int64))
     return found[:-1], inside.view(np.uint64)
 
 

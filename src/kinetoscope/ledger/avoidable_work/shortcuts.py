@@ -15,6 +15,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Call, Calls, Shape, result_of
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
@@ -121,7 +122,7 @@ class _Forward:
         """The distinct calls that take a noticeable part of all."""
         if len(self._call) == 0:
             return []
-        each = np.bincount(self._call, weights=self._took_ns)
+        each = Groups(self._call, int(self._call.max()) + 1).sums(self._took_ns)
         return [
             self._known[row]
             for row in np.flatnonzero((each > 0) & (each >= LEAST_PART * each.sum())).tolist()
@@ -502,15 +503,15 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     spans, strings = trace.columns("spans"), trace.strings
     if _ACCUMULATES not in strings:
         return []
-    phase, count = spans["phase"], int(calls.of_span.max(initial=-1)) + 1
-    in_optimizer = np.bincount(calls.of_span[phase == Phase.OPTIMIZER], minlength=count) > 0
+    phase = spans["phase"]
+    in_optimizer = calls.times(phase == Phase.OPTIMIZER) > 0
     if not in_optimizer.any():
         return []
     outside = operator_spans(trace).rows
     outside = (
         outside[(phase[outside] == Phase.FORWARD) & is_outermost(trace, outside)] if len(outside) else outside
     )
-    in_forward = np.bincount(calls.of_span[outside], minlength=count) > 0
+    in_forward = calls.times(outside) > 0
     used: set[Shape] = set()
     for one in calls.all:
         in_place = one.name.endswith("_") or one.name.startswith("aten::_foreach")

@@ -17,6 +17,7 @@ import kinetoscope._core as _core
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Call, Calls, Shape, result_of
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
 from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
@@ -153,9 +154,7 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     marked = {row: part for row, (table, part) in makers.items() if table in zero}
     updates: dict[Shape, set[str]] = defaultdict(set)
     phase = trace.column("spans", "phase")
-    in_optimizer = np.bincount(
-        calls.of_span[phase == Phase.OPTIMIZER], minlength=int(calls.of_span.max()) + 1
-    )
+    in_optimizer = calls.times(phase == Phase.OPTIMIZER)
     for one in calls.all:
         shapes = one.tensors
         share = sum(prod(shape) * zero[shape] for shape in shapes if shape in zero)
@@ -191,10 +190,8 @@ def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
     Not where layers of one size pass it on to each other, or something looks at other parts of it, too.
     """
     spans, counts = trace.columns("spans"), costs_of(trace).counted.counts
-    times = np.bincount(calls.of_span, minlength=int(calls.of_span.max(initial=-1)) + 1)
     forward = spans["phase"] == Phase.FORWARD
-    made = np.bincount(calls.of_span[counts & forward], minlength=len(times))
-    ran_forward = np.bincount(calls.of_span[forward], minlength=len(times))
+    times, made, ran_forward = calls.times(), calls.times(counts & forward), calls.times(forward)
     uses: dict[Shape, list[tuple[Call, int]]] = defaultdict(list)
     for one in calls.named(*_PART_BACKWARD):
         if (use := _use(one)) is not None and prod(use[0]) >= LEAST_ELEMENTS:
@@ -451,8 +448,7 @@ def _fresh_memory(trace: TraceData, found: Waste) -> None:
     top = allocations["span"][blocks].astype(np.int64)
     while (parent[top] >= 0).any():
         top = np.where(parent[top] >= 0, parent[top], top)
-    each = np.zeros(len(spans), np.int64)
-    np.add.at(each, top, allocations["bytes"][blocks])
+    each = Groups(top, len(spans)).sums(allocations["bytes"][blocks])
     # The operator in each outermost one that moves most.
     mark = np.zeros(len(spans), bool)
     mark[top] = True
