@@ -398,14 +398,14 @@ class Option:
         return f"--{'no-' if self.when_launched is True else ''}{self.flag}" if self.flag else ""
 
 
-def _declare(help: str, check: Callable[[str, Any], Any], **more: Any) -> dict[str, Option]:  # noqa: A002
-    """Build the metadata of a field of `RecordingOptions`: its `Option`."""
-    return {_DECLARATION: Option(help, check, **more)}
+def _declare(help: str, check: Callable[[str, Any], Any], *, default: Any = None, **more: Any) -> Any:  # noqa: A002
+    """Build a field of `RecordingOptions` whose metadata is its `Option`."""
+    return field(default=default, metadata={_DECLARATION: Option(help, check, **more)})
 
 
-def _switch(help: str, **more: Any) -> dict[str, Option]:  # noqa: A002
-    """Build the metadata of a field that is True or False."""
-    return _declare(help, checked_switch, **more)
+def _switch(help: str, *, default: bool = False, **more: Any) -> Any:  # noqa: A002
+    """Build a field that is True or False."""
+    return _declare(help, checked_switch, default=default, **more)
 
 
 _DECLARATION = "option"
@@ -426,268 +426,201 @@ class RecordingOptions:
         ArgumentError: An option has a value that cannot be used; the message names it and the valid ones.
     """
 
-    activities: tuple[ActivityItem, ...] | None = field(
-        default=None,
-        metadata=_declare(
-            "What to record: the processor, and kinds of devices.",
-            _activities,
-            values="torch's `ProfilerActivity`, a list; `None`: all that the machine has",
-            stays="they are chosen when the program has imported torch",
-            limits={
-                "native": SupportLimit("the host, all kinds of events", _TORCHS_COLLECTOR),
-                "hybrid": SupportLimit("all kinds of events of the host", _TORCHS_COLLECTOR),
-            },
-        ),
+    activities: tuple[ActivityItem, ...] | None = _declare(
+        "What to record: the processor, and kinds of devices.",
+        _activities,
+        values="torch's `ProfilerActivity`, a list; `None`: all that the machine has",
+        stays="they are chosen when the program has imported torch",
+        limits={
+            "native": SupportLimit("the host, all kinds of events", _TORCHS_COLLECTOR),
+            "hybrid": SupportLimit("all kinds of events of the host", _TORCHS_COLLECTOR),
+        },
     )
-    record_shapes: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record the shapes, dtypes and scalars of each operator's inputs.",
-            flag="shapes",
-            magic=("shapes",),
-            recorded=True,
-        ),
+    record_shapes: bool = _switch(
+        "Record the shapes, dtypes and scalars of each operator's inputs.",
+        flag="shapes",
+        magic=("shapes",),
+        recorded=True,
     )
-    profile_memory: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record every allocation and free.",
-            flag="memory",
-            magic=("memory", "m"),
-            recorded=True,
-            limits={
-                "hybrid": SupportLimit(
-                    "memory of the host only",
-                    "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records it.",
-                )
-            },
-        ),
+    profile_memory: bool = _switch(
+        "Record every allocation and free.",
+        flag="memory",
+        magic=("memory", "m"),
+        recorded=True,
+        limits={
+            "hybrid": SupportLimit(
+                "memory of the host only",
+                "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records it.",
+            )
+        },
     )
-    with_stack: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record the Python stack of each operator.",
-            flag="stack",
-            magic=("no-stacks",),
-            launched=True,
-            recorded=True,
-        ),
+    with_stack: bool = _switch(
+        "Record the Python stack of each operator.",
+        flag="stack",
+        magic=("no-stacks",),
+        launched=True,
+        recorded=True,
     )
-    with_flops: bool = field(
-        default=False,
-        metadata=_switch(
-            "Count the floating-point operations of each operator, from the shapes of its inputs.",
-            flag="flops",
-            magic=("flops",),
-            recorded=True,
-        ),
+    with_flops: bool = _switch(
+        "Count the floating-point operations of each operator, from the shapes of its inputs.",
+        flag="flops",
+        magic=("flops",),
+        recorded=True,
     )
-    with_modules: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record the `nn.Module` path of each operator.",
-            flag="modules",
-            magic=("no-modules",),
-            launched=True,
-            recorded=True,
-            limits={
-                "kineto": SupportLimit(
-                    "TorchScript; all with `with_stack`",
-                    "{names}: torch's own collector records the modules of TorchScript only, unless it records stacks, too: add "
-                    "with_stack=True, or use engine='native'.",
-                )
-            },
-        ),
+    with_modules: bool = _switch(
+        "Record the `nn.Module` path of each operator.",
+        flag="modules",
+        magic=("no-modules",),
+        launched=True,
+        recorded=True,
+        limits={
+            "kineto": SupportLimit(
+                "TorchScript; all with `with_stack`",
+                "{names}: torch's own collector records the modules of TorchScript only, unless it records stacks, too: add "
+                "with_stack=True, or use engine='native'.",
+            )
+        },
     )
-    only_requested: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record stacks and modules only if `with_stack` and `with_modules` request them; otherwise the native engine always "
-            "does, because they cost almost nothing.",
-            launched=True,
-            limits={"kineto": SupportLimit("always")},
-        ),
+    only_requested: bool = _switch(
+        "Record stacks and modules only if `with_stack` and `with_modules` request them; otherwise the native engine always "
+        "does, because they cost almost nothing.",
+        launched=True,
+        limits={"kineto": SupportLimit("always")},
     )
-    python_calls: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record every call of a Python function.",
-            flag="python-calls",
-            magic=("python-calls",),
-            recorded=True,
-        ),
+    python_calls: bool = _switch(
+        "Record every call of a Python function.",
+        flag="python-calls",
+        magic=("python-calls",),
+        recorded=True,
     )
-    module_spans: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record every call of an `nn.Module` with its exact start and end, and the modules of operators.",
-            flag="module-spans",
-            magic=("module-spans",),
-            recorded=True,
-        ),
+    module_spans: bool = _switch(
+        "Record every call of an `nn.Module` with its exact start and end, and the modules of operators.",
+        flag="module-spans",
+        magic=("module-spans",),
+        recorded=True,
     )
-    garbage_collection: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record collections of Python's garbage.",
-            flag="gc",
-            magic=("gc",),
-            limits={
-                "kineto": SupportLimit(
-                    "from torch 2.9 on",
-                    "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; "
-                    "engine='native' can.",
-                )
-            },
-        ),
+    garbage_collection: bool = _switch(
+        "Record collections of Python's garbage.",
+        flag="gc",
+        magic=("gc",),
+        limits={
+            "kineto": SupportLimit(
+                "from torch 2.9 on",
+                "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; "
+                "engine='native' can.",
+            )
+        },
     )
-    tensor_versions: bool = field(
-        default=False,
-        metadata=_switch(
-            "Record which storage each tensor of an operator has, and its version, to find work whose result existed already.",
-            flag="tensor-versions",
-            magic=("tensor-versions",),
-            recorded=True,
-            limits={
-                "kineto": SupportLimit(
-                    "no", "without effect: {names}. engine='native' records the versions of tensors."
-                )
-            },
-        ),
+    tensor_versions: bool = _switch(
+        "Record which storage each tensor of an operator has, and its version, to find work whose result existed already.",
+        flag="tensor-versions",
+        magic=("tensor-versions",),
+        recorded=True,
+        limits={
+            "kineto": SupportLimit(
+                "no", "without effect: {names}. engine='native' records the versions of tensors."
+            )
+        },
     )
-    samples: bool = field(
+    samples: bool = _switch(
+        "Read the Python stack of every thread 100 times a second.",
+        flag="samples",
+        magic=("no-samples",),
+        # On by default, so a warning would be given for every session.
+        limits={"kineto": SupportLimit("no")},
         default=True,
-        metadata=_switch(
-            "Read the Python stack of every thread 100 times a second.",
-            flag="samples",
-            magic=("no-samples",),
-            # On by default, so a warning would be given for every session.
-            limits={"kineto": SupportLimit("no")},
-        ),
     )
-    experimental_config: Any = field(
-        default=None,
-        metadata=_declare(
-            "Settings of torch's collector.",
-            _config,
-            values="torch's `_ExperimentalConfig`, `None`",
-            stays=_OBJECT_STAYS,
-            limits={
-                "native": SupportLimit("what the native engine does in any case", _TORCHS_COLLECTOR),
-                "hybrid": SupportLimit("for devices, without the metadata of events", _TORCHS_COLLECTOR),
-            },
-        ),
+    experimental_config: Any = _declare(
+        "Settings of torch's collector.",
+        _config,
+        values="torch's `_ExperimentalConfig`, `None`",
+        stays=_OBJECT_STAYS,
+        limits={
+            "native": SupportLimit("what the native engine does in any case", _TORCHS_COLLECTOR),
+            "hybrid": SupportLimit("for devices, without the metadata of events", _TORCHS_COLLECTOR),
+        },
     )
-    execution_trace_observer: TraceObserver | None = field(
-        default=None,
-        metadata=_declare(
-            "An observer that runs with each recording, such as `ExecutionTraceObserver`.",
-            _observer,
-            values="an object with `start()`, `stop()` and `cleanup()`, `None`",
-            stays=_OBJECT_STAYS,
-        ),
+    execution_trace_observer: TraceObserver | None = _declare(
+        "An observer that runs with each recording, such as `ExecutionTraceObserver`.",
+        _observer,
+        values="an object with `start()`, `stop()` and `cleanup()`, `None`",
+        stays=_OBJECT_STAYS,
     )
-    acc_events: bool = field(default=False, metadata=_switch("Keep every cycle, not only the last."))
-    custom_trace_id_callback: Callable[[], str] | None = field(
-        default=None,
-        metadata=_declare(
-            "Makes the id of each trace.",
-            checked_callable,
-            values="a function that returns a string; `None`: random ids",
-            stays=_OBJECT_STAYS,
-        ),
+    acc_events: bool = _switch("Keep every cycle, not only the last.")
+    custom_trace_id_callback: Callable[[], str] | None = _declare(
+        "Makes the id of each trace.",
+        checked_callable,
+        values="a function that returns a string; `None`: random ids",
+        stays=_OBJECT_STAYS,
     )
-    post_processing_timeout_s: float | None = field(
-        default=None,
-        metadata=_declare(
-            "For how many seconds torch may make its own event objects.",
-            _seconds,
-            values="0 or more; `None`: no limit",
-            limits={
-                "native": SupportLimit("no", _TORCHS_COLLECTOR),
-                "kineto": SupportLimit(
-                    "if torch has it",
-                    "without effect: {names}. The collector of torch {torch} has no such limit.",
-                ),
-            },
-        ),
+    post_processing_timeout_s: float | None = _declare(
+        "For how many seconds torch may make its own event objects.",
+        _seconds,
+        values="0 or more; `None`: no limit",
+        limits={
+            "native": SupportLimit("no", _TORCHS_COLLECTOR),
+            "kineto": SupportLimit(
+                "if torch has it",
+                "without effect: {names}. The collector of torch {torch} has no such limit.",
+            ),
+        },
     )
-    engine: EngineName | Engine = field(
+    engine: EngineName | Engine = _declare(
+        "Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).",
+        lambda _, value: checked_engine(value),
+        values='`"auto"`, `"native"`, `"kineto"`, or an engine object',
+        flag="engine",
+        choices=get_args(EngineName),
+        stays="an engine object belongs to the process that made it; choose an engine by its name",
         default="auto",
-        metadata=_declare(
-            "Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).",
-            lambda _, value: checked_engine(value),
-            values='`"auto"`, `"native"`, `"kineto"`, or an engine object',
-            flag="engine",
-            choices=get_args(EngineName),
-            stays="an engine object belongs to the process that made it; choose an engine by its name",
-        ),
     )
-    path: Path | None = field(
-        default=None,
-        metadata=_declare(
-            "The live recording file.",
-            _file,
-            values="the name of a file; `None`: a private temporary one",
-            stays="the recording of a program is named by its output",
-            limits={"kineto": SupportLimit("no", _IN_MEMORY)},
-        ),
+    path: Path | None = _declare(
+        "The live recording file.",
+        _file,
+        values="the name of a file; `None`: a private temporary one",
+        stays="the recording of a program is named by its output",
+        limits={"kineto": SupportLimit("no", _IN_MEMORY)},
     )
-    summary: Path | None = field(
-        default=None,
-        metadata=_declare(
-            "Where each cycle's summary goes.",
-            checked_summary,
-            values="a folder, or a `.parquet` file; `None`: no summary",
-        ),
+    summary: Path | None = _declare(
+        "Where each cycle's summary goes.",
+        checked_summary,
+        values="a folder, or a `.parquet` file; `None`: no summary",
     )
-    ring_bytes: int | None = field(
-        default=None,
-        metadata=_declare(
-            "Upper limit of the recording in bytes; the oldest records are overwritten.",
-            _bytes,
-            values="a whole number above 0; `None`: no limit",
-            flag="ring",
-            metavar="SIZE",
-            flag_help="SIZE may have a unit, such as 64M.",
-            read=units.parse_size,
-            limits={"kineto": SupportLimit("no", _IN_MEMORY)},
-        ),
+    ring_bytes: int | None = _declare(
+        "Upper limit of the recording in bytes; the oldest records are overwritten.",
+        _bytes,
+        values="a whole number above 0; `None`: no limit",
+        flag="ring",
+        metavar="SIZE",
+        flag_help="SIZE may have a unit, such as 64M.",
+        read=units.parse_size,
+        limits={"kineto": SupportLimit("no", _IN_MEMORY)},
     )
-    oom_report: Path | Literal[False] | None = field(
-        default=None,
-        metadata=_declare(
-            "The file of the report on what held the memory when it runs out, where `profile_memory` is on.",
-            _report_file,
-            values="the name of a file; `None`: a default name; `False`: no report",
-        ),
+    oom_report: Path | Literal[False] | None = _declare(
+        "The file of the report on what held the memory when it runs out, where `profile_memory` is on.",
+        _report_file,
+        values="the name of a file; `None`: a default name; `False`: no report",
     )
-    sources: tuple[Source, ...] = field(
+    sources: tuple[Source, ...] = _declare(
+        "What records in addition to the engine, such as `SystemCounters()`.",
+        lambda _, value: checked_sources(value),
+        values="a list of sources",
+        stays=_OBJECT_STAYS,
         default=(),
-        metadata=_declare(
-            "What records in addition to the engine, such as `SystemCounters()`.",
-            lambda _, value: checked_sources(value),
-            values="a list of sources",
-            stays=_OBJECT_STAYS,
-        ),
     )
-    source: bool = field(
+    source: bool = _switch(
+        "Store the text of hot source lines in the trace.",
+        flag="source",
         default=True,
-        metadata=_switch("Store the text of hot source lines in the trace.", flag="source"),
     )
-    align_ranks: bool = field(
-        default=False,
-        metadata=_switch(
-            "Synchronize the ranks of a job at the begin and end of each recording, to align their clocks."
-        ),
+    align_ranks: bool = _switch(
+        "Synchronize the ranks of a job at the begin and end of each recording, to align their clocks."
     )
-    on_error: OnError = field(
+    on_error: OnError = _declare(
+        "What becomes of an exception in `on_trace_ready` or of the observer.",
+        _on_error,
+        values='`"raise"`, `"warn"`',
         default="raise",
-        metadata=_declare(
-            "What becomes of an exception in `on_trace_ready` or of the observer.",
-            _on_error,
-            values='`"raise"`, `"warn"`',
-        ),
     )
 
     def __post_init__(self) -> None:

@@ -950,7 +950,7 @@ class _KinetoProfile:
         """The profiler overhead of the current or last cycle, with torch's attribute names; None before the first.
 
         Returns:
-            Its fields name their units; see `kinetoscope.collect.session.stats.SessionStats`.
+            Its fields name their units; see `kinetoscope.collect.session.cycle.SessionStats`.
         """
         return self._stopwatch.stats
 
