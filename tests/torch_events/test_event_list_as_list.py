@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.event_list import EventList
-from kinetoscope.torch_events.function_event import Interval
+from kinetoscope.torch_events.function_event import FunctionEventAvg, Interval
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 from tests.tables.test_tables_properties import traces

@@ -45,7 +45,7 @@ def test_an_operator_without_a_module_has_an_empty_one():
 
 def test_device_types_are_torchs_own_only_when_torch_is_there():
     program = (
-        "from kinetoscope.torch_events.event_facts import DeviceType, device_type\n"
+        "from kinetoscope.torch_events.function_event import DeviceType, device_type\n"
         "import sys\n"
         "print(type(device_type(1)) is DeviceType, device_type(1).name, 'torch' in sys.modules)"
     )

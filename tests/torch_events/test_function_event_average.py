@@ -3,7 +3,7 @@
 import pytest
 
 from kinetoscope import ArgumentError
-from kinetoscope.torch_events.average_event import FunctionEventAvg
+from kinetoscope.torch_events.function_event import FunctionEventAvg
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -15,8 +15,6 @@ from kinetoscope.model.names import event_names
 from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events import arguments
-from kinetoscope.torch_events.average_event import FunctionEventAvg
-from kinetoscope.torch_events.event_facts import flat_shapes, used_device
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, all_zero, numbers
 from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
 from kinetoscope.torch_events.event_tree import (
@@ -26,7 +24,13 @@ from kinetoscope.torch_events.event_tree import (
     lists_python_functions,
     visible_spans,
 )
-from kinetoscope.torch_events.function_event import FunctionEvent, event_at
+from kinetoscope.torch_events.function_event import (
+    FunctionEvent,
+    FunctionEventAvg,
+    event_at,
+    flat_shapes,
+    used_device,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

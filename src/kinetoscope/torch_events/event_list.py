@@ -19,9 +19,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
-from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.averages import Averages, Grouping, added_up, averages, total
-from kinetoscope.torch_events.event_facts import passes_as, used_device
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES, flops_counted, numbers
 from kinetoscope.torch_events.event_sources import (
     Event,
@@ -31,9 +29,14 @@ from kinetoscope.torch_events.event_sources import (
     checked_events,
     longest,
 )
-from kinetoscope.torch_events.event_sums import flops_scale, share_text, size_text, time_text
+from kinetoscope.torch_events.event_sums import flops_scale, passes_as, share_text, size_text, time_text
 from kinetoscope.torch_events.event_tree import EventTrace, event_stacks, trace_of_events
-from kinetoscope.torch_events.function_event import FunctionEvent, changed_events
+from kinetoscope.torch_events.function_event import (
+    FunctionEvent,
+    FunctionEventAvg,
+    changed_events,
+    used_device,
+)
 
 if TYPE_CHECKING:
     import os

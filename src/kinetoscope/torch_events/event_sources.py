@@ -12,11 +12,17 @@ from kinetoscope.model.rows import AllocationRow, SpanRow
 from kinetoscope.model.schema import PHASE_NAMES
 from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.arguments import SORT_KEYS
-from kinetoscope.torch_events.average_event import FunctionEventAvg
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, attribute_again, changes, numbers
 from kinetoscope.torch_events.event_sums import Computed, Kept
 from kinetoscope.torch_events.event_tree import event_stacks, event_tree, visible_spans
-from kinetoscope.torch_events.function_event import FunctionEvent, Interval, Kernel, changed_events, event_at
+from kinetoscope.torch_events.function_event import (
+    FunctionEvent,
+    FunctionEventAvg,
+    Interval,
+    Kernel,
+    changed_events,
+    event_at,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

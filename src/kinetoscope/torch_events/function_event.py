@@ -1,38 +1,205 @@
-"""One event of a trace, with the attributes that programs written for `torch.profiler` read."""
+"""Single events and sums of events, with the attributes that programs written for `torch.profiler` read."""
 
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import (
+    ENGINE_WRAPPER,
     EVENT_METADATA_KEY,
     FLAG_ASYNC,
     OTHER_KEYWORDS,
     PHASE_NAMES,
+    SCOPE_BACKWARD,
+    DeviceType,
     SpanKind,
 )
+from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
-from kinetoscope.torch_events.event_facts import (
-    arrows,
-    autograd,
-    children,
-    device_type,
-    event_name,
-    flat_shapes,
-    launches,
-    python_values,
-    used_device,
-)
-from kinetoscope.torch_events.event_numbers import SUMS, TIMES, numbers
+from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, event_of_launch, numbers
 from kinetoscope.torch_events.event_sums import Computed, EventAttributes, Kept, own_of
-from kinetoscope.torch_events.event_tree import call_numbers, event_ids, event_stacks, visible_spans
+from kinetoscope.torch_events.event_tree import (
+    call_numbers,
+    event_ids,
+    event_stacks,
+    event_tree,
+    visible_spans,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+    from numpy.typing import NDArray
+
     from kinetoscope.model.trace_data import TraceData
+
+
+def device_type(number: int) -> Any:
+    """Return torch's own enum value if the program uses torch, so that comparing with it works; else ours."""
+    # Looked up and not imported: reading a trace must neither need nor load torch.
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "autograd"):
+        return torch.autograd.DeviceType(number)
+    return DeviceType(number)
+
+
+SCALARS = ("Scalar", "ScalarList")
+_WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
+
+
+def python_values(texts: list[Any], types: list[Any]) -> list[Any]:
+    """Return the inputs of a call as torch's `concrete_inputs` has them.
+
+    Args:
+        texts: What was recorded of each input: the text of a scalar or of a list of scalars, empty for a tensor.
+        types: The type of each input; only inputs of type `Scalar` and `ScalarList` are numbers.
+
+    Returns:
+        For each input its number, truth value or list of these, or None without. A text that is no number stays
+        as it is: strings and devices, which torch leaves out.
+    """
+    known = [*types, *[""] * (len(texts) - len(types))]
+    return [_value(text, kind in SCALARS) for text, kind in zip(texts, known, strict=False)]
+
+
+def _value(text: Any, is_scalar: bool) -> Any:
+    """Read one input."""
+    if not isinstance(text, str):
+        return text
+    if not text:
+        return None
+    if not is_scalar:
+        return text
+    if text.startswith("[") and text.endswith("]"):
+        inner = text[1:-1].strip()
+        return [_scalar(part.strip()) for part in inner.split(",")] if inner else []
+    return _scalar(text)
+
+
+def _scalar(text: str) -> Any:
+    """Read one number or truth value."""
+    if text in _WORDS:
+        return _WORDS[text]
+    for read in (int, float, complex):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+@derived
+def _by_parent(trace: TraceData) -> tuple[Any, Any]:
+    """The rows of events in order of the event around them, and that of each."""
+    visible = visible_spans(trace)
+    parent = visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
+    order = np.argsort(parent, kind="stable")
+    return order, parent[order]
+
+
+def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
+    """The rows directly inside a row, in order of time."""
+    order, parents = _by_parent(trace)
+    first, last = np.searchsorted(parents, [row, row + 1])
+    found: list[SpanRow] = order[first:last].tolist()
+    return found
+
+
+def used_device(trace: TraceData) -> str | None:
+    """torch's name of the device that was profiled besides the host."""
+    types = trace.column("streams", "device_type")
+    return device_name(int(types[0]), -1) if len(types) else None
+
+
+def event_name(recorded: str) -> str:
+    """The name of an event: as recorded, but all steps share one."""
+    return STEP_KEY if recorded.startswith(MARK) else recorded
+
+
+def flat_shapes(dims: list[Any]) -> list[Any]:
+    """Replace the shapes of a list of tensors by an empty one."""
+    return [[] if dim and isinstance(dim, list) and isinstance(dim[0], list) else dim for dim in dims]
+
+
+class Autograd(NamedTuple):
+    """Of every span autograd's sequence number, and the thread (a row of `threads`) its forward ran on."""
+
+    sequence: NDArray[np.int64]
+    forward_thread: NDArray[np.int32]
+
+
+class Arrows(NamedTuple):
+    """Of every span the arrow that links it with the other end of a forward-backward pair, 0 without; where it starts."""
+
+    number: NDArray[np.int64]
+    starts: NDArray[np.bool_]
+
+
+@derived
+def autograd(trace: TraceData) -> Autograd:
+    """Autograd's columns; the engine's wrapper around a backward function has those of the function."""
+    spans, tree = trace.columns("spans"), event_tree(trace)
+    sequence, thread = spans["sequence"].copy(), spans["forward_thread"].copy()
+    rows = np.flatnonzero(spans["scope"] == SCOPE_BACKWARD)
+    around = tree.parent[rows]
+    is_wrapper = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings], dtype=bool)
+    wrapped = (around >= 0) & is_wrapper[spans["name"][around]]
+    for values in (sequence, thread):
+        values[around[wrapped]] = values[rows[wrapped]]
+    # torch names a forward thread only where a number says which call on it is meant.
+    thread[sequence < 0] = -1
+    return Autograd(sequence, thread)
+
+
+@derived
+def arrows(trace: TraceData) -> Arrows:
+    """Which forward operators and backward functions belong together."""
+    forward = trace.column("spans", "forward")
+    number, starts = np.zeros(len(forward), dtype=np.int64), np.zeros(len(forward), dtype=bool)
+    ends = np.flatnonzero(forward >= 0)
+    # The numbers of the arrows in Chrome traces; several backward functions of one operator have that of the first.
+    _, first, place = np.unique(forward[ends], return_index=True, return_inverse=True)
+    number[ends] = number[forward[ends]] = first[place] + 1
+    starts[forward[ends]] = True
+    return Arrows(number, starts)
+
+
+class Launches(NamedTuple):
+    """Which event started which device event, both ways, sorted to be searched."""
+
+    hosts: NDArray[np.int32]
+    started: NDArray[np.int32]
+    devices: NDArray[np.int32]
+    starters: NDArray[np.int32]
+
+    def started_by(self, row: SpanRow) -> list[SpanRow]:
+        """The device events that an event started, in the order of the launches."""
+        first, last = np.searchsorted(self.hosts, [row, row + 1])
+        found: list[SpanRow] = self.started[first:last].tolist()
+        return found
+
+    def starter_of(self, row: SpanRow) -> SpanRow:
+        """The event that started a device event, -1 without."""
+        place = int(np.searchsorted(self.devices, row))
+        known = place < len(self.devices) and self.devices[place] == row
+        return SpanRow(int(self.starters[place]) if known else -1)
+
+
+@derived
+def launches(trace: TraceData) -> Launches:
+    """The launches of a trace by the events that people see."""
+    host, device = event_of_launch(trace), trace.column("launches", "device")
+    by_host, by_device = np.argsort(host, kind="stable"), np.argsort(device, kind="stable")
+    return Launches(host[by_host], device[by_host], device[by_device], host[by_device])
 
 
 _ANNOTATIONS = (SpanKind.USER_ANNOTATION, SpanKind.STEP, SpanKind.COLLECTIVE)
@@ -571,3 +738,171 @@ def _need_host(call: str, *events: Any) -> None:
     for event in events:
         if not isinstance(event, FunctionEvent) or int(event.device_type):
             raise ArgumentError(f"{call}() is not possible with {event!r}: need events of the host")
+
+
+# What the sum takes over from the first event that is added.
+_OF_THE_FIRST = (
+    "key",
+    "node_id",
+    "is_remote",
+    "is_legacy",
+    "overload_name",
+    "input_shapes",
+    "stack",
+    "use_device",
+)
+
+
+def _of_first(name: str, *, without: Any) -> Computed[Any]:
+    """The attribute that is that of the earliest event; another value without one."""
+    return Computed(lambda total: without if total.first is None else getattr(total.first, name))
+
+
+class FunctionEventAvg(EventAttributes):
+    """Events with the same key, added up. Times are in microseconds, sizes in bytes.
+
+    `key_averages()` makes them. To add events up yourself, begin with an empty one: `total = FunctionEventAvg()`, then
+    `total += event` for each event with the same key.
+
+    Attributes:
+        key: The name of the events, None before the first is added. All steps share one name.
+        count: How many there are.
+        cpu_time_total: Host time; a call inside one of the same name counts in both, as in torch.
+        self_cpu_time_total: Host time without that of the events inside, never negative.
+        device_time_total: Device time of what they and the events inside started.
+        self_device_time_total: Device time of what they started themselves.
+        cpu_memory_usage: Host bytes allocated minus freed.
+        self_cpu_memory_usage: The same without the events inside.
+        device_memory_usage: Device bytes allocated minus freed.
+        self_device_memory_usage: The same without the events inside.
+        flops: Floating-point operations, each counted once; 0 without `with_flops=True`.
+        input_shapes: The input shapes if events are grouped by them, otherwise empty.
+        stack: The innermost Python frames if events are grouped by them, innermost first, otherwise empty.
+        overload_name: The overload if events are grouped by it, otherwise empty.
+        use_device: The device that was profiled besides the host, such as `cuda`; None without.
+        is_async: Whether the earliest one ended on another thread than it began.
+        is_user_annotation: Whether `record_function` or a step made them.
+        scope: torch's record scope of the earliest one.
+        cpu_parent: The event around the earliest one.
+        first: The earliest of them; None for a total of different events and for memory outside all events.
+        node_id: -1: Kinetoscope records one process.
+        is_remote: False, for the same reason.
+        is_legacy: False: torch's old profiler made no part of this.
+    """
+
+    __slots__ = ("first",)
+
+    first: FunctionEvent | None
+
+    is_async: Computed[bool] = _of_first("is_async", without=False)
+    is_user_annotation: Computed[bool] = _of_first("is_user_annotation", without=False)
+    scope: Computed[int] = _of_first("scope", without=0)
+    cpu_parent: Computed[FunctionEvent | None] = _of_first("cpu_parent", without=None)
+
+    _TORCHS_CLASS = "FunctionEventAvg"
+    # In torch's order.
+    _OF_TORCHS = (
+        "key", "count", "node_id", "is_async", "is_remote", "use_device", "cpu_time_total", "device_time_total",
+        "self_cpu_time_total", "self_device_time_total", "input_shapes", "overload_name", "stack", "scope",
+        "cpu_memory_usage", "device_memory_usage", "self_cpu_memory_usage", "self_device_memory_usage", "cpu_children",
+        "cpu_parent", "device_type", "is_legacy", "flops", "is_user_annotation",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        """Begin with the sum of nothing."""
+        self.key: str | None = None
+        self.count: int = 0
+        self.cpu_time_total: float = 0.0
+        self.self_cpu_time_total: float = 0.0
+        self.device_time_total: float = 0.0
+        self.self_device_time_total: float = 0.0
+        self.cpu_memory_usage = 0
+        self.self_cpu_memory_usage = 0
+        self.device_memory_usage = 0
+        self.self_device_memory_usage = 0
+        self.flops = 0
+        self.input_shapes: Any = None
+        self.stack: list[str] | None = None
+        self.overload_name: str | None = None
+        self.use_device: str | None = None
+        self.first = None
+
+    @classmethod
+    def of(cls, key: str, numbers: Mapping[str, int]) -> Self:
+        """Make a sum from its numbers.
+
+        Args:
+            key: The name of the events.
+            numbers: By attribute: nanoseconds, bytes, operations, and `count`.
+
+        Returns:
+            The sum, with empty shapes, stack and overload.
+        """
+        made = cls()
+        made.key = key
+        for name, value in numbers.items():
+            setattr(made, name, value / 1000 if name in TIMES else value)
+        made.input_shapes, made.stack, made.overload_name = "", [], ""
+        return made
+
+    def add(self, other: FunctionEvent | FunctionEventAvg) -> Self:
+        """Add an event, or another sum, with the same key; an empty sum takes the key of the first.
+
+        Args:
+            other: What to add.
+
+        Returns:
+            This sum, changed.
+
+        Raises:
+            ArgumentError: It is no event, or has another key; nothing is changed.
+        """
+        if not isinstance(other, FunctionEvent | FunctionEventAvg):
+            raise ArgumentError(
+                f"other={other!r} cannot be added: need a FunctionEvent or a FunctionEventAvg"
+            )
+        if other.key is None:
+            return self
+        if self.key is None:
+            for name in _OF_THE_FIRST:
+                setattr(self, name, getattr(other, name))
+            self.first = other if isinstance(other, FunctionEvent) else other.first
+        elif other.key != self.key:
+            raise ArgumentError(
+                f"cannot add {other.key!r} to the sum of {self.key!r}: the keys must be equal"
+            )
+        for name in (*TIMES, *SIZES, "count", "flops"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def __iadd__(self, other: FunctionEvent | FunctionEventAvg) -> Self:
+        """Add an event or another sum; see `add`."""
+        return self.add(other)
+
+    def _changes(self) -> dict[str, Any]:
+        """All that it was given, and the event that the rest is read from."""
+        return super()._changes() | {"first": self.first}
+
+    @property
+    def trace(self) -> TraceData | None:
+        """The trace the events come from, where it is known."""
+        return self.first.trace if self.first is not None else None
+
+    @Computed
+    def device_type(self) -> Any:
+        """Where they ran."""
+        return self.first.device_type if self.first is not None else device_type(0)
+
+    @Kept
+    def cpu_children(self) -> list[FunctionEvent]:
+        """The events inside the earliest one."""
+        return self.first.cpu_children if self.first is not None else []
+
+    def __repr__(self) -> str:
+        """One line with the most important numbers."""
+        return (
+            f"<FunctionEventAvg key={self.key} count={self.count} self_cpu_time={self.self_cpu_time_total_str} "
+            f"cpu_time={self.cpu_time_str} self_device_time={self.self_device_time_total_str} "
+            f"device_time={self.device_time_str} cpu_memory_usage={self.cpu_memory_usage} "
+            f"device_memory_usage={self.device_memory_usage} input_shapes={self.input_shapes}>"
+        )
