@@ -34,7 +34,7 @@ _NAMES = {
     ),
     "session.base_session": "_KinetoProfile",
     "session.cycle": "Cycle",
-    "session.deferred_signals": "DeferredSignals",
+    "session.failures": "DeferredSignals",
     "session.handlers": "tensorboard_trace_handler",
     "session.out_of_memory": "is_out_of_memory report_out_of_memory",
     "session.profile": "profile",

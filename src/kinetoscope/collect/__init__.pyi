@@ -40,7 +40,7 @@ from kinetoscope.collect.request.options import checked_summary as checked_summa
 from kinetoscope.collect.request.options import checked_switch as checked_switch
 from kinetoscope.collect.session.base_session import _KinetoProfile as _KinetoProfile
 from kinetoscope.collect.session.cycle import Cycle as Cycle
-from kinetoscope.collect.session.deferred_signals import DeferredSignals as DeferredSignals
+from kinetoscope.collect.session.failures import DeferredSignals as DeferredSignals
 from kinetoscope.collect.session.handlers import tensorboard_trace_handler as tensorboard_trace_handler
 from kinetoscope.collect.session.out_of_memory import is_out_of_memory as is_out_of_memory
 from kinetoscope.collect.session.out_of_memory import report_out_of_memory as report_out_of_memory

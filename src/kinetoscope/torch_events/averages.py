@@ -61,11 +61,11 @@ class Grouping:
     def checked(
         cls,
         name: str,
+        trace: TraceData | None,
         by_shape: Any,
         stack_frames: Any,
         by_overload: Any,
         with_calls: Any,
-        trace: TraceData | None,
     ) -> Grouping:
         """Check the arguments; `name` is that of the argument `by_shape`, and `trace` that of the events.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
@@ -369,14 +369,17 @@ class EventList(MutableSequence[Event]):
         Raises:
             ArgumentError: An argument is not of its type.
         """
-        grouping = Grouping.checked(
+        return self._key_averages(
             "group_by_input_shapes",
             group_by_input_shapes,
             group_by_stack_n,
             group_by_overload_name,
             include_python_functions,
-            self._source.trace,
         )
+
+    def _key_averages(self, name: str, *grouped_by: Any) -> EventList:
+        """Add up the events by name, and by what `Grouping.checked` takes; `name` is that of the argument for shapes."""
+        grouping = Grouping.checked(name, self._source.trace, *grouped_by)
         if isinstance(self._source, SpanEvents) and not changed_events(self.trace):
             places = None if self._places is None else self.span_rows()
             return self._with_settings(averages(self.trace, grouping, places))
@@ -415,15 +418,7 @@ class EventList(MutableSequence[Event]):
         Raises:
             ArgumentError: An argument is not of its type, or an unknown sort key or unit.
         """
-        options = TableOptions.checked(
-            row_limit=row_limit,
-            max_src_column_width=max_src_column_width,
-            max_name_column_width=max_name_column_width,
-            max_shapes_column_width=max_shapes_column_width,
-            header=header,
-            top_level_events_only=top_level_events_only,
-            time_unit=time_unit,
-        )
+        options = TableOptions.checked(locals())
         return event_table(self if sort_by is None else self.sorted_by(sort_by), options)
 
     __str__ = table
@@ -501,18 +496,13 @@ def key_averages(
     include_python_functions: bool | None = None,
 ) -> EventList:
     """Return the events of a trace added up by name; see `Trace.key_averages`."""
-    grouping = Grouping.checked(
+    return events_of(trace)._key_averages(
         "group_by_input_shape",
         group_by_input_shape,
         group_by_stack_n,
         group_by_overload_name,
         include_python_functions,
-        trace,
     )
-    shown = trace_of_events(trace)
-    if changed_events(shown):
-        return EventList._of(ListedEvents(added_up(events_of(trace), grouping)))
-    return EventList._of(averages(shown, grouping))
 
 
 def _made(events: list[Event], *settings: Any) -> EventList:
@@ -557,23 +547,27 @@ class TableOptions:
     time_unit: str | None
 
     @classmethod
-    def checked(cls, **given: Any) -> TableOptions:
-        """Check the arguments.
+    def checked(cls, arguments_by_name: Mapping[str, Any]) -> TableOptions:
+        """Check the arguments of `EventList.table`, which may be among others.
 
         Raises:
             ArgumentError: Something is not of its type, or an unknown unit.
         """
-        header = given["header"]
+        header = arguments_by_name["header"]
         if header is not None and not isinstance(header, str):
             raise ArgumentError(f"header={header!r} is not valid: need a string, or None for no heading")
         widths = {
-            name: arguments.width(name, value) for name, value in given.items() if name.startswith("max_")
+            name: arguments.width(name, value)
+            for name, value in arguments_by_name.items()
+            if name.startswith("max_")
         }
         return cls(
-            row_limit=arguments.row_limit(given["row_limit"]),
+            row_limit=arguments.row_limit(arguments_by_name["row_limit"]),
             header=header,
-            top_level_events_only=arguments.flag("top_level_events_only", given["top_level_events_only"]),
-            time_unit=arguments.time_unit(given["time_unit"]),
+            top_level_events_only=arguments.flag(
+                "top_level_events_only", arguments_by_name["top_level_events_only"]
+            ),
+            time_unit=arguments.time_unit(arguments_by_name["time_unit"]),
             **widths,
         )
 

@@ -203,10 +203,14 @@ class SpanEvents:
     has_single = True
 
     def __init__(self, trace: TraceData) -> None:
-        """Order the spans that are events by their start."""
+        """Show the events of a trace."""
         self.trace = trace
-        self.rows = trace.cached("event_rows", self._in_order)
         self._changed = changed_events(trace)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows of the events."""
+        return self.trace.cached("event_rows", self._in_order)
 
     def _in_order(self) -> NDArray[np.int64]:
         """The rows of the events; of equal starts the enclosing one comes first."""

@@ -12,7 +12,7 @@ from kinetoscope.integrations.composer import (
     TorchProfiler,
     TraceFiles,
     cyclic_schedule,
-    names,
+    files,
 )
 from tests.integrations.composer.profilers import CPU, PLACES, saved
 
@@ -21,7 +21,7 @@ ACTIVE = ProfilerAction.ACTIVE
 
 def test_a_loop_of_your_own(engine, tmp_path, monkeypatch):
     clock = iter(range(0, 1000, 2))
-    monkeypatch.setattr(names, "clock", lambda: next(clock))
+    monkeypatch.setattr(files, "clock", lambda: next(clock))
     profiler = TorchProfiler(
         "{run_name}",
         "rank{rank}.e{epoch}.b{batch}.s{sample}.t{token}.{total_wct}.{epoch_wct}.{batch_wct}.json",

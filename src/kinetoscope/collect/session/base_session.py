@@ -63,12 +63,10 @@ from kinetoscope.collect.session.cycle import (
     SessionStats,
     Stopwatch,
 )
-from kinetoscope.collect.session.deferred_signals import DeferredSignals
-from kinetoscope.collect.session.failures import HANDLER, Closed, yielding_to_interrupts
+from kinetoscope.collect.session.failures import HANDLER, Closed, DeferredSignals, yielding_to_interrupts
 from kinetoscope.collect.session.memory_profile import MemoryProfile
-from kinetoscope.collect.session.observer_window import ObserverWindow
 from kinetoscope.collect.session.out_of_memory import report_out_of_memory
-from kinetoscope.collect.session.source_window import SourceWindow
+from kinetoscope.collect.session.source_window import ObserverWindow, SourceWindow
 from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES, CompiledKernels
 from kinetoscope.collect.sources.compiling import Compiling

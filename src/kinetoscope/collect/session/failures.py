@@ -1,18 +1,117 @@
-"""Exceptions of user callbacks, which are raised only after the session has finished its transition."""
+"""What must not end a recording: exceptions of user callbacks, raised after the session has finished its transition, and signals.
+
+Signal handlers are deferred while a recording is prepared, started or stopped. torch's `DataLoader` handles SIGCHLD: the handler raises an
+error if a worker has died, at any point of the program. In the middle of `stop()` that would lose the trace of exactly this failure, and a
+KeyboardInterrupt would leave the recorder running. An exception of the program's own handlers, such as the TimeoutError of an alarm, must not
+be mistaken for a failure of the recording either: most of those become warnings.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope.collect.process.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
 
     from kinetoscope.collect.request.options import OnError
+
+
+_NAMES = [
+    "SIGALRM",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGHUP",
+    "SIGIO",
+    "SIGPROF",
+    "SIGQUIT",
+    "SIGTERM",
+    "SIGURG",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGVTALRM",
+    "SIGWINCH",
+    "SIGXCPU",
+]
+
+
+class DeferredSignals:
+    """A context manager that defers signal handlers; on exit, each whose signal arrived is called once.
+
+    A second SIGINT is not deferred, so that pressing Ctrl+C twice works. Has no effect outside the main thread, because Python
+    calls handlers in the main thread only, and on signals without a Python handler.
+
+    Attributes:
+        error: The exception that a deferred handler raised; if several did, a KeyboardInterrupt takes precedence.
+    """
+
+    def __init__(self, *, interrupts: bool = True) -> None:
+        """With `interrupts=False`, SIGINT is not deferred."""
+        # Interrupts first: one must not come while the others are deferred already.
+        self._names = ["SIGINT", *_NAMES] if interrupts else _NAMES
+        self.error: BaseException | None = None
+        self._handlers: dict[int, Any] = {}
+        self._deferring = False
+        self._arrived: dict[int, tuple[Any, ...]] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        self._deferring = True
+        try:
+            for number in (getattr(signal, name) for name in self._names if hasattr(signal, name)):
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._note)
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._deferring:
+            return
+        self._restore()
+        for number, arguments in self._arrived.items():
+            try:
+                self._handlers[number](*arguments)
+            except BaseException as raised:  # noqa: BLE001  (the caller decides whether it may come out)
+                if self.error is None or not isinstance(raised, Exception):
+                    self.error = raised
+        if error is not None and self.error is not None and not isinstance(self.error, Exception):
+            # The block was left by an exception, so the caller cannot check `error`.
+            raise self.error
+
+    def _restore(self) -> None:
+        """Install the handlers again, that of interrupts last."""
+        for number, handler in reversed(self._handlers.items()):
+            # Unless another handler was installed meanwhile, which may call ours.
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, handler)
+        self._deferring = False
+
+    def raise_error(self) -> None:
+        """Raise the exception of a deferred handler, if there was one."""
+        if self.error is not None:
+            raise self.error
+
+    def _note(self, number: int, *rest: Any) -> None:
+        """The handler that is installed meanwhile: records the signal."""
+        if self._deferring and not (number == signal.SIGINT and number in self._arrived):
+            self._arrived[number] = (number, *rest)
+        else:
+            self._handlers[number](number, *rest)
 
 
 @contextmanager

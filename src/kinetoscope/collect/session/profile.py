@@ -43,8 +43,7 @@ from kinetoscope.collect.request.options import (
 )
 from kinetoscope.collect.session.base_session import _KinetoProfile, already_recording, by_owner
 from kinetoscope.collect.session.decorated import decorated
-from kinetoscope.collect.session.deferred_signals import DeferredSignals
-from kinetoscope.collect.session.failures import HANDLER, Failures, yielding_to_interrupts
+from kinetoscope.collect.session.failures import HANDLER, DeferredSignals, Failures, yielding_to_interrupts
 from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action, transition
 from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver

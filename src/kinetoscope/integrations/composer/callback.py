@@ -13,17 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
-from kinetoscope.collect import ProfilerAction as SessionAction
 from kinetoscope.collect import (
+    OPTION_NAMES,
     ProfilerActivity,
     RecordingOptions,
     checked_callable,
     profile,
     warn_user,
 )
-from kinetoscope.integrations.composer.files import FILENAME, FOLDER, REMOTE_FILE_NAME, TraceFiles
+from kinetoscope.collect import ProfilerAction as SessionAction
+from kinetoscope.integrations.composer.files import (
+    FILE_ARGUMENTS,
+    FILENAME,
+    FOLDER,
+    REMOTE_FILE_NAME,
+    LoopState,
+    Ranks,
+    TraceFiles,
+)
 from kinetoscope.integrations.composer.marker import MarkerRanges
-from kinetoscope.integrations.composer.names import LoopState, Ranks
 from kinetoscope.integrations.composer.schedule import (
     IS_THERE,
     BatchSchedule,
@@ -282,22 +290,10 @@ class TorchProfiler(Callback):
             )
         for taken in {"on_trace_ready", "acc_events", "path"}.intersection(session):
             raise ArgumentError(f"{taken} cannot be set: TorchProfiler handles its traces itself.")
-        self.files = TraceFiles(
-            folder,
-            filename,
-            remote_file_name,
-            memory_filename=memory_filename,
-            memory_remote_file_name=memory_remote_file_name,
-            overwrite=overwrite,
-            use_gzip=use_gzip,
-            num_traces_to_keep=num_traces_to_keep,
-        )
+        arguments = locals()
+        self.files = TraceFiles(**{name: arguments[name] for name in FILE_ARGUMENTS})
         self._options = RecordingOptions(
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-            with_flops=with_flops,
-            **session,
+            **session, **{name: arguments[name] for name in OPTION_NAMES & {*arguments}}
         )
         self._schedule = checked_callable("schedule", schedule)
         self._run_name = run_name

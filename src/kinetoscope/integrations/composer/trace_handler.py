@@ -10,10 +10,9 @@ import torch.distributed
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import record_function, warn_user
 from kinetoscope.combine.extend import extend
-from kinetoscope.integrations.composer.files import TraceFiles
+from kinetoscope.integrations.composer.files import FOLDER_VARIABLES, LoopState, TraceFiles
 from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, MarkerRanges
 from kinetoscope.integrations.composer.merging import MergedTrace
-from kinetoscope.integrations.composer.names import FOLDER_VARIABLES, LoopState
 from kinetoscope.integrations.composer.schedule import IS_THERE, TraceHandler
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace

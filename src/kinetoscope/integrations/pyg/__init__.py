@@ -4,7 +4,6 @@ Each works as PyG's does, or better where `docs/pyg.md` says so; `install_pyg` p
 """
 
 from kinetoscope.collect import Installation
-from kinetoscope.integrations.pyg.benchmarking import benchmark
 from kinetoscope.integrations.pyg.checks import DeviceError, NotAModuleError
 from kinetoscope.integrations.pyg.install import install_pyg, uninstall_pyg
 from kinetoscope.integrations.pyg.memory import (
@@ -39,7 +38,7 @@ from kinetoscope.integrations.pyg.recording import (
     trace_handler,
     xpu_profile,
 )
-from kinetoscope.integrations.pyg.timing import timeit
+from kinetoscope.integrations.pyg.timing import benchmark, timeit
 
 __all__ = [
     "CPUStats",

@@ -16,10 +16,10 @@ from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect import Installation, copied_function, loaded_namespaces, replace_in_modules
-from kinetoscope.integrations.pyg import benchmarking, memory, nvtx, profiling, recording, timing
+from kinetoscope.integrations.pyg import memory, nvtx, profiling, recording, timing
 
 # The modules of ours and of PyG in which the names are made.
-_OURS = (benchmarking, memory, nvtx, profiling, recording, timing)
+_OURS = (memory, nvtx, profiling, recording, timing)
 _THEIRS = ("benchmark", "nvtx", "profile", "utils")
 
 

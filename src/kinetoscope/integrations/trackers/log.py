@@ -1,22 +1,208 @@
-"""`log_to_tracker`: find the trackers, and log a trace to each."""
+"""`log_to_tracker`: find the trackers, and log a trace to each.
+
+W&B: panels and scalars in the run's row that is under way, an artifact of type `profile`, an alert for an incident. MLflow: metrics, tables
+and the files as artifacts of the run; the tags of an incident. TensorBoard: scalars and a summary as text, for any `SummaryWriter`; the files
+go into its folder, as it shows no files.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import warn_user
+from kinetoscope.display.blocks import Column, Table, Text, as_markdown
 from kinetoscope.flight.flight import current_recorder
-from kinetoscope.integrations.trackers.content import make_content, opened
-from kinetoscope.integrations.trackers.kinds import KINDS, Tracker
+from kinetoscope.integrations.trackers.content import OWN_NAME, make_content, opened
 
 if TYPE_CHECKING:
     import os
 
+    from kinetoscope.integrations.trackers.content import Content, LoggedTable
     from kinetoscope.trace import Trace
+
+
+_LONGEST_TITLE = 63
+_LONGEST_TAG = 5000
+_MOST_ROWS = 30
+
+
+class WandbRun:
+    """Logs to a run of W&B."""
+
+    label = "wandb"
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    def log(self, content: Content) -> None:
+        """Log a trace."""
+        import wandb
+
+        row: dict[str, Any] = {f"{OWN_NAME}/{name}": value for name, value in content.scalars.items()}
+        row[f"{OWN_NAME}/report"] = wandb.Html(str(content.report), inject=False)
+        for name, table in content.tables.items():
+            row[f"{OWN_NAME}/{name}"] = wandb.Table(
+                columns=table.columns, data=table.rows, allow_mixed_types=True
+            )
+        # Not committed: the row goes with the next one of the job, whose steps stay as they are.
+        self.run.log(row, commit=False)
+        artifact = wandb.Artifact(
+            f"{OWN_NAME}-{content.name}",
+            type="profile",
+            metadata={**content.scalars, "step": content.step, **content.incident},
+        )
+        artifact.add_dir(str(content.files))
+        self.run.log_artifact(artifact)
+        self.run.summary.update({f"{OWN_NAME}/{name}": value for name, value in content.scalars.items()})
+        if content.incident:
+            facts = {
+                f"{OWN_NAME}/incident": str(content.incident["reason"]),
+                f"{OWN_NAME}/incident_recording": content.incident["path"],
+                f"{OWN_NAME}/recording_overhead": str(content.incident.get("overhead", "")),
+            }
+            self.run.summary.update(facts)
+            title = f"Kinetoscope: {content.incident['reason']} in {self.run.name or self.run.id}"
+            self.run.alert(title=title[:_LONGEST_TITLE], text=content.incident_text)
+
+    @classmethod
+    def active(cls) -> list[Self]:
+        """The run that `wandb.init` started, unless it has ended."""
+        run = getattr(sys.modules.get("wandb"), "run", None)
+        return [] if run is None else [cls(run)]
+
+    @classmethod
+    def of(cls, source: object) -> Self | None:
+        """The tracker of a run; None if it is something else."""
+        is_run = (
+            type(source).__module__.startswith("wandb.")
+            and hasattr(source, "log_artifact")
+            and hasattr(source, "alert")
+        )
+        return cls(source) if is_run else None
+
+
+class MlflowRun:
+    """Logs to a run of MLflow by its id, which also works on other threads and after the run has ended."""
+
+    label = "mlflow"
+
+    def __init__(self, run_id: str, client: Any = None) -> None:
+        self.run_id = run_id
+        self._client = client
+
+    def log(self, content: Content) -> None:
+        """Log a trace."""
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, RunTag
+
+        client = self._client or MlflowClient()
+        now_ms = int(time.time() * 1000)
+        metrics = [
+            Metric(f"{OWN_NAME}/{name}", value, now_ms, content.step)
+            for name, value in content.scalars.items()
+        ]
+        tags = []
+        if content.incident:
+            tags = [
+                RunTag(f"{OWN_NAME}.incident", content.incident_text[:_LONGEST_TAG]),
+                RunTag(f"{OWN_NAME}.incident_recording", content.incident["path"]),
+                RunTag(f"{OWN_NAME}.recording_overhead", str(content.incident.get("overhead", ""))),
+            ]
+        client.log_batch(self.run_id, metrics=metrics, tags=tags)
+        folder = f"{OWN_NAME}/{content.name}"
+        client.log_text(self.run_id, content.summary, f"{folder}/findings.md")
+        for name, table in content.tables.items():
+            if table.rows:
+                client.log_table(self.run_id, table.as_columns(), f"{folder}/{name}.json")
+        client.log_artifacts(self.run_id, str(content.files), folder)
+
+    @classmethod
+    def active(cls) -> list[Self]:
+        """The run of this thread or, without one, the latest that another thread has not ended."""
+        mlflow = sys.modules.get("mlflow")
+        fluent = sys.modules.get("mlflow.tracking.fluent")
+        if mlflow is None or fluent is None:
+            return []
+        run = mlflow.active_run()
+        if run is None and (latest := getattr(fluent, "_get_latest_active_run", None)) is not None:
+            run = latest()
+        return [] if run is None else [cls(run.info.run_id)]
+
+    @classmethod
+    def of(cls, source: object) -> Self | None:
+        """The tracker of a run, or of Lightning's and Composer's loggers of MLflow; None if it is something else."""
+        if type(source).__module__.startswith("mlflow.") and hasattr(source, "info"):
+            return cls(source.info.run_id)
+        for client_name, id_name in (("experiment", "run_id"), ("_mlflow_client", "_run_id")):
+            if type(source).__name__.lower() == "mlflowlogger" and hasattr(source, client_name):
+                client, run_id = getattr(source, client_name), getattr(source, id_name, None)
+                return cls(run_id, client) if run_id else None
+        return None
+
+
+class TensorboardWriter:
+    """Logs with a `SummaryWriter`, of torch or of tensorboardX."""
+
+    label = "tensorboard"
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def log(self, content: Content) -> None:
+        """Log a trace."""
+        folder = Path(_folder(self.writer), OWN_NAME, content.name)
+        shutil.copytree(content.files, folder, dirs_exist_ok=True)
+        for name, value in content.scalars.items():
+            self.writer.add_scalar(f"{OWN_NAME}/{name}", value, content.step)
+        where = f"Report: `{folder / content.report.name}`\n\nTrace: `{folder / content.trace.name}`"
+        self.writer.add_text(f"{OWN_NAME}/findings", f"{content.summary}\n\n{where}", content.step)
+        if content.tables["modules"].rows:
+            self.writer.add_text(f"{OWN_NAME}/modules", markdown(content.tables["modules"]), content.step)
+        if content.incident:
+            overhead = content.incident.get("overhead")
+            text = content.incident_text + (f"\n\nOverhead of recording: {overhead}" if overhead else "")
+            self.writer.add_text(f"{OWN_NAME}/incident", text, content.step)
+        self.writer.flush()
+
+    @classmethod
+    def active(cls) -> list[Self]:
+        """None: writers are not registered anywhere, and have to be given."""
+        return []
+
+    @classmethod
+    def of(cls, source: object) -> Self | None:
+        """The tracker of a writer; None if it is something else."""
+        is_writer = all(hasattr(source, name) for name in ("add_scalar", "add_text", "flush"))
+        return cls(source) if is_writer and _folder(source) else None
+
+
+Tracker = WandbRun | MlflowRun | TensorboardWriter
+KINDS: tuple[type[Tracker], ...] = (WandbRun, MlflowRun, TensorboardWriter)
+
+
+def _folder(writer: Any) -> str:
+    folder = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
+    # Lightning's loggers have writers on other ranks that have every attribute and do nothing.
+    return os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else ""
+
+
+def markdown(table: LoggedTable) -> str:
+    """The first rows of a table as Markdown."""
+    columns = tuple(
+        Column(name, is_text=any(isinstance(row[index], str) for row in table.rows))
+        for index, name in enumerate(table.columns)
+    )
+    more = len(table.rows) - _MOST_ROWS
+    rest = [Text(f"{more} more rows are in the report.")] if more > 0 else []
+    return as_markdown([Table(columns, tuple(map(tuple, table.rows[:_MOST_ROWS]))), *rest])
 
 
 # What the loggers of trainers call the run or writer in them.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope.collect.session.deferred_signals import DeferredSignals
+from kinetoscope.collect.session.failures import DeferredSignals
 from tests.support.noting_engine import NotingEngine
 
 
