@@ -98,10 +98,10 @@ class Curve:
             points: Sizes above 0 and the time that each took.
             call_ns: The fixed cost of a call, which each of these times has in it.
         """
-        known = sorted((size, time) for size, time in points if size > 0 and time > 0)
-        if not known:
+        measured_points = sorted((size, time) for size, time in points if size > 0 and time > 0)
+        if not measured_points:
             return None
-        size, time = np.array(known, dtype=np.float64).T
+        size, time = np.array(measured_points, dtype=np.float64).T
         # What a larger piece took, a smaller one takes at most.
         time = np.minimum.accumulate(time[::-1])[::-1]
         work = np.maximum(time - call_ns, _LEAST_WORK * time)
@@ -170,27 +170,27 @@ class Rates:
         """
         by_work = (
             (
-                [curve_name(*one, by_bytes=False) for one in zip(families, operators, dtypes, strict=True)],
+                [curve_name(*call, by_bytes=False) for call in zip(families, operators, dtypes, strict=True)],
                 flops,
             ),
             (
-                [curve_name(*one, by_bytes=True) for one in zip(families, operators, dtypes, strict=True)],
+                [curve_name(*call, by_bytes=True) for call in zip(families, operators, dtypes, strict=True)],
                 size,
             ),
         )
-        has_family = np.array([bool(one) for one in families], dtype=bool)
-        found = np.zeros(len(flops))
+        has_family = np.array([bool(call) for call in families], dtype=bool)
+        least = np.zeros(len(flops))
         for curves in (self.curves, self.seen):
             # What was measured for the family counts, without a look at what the trace shows.
-            open_ones = has_family & (found == 0)
+            open_ones = has_family & (least == 0)
             for names, work in by_work:
                 numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-                which = np.array([numbers[name] for name in names], dtype=np.int64)
+                curve_number = np.array([numbers[name] for name in names], dtype=np.int64)
                 for name in numbers.keys() & curves.keys():
-                    rows = np.flatnonzero(open_ones & (which == numbers[name]) & (work > 0))
+                    rows = np.flatnonzero(open_ones & (curve_number == numbers[name]) & (work > 0))
                     least_ns = curves[name].least_ns(work[rows].astype(np.float64))
-                    found[rows] = np.maximum(found[rows], least_ns)
-        return found
+                    least[rows] = np.maximum(least[rows], least_ns)
+        return least
 
 
 @derived
@@ -198,17 +198,17 @@ def rates_of(trace: TraceData) -> Rates:
     """The rates of a trace: those that were calibrated on its machine, else the best that it shows."""
     # Of a trace of several processes, the first calibration counts.
     runs = (trace.run_info, *trace.run_info.processes)
-    calibration = next((one.attainable for one in runs if one.attainable), ())
-    stored = {one.name: list(zip(one.size, one.time_ns, strict=True)) for one in calibration}
+    calibration = next((run.attainable for run in runs if run.attainable), ())
+    stored = {run.name: list(zip(run.size, run.time_ns, strict=True)) for run in calibration}
     call_ns = stored[CALL][0][1] if CALL in stored else _seen_call_ns(trace)
     curves = {
         name: curve
         for name, points in stored.items()
         if name != CALL and (curve := Curve.of(points, call_ns)) is not None
     }
-    seen = _seen(trace, call_ns)
+    trace_curves = _seen(trace, call_ns)
     fixed_ns = call_ns if CALL in stored else max(call_ns, _USUAL_CALL_NS)
-    return Rates(curves, Source.CALIBRATION if curves else Source.TRACE, call_ns, fixed_ns, seen)
+    return Rates(curves, Source.CALIBRATION if curves else Source.TRACE, call_ns, fixed_ns, trace_curves)
 
 
 @derived
@@ -221,8 +221,10 @@ def least_call_ns(trace: TraceData) -> Floats:
     calls, spans = costs.calls, trace.columns("spans")
     operators = [trace.strings[name] for name in spans["name"][calls.first].tolist()]
     # Sparse and packed operands are found span by span: the most that any span of the call counts.
-    flops = np.maximum(calls.flops, _largest(costs.flops, calls.of_span, len(calls.first)))
-    size = np.maximum(calls.bytes, _largest(costs.bytes_moved, calls.of_span, len(calls.first)))
+    flops, size = (
+        np.maximum(of_call, _core.group_max(calls.of_span, len(calls.first), of_spans))
+        for of_call, of_spans in ((calls.flops, costs.flops), (calls.bytes, costs.bytes_moved))
+    )
     rates = rates_of(trace)
     least_ns = rates.least_ns(calls.family, operators, calls.dtype, flops, size)
     narrow = np.flatnonzero([
@@ -239,11 +241,6 @@ def least_call_ns(trace: TraceData) -> Floats:
     return least_ns
 
 
-def _largest(values: NDArray[np.int64], group: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
-    """The largest value of each group."""
-    return _core.group_max(group, groups, values)
-
-
 def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
     """What a recorded calibration shows: for each curve sizes, and the median time of a call, less than any larger one's.
 
@@ -252,22 +249,22 @@ def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
     """
     points = _points(trace, _core.group_medians)
     call_ns = min((time for size, time in points[STREAM] if size <= _NOTHING), default=_seen_call_ns(trace))
-    found = {
-        name: made
+    curves = {
+        name: envelope
         for name, of_curve in points.items()
-        if (made := _envelope([one for one in of_curve if one[0] >= _SOMETHING]))
+        if (envelope := _envelope([point for point in of_curve if point[0] >= _SOMETHING]))
     }
-    found[CALL] = [(1.0, call_ns)]
-    return found
+    curves[CALL] = [(1.0, call_ns)]
+    return curves
 
 
 def _envelope(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """The points that no larger one was faster than."""
-    found: list[tuple[float, float]] = []
+    envelope: list[tuple[float, float]] = []
     for size, time in sorted(points, key=lambda one: (-one[0], one[1])):
-        if not found or (size < found[-1][0] and time < found[-1][1]):
-            found.append((size, time))
-    return found[::-1]
+        if not envelope or (size < envelope[-1][0] and time < envelope[-1][1]):
+            envelope.append((size, time))
+    return envelope[::-1]
 
 
 def _seen_call_ns(trace: TraceData) -> float:
@@ -283,21 +280,30 @@ def _seen_call_ns(trace: TraceData) -> float:
 
 def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
     """The curves that the fastest call of each distinct one shows."""
-    found = _points(trace, _core.group_min)
+    points_of = _points(trace, _core.group_min)
     product_rate = max(
-        (size / time for name, points in found.items() if name.startswith("matmul") for size, time in points),
+        (
+            size / time
+            for name, points in points_of.items()
+            if name.startswith("matmul")
+            for size, time in points
+        ),
         default=0.0,
     )
-    for name, points in found.items():
+    for name, points in points_of.items():
         by_bytes = name.removesuffix(" backward") in {*_BY_BYTES.values(), RANDOM}
-        known = max((size / time for size, time in points), default=0.0)
+        best_rate = max((size / time for size, time in points), default=0.0)
         best = (
-            known if by_bytes else max(known, product_rate / _SLOWEST if name.startswith("fourier") else 0.0)
+            best_rate
+            if by_bytes
+            else max(best_rate, product_rate / _SLOWEST if name.startswith("fourier") else 0.0)
         )
         slack = _MEMORY_SLACK if by_bytes else _SIZE_SLACK
         # What is larger may be slower, but not by any factor.
-        found[name] = [(size, min(time, call_ns + slack * size / best)) for size, time in points]
-    return {name: curve for name, points in found.items() if (curve := Curve.of(points, call_ns)) is not None}
+        points_of[name] = [(size, min(time, call_ns + slack * size / best)) for size, time in points]
+    return {
+        name: curve for name, points in points_of.items() if (curve := Curve.of(points, call_ns)) is not None
+    }
 
 
 def _points(
@@ -310,7 +316,8 @@ def _points(
     group, first = _core.group([calls.of_span[rows]])
     time = typical(group, len(first), spans["duration_ns"][rows])
     sizes = [
-        _largest(values[rows], group, len(first)).tolist() for values in (costs.flops, costs.bytes_moved)
+        _core.group_max(group, len(first), values[rows]).tolist()
+        for values in (costs.flops, costs.bytes_moved)
     ]
     distinct = calls.of_span[rows[first]].tolist()
     names = spans["name"][rows[first]].tolist()

@@ -113,10 +113,10 @@ class OperatorCall:
             IndexError: There is no such argument.
             TypeError: It is no tensor.
         """
-        found = self.shapes[argument]
-        if not isinstance(found, tuple):
+        sizes = self.shapes[argument]
+        if not isinstance(sizes, tuple):
             raise TypeError(f"argument {argument} of {self.name} is not a tensor")
-        return found
+        return sizes
 
     def shape_list(self, argument: int) -> list[Shape]:
         """The sizes of each tensor of a list argument.
@@ -125,10 +125,10 @@ class OperatorCall:
             IndexError: There is no such argument.
             TypeError: It is no list of tensors.
         """
-        found = self.shapes[argument]
-        if not isinstance(found, list):
+        sizes = self.shapes[argument]
+        if not isinstance(sizes, list):
             raise TypeError(f"argument {argument} of {self.name} is not a list of tensors")
-        return found
+        return sizes
 
     def has_tensor(self, argument: int) -> bool:
         """Whether a tensor was passed as this argument."""
@@ -146,10 +146,10 @@ class OperatorCall:
         Raises:
             TypeError: It is something else, or nothing and there is no `default`.
         """
-        found = self.value(argument, default)
-        values = found if isinstance(found, list) else [found]
+        passed = self.value(argument, default)
+        values = passed if isinstance(passed, list) else [passed]
         if not all(type(part) is int for part in values):
-            raise TypeError(f"argument {argument} of {self.name} is not a list of integers: {found!r}")
+            raise TypeError(f"argument {argument} of {self.name} is not a list of integers: {passed!r}")
         return values
 
     def numel(self, argument: int) -> int:
@@ -191,7 +191,9 @@ class OperatorCall:
                 places.pop()
         return places
 
-    def moved(self, read: Iterable[int], written: int, like: int, *, dtype: str | None = None) -> int | None:
+    def moved(
+        self, read: Iterable[int], written: int, like: int, *, dtype: str | None = None, more: int = 0
+    ) -> int | None:
         """Bytes of the arguments `read` and of `written` elements.
 
         Args:
@@ -199,6 +201,7 @@ class OperatorCall:
             written: How many elements are written.
             like: The argument whose element type the result has.
             dtype: The element type of the result where it is another one.
+            more: Further bytes.
 
         Returns:
             The sum, or None where an element type is not known.
@@ -207,7 +210,7 @@ class OperatorCall:
         size = self.item_bytes(like) if dtype is None else ITEM_BYTES.get(dtype)
         if size is None or None in sizes:
             return None
-        return sum(part for part in sizes if part is not None) + written * size
+        return sum(part for part in sizes if part is not None) + written * size + more
 
     def multiply_add(self, argument: int) -> int:
         """Operations of one multiply-add on elements of an argument: 2, or 8 for complex ones (6 to multiply, 2 to add)."""
@@ -374,14 +377,14 @@ def result_dtype(call: OperatorCall, places: Iterable[int]) -> str | None:
     The highest kind among truth values, integers, real and complex numbers decides; of tensors of that kind those
     with dimensions go before those without, and the larger type before the smaller.
     """
-    found: list[tuple[int, bool, int, str]] = []
+    ranked: list[tuple[int, bool, int, str]] = []
     for place in places:
         dtype = call.dtypes[place]
         if dtype is None:
             return None
         kind = _RANK.get("b" if dtype == "bool" else "f" if dtype == "bfloat16" else dtype[0], 0)
-        found.append((kind, bool(call.shape(place)), ITEM_BYTES.get(dtype, 0), dtype))
-    return max(found, key=lambda entry: entry[:3])[3] if found else None
+        ranked.append((kind, bool(call.shape(place)), ITEM_BYTES.get(dtype, 0), dtype))
+    return max(ranked, key=lambda entry: entry[:3])[3] if ranked else None
 
 
 def per_dimension(value: object, count: int) -> list[int]:

@@ -100,15 +100,17 @@ def _settle_by_inside(spans: Spans, counts: NDArray[np.bool_]) -> None:
     # As floats: sums of hostile sizes must not wrap around.
     total = np.zeros(len(flops), dtype=np.float64)
     chosen = np.flatnonzero(some)
-    for places in reversed(by_level(spans.depth[chosen])):
-        rows = chosen[places]
+    for level_rows in reversed(by_level(spans.depth[chosen])):
+        rows = chosen[level_rows]
         lacking = rows[deferred[rows]]
         counts[lacking] = total[lacking] < flops[lacking] / 2
-        own = rows[counts[rows]]
-        larger = own[(total[own] > 0) & (total[own] >= 2.0 * flops[own]) & ~spans.by_user[own]]
+        counting = rows[counts[rows]]
+        larger = counting[
+            (total[counting] > 0) & (total[counting] >= 2.0 * flops[counting]) & ~spans.by_user[counting]
+        ]
         counts[larger] = False
-        own = own[counts[own]]
-        total[own] = flops[own]
+        counting = counting[counts[counting]]
+        total[counting] = flops[counting]
         above = nearest[spans.parent[rows]]
         np.add.at(total, above[above >= 0], total[rows[above >= 0]])
 
@@ -137,20 +139,20 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[
     lacking = layers[standing[layers] == Standing.NO_INPUTS]
     for row in makers[np.isin(parent[makers], lacking)].tolist():
         layer = int(parent[row])
-        found = _products(trace, ShapesRow(int(shapes[layer])), ShapesRow(int(shapes[row])))
-        if found is not None:
-            standing[layer], flops[layer] = Standing.FIRM, found
+        products = _products(trace, ShapesRow(int(shapes[layer])), ShapesRow(int(shapes[row])))
+        if products is not None:
+            standing[layer], flops[layer] = Standing.FIRM, products
 
 
 def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None:
     """The operations of a layer with these inputs if the tensor made inside is its result, else None."""
     inputs, result = (parsed_inputs(trace, row) or NO_INPUTS for row in (layer, made))
-    given, sizes = [*inputs.shapes, None][0], [*result.values, None][0]
-    if not isinstance(given, tuple) or not isinstance(sizes, list) or not given or not sizes:
+    input_sizes, sizes = [*inputs.shapes, None][0], [*result.values, None][0]
+    if not isinstance(input_sizes, tuple) or not isinstance(sizes, list) or not input_sizes or not sizes:
         return None
-    if list(given[:-1]) != sizes[:-1] or type(sizes[-1]) is not int:
+    if list(input_sizes[:-1]) != sizes[:-1] or type(sizes[-1]) is not int:
         return None
-    flops = 2 * prod(given) * sizes[-1]
+    flops = 2 * prod(input_sizes) * sizes[-1]
     return flops if 0 <= flops < 2**63 else None
 
 
@@ -192,17 +194,17 @@ def settle_sparse(
     is_product &= (standing == Standing.FIRM) | (standing == Standing.DEFERRED)
     shares = _shares(trace, marks)
     parent = spans["parent"]
-    found: dict[int, set[tuple[int, int] | None]] = {}
+    shares_of: dict[int, set[tuple[int, int] | None]] = {}
     for row, share in shares.items():
         above = int(parent[row])
         while above >= 0:
             if is_product[above]:
-                found.setdefault(above, set()).add(share)
+                shares_of.setdefault(above, set()).add(share)
             above = int(parent[above])
-    for row, kinds in found.items():
-        known = kinds - {None}
+    for row, kinds in shares_of.items():
+        known_shares = kinds - {None}
         bytes_[row] = -1
-        if len(known) == 1 and (share := known.pop()) is not None and share[1] > 0:
+        if len(known_shares) == 1 and (share := known_shares.pop()) is not None and share[1] > 0:
             flops[row] = int(flops[row]) * share[0] // share[1]
         else:
             standing[row] = Standing.NO_INPUTS
@@ -219,15 +221,15 @@ def _shares(trace: TraceData, rows: NDArray[np.int64]) -> dict[int, tuple[int, i
             inputs = parsed_inputs(trace, ShapesRow(int(spans["shapes"][row])))
             if inputs is not None and isinstance(inputs.shapes[0], tuple):
                 stored[int(spans["parent"][row])] = prod(inputs.shapes[0])
-    found: dict[int, tuple[int, int] | None] = {}
+    share_of: dict[int, tuple[int, int] | None] = {}
     for row in rows.tolist():
         inputs = parsed_inputs(trace, ShapesRow(int(spans["shapes"][row])))
-        whole = inputs.shapes[0] if inputs is not None and inputs.shapes else None
+        sizes = inputs.shapes[0] if inputs is not None and inputs.shapes else None
         is_values = trace.strings[spans["name"][row]] == "aten::values"
-        found[row] = (
-            (stored[row], prod(whole)) if is_values and row in stored and isinstance(whole, tuple) else None
+        share_of[row] = (
+            (stored[row], prod(sizes)) if is_values and row in stored and isinstance(sizes, tuple) else None
         )
-    return found
+    return share_of
 
 
 # What only moves data reads as much as it writes: where memory was recorded, its result says what formulas cannot, as lists of tensors and
@@ -250,8 +252,8 @@ def settle_results(trace: TraceData, flops: NDArray[np.int64], bytes_: NDArray[n
     if len(trace.columns("allocations")) == 0 or len(rows := _named(trace, _COPIED)) == 0:
         return
     allocated = trace.column("spans", "bytes")[rows]
-    known = (bytes_[rows] < 0) & (flops[rows] == 0) & (allocated > 0)
-    bytes_[rows[known]] = 2 * allocated[known]
+    filled = (bytes_[rows] < 0) & (flops[rows] == 0) & (allocated > 0)
+    bytes_[rows[filled]] = 2 * allocated[filled]
 
 
 # A sum that leaves out more of its operators' own time than this is no sum: it is null.

@@ -39,28 +39,28 @@ def convolution(
         extra: That with the padding of a transposed one's output.
         operands: Those with the input and the weight.
     """
-    given, weight = map(call.shape, operands)
+    image, weight = map(call.shape, operands)
     count = len(weight) - 2
-    if count < 1 or len(given) not in (count + 1, count + 2):
+    if count < 1 or len(image) not in (count + 1, count + 2):
         raise ValueError("the input does not fit the weight")
     is_transposed = transposed if isinstance(transposed, bool) else bool(call.value(transposed))
     step, wide = (per_dimension(call.value(place) or 1, count) for place in (stride, dilation))
-    reach = [wide[at] * (weight[2 + at] - 1) + 1 for at in range(count)]
-    sizes, places = list(given[-count:]), list(given[-count:])
+    reach = [wide[axis] * (weight[2 + axis] - 1) + 1 for axis in range(count)]
+    sizes, out_sizes = list(image[-count:]), list(image[-count:])
     if call.value(padding) != "same":
         around = per_dimension(0 if call.value(padding) == "valid" else call.value(padding) or 0, count)
         more = per_dimension((call.value(extra) if extra >= 0 else 0) or 0, count)
-        for at, size in enumerate(sizes):
+        for axis, size in enumerate(sizes):
             if is_transposed:
-                places[at] = (size - 1) * step[at] - 2 * around[at] + reach[at] + more[at]
+                out_sizes[axis] = (size - 1) * step[axis] - 2 * around[axis] + reach[axis] + more[axis]
             else:
-                places[at] = (size + 2 * around[at] - reach[at]) // step[at] + 1
-    if min(places) < 0:
+                out_sizes[axis] = (size + 2 * around[axis] - reach[axis]) // step[axis] + 1
+    if min(out_sizes) < 0:
         raise ValueError("the output would be smaller than nothing")
-    images = given[0] if len(given) == len(weight) else 1
+    images = image[0] if len(image) == len(weight) else 1
     channels = weight[1] * per_dimension(call.value(groups, 1), 1)[0] if is_transposed else weight[0]
-    flops = call.multiply_add(0) * images * prod(sizes if is_transposed else places) * prod(weight)
-    return Cost(flops, call.moved(call.inputs(), images * channels * prod(places), 0))
+    flops = call.multiply_add(0) * images * prod(sizes if is_transposed else out_sizes) * prod(weight)
+    return Cost(flops, call.moved(call.inputs(), images * channels * prod(out_sizes), 0))
 
 
 def fused_convolution(call: OperatorCall) -> Cost:
@@ -81,8 +81,8 @@ def convolution_backward(call: OperatorCall) -> Cost:
         raise ValueError("the weight has too few dimensions")
     through = call.shape(1 if call.value(7, False) else 0)
     images = through[0] if len(through) == len(weight) else 1
-    places, of_input, of_weight = prod(through[2 - len(weight) :]), bool(mask[0]), bool(mask[1])
-    flops = call.multiply_add(0) * images * places * prod(weight) * (of_input + of_weight)
+    positions, of_input, of_weight = prod(through[2 - len(weight) :]), bool(mask[0]), bool(mask[1])
+    flops = call.multiply_add(0) * images * positions * prod(weight) * (of_input + of_weight)
     written = call.numel(1) * of_input + call.numel(2) * of_weight
     return Cost(flops, call.moved((0, 1, 2), written, 0))
 
@@ -109,13 +109,12 @@ def pool(call: OperatorCall, *, largest: bool, indices: bool = False) -> Cost:
     dilation = per_dimension(call.value(4, 1) if largest else 1, count)
     up = bool(call.value(5 if largest else 4, False))
     results = prod(shape[:-count])
-    for at, size in enumerate(shape[-count:]):
-        free = size + 2 * padding[at] - dilation[at] * (kernel[at] - 1) - 1
-        places = (free + (stride[at] - 1 if up else 0)) // stride[at] + 1
+    for axis, size in enumerate(shape[-count:]):
+        free = size + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1
+        windows = (free + (stride[axis] - 1 if up else 0)) // stride[axis] + 1
         # A window that would begin in the padding behind the input is left out.
-        results *= places - (up and (places - 1) * stride[at] >= size + padding[at])
-    moved = call.moved((0,), results, 0)
-    moved = None if moved is None else moved + results * _INDEX_BYTES * indices
+        results *= windows - (up and (windows - 1) * stride[axis] >= size + padding[axis])
+    moved = call.moved((0,), results, 0, more=results * _INDEX_BYTES * indices)
     return Cost(results * (prod(kernel) - largest), moved)
 
 
@@ -130,19 +129,18 @@ def _in_windows(shape: tuple[int, ...], parts: list[int]) -> int:
 
     A window ends where the next begins, or one element later where the cut is within an element: all but gcd(size, parts).
     """
-    found = prod(shape[: len(shape) - len(parts)])
+    elements = prod(shape[: len(shape) - len(parts)])
     for size, count in zip(shape[-len(parts) :], parts, strict=True):
-        found *= size + count - gcd(size, count) if count else 0
-    return found
+        elements *= size + count - gcd(size, count) if count else 0
+    return elements
 
 
 def adaptive(call: OperatorCall, *, largest: bool) -> Cost:
     """The cost of pooling to a given size."""
     sizes = per_dimension(call.value(1), _dimensions(call))
     results = prod(call.shape(0)[: -len(sizes)]) * prod(sizes)
-    read = call.moved((0,), results, 0)
     flops = _in_windows(call.shape(0), sizes) - results * largest
-    return Cost(flops, None if read is None else read + results * _INDEX_BYTES * largest)
+    return Cost(flops, call.moved((0,), results, 0, more=results * _INDEX_BYTES * largest))
 
 
 def adaptive_mean_backward(call: OperatorCall) -> Cost:
@@ -195,8 +193,8 @@ def antialiased(call: OperatorCall) -> Cost:
 def grid(call: OperatorCall) -> Cost:
     """`grid_sampler_2d(input, grid, mode, ...)` and its like, also of its gradient, where a gradient comes first."""
     first = int(call.name.endswith("_backward"))
-    given, dimensions = call.shape(first), len(call.shape(first)) - 2
-    places, corners = prod(call.shape(first + 1)[:-1]), 2**dimensions
+    image, dimensions = call.shape(first), len(call.shape(first)) - 2
+    points, corners = prod(call.shape(first + 1)[:-1]), 2**dimensions
     mode, at_place = call.value(first + 2, _BILINEAR), 5 * dimensions
     if mode == _NEAREST:
         steps = first
@@ -206,6 +204,6 @@ def grid(call: OperatorCall) -> Cost:
         steps = (2 * dimensions + 3) * corners if first else 2 * corners - 1
     else:
         raise ValueError("bicubic sampling has no formula")
-    results = places * given[1]
-    written = prod(given) + call.numel(first + 1) if first else results
-    return Cost(steps * results + at_place * places, call.moved(call.inputs(), written, first))
+    results = points * image[1]
+    written = prod(image) + call.numel(first + 1) if first else results
+    return Cost(steps * results + at_place * points, call.moved(call.inputs(), written, first))

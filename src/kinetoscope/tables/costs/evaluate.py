@@ -191,26 +191,26 @@ def parsed_inputs(trace: TraceData, shapes: ShapesRow) -> Inputs | None:
 
 def saved_costs(saved: object) -> dict[tuple[str, str, str, str], Cost]:
     """What formulas of programs gave when a file was written, by name and inputs; what is not as it must be is left out."""
-    found = {}
+    costs = {}
     for entry in saved if isinstance(saved, list) else []:
         if isinstance(entry, list) and len(entry) == 6 and all(isinstance(text, str) for text in entry[:4]):
             flops, size = entry[4:]
             if type(flops) is int and type(size) is int:
-                found[entry[0], entry[1], entry[2], entry[3]] = Cost(flops, None if size < 0 else size)
-    return found
+                costs[entry[0], entry[1], entry[2], entry[3]] = Cost(flops, None if size < 0 else size)
+    return costs
 
 
 def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
     """What formulas of programs gave for the distinct calls of a trace, in the form that `saved_costs` reads."""
     spans = trace.columns("spans")
-    found: list[list[object]] = []
+    rows: list[list[object]] = []
     for row in np.flatnonzero(calls.by_user & (calls.standing == Standing.FIRM)).tolist():
         first = calls.first[row]
         texts = input_texts(trace, ShapesRow(int(spans["shapes"][first])))
-        found.append(
+        rows.append(
             [trace.strings[spans["name"][first]], *texts, int(calls.flops[row]), int(calls.bytes[row])]
         )
-    return found
+    return rows
 
 
 def distinct_calls(trace: TraceData) -> DistinctCalls:
@@ -230,31 +230,31 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
         spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind", "arguments", "origin")
     ]
     dtypes = trace.column("origins", "dtype")
-    found: list[Evaluated] = []
+    evaluated: list[Evaluated] = []
     for row, (name, shapes, overload, kind, arguments, origin) in enumerate(zip(*parts, strict=True)):
         call = OperatorCall(
             trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
         )
-        known = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
+        saved_cost = saved.get((call.name, *input_texts(trace, shapes))) if saved else None
         cost = of_graph.get(row) or launches.get(arguments)
-        if cost is None or known is not None or registry.registered(call.name) is not None:
-            found.append(evaluate(call, kind, known))
+        if cost is None or saved_cost is not None or registry.registered(call.name) is not None:
+            evaluated.append(evaluate(call, kind, saved_cost))
             continue
         rule = rule_of(call.name) if row in of_graph else None
         # In launches, compilers state operations for matrix products only.
         family = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
         one = _known(call, cost, family) if rule is None else _known(call, cost, rule.family, rule.deferred)
         dtype = trace.strings[dtypes[origin]] if row in of_graph else one.dtype
-        found.append(one._replace(bytes=-1 if cost.bytes is None else cost.bytes, dtype=dtype))
+        evaluated.append(one._replace(bytes=-1 if cost.bytes is None else cost.bytes, dtype=dtype))
     return DistinctCalls(
         groups.of_row,
         first,
-        np.array([one.standing for one in found], np.uint8),
-        np.array([one.flops for one in found], np.int64),
-        np.array([one.bytes for one in found], np.int64),
-        [one.family for one in found],
-        [one.dtype for one in found],
-        np.array([one.by_user for one in found], bool),
+        np.array([one.standing for one in evaluated], np.uint8),
+        np.array([one.flops for one in evaluated], np.int64),
+        np.array([one.bytes for one in evaluated], np.int64),
+        [one.family for one in evaluated],
+        [one.dtype for one in evaluated],
+        np.array([one.by_user for one in evaluated], bool),
     )
 
 
@@ -270,8 +270,8 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
     flops = nodes.sums(np.maximum(origins["flops"], 0))[origin]
     size = origins["bytes"][origin]
     return {
-        row: Cost(None if unknown else own, None if moved < 0 else moved)
-        for row, unknown, own, moved in zip(
+        row: Cost(None if unknown else node_flops, None if moved < 0 else moved)
+        for row, unknown, node_flops, moved in zip(
             rows.tolist(), lacking.tolist(), flops.tolist(), size.tolist(), strict=True
         )
     }
@@ -280,16 +280,16 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
 def _is_of_graph(trace: TraceData) -> NDArray[np.bool_]:
     """Mark the fused kernels of compiled graphs, and the operators that these call, if their inputs were not recorded."""
     spans, origins = trace.columns("spans"), trace.columns("origins")
-    found: NDArray[np.bool_] = (spans["kind"] == SpanKind.FUSED_KERNEL) & (spans["origin"] >= 0)
+    of_graph: NDArray[np.bool_] = (spans["kind"] == SpanKind.FUSED_KERNEL) & (spans["origin"] >= 0)
     if len(origins):
         row_of = {text: row for row, text in enumerate(trace.strings)}
         called = np.full(len(trace.strings), -1, np.int64)
         for node in np.unique(origins["operator"]).tolist():
             called[node] = row_of.get(recorded_names(trace.strings[node])[0], -1)
         # What such an operator calls itself has its origin, too.
-        own = np.append(called[origins["operator"]], -1)[spans["origin"]] == spans["name"]
-        found |= own & (spans["shapes"] < 0) & is_operator(spans["kind"])
-    return found
+        is_node = np.append(called[origins["operator"]], -1)[spans["origin"]] == spans["name"]
+        of_graph |= is_node & (spans["shapes"] < 0) & is_operator(spans["kind"])
+    return of_graph
 
 
 def recorded_names(target: str) -> tuple[str, str]:
@@ -341,11 +341,11 @@ def cost_of(name: str, overload: str, inputs: tuple[str, str, str]) -> Cost:
     Returns:
         The cost; its parts are None where unknown.
     """
-    found = evaluate(OperatorCall(name, *(_parse(*inputs) or NO_INPUTS), overload), SpanKind.OPERATOR)
-    if found.standing == Standing.OTHERS or name.startswith(_WITHOUT_ARITHMETIC):
+    result = evaluate(OperatorCall(name, *(_parse(*inputs) or NO_INPUTS), overload), SpanKind.OPERATOR)
+    if result.standing == Standing.OTHERS or name.startswith(_WITHOUT_ARITHMETIC):
         return FREE
-    known = found.standing in (Standing.FIRM, Standing.DEFERRED)
-    return Cost(found.flops if known else None, None if found.bytes < 0 else found.bytes)
+    is_known = result.standing in (Standing.FIRM, Standing.DEFERRED)
+    return Cost(result.flops if is_known else None, None if result.bytes < 0 else result.bytes)
 
 
 def dtype_of(inputs: tuple[str, str, str]) -> str:

@@ -162,8 +162,8 @@ def covered_percent(trace: TraceData) -> float | None:
     """The share of the operators' own time, in percent, in which it is known what is computed; None without operators."""
     unknown, operator = costs_of(trace).unknown, operator_spans(trace).mask
     self_ns = trace.column("spans", "self_ns")
-    whole = int(self_ns[operator].sum())
-    return 100.0 - 100.0 * int(self_ns[operator & unknown].sum()) / whole if whole else None
+    all_ns = int(self_ns[operator].sum())
+    return 100.0 - 100.0 * int(self_ns[operator & unknown].sum()) / all_ns if all_ns else None
 
 
 NO_SHAPES = "FLOPs need the shapes of inputs: record with record_shapes=True, or kinetoscope run --shapes"
@@ -196,8 +196,8 @@ def counted_flops(trace: TraceData) -> Counted:
     table = flops_coverage(trace).select(["name", "why", "uncovered_ns"])
     uncovered = [row for row in table.to_pylist() if row["uncovered_ns"] > 0]
     lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in uncovered[:_MOST_NAMES]]
-    known = f"FLOPs are known for only {units.percent(percent)} of the operators' time"
-    return Counted(None, percent, f"{known}; not for {', '.join(lacking)}: see the table flops_coverage")
+    stated = f"FLOPs are known for only {units.percent(percent)} of the operators' time"
+    return Counted(None, percent, f"{stated}; not for {', '.join(lacking)}: see the table flops_coverage")
 
 
 def step_work(trace: TraceData, duration: NDArray[np.int64], peak_flops: Any = None) -> dict[str, Any]:

@@ -104,15 +104,15 @@ def checked_peaks(peaks: object) -> dict[str, float]:
         ArgumentError: A peak is not a number above 0.
     """
     named: dict[object, object] = dict(peaks) if isinstance(peaks, Mapping) else {"*": peaks}
-    found: dict[str, float] = {}
+    peak_of: dict[str, float] = {}
     for dtype, value in named.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise ArgumentError(
                 f"the peak {value!r} FLOP/s for {dtype!r} is not a number above 0; pass one such as 312e12, or a "
                 "mapping such as {'bfloat16': 312e12, 'float32': 19.5e12}"
             )
-        found[str(dtype)] = float(value)
-    return found
+        peak_of[str(dtype)] = float(value)
+    return peak_of
 
 
 def known_peaks(device: str) -> dict[str, float] | None:
@@ -151,10 +151,10 @@ def devices_used(trace: TraceData) -> list[str] | None:
     if not used:
         cpu = names.get(("cpu", -1), "cpu")
         return [cpu if cpu in _registered else "cpu"]
-    found = [names.get(("cuda", index)) for kind, index in sorted(used) if kind == CUDA]
-    if len(found) != len(used) or None in found:
+    device_names = [names.get(("cuda", index)) for kind, index in sorted(used) if kind == CUDA]
+    if len(device_names) != len(used) or None in device_names:
         return None
-    return [name for name in found if name is not None]
+    return [name for name in device_names if name is not None]
 
 
 def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]] | None:
@@ -171,8 +171,8 @@ def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]
     if given is not None:
         return [checked_peaks(given)] * max(len(used or ()), 1)
     peaks = [known_peaks(name) for name in used or ()]
-    known = [found for found in peaks if found is not None]
-    return known if known and len(known) == len(peaks) else None
+    known_peaks_used = [device_peaks for device_peaks in peaks if device_peaks is not None]
+    return known_peaks_used if known_peaks_used and len(known_peaks_used) == len(peaks) else None
 
 
 # How fast: operations a second, operations a byte, and how near to the peak of the device.
@@ -230,9 +230,9 @@ def least_seconds(trace: TraceData, costs: Costs, given: object = None) -> NDArr
             continue
         # cuDNN shortens the factors of convolutions unless configured otherwise.
         short = shortened or family == "convolution"
-        speeds = [peak_for(one, dtype, shortened=short) for one in peaks]
-        known = [speed for speed in speeds if speed is not None]
-        seconds[row] = 1.0 / sum(known) if len(known) == len(speeds) else np.nan
+        speeds = [peak_for(device, dtype, shortened=short) for device in peaks]
+        known_speeds = [speed for speed in speeds if speed is not None]
+        seconds[row] = 1.0 / sum(known_speeds) if len(known_speeds) == len(speeds) else np.nan
     return seconds * calls.flops
 
 
@@ -241,13 +241,15 @@ def at_peak(trace: TraceData, costs: Costs, given: object = None) -> NDArray[np.
     seconds = least_seconds(trace, costs, given)
     if seconds is None:
         return None
-    found = np.zeros(len(costs.flops))
+    ideal_s = np.zeros(len(costs.flops))
     rows = np.flatnonzero(costs.counted.counts & (seconds != 0)[costs.calls.of_span])
     call = costs.calls.of_span[rows]
-    whole = costs.calls.flops[call]
+    call_flops = costs.calls.flops[call]
     # Sparse products count less than their distinct call says.
-    found[rows] = seconds[call] * np.where(whole > 0, costs.flops[rows] / np.maximum(whole, 1), 1.0)
-    return found
+    ideal_s[rows] = seconds[call] * np.where(
+        call_flops > 0, costs.flops[rows] / np.maximum(call_flops, 1), 1.0
+    )
+    return ideal_s
 
 
 def share_of_peak(ideal_s: NDArray[np.float64], time_ns: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -64,8 +64,7 @@ def gated(call: OperatorCall) -> Cost:
 def dropout(call: OperatorCall) -> Cost:
     """`native_dropout(input, p, train)`: multiply with the mask and the scale; the mask has a byte for each element."""
     count, drops = call.numel(0), call.value(2) is not False
-    size = call.moved((0,), count, 0)
-    return Cost(2 * count * drops, None if size is None else size + count * drops)
+    return Cost(2 * count * drops, call.moved((0,), count, 0, more=count * drops))
 
 
 def rescale(call: OperatorCall) -> Cost:

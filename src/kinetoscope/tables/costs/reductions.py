@@ -97,16 +97,14 @@ def sort(call: OperatorCall) -> Cost:
     """`sort(self, dim, descending)` or `sort(self, stable, dim, descending)`: values and their places."""
     stable_first = isinstance(call.value(1), bool) or len(call.values) == 4
     count, rows = call.numel(0), _rows(call, 2 if stable_first else 1, -1)
-    size = call.moved((0,), count, 0)
-    return Cost(count * log2(count // max(rows, 1)), None if size is None else size + 8 * count)
+    return Cost(count * log2(count // max(rows, 1)), call.moved((0,), count, 0, more=8 * count))
 
 
 def largest(call: OperatorCall) -> Cost:
     """`topk(self, k, dim, ...)`."""
     count, wanted = call.numel(0), int(call.value(1, 1))
     left = _rows(call, 2, -1) * wanted
-    size = call.moved((0,), left, 0)
-    return Cost(count * max(log2(wanted), 1), None if size is None else size + 8 * left)
+    return Cost(count * max(log2(wanted), 1), call.moved((0,), left, 0, more=8 * left))
 
 
 def unique(call: OperatorCall) -> Cost:

@@ -103,9 +103,9 @@ def unregister_flops(name: str) -> bool:
         Whether there was a formula.
     """
     with _lock:
-        found = [formulas.pop(name, None) for formulas in (_exact, _prefixes)]
+        removed = [formulas.pop(name, None) for formulas in (_exact, _prefixes)]
     _forget_computed()
-    return any(formula is not None for formula in found)
+    return any(formula is not None for formula in removed)
 
 
 def registered(name: str) -> _Registered | None:
@@ -148,11 +148,11 @@ def _count(value: object) -> int | None:
     """A number of operations or bytes, or None."""
     if value is None:
         return None
-    whole = (
+    integer = (
         int(value) if isinstance(value, (int, float, np.integer)) and not isinstance(value, bool) else None
     )
-    if whole is None or whole != value:
+    if integer is None or integer != value:
         raise ValueError(f"it returned {value!r}, which is not an integer")
-    if not 0 <= whole <= _LARGEST:
+    if not 0 <= integer <= _LARGEST:
         raise ValueError(f"it returned {value!r}, which is below 0 or above 2**63 - 1")
-    return whole
+    return integer

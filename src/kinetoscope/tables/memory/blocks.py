@@ -74,21 +74,21 @@ class Blocks:
         """Return for each address and moment the block that lived there then, -1 if none is known."""
         if len(self) == 0 or len(keys) == 0:
             return np.full(len(keys), -1, dtype=np.int32)
-        known, order, begun = self._by_address
-        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        addresses, order, begun = self._by_address
+        numbers = np.minimum(np.searchsorted(addresses, keys), len(addresses) - 1)
         ranks = 2 * np.searchsorted(self.event_times_ns, times_ns, side="right")
-        found = np.searchsorted(begun, places * self._distance + ranks + 1, side="right") - 1
-        row = order[np.maximum(found, 0)]
-        hit = (found >= 0) & (self.key[row] == keys) & (ranks < self.end_rank[row])
+        latest = np.searchsorted(begun, numbers * self._distance + ranks + 1, side="right") - 1
+        row = order[np.maximum(latest, 0)]
+        hit = (latest >= 0) & (self.key[row] == keys) & (ranks < self.end_rank[row])
         return np.where(hit, row, -1).astype(np.int32)
 
     @cached_property
     def _by_address(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
         """All addresses, the blocks in order of address and start, and one rising number for both."""
-        known, place = np.unique(self.key, return_inverse=True)
-        begun = place * self._distance + self.start_rank + 1
+        addresses, number = np.unique(self.key, return_inverse=True)
+        begun = number * self._distance + self.start_rank + 1
         order = np.argsort(begun, kind="stable")
-        return known, order, begun[order]
+        return addresses, order, begun[order]
 
     @property
     def _distance(self) -> int:
@@ -119,12 +119,12 @@ def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVER
     """The row of `processes` of each row of a table that has addresses; 0 if unknown."""
     columns, of_thread = trace.columns(table), thread_processes(trace)
     if table == "storages":
-        found = columns["process_row"][rows]
+        process_rows = columns["process_row"][rows]
     elif table == "operands":
-        found = of_thread[trace.column("spans", "thread")[columns["span"][rows]]]
+        process_rows = of_thread[trace.column("spans", "thread")[columns["span"][rows]]]
     else:
-        found = of_thread[columns["thread"][rows]]
-    owner: NDArray[np.int32] = np.maximum(found, 0).astype(np.int32)
+        process_rows = of_thread[columns["thread"][rows]]
+    owner: NDArray[np.int32] = np.maximum(process_rows, 0).astype(np.int32)
     return owner
 
 
@@ -143,10 +143,10 @@ def owners_of(trace: TraceData) -> NDArray[np.int32]:
     owner = np.zeros(len(blocks), np.int32)
     owner[recorded] = processes_of(trace, "allocations", blocks.allocation[recorded])
     users = ("storages", "operands")
-    known, first = np.unique(np.concatenate([keys_of(trace, name) for name in users]), return_index=True)
-    if len(known):
+    user_keys, first = np.unique(np.concatenate([keys_of(trace, name) for name in users]), return_index=True)
+    if len(user_keys):
         of_user = np.concatenate([processes_of(trace, name) for name in users])
-        user = np.minimum(np.searchsorted(known, blocks.key[~recorded]), len(known) - 1)
+        user = np.minimum(np.searchsorted(user_keys, blocks.key[~recorded]), len(user_keys) - 1)
         owner[~recorded] = of_user[first][user]
     return owner
 
@@ -159,22 +159,22 @@ def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
     such a block belongs to the kernel, as it does to the operator in a program that is not compiled.
     """
     events, spans = trace.columns("allocations"), trace.columns("spans")
-    found: NDArray[np.int32] = events["span"].copy()
+    owner: NDArray[np.int32] = events["span"].copy()
     graphs = [row for row, text in enumerate(trace.strings) if text.startswith(COMPILED_GRAPH)]
     of_graph = np.append(np.isin(spans["name"], graphs), False)
     kernels = np.flatnonzero((spans["origin"] >= 0) & of_graph[spans["parent"]])
-    made = np.flatnonzero((events["bytes"] > 0) & of_graph[found])
-    graph = np.concatenate((found[made], spans["parent"][kernels]))
-    time_ns = np.concatenate((events["time_ns"][made], spans["start_ns"][kernels]))
+    allocated = np.flatnonzero((events["bytes"] > 0) & of_graph[owner])
+    graph = np.concatenate((owner[allocated], spans["parent"][kernels]))
+    time_ns = np.concatenate((events["time_ns"][allocated], spans["start_ns"][kernels]))
     order = np.lexsort((time_ns, graph))
-    is_kernel = order >= len(made)
-    places = np.where(is_kernel, np.arange(len(order)), len(order))
-    following = np.minimum.accumulate(places[::-1])[::-1]
+    is_kernel = order >= len(allocated)
+    kernel_places = np.where(is_kernel, np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(kernel_places[::-1])[::-1]
     next_graph = np.append(graph[order], -1)[following]
-    next_kernel = np.append(np.append(np.full(len(made), -1), kernels)[order], -1)[following]
+    next_kernel = np.append(np.append(np.full(len(allocated), -1), kernels)[order], -1)[following]
     moved = ~is_kernel & (next_graph == graph[order])
-    found[made[order[moved]]] = next_kernel[moved]
-    return found
+    owner[allocated[order[moved]]] = next_kernel[moved]
+    return owner
 
 
 @derived
@@ -184,21 +184,23 @@ def blocks_of(trace: TraceData) -> Blocks:
     times, size = events["time_ns"], events["bytes"]
     key = keys_of(trace, "allocations")
     numbers, devices = _device_numbers(events["device_type"], events["device_index"])
-    made = np.flatnonzero(size > 0)
-    end = _ends(made, key, events["match"])
-    known = end >= 0
-    end_ns = np.where(known, np.append(times, 0)[end], NEVER_NS)
-    end_rank = np.where(known, 2 * end + 1, _NEVER_RANK)
+    allocated = np.flatnonzero(size > 0)
+    end = _ends(allocated, key, events["match"])
+    has_end = end >= 0
+    end_ns = np.where(has_end, np.append(times, 0)[end], NEVER_NS)
+    end_rank = np.where(has_end, 2 * end + 1, _NEVER_RANK)
     before = _unrecorded(trace, key, devices)
     return Blocks(
-        start_ns=np.concatenate([times[made], before["start_ns"]]),
+        start_ns=np.concatenate([times[allocated], before["start_ns"]]),
         end_ns=np.concatenate([end_ns, before["end_ns"]]),
-        bytes=np.concatenate([size[made], before["bytes"]]),
-        key=np.concatenate([key[made], before["key"]]),
-        device=np.concatenate([numbers[made], before["device"]]),
-        allocation=np.concatenate([made, np.full(len(before["key"]), -1)]).astype(np.int32),
-        span=np.concatenate([allocating_spans(trace)[made], np.full(len(before["key"]), -1, dtype=np.int32)]),
-        start_rank=np.concatenate([2 * made + 1, before["start_rank"]]),
+        bytes=np.concatenate([size[allocated], before["bytes"]]),
+        key=np.concatenate([key[allocated], before["key"]]),
+        device=np.concatenate([numbers[allocated], before["device"]]),
+        allocation=np.concatenate([allocated, np.full(len(before["key"]), -1)]).astype(np.int32),
+        span=np.concatenate(
+            [allocating_spans(trace)[allocated], np.full(len(before["key"]), -1, dtype=np.int32)]
+        ),
+        start_rank=np.concatenate([2 * allocated + 1, before["start_rank"]]),
         end_rank=np.concatenate([end_rank, before["end_rank"]]),
         devices=tuple(devices),
         event_times_ns=times,
@@ -244,21 +246,21 @@ def _unrecorded(
     nothing was looked at before the recording: then it counts as from before.
     """
     events, spans = trace.columns("allocations"), trace.columns("spans")
-    held, given = trace.columns("storages"), trace.columns("operands")
-    given_from = spans["start_ns"][given["span"]]
+    held, operands = trace.columns("storages"), trace.columns("operands")
+    given_from = spans["start_ns"][operands["span"]]
     key = np.concatenate([keys_of(trace, "storages"), keys_of(trace, "operands")])
-    size = np.concatenate([held["bytes"], given["bytes"]])
-    device_type = np.concatenate([held["device_type"], given["device_type"]])
-    index = np.concatenate([held["device_index"], given["device_index"]])
+    size = np.concatenate([held["bytes"], operands["bytes"]])
+    device_type = np.concatenate([held["device_type"], operands["device_type"]])
+    index = np.concatenate([held["device_index"], operands["device_index"]])
     from_ns = np.concatenate([held["time_ns"], given_from])
     # What a tensor was seen to hold in the end lives on.
     until_ns = np.concatenate([
-        np.full(len(held), NEVER_NS), given_from + spans["duration_ns"][given["span"]]
+        np.full(len(held), NEVER_NS), given_from + spans["duration_ns"][operands["span"]]
     ])  # fmt: skip
     first_keys, first_rows = np.unique(event_keys, return_index=True)
-    place = np.minimum(np.searchsorted(first_keys, key), max(len(first_keys) - 1, 0))
-    has_event = first_keys[place] == key if len(first_keys) else np.zeros(len(key), dtype=bool)
-    first = np.where(has_event, first_rows[place] if len(first_keys) else 0, -1)
+    event = np.minimum(np.searchsorted(first_keys, key), max(len(first_keys) - 1, 0))
+    has_event = first_keys[event] == key if len(first_keys) else np.zeros(len(key), dtype=bool)
+    first = np.where(has_event, first_rows[event] if len(first_keys) else 0, -1)
     first_ns = np.where(has_event, np.append(events["time_ns"], 0)[first], NEVER_NS)
     numbers = _places(device_type, index, devices)
     use = np.flatnonzero((from_ns < first_ns) & (size > 0) & (numbers >= 0))
@@ -295,7 +297,7 @@ def _places(
     device_type: NDArray[np.uint8], device_index: NDArray[np.int8], devices: list[tuple[int, int]]
 ) -> NDArray[np.int32]:
     """The place of each device in `devices`, -1 for one whose memory was not recorded."""
-    found = np.full(len(device_type), -1, dtype=np.int32)
+    numbers = np.full(len(device_type), -1, dtype=np.int32)
     for place, (kind, index) in enumerate(devices):
-        found[(device_type == kind) & ((kind == 0) | (device_index == index))] = place
-    return found
+        numbers[(device_type == kind) & ((kind == 0) | (device_index == index))] = place
+    return numbers

@@ -269,20 +269,20 @@ class _Inquiry:
         Autograd either keeps the block it is given, which then outlives `AccumulateGrad`, or makes one of its own
         there, or adds to the one that is there already, the first operand of `add_`.
         """
-        blocks, spans, given = self.blocks, self.spans, self.operands
+        blocks, spans, operands = self.blocks, self.spans, self.operands
         of_span = _look_up(spans["parameter"], self.parameters["module"], -1)
         accumulates = spans["parameter"] >= 0
         is_gradient = _look_up(outer, accumulates, False).astype(bool) & (blocks.end_ns > self._end_of(outer))
         module = np.where(is_gradient, _look_up(outer, of_span, -1), -1).astype(np.int32)
-        rows = np.flatnonzero(given["parameter"] >= 0)
+        rows = np.flatnonzero(operands["parameter"] >= 0)
         block = self._given(rows)
-        outlives = (block >= 0) & (blocks.end_ns[block] > self._end_of(given["span"][rows]))
+        outlives = (block >= 0) & (blocks.end_ns[block] > self._end_of(operands["span"][rows]))
         is_gradient[block[outlives]] = True
-        module[block[outlives]] = self.parameters["module"][given["parameter"][rows[outlives]]]
-        above = spans["parent"][given["span"]]
+        module[block[outlives]] = self.parameters["module"][operands["parameter"][rows[outlives]]]
+        above = spans["parent"][operands["span"]]
         rows = np.flatnonzero(
-            (given["argument"] == 0)
-            & self.add_names[spans["name"][given["span"]]]
+            (operands["argument"] == 0)
+            & self.add_names[spans["name"][operands["span"]]]
             & _look_up(above, accumulates, False).astype(bool)
         )
         block = self._given(rows)
@@ -293,9 +293,9 @@ class _Inquiry:
 
     def _given(self, rows: NDArray[np.intp]) -> Rows:
         """The blocks of operands."""
-        given = self.operands
+        operands = self.operands
         return self.blocks.at(
-            keys_of(self.trace, "operands", rows), self.spans["start_ns"][given["span"][rows]]
+            keys_of(self.trace, "operands", rows), self.spans["start_ns"][operands["span"][rows]]
         )
 
     def _differentiated(self) -> Flags:
@@ -320,11 +320,11 @@ class _Inquiry:
         rows = np.flatnonzero(of_model & (spans["module"] >= 0))
         rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
         starts, root = spans["start_ns"][rows], self._roots()[spans["module"][rows]]
-        place = np.searchsorted(starts, self.blocks.start_ns)
-        place = np.where(category == MemoryCategory.INPUT, place, place - 1)
-        known = (place >= 0) & (place < len(rows))
-        found: Rows = np.where(known, np.append(root, -1)[np.where(known, place, -1)], -1)
-        return found
+        position = np.searchsorted(starts, self.blocks.start_ns)
+        position = np.where(category == MemoryCategory.INPUT, position, position - 1)
+        exists = (position >= 0) & (position < len(rows))
+        around: Rows = np.where(exists, np.append(root, -1)[np.where(exists, position, -1)], -1)
+        return around
 
     def _roots(self) -> Rows:
         """The outermost holder of each module."""
@@ -343,8 +343,8 @@ class _Inquiry:
         self, of_model: Flags, outer: Rows, candidates: Flags, made_by_model: Flags
     ) -> tuple[Flags, Flags, Rows]:
         """Of the candidate blocks: which were computed from what the model made, which were its inputs, and of which module."""
-        spans, given = self.spans, self.operands
-        span_outer = self.outer[given["span"]]
+        spans, operands = self.spans, self.operands
+        span_outer = self.outer[operands["span"]]
         wanted = np.zeros(len(spans), dtype=bool)
         wanted[outer[candidates & (outer >= 0)]] = True
         rows = np.flatnonzero((span_outer >= 0) & wanted[span_outer])
@@ -352,15 +352,17 @@ class _Inquiry:
         operator, source = span_outer[rows[source >= 0]], source[source >= 0]
         computed = _reached(made_by_model, source, operator, outer, candidates, len(spans))
         keys = keys_of(self.trace, "operands")
-        known = np.unique(self.blocks.key[candidates])
-        rows = np.flatnonzero(of_model[given["span"]] & (given["argument"] >= 0) & np.isin(keys, known))
+        candidate_keys = np.unique(self.blocks.key[candidates])
+        rows = np.flatnonzero(
+            of_model[operands["span"]] & (operands["argument"] >= 0) & np.isin(keys, candidate_keys)
+        )
         block = self._given(rows)
         rows, block = rows[block >= 0], block[block >= 0]
         fed = np.zeros(len(self.blocks), dtype=bool)
         fed[block] = True
         # Later ones first, so that the first one stays.
-        late = np.argsort(-spans["start_ns"][given["span"][rows]], kind="stable")
-        module = spans["module"][given["span"][rows[late]]]
+        late = np.argsort(-spans["start_ns"][operands["span"][rows]], kind="stable")
+        module = spans["module"][operands["span"][rows[late]]]
         place = self.module.copy()
         place[block[late][module >= 0]] = module[module >= 0]
         fed, place = _traced_back(fed & candidates & ~computed, place, source, operator, outer, len(spans))

@@ -162,20 +162,20 @@ def module_parts(trace: TraceData, pool: MemoryPool, judged: Judged) -> tuple[li
     of_block, held, live = judged.module, pool.changes.held, pool.live()
     size = Groups(of_block[live], len(holder)).sums(pool.changes.blocks.bytes[live])
     used = Groups(of_block[held], len(holder)).sizes() > 0
-    weight, seen = _with_submodules(holder, modules["depth"], size, used)
+    weight, with_blocks = _with_submodules(holder, modules["depth"], size, used)
     children: dict[int, list[int]] = {}
-    for row in np.flatnonzero(seen).tolist():
+    for row in np.flatnonzero(with_blocks).tolist():
         children.setdefault(int(holder[row]), []).append(row)
-    shown, opened = _opened(children, weight)
-    place_of = {row: part for part, row in enumerate(shown)}
-    of_module = np.full(len(holder) + 1, len(shown), np.int8)
+    parts, opened = _opened(children, weight)
+    place_of = {row: part for part, row in enumerate(parts)}
+    of_module = np.full(len(holder) + 1, len(parts), np.int8)
     for row in np.argsort(modules["depth"], kind="stable").tolist():
         above = int(holder[row])
-        of_module[row] = place_of.get(row, int(of_module[above]) if above >= 0 else len(shown))
+        of_module[row] = place_of.get(row, int(of_module[above]) if above >= 0 else len(parts))
     part = of_module[of_block]
-    has_blocks = Groups(part[held], len(shown) + 1).sizes() > 0
-    labels = [f"{paths[row]} (rest)" if row in opened else paths[row] for row in shown]
-    labels.append("other modules or no module" if _left_out(children, shown) else "no module")
+    has_blocks = Groups(part[held], len(parts) + 1).sizes() > 0
+    labels = [f"{paths[row]} (rest)" if row in opened else paths[row] for row in parts]
+    labels.append("other modules or no module" if _left_out(children, parts) else "no module")
     renumbered = np.cumsum(has_blocks) - 1
     return [labels[row] for row in np.flatnonzero(has_blocks).tolist()], renumbered[part].astype(np.int8)
 
@@ -184,12 +184,12 @@ def _with_submodules(
     holder: NDArray[np.int32], depth: NDArray[np.int32], size: NDArray[np.int64], used: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the bytes of each module with its submodules, and whether they have any blocks."""
-    weight, seen = size.copy(), used.copy()
+    weight, with_blocks = size.copy(), used.copy()
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (holder >= 0))
         np.add.at(weight, holder[rows], weight[rows])
-        np.logical_or.at(seen, holder[rows], seen[rows])
-    return weight, seen
+        np.logical_or.at(with_blocks, holder[rows], with_blocks[rows])
+    return weight, with_blocks
 
 
 def _opened(children: dict[int, list[int]], weight: NDArray[np.int64]) -> tuple[list[int], set[int]]:
@@ -338,11 +338,11 @@ def moments(pool: MemoryPool, part: NDArray[np.int8], parts: int, start_ns: floa
     changes, rank, time = changes[order], rank[order], time[order]
     fresh = np.append(True, (changes[1:] != changes[:-1]) | (rank[1:] != rank[:-1]))[: len(rank)]
     begin = all_changes.rank_after(first - 1)
-    shown = np.concatenate([[start_ns], time[fresh].astype(np.float64), [end_ns]])
+    moments_ns = np.concatenate([[start_ns], time[fresh].astype(np.float64), [end_ns]])
     return Moments(
         np.concatenate([[first], changes[fresh], [last]]),
         np.concatenate([[begin], rank[fresh], [np.max(rank[fresh], initial=begin)]]),
-        np.maximum.accumulate(shown),
+        np.maximum.accumulate(moments_ns),
     )
 
 
@@ -419,8 +419,8 @@ def _highest(value: Rows, first: Rows) -> Rows:
     top = np.maximum.reduceat(value, start)
     rows = np.flatnonzero(value == np.repeat(top, np.diff(np.append(start, len(value)))))
     group = np.searchsorted(start, rows, side="right")
-    found: Rows = first[0] + rows[np.append(True, group[1:] > group[:-1])]
-    return found
+    highest_rows: Rows = first[0] + rows[np.append(True, group[1:] > group[:-1])]
+    return highest_rows
 
 
 def _latest_counts(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:
@@ -428,8 +428,8 @@ def _latest_counts(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64
     if len(events) == 0 or not (values >= 0).any():
         return np.full(len(rank), np.nan)
     row = np.searchsorted(events, rank, side="right") - 1
-    found = np.where(row >= 0, values[np.maximum(row, 0)], -1).astype(np.float64)
-    return np.where(found >= 0, found, np.nan)
+    latest = np.where(row >= 0, values[np.maximum(row, 0)], -1).astype(np.float64)
+    return np.where(latest >= 0, latest, np.nan)
 
 
 def _schema(labels: list[str]) -> Table:
@@ -517,8 +517,8 @@ def live(
     columns, first = by_holder(trace, rows, by)
     size = columns["bytes"]
     columns |= {"percent": percent(size, int(size.sum())), "stack": judged_blocks(trace).stack[rows][first]}
-    shown = tuple(column for column in _WHO if column.name in GROUPINGS[by])
-    table = Table("live", "Blocks that were live.", (*_SIZE, *shown, _STACK))
+    holder_columns = tuple(column for column in _WHO if column.name in GROUPINGS[by])
+    table = Table("live", "Blocks that were live.", (*_SIZE, *holder_columns, _STACK))
     return to_arrow(table, columns, np.argsort(-size, kind="stable"))
 
 
@@ -532,17 +532,17 @@ def blocks(
     """
     pool = chosen(trace, device)
     rows, total = _listed(pool, checked_choice("order", order, ORDERS))
-    known, who = pool.changes.blocks, holders(trace, rows)
-    start, end = known.start_ns[rows], known.end_ns[rows]
-    freed, recorded = end < NEVER_NS, known.recorded[rows]
-    step = look_up(known.span[rows], trace.column("spans", "step"))
+    all_blocks, who = pool.changes.blocks, holders(trace, rows)
+    start, end = all_blocks.start_ns[rows], all_blocks.end_ns[rows]
+    freed, recorded = end < NEVER_NS, all_blocks.recorded[rows]
+    step = look_up(all_blocks.span[rows], trace.column("spans", "step"))
     columns: dict[str, Any] = {
         "time_ns": np.where(recorded, start, -1),
-        "bytes": known.bytes[rows],
+        "bytes": all_blocks.bytes[rows],
         "lifetime_ns": np.where(freed & recorded, end - start, -1),
         "freed_ns": np.where(freed, end, -1),
         "step": np.append(trace.column("steps", "number"), -1)[step],
-        "span": known.span[rows],
+        "span": all_blocks.span[rows],
         "stack": judged_blocks(trace).stack[rows],
     }
     return to_arrow(_BLOCK, columns | who), total
@@ -559,25 +559,25 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
         ArgumentError: There is no such device.
     """
     pool = chosen(trace, device)
-    own = judged_blocks(trace).stack
+    stack_of = judged_blocks(trace).stack
     rows = [pool.live(), *(_listed(pool, order)[0] for order in ORDERS)]
     parent, frame = (trace.column("stacks", name) for name in ("parent", "frame"))
     wanted = np.zeros(len(parent) + 1, bool)
-    wanted[own[np.concatenate(rows)]] = True
+    wanted[stack_of[np.concatenate(rows)]] = True
     # A report contains only the blocks of these tables; a server responds for any moment.
-    wanted[own[pool.changes.held]] |= len(np.unique(own[pool.changes.held])) <= MOST_STACK_ROWS
+    wanted[stack_of[pool.changes.held]] |= len(np.unique(stack_of[pool.changes.held])) <= MOST_STACK_ROWS
     for row in np.flatnonzero(wanted[:-1])[::-1].tolist():
         above = int(parent[row])
         while 0 <= above < row and not wanted[above]:
             wanted[above] = True
             row, above = above, int(parent[above])
-    found = np.flatnonzero(wanted[:-1])
+    stack_rows = np.flatnonzero(wanted[:-1])
     return to_arrow(
         _STACKS,
         {
-            "id": found.astype(np.int32),
-            "parent": parent[found],
-            "frame": Labels(frame[found], frame_texts(trace)),
+            "id": stack_rows.astype(np.int32),
+            "parent": parent[stack_rows],
+            "frame": Labels(frame[stack_rows], frame_texts(trace)),
         },
     )
 
@@ -614,17 +614,17 @@ def _most(values: NDArray[np.int64]) -> int | None:
 
 def _listed(pool: MemoryPool, order: str) -> tuple[NDArray[np.int64], int]:
     """Return the first blocks in an order, and the total number of blocks."""
-    known, rows = pool.changes.blocks, pool.changes.held
-    freed, recorded = known.end_ns[rows] < NEVER_NS, known.recorded[rows]
+    all_blocks, rows = pool.changes.blocks, pool.changes.held
+    freed, recorded = all_blocks.end_ns[rows] < NEVER_NS, all_blocks.recorded[rows]
     if order == "longest":
         rows = rows[freed & recorded]
-        value = known.end_ns[rows] - known.start_ns[rows]
+        value = all_blocks.end_ns[rows] - all_blocks.start_ns[rows]
     else:
         rows = rows[recorded & ~freed] if order == "never freed" else rows
-        value = known.bytes[rows]
+        value = all_blocks.bytes[rows]
     if len(rows) > MOST_BLOCKS:
-        kept = np.argpartition(-value, MOST_BLOCKS)[:MOST_BLOCKS]
-        found = kept[np.lexsort((kept, -value[kept]))]
+        first_rows = np.argpartition(-value, MOST_BLOCKS)[:MOST_BLOCKS]
+        order_rows = first_rows[np.lexsort((first_rows, -value[first_rows]))]
     else:
-        found = np.argsort(-value, kind="stable")
-    return rows[found], len(rows)
+        order_rows = np.argsort(-value, kind="stable")
+    return rows[order_rows], len(rows)

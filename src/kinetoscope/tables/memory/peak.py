@@ -106,13 +106,13 @@ def peak(trace: TraceData, *, device_type: int = 0, device: str | None = None) -
     """
     blocks = blocks_of(trace)
     if device is None:
-        places = [
+        devices = [
             place for place, (kind, _) in enumerate(blocks.devices) if (kind == 0) == (device_type == 0)
         ]
     else:
-        places = [find_device(trace, device)]
-    found = [top for place in places if (top := top_of(trace, place)) is not None]
-    return max(found, key=lambda top: top.bytes, default=None)
+        devices = [find_device(trace, device)]
+    peaks = [top for place in devices if (top := top_of(trace, place)) is not None]
+    return max(peaks, key=lambda top: top.bytes, default=None)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class DevicePeak:
 
 def device_peaks(trace: TraceData) -> list[DevicePeak]:
     """Return the peak of each device whose memory was recorded, the largest first."""
-    found = []
+    peaks = []
     for place, (name, key) in enumerate(zip(device_names(trace), blocks_of(trace).devices, strict=True)):
         top, allocator = top_of(trace, place), allocator_peak(trace, *key)
         attributed = 0 if top is None else top.bytes
@@ -150,7 +150,7 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
         counted = allocator.allocated_bytes >= max(attributed, 1)
         if top is None and not counted:
             continue
-        found.append(
+        peaks.append(
             DevicePeak(
                 device=name,
                 bytes=allocator.allocated_bytes if counted else attributed,
@@ -162,7 +162,7 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
                 earlier_bytes=_earlier_bytes(trace, top),
             )
         )
-    return sorted(found, key=lambda peak: (-peak.bytes, peak.device))
+    return sorted(peaks, key=lambda peak: (-peak.bytes, peak.device))
 
 
 def _earlier_bytes(trace: TraceData, at: Peak | None) -> int:
@@ -232,15 +232,15 @@ def memory_peak(
             raise ArgumentTypeError(f"{name}={value!r} is not valid: use a whole number, or None")
     place = find_device(trace, device)
     if at_ns is None:
-        at = top_of(trace, place)
-        live, whole = live_at(trace, at), 0 if at is None else at.bytes
+        top = top_of(trace, place)
+        live, live_bytes = live_at(trace, top), 0 if top is None else top.bytes
     else:
         changes = changes_of(trace, place)
         live = changes.live(changes.rank_after(changes.row_at(at_ns)))
-        whole = int(blocks_of(trace).bytes[live].sum())
+        live_bytes = int(blocks_of(trace).bytes[live].sum())
     columns, first = by_holder(trace, live, checked_choice("by", by, tuple(GROUPINGS)))
     columns |= {
-        "peak_percent": percent(columns["bytes"], whole),
+        "peak_percent": percent(columns["bytes"], live_bytes),
         "stack": Labels(judged_blocks(trace).stack[live][first], stack_texts(trace)),
         "device": Labels(np.full(len(first), place), device_names(trace)),
     }
@@ -346,15 +346,15 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
     """
     judged, spans = judged_blocks(trace), trace.columns("spans")
     blocks = judged.blocks
-    at = peak(trace, device_type=device_type)
-    live = live_at(trace, at)
+    top = peak(trace, device_type=device_type)
+    live = live_at(trace, top)
     operator, step = (look_up(blocks.span[live], spans[name]) for name in ("name", "step"))
     category, module, stack = judged.category[live], judged.module[live], judged.stack[live]
     groups = Groups.by([category, operator, module, stack])
     first, size = groups.first, groups.sums(blocks.bytes[live])
     columns: dict[str, Any] = {
         "bytes": size,
-        "peak_percent": percent(size, at.bytes if at is not None else 0),
+        "peak_percent": percent(size, top.bytes if top is not None else 0),
         "blocks": groups.sizes(),
         "category": Labels(category[first], CATEGORY_NAMES),
         "operator": Labels(operator[first], trace.strings),
@@ -362,7 +362,7 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
         "stack": Labels(stack[first], stack_texts(trace)),
         "step": np.append(trace.column("steps", "number"), -1)[step[first]],
         "first_ns": blocks.start_ns[live][first],
-        "device": [at.device if at is not None else None] * len(groups),
+        "device": [top.device if top is not None else None] * len(groups),
         "never_freed": groups.sums(blocks.end_ns[live] == NEVER_NS),
     }
     return to_arrow(MEMORY_SCHEMA, columns, np.argsort(-size, kind="stable"))

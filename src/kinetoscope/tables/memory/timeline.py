@@ -153,12 +153,12 @@ def allocator_peak(
 ) -> AllocatorPeak:
     """Return the peak that the allocator of a device counted, of some rows of `processes` or of all together."""
     events = trace.columns("allocations")
-    mine = events_of_device(trace, (device_type, device_index))
+    counted = events_of_device(trace, (device_type, device_index))
     owner = thread_processes(trace)[events["thread"]]
     if processes is not None:
-        mine &= np.isin(owner, processes)
-    allocated, time_ns = _most_together(events["allocated_bytes"], mine, owner)
-    reserved, _ = _most_together(events["reserved_bytes"], mine, owner)
+        counted &= np.isin(owner, processes)
+    allocated, time_ns = _most_together(events["allocated_bytes"], counted, owner)
+    reserved, _ = _most_together(events["reserved_bytes"], counted, owner)
     return AllocatorPeak(allocated, int(events["time_ns"][time_ns]) if time_ns >= 0 else -1, reserved)
 
 
@@ -246,9 +246,9 @@ def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.T
         ArgumentError: No memory of that device was recorded.
     """
     judged = judged_blocks(trace)
-    places = range(len(judged.blocks.devices)) if device is None else [find_device(trace, device)]
+    devices = range(len(judged.blocks.devices)) if device is None else [find_device(trace, device)]
     parts: dict[str, list[NDArray[Any]]] = {}
-    for place in places:
+    for place in devices:
         changes = changes_of(trace, place)
         category = judged.category[changes.block]
         held = live_by_category(changes, judged.category)
@@ -281,17 +281,17 @@ def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int
     Returns:
         The times in nanoseconds, rising, and the blocks.
     """
-    spans, given = trace.columns("spans"), trace.columns("operands")
+    spans, operands = trace.columns("spans"), trace.columns("operands")
     in_place = np.array([_writes(text) for text in trace.strings], dtype=bool)[spans["name"]]
     parent = spans["parent"]
     nested = (parent >= 0) & in_place[np.maximum(parent, 0)]
-    span = given["span"]
-    rows = np.flatnonzero((given["argument"] == 0) & (in_place & ~nested)[span])
+    span = operands["span"]
+    rows = np.flatnonzero((operands["argument"] == 0) & (in_place & ~nested)[span])
     times = spans["start_ns"][span[rows]]
     block = blocks_of(trace).at(keys_of(trace, "operands", rows), times)
-    known = np.flatnonzero(block >= 0)
-    known = known[np.argsort(times[known], kind="stable")]
-    return times[known], block[known]
+    in_blocks = np.flatnonzero(block >= 0)
+    in_blocks = in_blocks[np.argsort(times[in_blocks], kind="stable")]
+    return times[in_blocks], block[in_blocks]
 
 
 def _writes(name: str) -> bool:
