@@ -51,7 +51,7 @@ def test_memory_that_is_new_each_time_is_a_finding_with_its_gain():
         "train.py:5 writes into memory that is new each time, 64 MiB at once: 66.6 % of step time above what it needs"
     )
     assert one.gain_ns == pytest.approx(8 * 6.66 * MS, rel=0.01)
-    assert headline(one, 8 * 10 * MS).endswith("[hot-line, about 66.6 % to gain]")
+    assert plain(headline(one, 8 * 10 * MS)).endswith("[hot-line, about 66.6 % to gain]")
     assert "out=" in one.advice
 
 

@@ -23,7 +23,6 @@ from kinetoscope.analyses.waterfall import (
 from kinetoscope.display import blocks
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
-from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.account import Account
     from kinetoscope.analyses.finding import CannotTell, Finding
     from kinetoscope.display.blocks import Block
+    from kinetoscope.display.sentence import Sentence
     from kinetoscope.model.trace_data import TraceData
 
 MOST_FINDINGS = 7
@@ -120,7 +120,7 @@ def examine(trace: TraceData) -> Report:
     if loop.whole_ns > 0:
         found = findings_with_gains([*found, *(tried(hot_lines, loop) or ())], loop.moments)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
-    process = process_and_rank(trace, loop.process) if several and loop.process >= 0 else ""
+    process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None
     return Report(found, by_rules.unknown, loop.unit, len(loop.work), loop.whole_ns, process, account)
 
@@ -165,7 +165,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         most: At most this many findings; 0 for all.
 
     Returns:
-        `steps`, `requests` (where these count as steps), `step_ns` (their mean), `process` (whose steps, where several processes have steps), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_ns`, `advice`,
+        `steps`, `requests` (where these count as steps), `step_ns` (their mean), `process` (whose steps, where several processes have steps), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_bound` (`about` or `at most`), `gain_ns`, `advice`,
         `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
         `record`). These keys are stable.
     """
@@ -183,6 +183,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
                 "gain_percent": None
                 if (gain := gain_percent(one, report.whole_ns)) is None
                 else round(gain, 1),
+                "gain_bound": gain_bound(one),
                 "gain_ns": one.gain_ns,
                 "advice": one.advice,
                 "file": one.place.file or None,
@@ -248,17 +249,24 @@ def whose_line(report: Report) -> str:
     """Whose steps the findings are of, in a sentence; empty where only one process has steps."""
     if not report.process:
         return ""
-    return printable(
-        f"Several processes have steps. These are of {report.process}, whose steps took longest."
-    )
+    return f"Several processes have steps. These are of {report.process}, whose steps took longest."
 
 
-def headline(one: Finding, whole_ns: int) -> str:
+def headline(finding: Finding, whole_ns: int) -> Sentence:
     """A finding in one sentence, with its code and what can be gained; `whole_ns` is the step time."""
-    gain = gain_percent(one, whole_ns)
-    bound = "about" if one.is_predicted else "at most"
-    to_gain = f", {bound} {units.percent(gain)} to gain" if gain is not None else ""
-    return printable(f"{plain(one.finding)} [{one.code}{to_gain}]")
+    gain = gain_percent(finding, whole_ns)
+    text, values = finding.finding["text"], finding.finding["values"]
+    if gain is None:
+        return {"text": f"{text} [{finding.code}]", "values": values}
+    return {
+        "text": f"{text} [{finding.code}, {gain_bound(finding)} {{}} to gain]",
+        "values": [*values, (gain, "%")],
+    }
+
+
+def gain_bound(finding: Finding) -> str:
+    """Whether its gain is predicted or a ceiling, in the words that stand before it."""
+    return "about" if finding.is_predicted else "at most"
 
 
 def unknown_lines(report: Report) -> list[str]:

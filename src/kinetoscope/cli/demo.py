@@ -191,13 +191,14 @@ class Story:
     def _show_first_finding(self, report: Report) -> None:
         """Print what makes the run slow, and the lines of the program."""
         from kinetoscope.analyses.findings import headline
+        from kinetoscope.display.sentence import plain
 
         # That other programs had the processors is no mistake in this one.
         mine = [one for one in report.findings if one.place]
         if not mine:
             self._say(report.no_problem)
             return
-        self._print(textwrap.wrap(headline(mine[0], report.whole_ns), self._width), "yellow")
+        self._print(textwrap.wrap(plain(headline(mine[0], report.whole_ns)), self._width), "yellow")
         self._say(mine[0].advice)
         code, first = _lines_of_loss()
         self._printer.print()

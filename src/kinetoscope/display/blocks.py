@@ -49,8 +49,8 @@ class Text:
 
     @property
     def written(self) -> str:
-        """Its text with its numbers in it."""
-        return self.text if isinstance(self.text, str) else plain(self.text)
+        """Its text with its numbers in it. A sentence is one line, whatever names it has."""
+        return self.text if isinstance(self.text, str) else printable(plain(self.text))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ interface Finding {
   finding: string;
   share_percent: number;
   gain_percent: number | null;
+  gain_bound: string;
   advice: string;
   file: string | null;
   line: number | null;
@@ -101,14 +102,14 @@ function Found(props: { finding: Finding; whole: string }) {
       {(share > 0 || gain !== null) && (
         <p
           class="ov-gain"
-          title={`The share of ${whole} that it concerns, and a ceiling of what can be gained`}
+          title={`The share of ${whole} that it concerns, and what can be gained`}
         >
           <span class="ov-stacked">
             <span style={{ width: `${Math.min(share, 100)}%` }} />
           </span>
           <span class="muted small">
             {units.percent(share)} of {whole}
-            {gain !== null && `, at most ${units.percent(gain)} to gain`}
+            {gain !== null && `, ${finding.gain_bound} ${units.percent(gain)} to gain`}
           </span>
         </p>
       )}

@@ -16,6 +16,7 @@ from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.analyses.findings import examine, headline, table_of, unknown_lines
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
 from kinetoscope.display.blocks import Heading, Text, as_markdown
+from kinetoscope.display.sentence import plain
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
 from kinetoscope.tables.host.modules import modules
@@ -269,7 +270,7 @@ def _summary(name: str, report: Report, scalars: Mapping[str, float]) -> str:
         needed = "" if floor is None else f", of which {units.percent(floor)} is needed on this machine"
         blocks.append(Text(step + needed))
     blocks += [
-        Text(f"{headline(finding, report.whole_ns)} {finding.advice}", "-") for finding in report.findings
+        Text(f"{plain(headline(finding, report.whole_ns))} {finding.advice}", "-") for finding in report.findings
     ]
     blocks += [] if report.findings else [Text(report.no_problem)]
     return as_markdown([*blocks, *(Text(line) for line in unknown_lines(report))])
