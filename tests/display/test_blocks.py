@@ -13,7 +13,7 @@ TABLE = Table(COLUMNS, ROWS, bars=((0, 0.75), (0.75, 0.25), (0, 0)), always=1, t
 BLOCKS = (
     Heading("train.py"),
     Text(sentence("{} recorded, {} steps", (100_000_000, "ns"), 4)),
-    Chart(sentence("{} each", (25_000_000, "ns")), (1.0, 2.0)),
+    Chart(sentence("{} each", (25_000_000, "ns")), values=(1.0, 2.0)),
     Text("slow <b>", "1.", WARNING),
     Text("change it", ""),
     TABLE,

@@ -5,10 +5,11 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinetoscope.analyses.description import describe, one_line
 from kinetoscope.display import terminal
-from kinetoscope.display.description import describe, one_line
+from kinetoscope.display.blocks import Text
+from kinetoscope.display.lines import print_blocks, text_table
 from kinetoscope.display.printable import printable, printable_lines
-from kinetoscope.display.text_table import text_table
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = "\x1b]0;evil\x07\x1b[31m\r\x9b2J\u202e\ud800 x"
@@ -47,7 +48,7 @@ def test_cells_of_tables_can_be_printed():
 def test_a_console_writes_control_characters_as_escapes(capsys):
     printer = terminal.console()
     printer.print(f"plain {HOSTILE}", markup=False)
-    terminal.print_fact(printer, "Trace", HOSTILE, 8)
+    print_blocks(printer, [Text(HOSTILE, "Trace")], printer.width)
     terminal.echo(f"told\n{HOSTILE}")
     terminal.complain(f"wrong: {HOSTILE}")
     shown = capsys.readouterr()

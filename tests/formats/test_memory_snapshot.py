@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import kinetoscope
+from kinetoscope.analyses.description import describe
 from kinetoscope.analyses.health import health
 from kinetoscope.cli import main
-from kinetoscope.display.description import describe
 from kinetoscope.viewer.server.routes import respond
 
 FORWARD = [

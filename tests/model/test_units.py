@@ -112,18 +112,6 @@ def test_shares():
     assert units.percent(1, 0) == "–"
 
 
-def test_a_sparkline_starts_at_zero_and_keeps_the_peaks():
-    assert units.sparkline([8, 4, 1, 0], 10) == "█▅▂▁"
-    assert units.sparkline([1, 1, 8, 1], 2) == "▂█"
-    assert units.sparkline([0, 0], 5) == "▁▁"
-    assert units.sparkline([], 5) == ""
-
-
-@given(st.lists(st.floats(min_value=0, max_value=1e12), max_size=300), st.integers(min_value=0, max_value=80))
-def test_a_sparkline_is_as_wide_as_it_may_be(values, width):
-    assert len(units.sparkline(values, width)) == min(len(values), width)
-
-
 @pytest.mark.parametrize(
     ("flops", "text"),
     [(0, "0 FLOP"), (999, "999 FLOP"), (1000, "1 kFLOP"), (999_600, "1.00 MFLOP"), (12_345_678, "12.3 MFLOP"),

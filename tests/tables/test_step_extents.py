@@ -9,6 +9,7 @@ import kinetoscope
 from kinetoscope.analyses.findings import examine
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.overview import Overview
+from kinetoscope.analyses.trace_blocks import ahead_sentence
 from kinetoscope.comparison.measures import run_of
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.tables.device.launches import starters
@@ -102,7 +103,7 @@ def test_steps_that_end_after_their_device_work_are_as_marked(host_ns, wait_ever
     assert not step_extents(trace).is_ahead.any()
     for name in ("start_ns", "duration_ns"):
         assert trace.table("steps")[name].to_pylist() == trace.column("steps", name).tolist()
-    assert Overview(trace).steps.ahead_text == ""
+    assert Overview(trace).steps.ahead_ns == 0
 
 
 @pytest.mark.parametrize(
@@ -119,9 +120,8 @@ def test_a_step_that_the_host_issues_ahead_takes_what_its_device_work_takes(
     assert min(marks_ms(trace)) == 1.0
     assert extents_ms(trace) == pytest.approx([step_ms] * 8, abs=0.21)
     assert step_extents(trace).is_ahead.all()
-    assert Overview(trace).steps.ahead_text.endswith(
-        " ahead of the device; a step ends when its device work is done"
-    )
+    (ahead,) = ahead_sentence(Overview(trace).steps)["values"]
+    assert ahead == (Overview(trace).steps.ahead_ns, "ns")
 
 
 def test_a_step_of_a_cuda_graph_ends_with_the_last_kernel_of_the_graph():

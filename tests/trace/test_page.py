@@ -116,7 +116,7 @@ def test_several_processes_are_a_tree_whose_modules_and_steps_are_told_once(buil
     shown = trace_page(merge_processes([main, worker], [0, 100]), details=True)
     assert "16 operators on 2 threads of 2 processes" in shown
     # Operators run for 20 of 36.006 us of steps.
-    assert re.search(r">  [^<]+ \(701, rank 1\)</td><td[^>]*>20 µs</td><td>55.5 %</td>", shown)
+    assert re.search(r">  [^<]+ \(701, rank 1\)</td><td[^>]*>20 µs</td><td[^>]*>55.5 %</td>", shown)
     assert shown.count("  fc  Linear</td>") == 1
     assert 'title="40,000 ns"' in shown
     assert "4 steps · " in shown

@@ -2,6 +2,7 @@
 
 __all__ = [
     "account",
+    "description",
     "findings",
     "flame",
     "health",

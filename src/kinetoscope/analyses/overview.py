@@ -21,6 +21,7 @@ from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.kinds import is_copy, is_device_work
+from kinetoscope.model.losses import consequence, counted, lost
 from kinetoscope.model.processes import host_threads, of_processes
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.strings import to_utf8
@@ -34,6 +35,7 @@ from kinetoscope.tables.host.lines import lines, lines_in
 from kinetoscope.tables.host.modules import modules, modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
+from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds
@@ -44,9 +46,13 @@ if TYPE_CHECKING:
 
     import pyarrow
 
+    from kinetoscope.model.run_info import RunInfo
     from kinetoscope.model.trace_data import TraceData
 
 Row = dict[str, Any]
+# A trace may contain text of any length.
+_LONGEST_TEXT = 2000
+_MOST_PEAKS = 16
 
 
 @dataclass(frozen=True)
@@ -80,26 +86,6 @@ class Steps:
     shown_ns: tuple[int, ...]
     left_out_ns: tuple[int, ...]
     ahead_ns: int
-
-    @property
-    def shown(self) -> int:
-        """How many steps the shown process has, with start-up."""
-        return len(self.shown_ns) + len(self.left_out_ns)
-
-    @property
-    def left_out_text(self) -> str:
-        """Which steps of that process come before these and are left out, in words; empty without."""
-        if not self.left_out_ns:
-            return ""
-        return f"start-up and the step before these: {units.duration(sum(self.left_out_ns))}"
-
-    @property
-    def ahead_text(self) -> str:
-        """How far the host runs ahead of the device, in words; empty where it does not."""
-        if not self.ahead_ns:
-            return ""
-        ahead = units.duration(self.ahead_ns)
-        return f"the host runs up to {ahead} ahead of the device; a step ends when its device work is done"
 
 
 @dataclass(frozen=True)
@@ -284,6 +270,31 @@ class Overview:
     # How much there is
 
     @cached_property
+    def run(self) -> RunInfo:
+        """What the trace states about its run."""
+        return self.trace.run_info
+
+    @cached_property
+    def command(self) -> str:
+        """The recorded program's command line."""
+        return to_utf8(self.run.program_line[:_LONGEST_TEXT])
+
+    @cached_property
+    def duration_ns(self) -> int:
+        """From the start of the trace to its end."""
+        return self.trace.duration_ns
+
+    @cached_property
+    def lost(self) -> list[tuple[str, str]]:
+        """What the trace lacks, with how much of it, and why."""
+        return [(counted(what, count), why) for (what, why), count in lost(self.trace.losses).items()]
+
+    @cached_property
+    def loss_effect(self) -> str:
+        """What that means for the trace; empty where it means little."""
+        return consequence(loss["code"] for loss in self.trace.losses)
+
+    @cached_property
     def counts(self) -> dict[str, int]:
         """The rows of stored tables, and of threads those of the host."""
         names = (
@@ -398,7 +409,7 @@ class Overview:
         """What the first steps cost."""
         return warm_up(self.trace)
 
-    @property
+    @cached_property
     def warm_up_is_shown(self) -> bool:
         """Whether these are steps of the process whose steps are shown."""
         _, mine = steps_of_one(self.trace)
@@ -409,10 +420,15 @@ class Overview:
         """Where the step time of each process and device went; without steps, where its recorded time went."""
         return step_time(self.trace)
 
-    @property
+    @cached_property
     def places_that_count(self) -> list[StepTime]:
         """Those with steps where any has some: what loads data for others is no part of their time."""
         return [place for place in self.places if place.steps or not self.counts["steps"]]
+
+    @cached_property
+    def divided(self) -> list[tuple[StepTime, list[tuple[str, int]]]]:
+        """Each of them with the names and times of its parts, the longest first."""
+        return [(place, place.named_parts()) for place in self.places_that_count]
 
     def place_names(self, place: StepTime) -> list[str]:
         """The process of a place, where there are several, or its rank, and its device."""
@@ -488,10 +504,11 @@ class Overview:
         return HostTime(name, shares, operators_in(self.trace, shares), lines_in(self.trace, shares))
 
     @cached_property
-    def operator_totals(self) -> dict[tuple[str, str], Row]:
-        """`device_self_ns` and `self_bytes` of each operator in the whole trace, by its name and kind."""
+    def operators(self) -> list[Row]:
+        """The operators of `host`, with `device_self_ns` and `self_bytes` of each in the whole trace."""
         rows = ops(self.trace).select(["name", "kind", "device_self_ns", "self_bytes"]).to_pylist()
-        return {(row["name"], row["kind"]): row for row in rows}
+        totals = {(row["name"], row["kind"]): row for row in rows}
+        return [totals.get((to_utf8(row["name"]), row["kind"]), {}) | row for row in self.host.operators]
 
     @cached_property
     def ranges(self) -> list[Row]:
@@ -503,12 +520,6 @@ class Overview:
         """The modules as a tree, as `modules_in` returns them."""
         return modules_in(self.trace, self.host.shares)
 
-    def largest_modules(self, most: int) -> list[Row]:
-        """The modules with the most time, in the order of the tree; one is left out only after its submodules."""
-        found = self.modules
-        largest = sorted(range(len(found)), key=lambda row: (-found[row]["total_ns"], found[row]["depth"]))
-        return [found[row] for row in sorted(largest[:most]) if found[row]["total_ns"] > 0]
-
     @cached_property
     def outside_ns(self) -> tuple[int, ...]:
         """The self time of each phase outside all modules, on all threads, without waits."""
@@ -518,7 +529,7 @@ class Overview:
         sums = Groups(spans["phase"], len(Phase)).sums(times_ns)
         return tuple(sums.astype(np.int64).tolist())
 
-    @property
+    @cached_property
     def threads_ns(self) -> int:
         """The self time of all threads together, without waits: more than the whole where several worked at once."""
         return int(self._phase_times_ns.sum())
@@ -531,6 +542,11 @@ class Overview:
     def kernels(self) -> pyarrow.Table:
         """The table `kernels`, the most time first."""
         return kernels(self.trace)
+
+    @cached_property
+    def source_lines(self) -> dict[str, dict[int, str]]:
+        """The known text of lines, by file and number."""
+        return source_lines(self.trace)
 
     @cached_property
     def report(self) -> Report:
@@ -598,10 +614,10 @@ class Overview:
     @cached_property
     def work(self) -> Work:
         """The floating-point operations."""
-        counted = counted_flops(self.trace)
+        operations = counted_flops(self.trace)
         rate, used = None, None
         kinds: tuple[WorkOfKind, ...] = ()
-        if counted.flops is not None and self.counts["steps"]:
+        if operations.flops is not None and self.counts["steps"]:
             each = {name: values.tolist() for name, values in work_of_kinds(self.trace).items()}
             usual = [self.step_kinds[one] for one in self._usual_kinds]
             weights = [one["count"] * one["median_ns"] for one in usual]
@@ -613,10 +629,10 @@ class Overview:
                 WorkOfKind(_known(speed), _known(100.0 * share))
                 for speed, share in zip(each["flops_per_s"], each["mfu"], strict=True)
             )
-        elif counted.flops and self.trace.duration_ns:
-            rate = counted.flops * 1e9 / self.trace.duration_ns
+        elif operations.flops and self.trace.duration_ns:
+            rate = operations.flops * 1e9 / self.trace.duration_ns
         mfu = None if used is None else 100.0 * used
-        return Work(counted.flops, counted.covered_percent, counted.why, rate, mfu, kinds)
+        return Work(operations.flops, operations.covered_percent, operations.why, rate, mfu, kinds)
 
     @property
     def memory_recorded(self) -> bool:
@@ -638,13 +654,17 @@ class Overview:
         """What held the memory of a device at its peak: the table `memory_peak`."""
         return memory_peak(self.trace, device=device)
 
-    def peak_line(self, device: str) -> tuple[str, int] | None:
-        """The source line that held most of the memory of a device at its peak, and how much; None if no line is known."""
-        rows = self.trace.cached(
-            f"overview: lines of the peak on {device}",
-            lambda: memory_peak(self.trace, device=device, by="line", rows=2).to_pylist(),
-        )
-        return next(((row["line"], row["bytes"]) for row in rows if row["line"]), None)
+    @cached_property
+    def peak_lines(self) -> dict[str, tuple[str, int] | None]:
+        """The source line that held most of the memory of each device at its peak, and how much; None if no line is known."""
+        held = {
+            peak.device: memory_peak(self.trace, device=peak.device, by="line", rows=2).to_pylist()
+            for peak in self.peaks[:_MOST_PEAKS]
+        }
+        return {
+            device: next(((row["line"], row["bytes"]) for row in rows if row["line"]), None)
+            for device, rows in held.items()
+        }
 
     def peak_categories(self, device: str) -> list[Row]:
         """What was held at the peak of a device by `category`, in `bytes`, the most first."""

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
+from kinetoscope.analyses.description import completeness, peaks
 from kinetoscope.analyses.findings import finding_blocks, headline, whose_line
 from kinetoscope.display.blocks import ERROR, FAINT, GAP, STRONG, WARNING, Chart, Column, Heading, Table, Text
-from kinetoscope.display.description import command_line, completeness, lost, peak_lines
 from kinetoscope.display.sentence import sentence
-from kinetoscope.ledger.parts import part_names
 from kinetoscope.model import units
-from kinetoscope.model.losses import consequence, counted
 from kinetoscope.model.schema import Phase
-from kinetoscope.model.strings import to_utf8
-from kinetoscope.tables.host.source_lines import line_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kinetoscope.analyses.overview import HostTime, Overview
+    from kinetoscope.analyses.overview import HostTime, Overview, Steps
     from kinetoscope.display.blocks import Block
     from kinetoscope.display.sentence import Sentence
     from kinetoscope.ledger.parts import StepTime
-    from kinetoscope.model.trace_data import TraceData
 
 ROWS = 10
 _MOST_DEVICES = _MOST_REQUEST_NAMES = 4
 _MOST_NOTES = 6
 _MOST_LINES = 3
+_LONGEST_PATH = 24
 _MOST_FINDINGS = 3
 _LEAST_WARM_UP_PERCENT = 5
 
@@ -37,6 +33,17 @@ _LEAST_WARM_UP_PERCENT = 5
 def file_name(path: str) -> str:
     """The last part of a path of any system."""
     return PurePath(path.replace("\\", "/")).name
+
+
+def label_in(folder: Path) -> Callable[[str], str]:
+    """Name source files relative to a folder if that is short, else by their last part."""
+
+    def label(path: str) -> str:
+        inside = PurePath(path)
+        inside = inside.relative_to(folder) if inside.is_relative_to(folder) else inside
+        return str(inside) if not inside.is_absolute() and len(str(inside)) <= _LONGEST_PATH else inside.name
+
+    return label
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,10 @@ class Run:
     title: str = ""
 
     @classmethod
-    def of(cls, trace: TraceData, name: str, **more: Any) -> Self:
+    def of(cls, shown: Overview, name: str, **more: Any) -> Self:
         """What a trace itself says of its run."""
-        info = trace.run_info
-        notes = () if info.complete else (completeness(trace),)
+        info = shown.run
+        notes = () if info.complete else (completeness(shown.trace),)
         engine = info.engine_name or "kineto"
         return cls(name, engine, info.program_ended, notes, bool(info.profile_memory), **more)
 
@@ -87,11 +94,11 @@ def trace_blocks(
         tables: Include findings and tables of operators, ranges, modules and lines.
     """
     head: list[Block] = [
-        Heading(run.title or command_line(shown.trace.run_info).removeprefix("python ") or run.name),
+        Heading(run.title or shown.command.removeprefix("python ") or run.name),
         *_incident(shown),
         *_totals(shown, run, work=tables),
     ]
-    if not shown.trace.run_info.is_snapshot:
+    if not shown.run.is_snapshot:
         head += [*_steps(shown), *_divided(shown, threads=tables)]
         many = Text('This trace has many spans; table("ops") sums them by operator.')
         head += _findings(shown, run, in_full=in_full) if tables else [many]
@@ -129,7 +136,7 @@ def _incident(shown: Overview) -> list[Block]:
 
 def _totals(shown: Overview, run: Run, *, work: bool) -> list[Block]:
     """How long was recorded, how much, and how the program ended."""
-    info, of = shown.trace.run_info, f" of {len(shown.processes)} processes" if shown.processes else ""
+    info, of = shown.run, f" of {len(shown.processes)} processes" if shown.processes else ""
     operators, threads = shown.work_counts["operators"], shown.working_threads
     parts = [
         "{} recorded",
@@ -138,7 +145,7 @@ def _totals(shown: Overview, run: Run, *, work: bool) -> list[Block]:
         run.ended,
     ]
     found: list[Block] = [
-        Text(sentence(", ".join(filter(None, parts)), (shown.trace.duration_ns, "ns"), operators, threads))
+        Text(sentence(", ".join(filter(None, parts)), (shown.duration_ns, "ns"), operators, threads))
     ]
     if work and shown.counts["shapes"] and shown.work.covered_percent is not None:
         found.append(Text(_work(shown)))
@@ -170,41 +177,43 @@ def _steps(shown: Overview) -> list[Block]:
         return found or [Text(none, label="steps")]
     # Next to the time before the loop all steps would look equal.
     times, kinds = steps.shown_ns, shown.step_kinds_in_words
-    count = f"{{}} step{'s' * (steps.shown != 1)} · min {{}} · "
+    total = len(times) + len(steps.left_out_ns)
+    count = f"{{}} step{'s' * (total != 1)} · min {{}} · "
     of = f" · {steps.shown_of}" if steps.shown_of else ""
     low, high = (min(times), "ns"), (max(times), "ns")
     # The mean of steps of several kinds is that of none of them.
     mean = (sum(times) / len(times), "ns")
     text = (
-        sentence(f"{count}max {{}}{of}", steps.shown, low, high)
+        sentence(f"{count}max {{}}{of}", total, low, high)
         if kinds
-        else sentence(f"{count}mean {{}} · max {{}}{of}", steps.shown, low, mean, high)
+        else sentence(f"{count}mean {{}} · max {{}}{of}", total, low, mean, high)
     )
     warm = shown.warm_up
     costly = shown.warm_up_is_shown and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(times)
+    before_ns = sum(steps.left_out_ns)
     apart = [
-        (steps.left_out_text, FAINT),
-        (steps.ahead_text, ""),
+        (sentence("start-up and the step before these: {}", (before_ns, "ns")) if before_ns else "", FAINT),
+        (ahead_sentence(steps) if steps.ahead_ns else "", ""),
         (kinds, ""),
         (warm.text if costly else "", FAINT),
     ]
     texts = [Text(text, tone=tone, most_lines=_MOST_LINES) for text, tone in apart if text]
-    return [Chart(text, times), *texts, *found]
+    return [Chart(text, values=times), *texts, *found]
+
+
+def ahead_sentence(steps: Steps) -> Sentence:
+    """How far the host runs ahead of the device."""
+    text = "the host runs up to {} ahead of the device; a step ends when its device work is done"
+    return sentence(text, (steps.ahead_ns, "ns"))
 
 
 def _divided(shown: Overview, *, threads: bool) -> list[Block]:
     """Where the step time went: the parts of the table `breakdown`, which add up to it."""
     found: list[Block] = []
-    named = shown.places_that_count
-    for place in named[:_MOST_DEVICES]:
-        on_host = place.device == "cpu"
-        parts = sorted(
-            (part for part in zip(part_names(on_host), place.parts_ns, strict=True) if part[1]),
-            key=lambda part: -part[1],
-        )
-        whose = (
-            f" of {_place_name(shown, place)}" if len(named) > 1 else "" if on_host else f" of {place.device}"
-        )
+    named = shown.divided
+    for place, parts in named[:_MOST_DEVICES]:
+        only = "" if place.device == "cpu" else f" of {place.device}"
+        whose = f" of {_place_name(shown, place)}" if len(named) > 1 else only
         text = f"{'step' if place.steps else 'recorded'} time{whose}: {', '.join(f'{name} {{}}' for name, _ in parts)}"
         shares = ((100 * part_ns / place.duration_ns, "%") for _, part_ns in parts)
         found += [Text(sentence(text, *shares))] if parts else []
@@ -242,9 +251,9 @@ def _findings(shown: Overview, run: Run, *, in_full: bool) -> list[Block]:
 
 def _processes(shown: Overview, most: int) -> Table | None:
     """The process tree; of many processes the program and the busiest. Shares are of the time of each process."""
-    rows = shown.busiest_processes(most)
-    if not rows:
+    if not shown.processes:
         return None
+    rows = shown.busiest_processes(most)
     on_host = all(place.device == "cpu" for place in shown.places)
     cells = tuple(
         (
@@ -293,13 +302,12 @@ def _kernels(shown: Overview, most: int) -> Table | None:
 
 def _operators(label: str, shown: Overview, host: HostTime, most: int) -> Table | None:
     """The operators with the most self time, as shares of step time, with what they took on devices and of memory."""
-    rows = [row for row in host.operators[:most] if row["self_ns"]]
-    of_all = shown.operator_totals if host is shown.host else {}
-    totals = [of_all.get((to_utf8(row["name"]), row["kind"]), {}) for row in rows]
+    operators = shown.operators if host is shown.host else host.operators
+    rows = [row for row in operators[:most] if row["self_ns"]]
     more = [
-        (Column(heading, unit), [row.get(name) for row in totals])
+        (Column(heading, unit), [row.get(name) for row in rows])
         for heading, unit, name in (("on device", "ns", "device_self_ns"), ("memory", "bytes", "self_bytes"))
-        if any(row.get(name) for row in totals)
+        if any(row.get(name) for row in rows)
     ]
     return _calls(label, "self", rows, "self_ns", host, len(host.operators), more)
 
@@ -361,7 +369,10 @@ def _of_worker(shown: Overview, run: Run, most: int) -> Table | None:
 
 def _modules(shown: Overview, most: int) -> Table | None:
     """The tree of the modules with the most total time, and what ran outside all modules."""
-    rows = shown.largest_modules(most)
+    tree = shown.modules
+    # One is left out only after its submodules.
+    largest = sorted(range(len(tree)), key=lambda at: (-tree[at]["total_ns"], tree[at]["depth"]))
+    rows = [tree[at] for at in sorted(largest[:most]) if tree[at]["total_ns"] > 0]
     forward_ns, backward_ns = shown.outside_ns[Phase.FORWARD], shown.outside_ns[Phase.BACKWARD]
     optimizer_ns = shown.outside_ns[Phase.OPTIMIZER]
     if not rows and not backward_ns + optimizer_ns:
@@ -426,7 +437,8 @@ def _lines(label: str, shown: Overview, run: Run, host: HostTime, most: int) -> 
 
 def _code(shown: Overview, row: dict[str, Any]) -> str:
     """The text of a line or, where it is not known, its function."""
-    return line_text(shown.trace, row["file"], row["line"]) or row["function"] or ""
+    text = shown.source_lines.get(row["file"], {}).get(row["line"], "").strip()
+    return text or row["function"] or ""
 
 
 def _memory_owners(shown: Overview, run: Run, most: int) -> Table | None:
@@ -490,25 +502,26 @@ def _devices(shown: Overview) -> list[Block]:
 
 def _memory(shown: Overview, run: Run) -> list[Block]:
     """The memory peak of each device, and of the process."""
-    parts = [f"peak {text}" for text in peak_lines(shown, with_time=True)[:_MOST_DEVICES]]
+    of_devices = peaks(shown, with_time=True)[:_MOST_DEVICES]
+    parts = [f"peak {peak['text']}" for peak in of_devices]
+    values = [value for peak in of_devices for value in peak["values"]]
     if (more := len(shown.peaks) - len(parts)) > 0:
         parts.append(f"and {units.count(more, 'more device')}")
     if run.peak_bytes:
-        parts.append(f"process {units.size(run.peak_bytes)} (peak RSS)")
+        parts.append("process {} (peak RSS)")
+        values.append((run.peak_bytes, "bytes"))
     if not shown.peaks:
         parts.append(
             "no allocations were recorded" if run.memory else "tensors were not recorded (--memory does)"
         )
-    return [Text("; ".join(parts), label="memory")]
+    return [Text(sentence("; ".join(parts), *values), label="memory")]
 
 
 def _lost(shown: Overview) -> list[Block]:
     """What is missing from the trace."""
-    losses = lost(shown.trace)
-    if not losses:
+    if not shown.lost:
         return [Text("nothing", label="lost")]
-    effect = consequence(loss["code"] for loss in shown.trace.losses)
-    text = "; ".join(f"{counted(what, count)}: {why.rstrip('.')}" for (what, why), count in losses.items())
-    if effect:
-        return [Text(f"{effect}. {text}", label="lost", tone=WARNING, most_lines=4)]
+    text = "; ".join(f"{what}: {why.rstrip('.')}" for what, why in shown.lost)
+    if shown.loss_effect:
+        return [Text(f"{shown.loss_effect}. {text}", label="lost", tone=WARNING, most_lines=4)]
     return [Text(text, label="missing", most_lines=4)]

@@ -23,8 +23,8 @@ from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect import RecordingOptions
+from kinetoscope.display.lines import cut, sparkline
 from kinetoscope.display.terminal import reading_width
-from kinetoscope.display.text_table import cut
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Story:
         said = f"Each step runs {units.count(operators, 'operator')}."
         if shown.steps is not None:
             times = shown.steps.shown_ns
-            self._say(f"{units.sparkline(times, 32)}  {_usual(times)}")
+            self._say(f"{sparkline(times, 32)}  {_usual(times)}")
         overhead = measure_overhead(slow.options)
         if overhead is not None:
             share, _, _ = overhead.share(records_of(slow.trace)[0])
@@ -219,7 +219,7 @@ class Story:
     def _compare(self) -> None:
         """Record each a few times, in turn, and print what differs."""
         from kinetoscope.comparison.result import FASTER, headline
-        from kinetoscope.display.text_table import folded
+        from kinetoscope.display.lines import folded
         from kinetoscope.trace.opening import compare
 
         self._say(f"Recording each {ROUNDS} times more in turn shows how sure the difference is:")
@@ -385,11 +385,11 @@ class LossDisplay(io.TextIOBase):
             ProgressBar(total=self._steps, completed=done, width=20),
             Text(f"step {done}/{self._steps}"),
             Text(f"loss {self._losses[-1]:.3f}" if done else "loss –", style="bold"),
-            Text(units.sparkline(self._losses, 24), style="green"),
+            Text(sparkline(self._losses, 24), style="green"),
         ]
         room = self._printer.width - 44 - len(self._indent)
         if room < 24:
-            cells[3] = Text(units.sparkline(self._losses, max(0, room)), style="green")
+            cells[3] = Text(sparkline(self._losses, max(0, room)), style="green")
         grid.add_row(*cells)
         return Padding(grid, (0, 0, 0, len(self._indent)))
 

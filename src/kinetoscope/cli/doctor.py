@@ -16,6 +16,7 @@ import click
 
 from kinetoscope._errors import RecorderError
 from kinetoscope._version import __version__
+from kinetoscope.display.blocks import ERROR, GOOD, WARNING, Text
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from kinetoscope.collect import EngineStatus
 
 OK, POOR, BAD = "ok", "poor", "bad"
-_STYLES = {OK: "green", POOR: "yellow", BAD: "red"}
-_LABEL_WIDTH = 16
+_TONES = {OK: GOOD, POOR: WARNING, BAD: ERROR}
+_LONGEST_LABEL = 14
 
 
 class _Findings:
@@ -39,11 +40,12 @@ class _Findings:
 
     def add(self, label: str, text: str, state: str = "") -> None:
         """Add a line: its subject, what was found and, if that can be good or bad, which it is."""
-        from kinetoscope.display.terminal import print_fact
+        from kinetoscope.display.lines import print_blocks
 
         self.lines.append({"label": label, "text": text, "state": state})
         if self._printer is not None:
-            print_fact(self._printer, label, text, _LABEL_WIDTH, _STYLES.get(state, ""))
+            fact = Text(text, label.ljust(_LONGEST_LABEL), _TONES.get(state, ""))
+            print_blocks(self._printer, [fact], self._printer.width)
 
 
 @click.command("doctor")

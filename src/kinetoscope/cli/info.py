@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetoscope.analyses.description import describe, incomplete
 from kinetoscope.cli.completion import files
-from kinetoscope.display.description import Fact, describe, incomplete, lost
+from kinetoscope.display.blocks import Text
 from kinetoscope.model import units
+from kinetoscope.model.losses import lost
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -31,13 +33,12 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
     TRACE may also be the recording of a program that was killed or is still running.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.display.blocks import Text
     from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.terminal import console, echo
 
     printer = console()
     with open_trace(path) as trace:
-        facts = [Fact("Trace", f"{path}, {_size(path, trace)}"), *describe(trace.overview())]
+        facts = [Text(f"{path}, {_size(path, trace)}", "Trace"), *describe(trace.overview())]
         if as_json:
             found = _as_dict(path, trace)
             found["facts"] = {
@@ -47,7 +48,7 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
             return
     if not with_command_line:
         facts = [fact for fact in facts if fact.label != "Program"]
-    print_blocks(printer, [Text(fact.text, fact.label) for fact in facts], printer.width)
+    print_blocks(printer, facts, printer.width)
 
 
 def _as_dict(path: str, trace: Trace) -> dict[str, Any]:
@@ -59,7 +60,9 @@ def _as_dict(path: str, trace: Trace) -> dict[str, Any]:
         "incomplete": incomplete(trace),
         "duration_ns": trace.duration_ns,
         "counts": {name: int(count) for name, count in (overview.counts | overview.work_counts).items()},
-        "losses": [{"what": what, "why": why, "count": count} for (what, why), count in lost(trace).items()],
+        "losses": [
+            {"what": what, "why": why, "count": count} for (what, why), count in lost(trace.losses).items()
+        ],
     }
 
 

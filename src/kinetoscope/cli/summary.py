@@ -7,7 +7,8 @@ import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from kinetoscope.analyses.trace_blocks import Run, trace_blocks
+from kinetoscope.analyses.overview import overview
+from kinetoscope.analyses.trace_blocks import Run, label_in, trace_blocks
 from kinetoscope.display.blocks import Text
 from kinetoscope.display.blocks import as_json as blocks_as_json
 from kinetoscope.display.lines import lines_of
@@ -17,8 +18,6 @@ from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
 
     from kinetoscope.analyses.overview import Overview
@@ -34,22 +33,22 @@ WIDTH = 100
 _FEWEST_LINES, _TALLEST = 30, 70
 _NARROWEST, _WIDEST = 40, 140
 _ROWS = 9
-_LONGEST_PATH = 24
 
 
 def print_summary(finished: Finished, printer: Console | None = None, rows: int = _ROWS) -> None:
     """Print the summary to standard error or to `printer`: `rows` rows of a table in 40 lines in total, or what fits the terminal."""
-    _print(finished_blocks(finished), printer or console(stderr=True), rows)
+    _print(finished_blocks(finished), rows, printer, stderr=True)
 
 
 def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
     """Print the summary of a trace from a file, to standard output; as JSON what it is made of, with numbers in their units."""
-    run = Run.of(trace, PurePath(path).name, where=path, file_label=_label_in(Path.cwd()))
-    blocks = trace_blocks(trace.overview(), run, _TALLEST)
+    shown = overview(trace)
+    run = Run.of(shown, PurePath(path).name, where=path, file_label=label_in(Path.cwd()))
+    blocks = trace_blocks(shown, run, _TALLEST)
     if as_json:
         echo(json.dumps(blocks_as_json(blocks), ensure_ascii=False))
         return
-    _print(blocks, console(), _ROWS)
+    _print(blocks, _ROWS)
 
 
 def finished_blocks(finished: Finished) -> list[Block]:
@@ -64,14 +63,15 @@ def finished_blocks(finished: Finished) -> list[Block]:
         options.recording.profile_memory,
         finished.process_peak_bytes,
         _shown(traces[0], options.folder) if traces else "",
-        _label_in(options.folder),
+        label_in(options.folder),
     )
-    shown = finished.trace.overview()
+    shown = overview(finished.trace)
     return [*trace_blocks(shown, run, _TALLEST), *_cost(finished, shown), *_files(finished)]
 
 
-def _print(blocks: list[Block], printer: Console, rows: int) -> None:
+def _print(blocks: list[Block], rows: int, printer: Console | None = None, *, stderr: bool = False) -> None:
     """Print `rows` rows of a table in 40 lines in total, or what fits the terminal."""
+    printer = printer or console(stderr=stderr)
     width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
     # One line is for the prompt, and one is empty.
     most = max(_FEWEST_LINES, min(_TALLEST, printer.height - 1)) if printer.is_terminal else MOST_LINES
@@ -84,16 +84,6 @@ def _print(blocks: list[Block], printer: Console, rows: int) -> None:
 def _shown(path: Path, folder: Path) -> str:
     """A path as people read it."""
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-
-
-def _label_in(folder: Path) -> Callable[[str], str]:
-    """Name source files relative to a folder if that is short, else by their last part."""
-
-    def label(path: str) -> str:
-        inside = PurePath(_shown(Path(path), folder))
-        return str(inside) if not inside.is_absolute() and len(str(inside)) <= _LONGEST_PATH else inside.name
-
-    return label
 
 
 # Bounds that are further apart than by this factor say nothing: those of a machine on which others overwrite the caches.

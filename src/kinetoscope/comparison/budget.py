@@ -42,9 +42,9 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
 from kinetoscope.display.blocks import Column, Heading, Table, as_markdown
+from kinetoscope.display.lines import folded, text_table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
-from kinetoscope.display.text_table import folded, text_table
 from kinetoscope.model import units
 
 if TYPE_CHECKING:

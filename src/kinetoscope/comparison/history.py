@@ -142,7 +142,7 @@ class History:
     def to_html(self) -> str:
         """The same as HTML, with a drawing of each series."""
         charts = [
-            Chart(SERIES[name], tuple(value or 0.0 for value in column))
+            Chart(SERIES[name], values=tuple(value or 0.0 for value in column))
             for name, column in self.series.items()
         ]
         return as_html([*self._blocks(), *charts])

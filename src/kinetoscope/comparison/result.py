@@ -17,10 +17,9 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIM
 from kinetoscope.comparison.statistics import Series
 from kinetoscope.display import blocks
 from kinetoscope.display.html import as_html
-from kinetoscope.display.lines import plain_lines
+from kinetoscope.display.lines import cut, plain_lines
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
-from kinetoscope.display.text_table import cut
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table

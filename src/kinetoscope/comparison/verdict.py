@@ -15,8 +15,8 @@ from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
 from kinetoscope.comparison.measures import BYTE_COUNTS, in_scope
+from kinetoscope.display.lines import text_table
 from kinetoscope.display.printable import printable
-from kinetoscope.display.text_table import text_table
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_operator

@@ -3,7 +3,6 @@
 __all__ = [
     "arrow_text",
     "blocks",
-    "description",
     "html",
     "lines",
     "out_of_memory",
@@ -11,5 +10,4 @@ __all__ = [
     "sentence",
     "step_kinds",
     "terminal",
-    "text_table",
 ]

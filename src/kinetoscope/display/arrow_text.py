@@ -6,25 +6,29 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.display.printable import printable
+from kinetoscope.display.blocks import Column, Table
+from kinetoscope.display.lines import cut, print_blocks
 from kinetoscope.display.terminal import UNLIMITED, console, echo, rows_in_view
-from kinetoscope.display.text_table import GAP, cut, text_table
 from kinetoscope.model import units
 from kinetoscope.model.arrow import text_array
 
 WIDEST_TEXT = 60
 _ROWS_AT_ONCE = 4096
-# Columns of counts, printed with thousands separators.
-_COUNTS = frozenset({"blocks", "calls", "count", "operators", "spans", "total_operators"})
+_UNITS = ("ns", "bytes", "%")
+_ID = "id"
+# The last words of the names of columns of ids, which are shown without thousands separators.
+_IDS = frozenset((
+    "address", "correlation", "cycle", "depth", "index", "kind", "line", "node", "number", "parent", "peer", "process",
+    "rank", "request", "sequence", "step", "storage", "stream", "tensor", "thread", "tid", "worker",
+))  # fmt: skip
 # The columns to print first, for tables whose own order is different.
 _LEADING = {
     "modules": (
@@ -173,85 +177,55 @@ def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> Non
         limit: The most rows to print; 0 for all.
         hint: How the user can see the hidden columns.
     """
-    rows = table.slice(0, min(limit, table.num_rows)) if limit else table
-    columns = [_cells(field.name, rows.column(place)) for place, field in enumerate(rows.schema)]
-    widths = [
-        min(WIDEST_TEXT, max(cell_len(text) for text in (name, *cells)))
-        for name, cells in zip(rows.column_names, columns, strict=True)
-    ]
-    shown = _fitting(widths, console.width)
-    _widen(widths, columns, shown, console.width)
-    cells = [
-        [cut(text, min(widths[place], console.width)) for text in (rows.column_names[place], *columns[place])]
-        for place in shown
-    ]
-    alignment = "".join(">" if _is_number(rows.schema.field(place).type) else "<" for place in shown)
-    for number, line in enumerate(text_table(list(zip(*cells, strict=True)), alignment, "")):
-        console.print(Text(line, style="" if number else "bold"))
-    notes = []
-    if rows.num_rows < table.num_rows:
-        notes.append(f"{units.count(table.num_rows - rows.num_rows, 'more row')} (--limit 0 for all)")
-    if table.num_rows == 0:
-        notes.append("no rows")
-    hidden = [name for place, name in enumerate(rows.column_names) if place not in shown]
-    if hidden:
-        notes.append(f"columns that do not fit: {', '.join(hidden)} ({hint})")
-    for note in notes:
-        console.print(Text(note, style="dim"))
+    block = block_of(table.slice(0, min(limit, table.num_rows)) if limit else table)
+    if console.width >= UNLIMITED:
+        block = replace(block, rows=tuple(tuple(map(_short, row)) for row in block.rows))
+    left_out = table.num_rows - len(block.rows)
+    rest = f"{units.count(left_out, 'more row')} (--limit 0 for all)" if left_out else ""
+    block = replace(
+        block,
+        narrowest=WIDEST_TEXT,
+        dispensable=tuple(range(len(block.columns) - 1, 0, -1)),
+        hint=f" ({hint})",
+        rest="no rows" if table.num_rows == 0 else rest,
+    )
+    print_blocks(console, [block], console.width)
 
 
-def _fitting(widths: list[int], available: int) -> list[int]:
-    """Return the leading columns that fit, at least one."""
-    shown: list[int] = []
-    for place, width in enumerate(widths):
-        available -= width + (GAP if shown else 0)
-        if available < 0 and shown:
-            break
-        shown.append(place)
-    return shown
+def block_of(table: pa.Table) -> Table:
+    """All rows of an Arrow table with their units, which metadata or the names of columns say, and the meanings of columns."""
+    columns, values = [], []
+    # By position, because a query may give two columns the same name.
+    for place, field in enumerate(table.schema):
+        about = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        is_text, unit = not _is_number(field.type), about.get("unit", "")
+        if unit not in _UNITS:
+            unit = _unit_by_name(field.name) or (_ID if unit.startswith("row of ") else "")
+        columns.append(Column(field.name, "" if is_text else unit, is_text, about.get("meaning", "")))
+        values.append([_cell(value) for value in table.column(place).to_pylist()])
+    return Table(tuple(columns), tuple(zip(*values, strict=True)))
 
 
-def _widen(widths: list[int], columns: list[list[str]], shown: list[int], available: int) -> None:
-    """Give texts that would be cut the width that a terminal has left; a pipe has no width."""
-    if available >= UNLIMITED:
-        return
-    left = available - sum(widths[place] + GAP for place in shown) + GAP
-    for place in shown:
-        more = min(left, max(0, *(cell_len(cell) for cell in columns[place]), 0) - widths[place])
-        if more > 0:
-            widths[place] += more
-            left -= more
+def _unit_by_name(name: str) -> str:
+    """The unit of the numbers of a column; empty for counts."""
+    last = name.rpartition("_")[2]
+    return _ID if name == "id" or last in _IDS else {"percent": "%"}.get(last, last if last in _UNITS else "")
 
 
-def _cells(name: str, column: pa.ChunkedArray) -> list[str]:
-    """Format the values of a column."""
-    values = column.to_pylist()
-    if _is_number(column.type):
-        values = [
-            int(value) if isinstance(value, Decimal) and value == int(value) else value for value in values
-        ]
-        if name.endswith("_ns"):
-            return ["" if value is None else units.duration(value) for value in values]
-        if name == "bytes" or name.endswith("_bytes"):
-            return ["" if value is None else units.size(value) for value in values]
-        if name.endswith("_percent"):
-            return ["" if value is None else units.percent(value) for value in values]
-        if name in _COUNTS:
-            return ["" if value is None else units.number(value) for value in values]
-    return [_cell(value) for value in values]
-
-
-def _cell(value: object) -> str:
-    """Format one value."""
-    if value is None:
-        return ""
+def _cell(value: object) -> float | str | None:
+    """A value as blocks have it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int | Decimal):
-        return str(value)
-    if isinstance(value, float):
-        return units.number(value)
-    return printable(value if isinstance(value, str) else json.dumps(value, default=str))
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else float(value)
+    if value is None or isinstance(value, int | float | str):
+        return value
+    return json.dumps(value, default=str)
+
+
+def _short(value: float | str | None) -> float | str | None:
+    """A text that is cut as where there is little room: lines of a pipe have no width."""
+    return cut(value, WIDEST_TEXT) if isinstance(value, str) else value
 
 
 def _column(table: pa.Table, name: str) -> str:

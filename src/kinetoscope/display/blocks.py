@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Cell = float | str | None
 
-STRONG, FAINT, WARNING, ERROR = "strong", "faint", "warning", "error"
+STRONG, FAINT, GOOD, WARNING, ERROR = "strong", "faint", "good", "warning", "error"
 """How a text is shown."""
 
 
@@ -38,7 +38,7 @@ class Text:
     Attributes:
         text: What it says, with or without its numbers apart.
         label: What stands before it, in a column of its own; empty below another one's label, None without that column.
-        tone: `STRONG`, `FAINT`, `WARNING`, `ERROR` or empty.
+        tone: `STRONG`, `FAINT`, `GOOD`, `WARNING`, `ERROR` or empty.
         most_lines: How many lines of a terminal it takes at most; 0 for all.
     """
 
@@ -54,21 +54,15 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Chart:
-    """Values in their order, such as the durations of steps.
+class Chart(Text):
+    """Values in their order, such as the durations of steps, with a paragraph that says what they are.
 
     Attributes:
-        text: What they are.
         values: The values.
     """
 
-    text: str | Sentence
-    values: tuple[float, ...]
-
-    @property
-    def caption(self) -> Text:
-        """What they are, as a paragraph."""
-        return Text(self.text, tone=STRONG)
+    tone: str = STRONG
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,13 +71,15 @@ class Column:
 
     Attributes:
         heading: Its heading.
-        unit: The unit of its numbers: `ns`, `bytes`, `%` or, of counts, empty. Texts stay as they are.
+        unit: The unit of its numbers: `ns`, `bytes`, `%`, `id` or, of counts, empty. Texts stay as they are.
         is_text: Whether it is aligned to the left.
+        meaning: What it says, where there is a way to show that apart.
     """
 
     heading: str
     unit: str = ""
     is_text: bool = False
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +99,8 @@ class Table:
         name: The table of `Trace.table` that has the others.
         rest: What is said below it.
         dispensable: Columns that are left out of a narrow table, in this order.
+        narrowest: Texts are cut down to this width before columns are left out.
+        hint: What stands behind the names of columns that are left out.
     """
 
     columns: tuple[Column, ...]
@@ -117,6 +115,8 @@ class Table:
     name: str = ""
     rest: str = ""
     dispensable: tuple[int, ...] = ()
+    narrowest: int = 24
+    hint: str = ""
 
     def largest(self, most: int | None) -> list[int]:
         """The rows to show where there is room for so many, in their order; None for all."""
@@ -164,8 +164,7 @@ def as_markdown(blocks: Sequence[Block]) -> str:
         elif isinstance(block, Table):
             parts.append(_markdown_table(block))
         else:
-            text = block.caption if isinstance(block, Chart) else block
-            parts.append(f"{text.label or ''} {text.written}".strip())
+            parts.append(f"{block.label or ''} {block.written}".strip())
     return "\n\n".join(parts)
 
 

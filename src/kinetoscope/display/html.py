@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kinetoscope.display.blocks import ERROR, WARNING, Chart, Heading, Table
 from kinetoscope.display.printable import printable
@@ -95,36 +95,37 @@ def _as_html(block: Block, most: int | None) -> str:
     if isinstance(block, Heading):
         return f'<div class="h">{safe(block.text, _LONGEST_TITLE)}</div>'
     if isinstance(block, Chart):
-        text = block.caption.written
+        text = block.written
         return f"<div>{columns_chart(block.values, text)}</div>{note(text)}"
     if not isinstance(block, Table):
         label = block.label if block.label is None or block.label.endswith(".") else f"{block.label}:"
         text = " ".join(filter(None, ((label or "").removeprefix(":"), block.written)))
         return "".join(note(line, warns=block.tone in (WARNING, ERROR)) for line in text.split("\n") if line)
     places = block.largest(most)
-    rows = [
-        [
-            Cell(
-                text, _exact(value, column.unit), *(block.bars[place][::-1] if block.bars and at == 1 else ())
-            )
-            for at, (text, value, column) in enumerate(
-                zip(block.texts(place), block.rows[place], block.columns, strict=True)
-            )
-        ]
-        for place in places
-    ]
+    rows = [[_cell(block, place, at, text) for at, text in enumerate(block.texts(place))] for place in places]
     left = [at for at, column in enumerate(block.columns) if column.is_text]
-    headings = block.headings(len(block.rows))
+    headings = [
+        Cell(heading, column.meaning)
+        for heading, column in zip(block.headings(len(block.rows)), block.columns, strict=True)
+    ]
     rest = [text for text in (block.rest, block.left_out(len(places))) if text]
     drawn = table(headings, rows, left=left, caption=block.title) if rows else ""
     return "".join([drawn, *map(note, rest)])
 
 
-def _exact(value: float | str | None, unit: str) -> str:
-    """The tooltip of a value: the exact time or size."""
-    if unit not in ("ns", "bytes") or not isinstance(value, int):
-        return ""
-    return f"{value:,} ns" if unit == "ns" else units.count(value, "byte")
+def _cell(block: Table, row: int, at: int, text: str) -> Cell:
+    """A cell of a table, with the exact number as its tooltip, and a bar: that of the row or, in a table without any, a share."""
+    value, unit = block.rows[row][at], block.columns[at].unit
+    if not isinstance(value, int | float):
+        return Cell(text)
+    exact = ""
+    if isinstance(value, float):
+        exact = f"{value} {unit}".strip()
+    elif unit in ("ns", "bytes"):
+        exact = f"{value:,} ns" if unit == "ns" else units.count(value, "byte")
+    if block.bars:
+        return Cell(text, exact, *(block.bars[row][::-1] if at == 1 else ()))
+    return Cell(text, exact, value / 100 if unit == "%" else 0.0)
 
 
 def note(text: str, *, warns: bool = False) -> str:
@@ -179,62 +180,22 @@ def columns_chart(values: Sequence[float], title: str, *, most: int = 120, heigh
 
 
 ROWS = 20
-_ID_UNIT = "name"
-# Columns of ids, which are shown without thousands separators unless they have a unit.
-_ID_COLUMNS = frozenset((
-    "address", "correlation", "depth", "group_rank", "line", "node", "number", "parent", "parent_node", "peer", "process",
-    "rank", "sequence", "step", "storage", "stream", "tensor", "thread", "worker",
-))  # fmt: skip
 
 
-def table_html(found: pyarrow.Table) -> str | None:
+def table_html(table: pyarrow.Table) -> str | None:
     """Return a table of `Trace.table` as HTML with units; None for any other Arrow table, which keeps its own display.
 
     Args:
-        found: An Arrow table.
+        table: An Arrow table.
 
     Returns:
         The first rows, with exact numbers and the meaning of each column as tooltips.
     """
-    own = found.schema.metadata or {}
-    if b"table" not in own or b"row" not in own:
+    from kinetoscope.display.arrow_text import block_of
+
+    about = table.schema.metadata or {}
+    if b"table" not in about or b"row" not in about:
         return None
-    units_of, headings, left = [], [], []
-    for place, column in enumerate(found.schema):
-        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-        is_id = column.name in _ID_COLUMNS and not metadata.get("unit")
-        units_of.append(_ID_UNIT if is_id else metadata.get("unit", ""))
-        headings.append(Cell(column.name, metadata.get("meaning", "")))
-        if str(column.type).startswith(("string", "dictionary", "large_string")):
-            left.append(place)
-    # By position, because a program may give two columns the same name.
-    columns = [column.to_pylist() for column in found.slice(0, ROWS).columns]
-    rows = [
-        [_cell(value, unit) for value, unit in zip(row, units_of, strict=True)]
-        for row in zip(*columns, strict=True)
-    ]
-    shown = (
-        f"the first {len(rows)} of {found.num_rows:,} rows"
-        if found.num_rows > len(rows)
-        else units.count(len(rows), "row")
-    )
-    return page(note(f"{own[b'table'].decode()}: {shown}"), table(headings, rows, left=left))
-
-
-def _cell(value: Any, unit: str) -> Cell:
-    """Format one value in its unit."""
-    if isinstance(value, bool) or (value is not None and not isinstance(value, int | float)):
-        return Cell(str(value))
-    if value is not None and (unit == _ID_UNIT or unit.startswith("row of ")):
-        return Cell(str(value))
-    known = unit if unit in ("ns", "bytes", "%") else ""
-    exact = (
-        f"{value} %"
-        if unit == "%"
-        else _exact(value, unit) or (str(value) if isinstance(value, float) else "")
-    )
-    return Cell(
-        units.written(value, known),
-        exact if value is not None else "",
-        value / 100 if unit == "%" and value else 0.0,
-    )
+    rows = table.num_rows
+    shown = f"the first {ROWS} of {rows:,} rows" if rows > ROWS else units.count(rows, "row")
+    return page(note(f"{about[b'table'].decode()}: {shown}"), _as_html(block_of(table.slice(0, ROWS)), None))

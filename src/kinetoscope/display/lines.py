@@ -1,17 +1,16 @@
-"""Blocks as lines of a terminal or of plain text."""
+"""Blocks as lines of a terminal or of plain text: texts in columns and in lines of a width, and bars."""
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.text import Text as Line
 
-from kinetoscope.display.blocks import FAINT, STRONG, WARNING, Chart, Heading, Table, Text
-from kinetoscope.display.printable import printable_lines
+from kinetoscope.display.blocks import ERROR, FAINT, GOOD, STRONG, WARNING, Chart, Heading, Table, Text
+from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.display.terminal import UNLIMITED
-from kinetoscope.display.text_table import GAP, bar_drawn, cut, folded, text_table
-from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +19,12 @@ if TYPE_CHECKING:
 
     from kinetoscope.display.blocks import Block
 
-_STYLES = {"": "", STRONG: "bold", FAINT: "dim", WARNING: "yellow", "error": "bold red"}
+_STYLES = {"": "", STRONG: "bold", FAINT: "dim", GOOD: "green", WARNING: "yellow", ERROR: "bold red"}
 _SPARKS, _FEWEST_SPARKS = 32, 8
 # Bars that begin where others end are longer. Below this width, a table has none.
 _BAR, _LONG_BAR, _WIDE_ENOUGH_FOR_BARS = 10, 30, 72
+_GAP = 2
+_HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def print_blocks(printer: Console, blocks: Sequence[Block], width: int) -> None:
@@ -48,67 +49,79 @@ def lines_of(
         rows: The most rows of each table; None for all.
         most_lines: Tables have fewer rows where there would be more lines, and what is still too much is left out at the end.
     """
+    written = [_written(block) for block in blocks]
     labels = (block.label for block in blocks if isinstance(block, Text) and block.label)
     # Numbers stand closer to their texts than words do.
-    label = max((cell_len(one) + 1 + (not one.endswith(".")) for one in labels), default=0)
-    texts = [None if isinstance(one, Table) else _text_lines(one, width, label) for one in blocks]
+    label_width = max((cell_len(label) + 1 + (not label.endswith(".")) for label in labels), default=0)
     while True:
         lines: list[Line] = []
-        for block, text in zip(blocks, texts, strict=True):
-            drawn = _table_lines(block, width, rows) if isinstance(block, Table) else text or []
-            apart = isinstance(block, Table) and drawn and lines and lines[-1].plain
-            lines += [*([Line()] if apart else []), *drawn]
+        for block, texts in zip(blocks, written, strict=True):
+            if isinstance(block, Table):
+                drawn = _table_lines(block, texts, width, rows)
+                lines += [Line()] if drawn and lines and lines[-1].plain else []
+            else:
+                drawn = _text_lines(block, texts[0][0], width, label_width)
+            lines += drawn
         if most_lines is None or len(lines) <= most_lines or not rows:
             return lines[:most_lines]
         rows -= 1
 
 
-def _text_lines(block: Heading | Text | Chart, width: int, label: int) -> list[Line]:
+def _written(block: Block) -> list[list[str]]:
+    """The texts of a block with their numbers in them: those of a table by row."""
+    if isinstance(block, Table):
+        return [block.texts(row) for row in range(len(block.rows))]
+    if isinstance(block, Heading):
+        return [[block.text]]
+    return [[block.written]]
+
+
+def _text_lines(block: Heading | Text, text: str, width: int, label_width: int) -> list[Line]:
     """A heading, a paragraph, or a chart."""
     if isinstance(block, Heading):
-        name = cut(block.text, width - 19)
+        name = cut(text, width - 19)
         rule = "━" * (min(width, UNLIMITED // 1000) - cell_len(name) - 16)
         return [
             Line.assemble(
                 ("━━ ", "cyan"), ("kinetoscope", "bold cyan"), " ", (name, "bold"), (f" {rule}", "cyan")
             )
         ]
-    if isinstance(block, Chart):
-        lines = _text_lines(block.caption, width, label)
-        room = width - lines[-1].cell_len - 3
-        if room < _FEWEST_SPARKS:
-            return [*lines, Line(units.sparkline(block.values, min(width, _SPARKS)), style="green")]
-        lines[-1].append("   ").append(units.sparkline(block.values, min(room, _SPARKS)), style="green")
-        return lines
-    indent = 0 if block.label is None else label
-    parts = [
-        part for text in printable_lines(block.written).split("\n") for part in folded(text, width - indent)
-    ]
-    return [
+    label = block.label or ""
+    indent = 0 if block.label is None else label_width
+    parts = [part for line in printable_lines(text).split("\n") for part in folded(line, width - indent)]
+    lines = [
         Line.assemble(
-            ((block.label or "" if place == 0 else "").ljust(indent), "bold"),
+            ((label if place == 0 else "").ljust(indent), "bold"),
             (cut(part, width - indent), _STYLES[block.tone]),
         )
         for place, part in enumerate(parts[: block.most_lines or None])
     ]
+    if isinstance(block, Chart):
+        room = width - lines[-1].cell_len - 3
+        if room < _FEWEST_SPARKS:
+            return [*lines, Line(sparkline(block.values, min(width, _SPARKS)), style="green")]
+        lines[-1].append("   ").append(sparkline(block.values, min(room, _SPARKS)), style="green")
+    return lines
 
 
-def _table_lines(table: Table, width: int, most: int | None) -> list[Line]:
+def _table_lines(table: Table, cells: list[list[str]], width: int, most: int | None) -> list[Line]:
     """A table with its title and what is said below it; nothing where no row is shown."""
     places = table.largest(None if most is None else min(most, table.most_rows or most))
     if not places and not table.rest:
         return []
-    rows = [table.headings(len(places)), *(table.texts(place) for place in places)]
+    rows = [table.headings(len(places)), *(cells[place] for place in places)]
     alignment = "".join("<" if column.is_text else ">" for column in table.columns)
     bars = [table.bars[place] for place in places] if table.bars and width >= _WIDE_ENOUGH_FOR_BARS else []
-    cells = (_LONG_BAR if any(begin for begin, _ in bars) else _BAR) if bars else 0
+    bar_width = (_LONG_BAR if any(begin for begin, _ in bars) else _BAR) if bars else 0
     drawn = text_table(
         rows,
         alignment,
         "  " if table.title else "",
-        width=width - (cells + GAP if cells else 0),
+        width=width - (bar_width + _GAP if bar_width else 0),
         dispensable=table.dispensable or range(len(table.columns) - 1, 2, -1),
         fills=bool(table.bars),
+        narrowest=table.narrowest,
+        hint=table.hint,
     )
     lines = [Line(line) for line in drawn] if places else []
     if lines and any(rows[0]):
@@ -116,6 +129,121 @@ def _table_lines(table: Table, width: int, most: int | None) -> list[Line]:
     elif lines:
         lines.pop(0)
     for line, (begin, length) in zip(lines[len(lines) - len(bars) :], bars, strict=True):
-        line.append(" " * GAP).append(bar_drawn(begin, length, cells), style="cyan")
+        line.append(" " * _GAP).append(bar_drawn(begin, length, bar_width), style="cyan")
     rest = [Line(text, style="dim") for text in folded(table.rest, width, "  ")] if table.rest else []
     return [*([Line(table.title, style="bold")] if table.title else []), *lines, *rest]
+
+
+def text_table(
+    rows: Sequence[Sequence[str]],
+    alignment: str,
+    indent: str = "  ",
+    *,
+    width: int = UNLIMITED,
+    dispensable: Sequence[int] = (),
+    fills: bool = False,
+    narrowest: int = 24,
+    hint: str = "",
+) -> list[str]:
+    """Align the cells of a table, and fit it to a width.
+
+    Args:
+        rows: The rows. The first one has the headings if columns may be left out.
+        alignment: `<` (left) or `>` (right) for each column.
+        indent: What each line begins with.
+        width: The width of all lines. Left-aligned columns are cut down first, then columns are left out.
+        dispensable: The columns to leave out if the table is too wide, in this order.
+        fills: The first column takes the width that is left, and nothing is said of columns that are left out.
+        narrowest: The width that left-aligned columns keep.
+        hint: What stands behind the names of the columns left out.
+
+    Returns:
+        A line for each row, without spaces at its end, and a last line that names the columns left out, if there are any.
+    """
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max((cell_len(row[column]) for row in rows), default=0) for column in range(len(alignment))]
+    least = [
+        min(wide, narrowest, width - len(indent)) if side == "<" else wide
+        for wide, side in zip(widths, alignment, strict=True)
+    ]
+    kept = list(range(len(alignment)))
+
+    def excess(sizes: Sequence[int]) -> int:
+        return len(indent) + sum(sizes[column] + _GAP for column in kept) - _GAP - width
+
+    for column in dispensable:
+        if excess(least) <= 0:
+            break
+        kept.remove(column)
+    for _ in range(excess(widths)):
+        widest = max(kept, key=lambda column: widths[column] - least[column])
+        widths[widest] = max(widths[widest] - 1, least[widest])
+    if fills and width < UNLIMITED:
+        widths[0] = max(widths[0] - excess(widths), 1)
+    lines = [
+        indent
+        + _aligned(
+            [cut(row[column], widths[column]) for column in kept],
+            [widths[column] for column in kept],
+            [alignment[column] for column in kept],
+        )
+        for row in rows
+    ]
+    left_out = [rows[0][column] for column in range(len(alignment)) if column not in kept]
+    if left_out and not fills:
+        lines += folded(f"columns that do not fit: {', '.join(left_out)}{hint}", width, indent)
+    return lines if fills else [line.rstrip() for line in lines]
+
+
+def folded(text: str, width: int, indent: str = "") -> list[str]:
+    """Break a text into lines of a width, each after an indent; only a longer word makes a longer line."""
+    if width >= UNLIMITED:
+        return [indent + text]
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and len(indent) + cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [(indent + line).rstrip() for line in lines]
+
+
+def cut(text: str, width: int) -> str:
+    """Shorten a text to a width, and replace characters that a terminal would interpret."""
+    text = printable(text)
+    if cell_len(text) <= width:
+        return text
+    while text and cell_len(text) > width - 1:
+        text = text[: max(0, min(len(text) - 1, width - 1))]
+    return text + "…"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], alignment: Sequence[str]) -> str:
+    """Cells with the widths of their columns, two spaces apart."""
+    padded = []
+    for cell, width, side in zip(cells, widths, alignment, strict=True):
+        space = " " * (width - cell_len(cell))
+        padded.append(space + cell if side == ">" else cell + space)
+    return (" " * _GAP).join(padded)
+
+
+def bar_drawn(begin: float, length: float, width: int) -> str:
+    """Draw a bar in a width, in eighths of a cell: where it begins and how long it is are shares of the width."""
+    first = min(round(min(1.0, max(0.0, begin)) * width), width - 1)
+    eighths = max(round(min(1.0, max(0.0, length)) * width * 8), 1 if begin and length else 0)
+    drawn = " " * first + "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+    return drawn[:width]
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw values as at most `width` bars that start at zero; a bar shows the largest of its values."""
+    if not values or width <= 0:
+        return ""
+    bars = min(len(values), width)
+    edges = [round(bar * len(values) / bars) for bar in range(bars + 1)]
+    heights = [max(values[low:high]) for low, high in itertools.pairwise(edges)]
+    top = max(heights)
+    if top <= 0:
+        return _HEIGHTS[0] * bars
+    return "".join(_HEIGHTS[min(7, int(8 * max(0.0, height) / top))] for height in heights)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.display.lines import text_table
 from kinetoscope.display.printable import printable
-from kinetoscope.display.text_table import text_table
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
 from kinetoscope.model.units import duration, percent, size

@@ -24,12 +24,13 @@ def sentence(text: str, *values: tuple[float | None, str] | int) -> Sentence:
     return {"text": text, "values": [(value, "") if isinstance(value, int) else value for value in values]}
 
 
-def plain(one: Sentence) -> str:
+def plain(parts: Sentence) -> str:
     """Write a sentence with its numbers, as text.
 
     Only `{}` is a place: names in the text may hold other braces, as those of C++ lambdas do.
     """
-    first, *rest = one["text"].split("{}")
-    numbers = [units.written(value, unit) for value, unit in one["values"]]
-    numbers += ["{}"] * (len(rest) - len(numbers))
-    return first + "".join(number + part for number, part in zip(numbers, rest, strict=False))
+    written, *rest = parts["text"].split("{}")
+    for place, part in enumerate(rest):
+        number = units.written(*parts["values"][place]) if place < len(parts["values"]) else "{}"
+        written += number + part
+    return written

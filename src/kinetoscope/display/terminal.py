@@ -122,16 +122,6 @@ def _json_escape(character: str) -> str:
     return json.dumps(character)[1:-1]
 
 
-def print_fact(printer: Console, label: str, value: str, label_width: int, style: str = "") -> None:
-    """Print a labeled fact, with wrapped lines indented by `label_width`."""
-    from rich.text import Text
-
-    folded = Text(printable_lines(value), style=style).wrap(printer, max(20, printer.width - label_width))
-    for place, line in enumerate(folded):
-        line.rstrip()
-        printer.print(Text(f"{label if place == 0 else '':{label_width}}", style="bold"), line, sep="")
-
-
 def complain(message: str) -> None:
     """Print an error message on one line of standard error."""
     allow_any_text()

@@ -164,7 +164,7 @@ class LastEvent:
         for same in sorted(groups.values(), key=len):
             lines += _lines_of(same[0])
             if len(same) > 1:
-                ranks = _ranges([rank.rank for rank in same[1:]])
+                ranks = units.ranges([rank.rank for rank in same[1:]])
                 lines.append(f"  at the same place: {units.count(len(same) - 1, 'more rank')}, {ranks}")
         if self.earlier:
             # What rings tell may itself be one of them.
@@ -307,7 +307,7 @@ def _missing(incidents: Sequence[Path]) -> str:
     missing -= {rank.rank for incident in incidents for rank in incident_ranks(incident)}
     if not missing:
         return ""
-    return f"; nothing is known of rank{'s' if len(missing) > 1 else ''} {_ranges(sorted(missing))}: dead, or on another machine"
+    return f"; nothing is known of rank{'s' if len(missing) > 1 else ''} {units.ranges(sorted(missing))}: dead, or on another machine"
 
 
 def _of_rings(
@@ -329,7 +329,7 @@ def _of_rings(
         sentence = f"{numbers} {end_text(first.step, log)}; last seen at {when}"
         sentence += _consequences([rank for rank in failures if rank.rank not in present])
         waiting = [status.rank for status in statuses if status.state == HANGS]
-        sentence += f"; rank{'s' if len(waiting) > 1 else ''} {_ranges(waiting)} hang" if waiting else ""
+        sentence += f"; rank{'s' if len(waiting) > 1 else ''} {units.ranges(waiting)} hang" if waiting else ""
     else:
         sentence = _who_is_missing(statuses)
         if not sentence and reason == "hang":
@@ -353,17 +353,6 @@ def _ranks_text(ranks: list[int], count: int) -> str:
     if count == 1:
         return "it"
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {count} ranks"
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers as `0 to 3, 5`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join(" to ".join(map(str, run)) for run in runs)
 
 
 def _in_no_step(last_step: int | None) -> str:
@@ -394,7 +383,7 @@ def _who_is_missing(statuses: list[RankPlace]) -> str:
 
 
 def _rank_list(statuses: list[RankPlace]) -> str:
-    return f"rank{'s' if len(statuses) > 1 else ''} {_ranges([status.rank for status in statuses])}"
+    return f"rank{'s' if len(statuses) > 1 else ''} {units.ranges([status.rank for status in statuses])}"
 
 
 def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:

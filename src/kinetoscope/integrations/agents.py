@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, MissingDependencyError
 from kinetoscope._version import __version__
+from kinetoscope.analyses.description import describe, incomplete
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
-from kinetoscope.display.description import describe, incomplete, lost
 from kinetoscope.flight.control.client import capture, targets, write_capture
 from kinetoscope.flight.last import last_event
 from kinetoscope.flight.settings import folder_of_jobs
+from kinetoscope.model.losses import lost
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
@@ -87,7 +88,8 @@ class TraceAnswers:
             "counts": {name: int(count) for name, count in overview.counts.items() if count},
             "facts": {fact.label: fact.text for fact in describe(overview)},
             "losses": [
-                {"what": subject, "why": why, "count": count} for (subject, why), count in lost(trace).items()
+                {"what": subject, "why": why, "count": count}
+                for (subject, why), count in lost(trace.losses).items()
             ],
             "tables": list(trace.table_names),
         }

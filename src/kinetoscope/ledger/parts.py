@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -145,10 +146,15 @@ class StepTime:
     duration_ns: int
     parts_ns: tuple[int, ...]
 
-    @property
+    @cached_property
     def working_ns(self) -> int:
         """The time in which the device worked: computed, communicated or copied; on the host, the time in operators."""
         return sum(self.parts_ns[:3])
+
+    def named_parts(self) -> list[tuple[str, int]]:
+        """The parts that took time by their names, the longest first."""
+        parts = zip(part_names(self.device == "cpu"), self.parts_ns, strict=True)
+        return sorted(((name, part_ns) for name, part_ns in parts if part_ns), key=lambda part: -part[1])
 
 
 @derived

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,6 +79,14 @@ def inexact(losses: Iterable[Mapping[str, Any]]) -> str:
     rows = [loss for loss in losses if consequence([loss["code"]])]
     causes = "; ".join(dict.fromkeys(counted(loss["what"], loss["count"]) for loss in rows))
     return f"{consequence(loss['code'] for loss in rows)}: {causes}" if rows else ""
+
+
+def lost(losses: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
+    """Count losses by kind and reason, over all processes and threads."""
+    totals: Counter[tuple[str, str]] = Counter()
+    for loss in losses:
+        totals[loss["what"], loss["why"]] += loss["count"]
+    return totals
 
 
 def counted(what: str, count: int) -> str:

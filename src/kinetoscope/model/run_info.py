@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, SupportsIndex
 
 # Larger numbers of nanoseconds, bytes or the system are not meant, and would not fit into a column after a sum.
@@ -200,12 +201,12 @@ class RunInfo:
     not_recorded: frozenset[str] = frozenset()
     processes: tuple[RunInfo, ...] = ()
 
-    @property
+    @cached_property
     def is_snapshot(self) -> bool:
         """Whether the trace is a snapshot of memory: its times say nothing of what took time."""
         return self.recorded_by == SNAPSHOT
 
-    @property
+    @cached_property
     def engine_name(self) -> str:
         """The engine as people see it: `hybrid` where torch's collector recorded a device along with the native engine."""
         return (
@@ -293,6 +294,12 @@ class RunInfo:
             ),
             **plain,
         )
+
+    @cached_property
+    def program_line(self) -> str:
+        """The command line of the recorded program, quoted for a shell; empty if it was not recorded."""
+        words = self.program or self.command_line
+        return f"python {shlex.join(words)}" if words else self.command_text
 
     @property
     def command(self) -> str:

@@ -5,15 +5,13 @@ Only the tables that replace torch's use torch's format, from `kinetoscope.torch
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from kinetoscope._errors import ArgumentError
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _LONGEST_RANGE = 10_000_000
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -82,11 +80,13 @@ def percent(part: float, total: float = 100.0) -> str:
 
 
 def written(value: float | str | None, unit: str) -> str:
-    """Format a value in its unit (`ns`, `bytes`, `%`, `FLOP`, `FLOP/s`, empty for a count): a text as it is, None as a dash."""
+    """Format a value in its unit (`ns`, `bytes`, `%`, `FLOP`, `FLOP/s`, `id`, empty for a count): a text as it is, None as a dash."""
     if isinstance(value, str):
         return value
     if value is None:
         return _NONE
+    if unit == "id":
+        return str(value)
     if unit == "ns":
         return duration(value)
     if unit == "bytes":
@@ -176,17 +176,15 @@ def parse_numbers(option: str, text: str) -> list[int]:
     return sorted(numbers)
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values as at most `width` bars that start at zero; a bar shows the largest of its values."""
-    if not values or width <= 0:
-        return ""
-    bars = min(len(values), width)
-    edges = [round(bar * len(values) / bars) for bar in range(bars + 1)]
-    heights = [max(values[low:high]) for low, high in itertools.pairwise(edges)]
-    top = max(heights)
-    if top <= 0:
-        return _BLOCKS[0] * bars
-    return "".join(_BLOCKS[min(7, int(8 * max(0.0, height) / top))] for height in heights)
+def ranges(numbers: Iterable[int]) -> str:
+    """Write numbers as `parse_numbers` reads them, such as `2-4, 7`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _in_units(value: float, units: Sequence[tuple[float, str]], last: str, after: str = "") -> str:

@@ -42,6 +42,7 @@ def trace_page(
         The HTML, with all names escaped.
     """
     path = "" if trace.path is None or _TEMPORARY.search(str(trace.path)) else str(trace.path)
-    run = Run.of(trace, title, where=path, file_label=file_label, title=" ".join(filter(None, (title, path))))
+    shown = overview(trace)
+    run = Run.of(shown, title, where=path, file_label=file_label, title=" ".join(filter(None, (title, path))))
     tables = details or len(trace.columns("spans")) <= MOST_SPANS
-    return as_html(trace_blocks(overview(trace), run, rows, in_full=True, tables=tables), rows)
+    return as_html(trace_blocks(shown, run, rows, in_full=True, tables=tables), rows)

@@ -326,13 +326,13 @@ class Trace(TraceData):
             )
         missing = sorted(set(wanted) - set(known.tolist()))
         if missing or not wanted:
-            problem = f"the trace has no step {ranges_text(missing)}" if missing else "no step was passed"
-            raise ArgumentError(f"{problem}; it has {ranges_text(known.tolist())}")
+            problem = f"the trace has no step {units.ranges(missing)}" if missing else "no step was passed"
+            raise ArgumentError(f"{problem}; it has {units.ranges(known.tolist())}")
         rows = np.flatnonzero(np.isin(known, wanted))
         start, end = _stretches(rows, known, steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
         if len(start) == 0:
             raise ArgumentError(
-                f"step {ranges_text(wanted)} has a duration of 0, so there is nothing to select"
+                f"step {units.ranges(wanted)} has a duration of 0, so there is nothing to select"
             )
         said = {
             "steps": wanted,
@@ -369,8 +369,8 @@ class Trace(TraceData):
             raise ArgumentError("the trace has no ranks")
         missing = sorted(set(wanted) - set(known))
         if missing or not wanted:
-            problem = f"the trace has no rank {ranges_text(missing)}" if missing else "no rank was passed"
-            raise ArgumentError(f"{problem}; it has {ranges_text(known)}")
+            problem = f"the trace has no rank {units.ranges(missing)}" if missing else "no rank was passed"
+            raise ArgumentError(f"{problem}; it has {units.ranges(known)}")
         threads = np.isin(of_thread, [*wanted, -1])
         part = TracePart(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
         return cut(self, part)
@@ -437,16 +437,17 @@ class Trace(TraceData):
     def __repr__(self) -> str:
         """One line: where from, how much, whether complete."""
         import_aside()
-        from kinetoscope.display.description import one_line
+        from kinetoscope.analyses.description import one_line
 
         return "<Trace (closed)>" if self._closed else one_line(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print as a small table in rich."""
+        """Print the main facts in rich."""
         import_aside()
-        from kinetoscope.display.description import rich_table
+        from kinetoscope.analyses.description import main_facts
+        from kinetoscope.display.lines import lines_of
 
-        yield repr(self) if self._closed else rich_table(self)
+        yield from [repr(self)] if self._closed else lines_of(main_facts(self), options.max_width)
 
     def _repr_html_(self) -> str:
         """Show in notebooks what is in it, and the operators that took most."""
@@ -454,17 +455,6 @@ class Trace(TraceData):
         from kinetoscope.trace.page import trace_page
 
         return "<p>Trace (closed)</p>" if self._closed else trace_page(self)
-
-
-def ranges_text(numbers: Iterable[int]) -> str:
-    """Write numbers as people do: `2-4, 7`."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _stretches(

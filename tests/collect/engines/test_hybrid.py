@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from kinetoscope import ProfilerActivity, StateError, profile
+from kinetoscope.analyses.description import describe
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.engines.kineto_recording import KinetoRecording
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.request.torch_settings import changed_settings
-from kinetoscope.display.description import describe
 from kinetoscope.model.pauses import Pauses
 from tests.support.device_text import KERNEL_NS, WrittenResults, device_text
 from tests.support.noting_engine import NotingEngine

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kinetoscope.display.description import contents
+from kinetoscope.analyses.description import contents
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
     facts_of_call,

@@ -5,8 +5,9 @@ import pytest
 from click.testing import CliRunner
 
 import kinetoscope
+from kinetoscope.analyses.description import describe, peak_sentence
 from kinetoscope.cli import main
-from kinetoscope.display.description import describe, peak_text
+from kinetoscope.display.sentence import plain
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
 from kinetoscope.viewer.server.routes import answer
@@ -73,7 +74,7 @@ def test_allocators_of_several_processes_count_together():
     ],
 )  # fmt: skip
 def test_a_peak_in_words_names_its_device(peak, text):
-    assert peak_text(peak) == text
+    assert plain(peak_sentence(peak)) == text
 
 
 def test_a_peak_says_how_much_was_there_before_the_recording():
@@ -132,13 +133,13 @@ def test_peaks_of_real_traces(name, allocated, attributed):
     memory = [row[f"{name}_peak_bytes"] for name in ("allocated", "attributed", "reserved")]
     if allocated is None:
         assert not any("Total Allocated" in arguments for arguments in moments)
-        assert peak_text(peak) == f"{attributed} on cuda:0 of tensors allocated while recording"
+        assert plain(peak_sentence(peak)) == f"{attributed} on cuda:0 of tensors allocated while recording"
         assert memory == [None, peak.attributed_bytes, None]
         return
     assert peak.bytes == max(arguments["Total Allocated"] for arguments in moments)
     assert peak.reserved_bytes == max(arguments["Total Reserved"] for arguments in moments)
-    assert peak_text(peak).startswith(f"{allocated} allocated on cuda:0")
-    assert peak_text(peak).endswith(f"{attributed} of it attributed")
+    assert plain(peak_sentence(peak)).startswith(f"{allocated} allocated on cuda:0")
+    assert plain(peak_sentence(peak)).endswith(f"{attributed} of it attributed")
     # Kernels of this one ran on a device that the program saw under another number.
     other = name == "vllm_graph_capture_stack"
     assert (row["device"] == "cuda:0") != other

@@ -8,7 +8,7 @@ import pytest
 import kinetoscope
 from kinetoscope import ArgumentError
 from kinetoscope.viewer.pages import export as export_module
-from kinetoscope.viewer.pages.export import about, export, stem, step_numbers
+from kinetoscope.viewer.pages.export import about, export, stem
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -113,11 +113,6 @@ def test_there_are_no_other_formats(trace, form):
 def test_invalid_parts_are_refused(trace, query):
     with pytest.raises(ArgumentError):
         export(trace, query, "ktrace")
-
-
-def test_numbers_of_steps():
-    assert step_numbers("2-4, 7") == [2, 3, 4, 7]
-    assert step_numbers("3") == [3]
 
 
 def test_a_file_is_called_like_the_one_it_was_made_of(trace):

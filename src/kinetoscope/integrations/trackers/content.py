@@ -270,7 +270,8 @@ def _summary(name: str, report: Report, scalars: Mapping[str, float]) -> str:
         needed = "" if floor is None else f", of which {units.percent(floor)} is needed on this machine"
         blocks.append(Text(step + needed))
     blocks += [
-        Text(f"{plain(headline(finding, report.whole_ns))} {finding.advice}", "-") for finding in report.findings
+        Text(f"{plain(headline(finding, report.whole_ns))} {finding.advice}", "-")
+        for finding in report.findings
     ]
     blocks += [] if report.findings else [Text(report.no_problem)]
     return as_markdown([*blocks, *(Text(line) for line in unknown_lines(report))])

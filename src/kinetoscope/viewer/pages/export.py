@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model import units
 from kinetoscope.viewer.requests import MadeFile, number
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ FORMATS = {
     "speedscope": (".speedscope.json", "application/json"),
 }
 _KNOWN_SUFFIXES = re.compile(r"\.(ktrace|kscope|tables|pt\.trace\.json|json)?(\.gz|\.zst)?$", re.IGNORECASE)
-_LONGEST_RANGE = 1_000_000
 _LONGEST_TEXT = 1_000
 
 
@@ -64,30 +64,12 @@ def part(trace: Trace, query: Query) -> tuple[Trace, str]:
     """
     steps = query.get("steps", "").strip()
     if steps:
-        wanted = step_numbers(steps)
+        wanted = units.parse_numbers("steps", steps[:_LONGEST_TEXT])
         return trace.select_steps(wanted), f".steps-{re.sub('[^0-9]+', '-', steps)[:40]}"
     if "start" not in query and "end" not in query:
         return trace, ""
     start, end = _window(query)
     return trace.window(start, end), f".from-{start / 1e6:.3f}ms"
-
-
-def step_numbers(text: str) -> list[int]:
-    """Parse numbers and ranges of steps, such as `2-4,7`.
-
-    Raises:
-        ArgumentError: The text is not valid.
-    """
-    numbers: set[int] = set()
-    for one in text[:_LONGEST_TEXT].split(","):
-        found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", one)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
-        if last < first or last - first > _LONGEST_RANGE:
-            raise ArgumentError(
-                f"steps: {one.strip()[:50]!r} is not a number or a range: write steps as in 2-4,7"
-            )
-        numbers.update(range(first, last + 1))
-    return sorted(numbers)
 
 
 def _spans(trace: Trace, query: Query) -> int:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
+from kinetoscope.analyses.description import environment
 from kinetoscope.analyses.overview import TOP
-from kinetoscope.display.description import command_line, environment
-from kinetoscope.display.sentence import Sentence, sentence
+from kinetoscope.analyses.trace_blocks import ahead_sentence
+from kinetoscope.display.sentence import Sentence, plain, sentence
 from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.device.utilization import edges_of
@@ -247,7 +248,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
     shown = trace.overview()
     counts = shown.counts | shown.work_counts
     found = {
-        "program": command_line(trace.run_info) or None,
+        "program": shown.command or None,
         "ended": trace.run_info.program_ended or None,
         "start_realtime_ns": trace.run_info.start_realtime_ns,
         "duration_ns": trace.duration_ns,
@@ -304,7 +305,6 @@ def steps(shown: Overview) -> dict[str, Any] | None:
         "max_ns",
         "p95_ns",
         "start_up",
-        "ahead_text",
     )
     kinds = [{name: row[name] for name in _OF_KINDS} for row in shown.step_kinds]
     more = {
@@ -314,6 +314,7 @@ def steps(shown: Overview) -> dict[str, Any] | None:
         ),
         "kinds_in_words": shown.step_kinds_in_words,
         "warm_up": shown.warm_up.text,
+        "ahead_text": plain(ahead_sentence(shown.steps)) if shown.steps.ahead_ns else "",
     }
     return {name: getattr(shown.steps, name) for name in names} | more
 

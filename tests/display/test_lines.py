@@ -1,4 +1,4 @@
-"""Tables as text."""
+"""Tables, bars and charts as lines of text."""
 
 import io
 
@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kinetoscope.display.arrow_text import print_table
+from kinetoscope.display.lines import bar_drawn, folded, sparkline, text_table
 from kinetoscope.display.terminal import rows_in_view
-from kinetoscope.display.text_table import bar_drawn, folded, text_table
 
 
 def test_cells_are_aligned_and_lines_have_no_spaces_at_their_end():
@@ -85,3 +85,15 @@ def test_a_terminal_gets_as_many_rows_as_it_has_lines():
     for height, rows in ((50, 45), (6, 10)):
         assert rows_in_view(Console(width=80, height=height, force_terminal=True), 20) == rows
     assert rows_in_view(Console(file=io.StringIO(), width=80, height=50), 20) == 20
+
+
+def test_a_sparkline_starts_at_zero_and_keeps_the_peaks():
+    assert sparkline([8, 4, 1, 0], 10) == "█▅▂▁"
+    assert sparkline([1, 1, 8, 1], 2) == "▂█"
+    assert sparkline([0, 0], 5) == "▁▁"
+    assert sparkline([], 5) == ""
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1e12), max_size=300), st.integers(min_value=0, max_value=80))
+def test_a_sparkline_is_as_wide_as_it_may_be(values, width):
+    assert len(sparkline(values, width)) == min(len(values), width)

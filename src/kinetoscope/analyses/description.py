@@ -1,26 +1,25 @@
-"""Describe a trace as text, for `kinetoscope info`, `repr`, notebooks and the viewer's overview."""
+"""What a trace is, as labeled facts: for `kinetoscope info`, `repr`, notebooks and the viewer's overview."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from kinetoscope.display.blocks import Text
 from kinetoscope.display.printable import printable, printable_lines
+from kinetoscope.display.sentence import plain, sentence
 from kinetoscope.model import units
-from kinetoscope.model.losses import consequence, counted, effects
+from kinetoscope.model.losses import consequence, counted, effects, lost
 from kinetoscope.model.processes import host_threads, process_runs
 from kinetoscope.tables.host.processes import process_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import rich.table
-
     from kinetoscope.analyses.overview import Overview
+    from kinetoscope.display.sentence import Sentence
     from kinetoscope.model.run_info import ClockChecks, RunInfo
     from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.memory.peak import DevicePeak
@@ -51,20 +50,7 @@ _MOST_PROCESSES = 24
 _MOST_DEVICES = 16
 
 
-@dataclass(frozen=True)
-class Fact:
-    """One line of a description.
-
-    Attributes:
-        label: The subject, such as `Host`.
-        text: The text; lists have one line per entry.
-    """
-
-    label: str
-    text: str
-
-
-def describe(overview: Overview) -> list[Fact]:
+def describe(overview: Overview) -> list[Text]:
     """Describe a trace: completeness, program, time, environment, contents and losses.
 
     Args:
@@ -75,25 +61,26 @@ def describe(overview: Overview) -> list[Fact]:
     """
     trace = overview.trace
     facts = [
-        Fact("Complete", completeness(trace)),
-        Fact("Program", _with_parentheses(command_line(trace.run_info), trace.run_info.program_ended)),
-        Fact("Recorded", _when(trace)),
-        Fact("Processes", _process_lines(trace)),
+        _fact("Complete", completeness(trace)),
+        _fact("Program", _with_parentheses(overview.command, trace.run_info.program_ended)),
+        _fact("Recorded", _when(trace)),
+        _fact("Processes", _process_lines(trace)),
         *environment(trace),
-        Fact("Contents", ", ".join(contents(overview)) or "nothing"),
-        Fact("Incident", _incident(overview)),
-        Fact("Memory peak", "\n".join(peak_lines(overview))),
-        Fact(
-            "Missing",
-            "\n".join(f"{counted(what, count)}: {why}" for (what, why), count in lost(trace).items()),
+        _fact("Contents", ", ".join(contents(overview)) or "nothing"),
+        _fact("Incident", _incident(overview)),
+        _fact("Memory peak", "\n".join(map(plain, peaks(overview)))),
+        _fact("Missing", "\n".join(f"{what}: {why}" for what, why in overview.lost)),
+        _fact("Clock", _clock(trace.run_info.clock_checks)),
+        *(
+            _fact(key, _shortened(value))
+            for key, value in sorted(trace.info.items())
+            if key not in _DESCRIBED
         ),
-        Fact("Clock", _clock(trace.run_info.clock_checks)),
-        *(Fact(key, _shortened(value)) for key, value in sorted(trace.info.items()) if key not in _DESCRIBED),
     ]
-    return [Fact(fact.label, printable_lines(fact.text)) for fact in facts if fact.text]
+    return [fact for fact in facts if fact.text]
 
 
-def environment(trace: TraceData) -> list[Fact]:
+def environment(trace: TraceData) -> list[Text]:
     """Describe where and how a trace was recorded: devices, ranks, host, versions, engine and options.
 
     Args:
@@ -105,24 +92,24 @@ def environment(trace: TraceData) -> list[Fact]:
     run = trace.run_info
     every = [run, *process_runs(trace)]
     facts = [
-        Fact("Devices", _devices(run)),
-        Fact("Ranks", _ranks(every)),
-        Fact("Host", _distinct(one.host for one in every)),
-        Fact("Machine", _distinct(map(_machine, every))),
-        Fact("PyTorch", _distinct(one.torch_version for one in every)),
-        Fact("Python", _distinct(one.python_version for one in every)),
-        Fact("CUDA", _distinct(_version(one.cuda_runtime_version, 1000, 10) for one in every)),
-        Fact("CUDA driver", _distinct(_version(one.cuda_driver_version, 1000, 10) for one in every)),
-        Fact("HIP", _distinct(_version(one.hip_runtime_version, 10**7, 10**5) for one in every)),
-        Fact("NCCL", _distinct(one.nccl_version for one in every)),
-        Fact("Trainer", _distinct(one.trainer for one in every)),
-        Fact("Engine", _distinct(one.engine_name for one in every)),
-        Fact("Options", ", ".join(word for key, word in SWITCHES.items() if getattr(run, key))),
-        Fact(
+        _fact("Devices", _devices(run)),
+        _fact("Ranks", _ranks(every)),
+        _fact("Host", _distinct(one.host for one in every)),
+        _fact("Machine", _distinct(map(_machine, every))),
+        _fact("PyTorch", _distinct(one.torch_version for one in every)),
+        _fact("Python", _distinct(one.python_version for one in every)),
+        _fact("CUDA", _distinct(_version(one.cuda_runtime_version, 1000, 10) for one in every)),
+        _fact("CUDA driver", _distinct(_version(one.cuda_driver_version, 1000, 10) for one in every)),
+        _fact("HIP", _distinct(_version(one.hip_runtime_version, 10**7, 10**5) for one in every)),
+        _fact("NCCL", _distinct(one.nccl_version for one in every)),
+        _fact("Trainer", _distinct(one.trainer for one in every)),
+        _fact("Engine", _distinct(one.engine_name for one in every)),
+        _fact("Options", ", ".join(word for key, word in SWITCHES.items() if getattr(run, key))),
+        _fact(
             "Threads", _distinct("" if one.torch_threads is None else str(one.torch_threads) for one in every)
         ),
-        Fact("Calibrated", "yes, by kinetoscope calibrate" if any(one.attainable for one in every) else ""),
-        Fact("float32 matmul", _distinct(one.float32_matmul_precision for one in every)),
+        _fact("Calibrated", "yes, by kinetoscope calibrate" if any(one.attainable for one in every) else ""),
+        _fact("float32 matmul", _distinct(one.float32_matmul_precision for one in every)),
     ]
     return [fact for fact in facts if fact.text]
 
@@ -177,26 +164,21 @@ def incomplete(trace: TraceData) -> str:
     return f"{effect}: {short}" if effect else short or completeness(trace).removeprefix("no: ")
 
 
-def rich_table(trace: TraceData) -> rich.table.Table:
-    """Return a rich table of a trace's main facts."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title="Trace", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
+def main_facts(trace: TraceData) -> list[Text]:
+    """The few facts that are shown where a trace is printed."""
     facts = [
-        Fact("Contents", ", ".join(main_counts(trace))),
-        Fact("Duration", units.duration(trace.duration_ns)),
-        Fact("Process", "" if trace.run_info.process is None else str(trace.run_info.process)),
-        Fact("File", "" if trace.path is None else str(trace.path)),
-        Fact("Complete", f"no: {missing}" if (missing := incomplete(trace)) else "yes"),
+        _fact("Contents", ", ".join(main_counts(trace))),
+        _fact("Duration", units.duration(trace.duration_ns)),
+        _fact("Process", "" if trace.run_info.process is None else str(trace.run_info.process)),
+        _fact("File", "" if trace.path is None else str(trace.path)),
+        _fact("Complete", f"no: {missing}" if (missing := incomplete(trace)) else "yes"),
     ]
-    for fact in facts:
-        if fact.text:
-            # As Text, because rich would parse square brackets in a path as markup.
-            table.add_row(fact.label, Text(printable_lines(fact.text)))
-    return table
+    return [fact for fact in facts if fact.text]
+
+
+def _fact(label: str, text: str) -> Text:
+    """A fact of a line or, if it is a list, a line per entry."""
+    return Text(printable_lines(text), label)
 
 
 def completeness(trace: TraceData) -> str:
@@ -211,49 +193,41 @@ def completeness(trace: TraceData) -> str:
     return "yes, nothing was lost"
 
 
-def lost(trace: TraceData) -> Counter[tuple[str, str]]:
-    """Count losses by kind and reason, over all processes and threads."""
-    found: Counter[tuple[str, str]] = Counter()
-    for loss in trace.losses:
-        found[loss["what"], loss["why"]] += loss["count"]
-    return found
-
-
 def _incident(overview: Overview) -> str:
     """What happened, if the trace is of an incident."""
     incident = overview.incident
     return "" if incident is None else "\n".join([incident.title, *incident.notes])
 
 
-def peak_lines(overview: Overview, *, with_time: bool = False) -> list[str]:
+def peaks(overview: Overview, *, with_time: bool = False) -> list[Sentence]:
     """The memory peak of each device, and the source line that held most of it, if known."""
-    lines = []
+    sentences = []
     for peak in overview.peaks[:_MOST_DEVICES]:
-        line = overview.peak_line(peak.device)
-        held = f"; most by {line[0]}: {units.size(line[1])}" if line else ""
-        after = f", after {units.duration(peak.time_ns)}" if with_time else ""
-        lines.append(f"{peak_text(peak)}{after}{held}")
-    return lines
+        of_device = peak_sentence(peak)
+        text, values = of_device["text"], of_device["values"]
+        if with_time:
+            text, values = f"{text}, after {{}}", [*values, (peak.time_ns, "ns")]
+        if line := overview.peak_lines[peak.device]:
+            text, values = f"{text}; most by {line[0]}: {{}}", [*values, (line[1], "bytes")]
+        sentences.append(sentence(text, *values))
+    return sentences
 
 
-def peak_text(peak: DevicePeak) -> str:
-    """Format the peak memory of a device, and how much of it is attributed."""
-    text = f"{units.size(peak.bytes)} {'allocated ' if peak.counted else ''}on {peak.device}"
+def peak_sentence(peak: DevicePeak) -> Sentence:
+    """The peak memory of a device, and how much of it is attributed."""
+    text, sizes = f"{{}} {'allocated ' if peak.counted else ''}on {peak.device}", [peak.bytes]
     if peak.reserved_bytes:
-        text += f" ({units.size(peak.reserved_bytes)} reserved)"
+        text += " ({} reserved)"
+        sizes.append(peak.reserved_bytes)
     if not peak.counted and peak.earlier_bytes:
-        return f"{text} of tensors, {units.size(peak.earlier_bytes)} of it allocated before the recording"
-    if not peak.counted:
-        return f"{text} of tensors allocated while recording"
-    if peak.attributed_bytes < peak.bytes:
-        text += f", {units.size(peak.attributed_bytes)} of it attributed"
-    return text
-
-
-def command_line(run: RunInfo) -> str:
-    """Return the recorded program's command line, quoted for a shell; empty if it was not recorded."""
-    words = run.program or run.command_line
-    return _cut(f"python {shlex.join(words)}" if words else run.command_text)
+        text += " of tensors, {} of it allocated before the recording"
+        sizes.append(peak.earlier_bytes)
+    elif not peak.counted:
+        text += " of tensors allocated while recording"
+    elif peak.attributed_bytes < peak.bytes:
+        text += ", {} of it attributed"
+        sizes.append(peak.attributed_bytes)
+    return sentence(text, *((size, "bytes") for size in sizes))
 
 
 def _with_parentheses(text: str, addition: str) -> str:
@@ -264,7 +238,7 @@ def _with_parentheses(text: str, addition: str) -> str:
 def _lost_in_short(trace: TraceData) -> str:
     """Return the losses without their reasons."""
     counts: Counter[str] = Counter()
-    for (what, _), count in lost(trace).items():
+    for (what, _), count in lost(trace.losses).items():
         counts[what] += count
     return "; ".join(counted(what, count) for what, count in counts.items())
 

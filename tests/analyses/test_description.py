@@ -1,7 +1,7 @@
 import pytest
 
+from kinetoscope.analyses.description import LONGEST, contents, environment, one_line
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.display.description import LONGEST, command_line, contents, environment, one_line
 from kinetoscope.model.run_info import RunInfo
 from tests.support.trace_builder import TraceBuilder
 
@@ -14,13 +14,13 @@ def facts(**known):
 
 def test_the_program_is_its_command_line():
     assert (
-        command_line(RunInfo.of({"program": {"command": ["train.py", "--name", "a b"]}}))
+        RunInfo.of({"program": {"command": ["train.py", "--name", "a b"]}}).program_line
         == "python train.py --name 'a b'"
     )
-    assert command_line(RunInfo.of({"command_line": ["train.py", "3"]})) == "python train.py 3"
-    assert command_line(RunInfo.of({"command_line": "torchrun train.py"})) == "torchrun train.py"
-    assert not command_line(RunInfo.of({}))
-    assert not command_line(RunInfo.of({"program": "soon", "command_line": []}))
+    assert RunInfo.of({"command_line": ["train.py", "3"]}).program_line == "python train.py 3"
+    assert RunInfo.of({"command_line": "torchrun train.py"}).program_line == "torchrun train.py"
+    assert not RunInfo.of({}).program_line
+    assert not RunInfo.of({"program": "soon", "command_line": []}).program_line
 
 
 def test_how_it_ended_is_said_where_it_is_known():
