@@ -6,6 +6,7 @@ from kinetoscope import ArgumentError
 from kinetoscope import open as open_trace
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.evaluate import is_generated_launch
+from kinetoscope.tables.device.kernels import uses_tensor_cores
 from tests.ledger.test_breakdown import NCCL, traces
 from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
@@ -43,6 +44,7 @@ def test_one_row_for_each_name():
         "operators": "aten::bmm; aten::mm", "module": "GPT", "devices": 1, "streams": 1, "first_ns": 60, "span": None,
         "step": None, "device_index": 0, "stream": 7, "generated": False, "flops": None, "bytes_moved": None,
         "flops_per_s": None, "bytes_per_s": None, "peak_percent": None,
+            "tensor_cores": None,
     }  # fmt: skip
     known = {name: value for name, value in nccl.items() if value is not None}
     assert known == {
@@ -174,3 +176,49 @@ def test_launches_of_generated_kernels_are_found_in_a_real_trace():
         names = {trace.strings[row] for row in trace.column("spans", "name")[generated].tolist()}
     assert len(generated) == 48
     assert all(name.startswith("triton_") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "uses"),
+    [
+        (
+            "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>(P)",
+            True,
+        ),
+        ("cutlass_75_wmma_tensorop_bf16_s161616gemm_bf16_32x32_32x1_tn_align1", True),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", True),
+        ("turing_h1688gemm_128x128_nn", True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", True),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", True),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(P)", True),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(P)", True),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1_SN", True),
+        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32", True),
+        ("volta_sgemm_64x64_nt", False),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_tn_align1>(P)", False),
+        ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)", False),
+        ("void gemv2T_kernel_val<int, int, float>(P)", False),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)", None),
+        ("volta_fp16_s884cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1", True),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nchw_tilesize128x128x8_ffma", False),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", None),
+        ("triton_poi_fused_add_1688", None),
+        ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>(long)", None),
+    ],
+)
+def test_tensor_cores_are_told_by_the_names_that_libraries_give(name, uses):
+    assert uses_tensor_cores(name) is uses
+
+
+def test_a_name_that_does_not_tell_of_tensor_cores_has_no_answer():
+    names = {
+        "turing_h1688gemm_128x128_nn": True,
+        "ampere_sgemm_128x64_nn": False,
+        "elementwise_kernel": None,
+    }
+    builder = TraceBuilder()
+    stream = builder.stream(7)
+    for number, name in enumerate(names):
+        builder.kernel(name, 10 * number, 5, stream=stream)
+    rows = builder.build().table("kernels").to_pylist()
+    assert {row["name"]: row["tensor_cores"] for row in rows} == names

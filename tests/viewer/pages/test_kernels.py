@@ -1,7 +1,7 @@
 import pytest
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.viewer.pages.kernels import reported, uses_tensor_cores
+from kinetoscope.viewer.pages.kernels import reported
 from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
@@ -22,16 +22,8 @@ def copying():
     return builder.build()
 
 
-def test_kernels_are_those_of_the_table_and_say_what_their_names_tell_of_tensor_cores():
-    trace = copying()
-    for way in ("name", "launch"):
-        found = answer(trace, "kernels", {"by": way}).table
-        assert found["tensor_cores"].to_pylist() == [False] * found.num_rows
-        assert found.drop_columns("tensor_cores").equals(trace.table("kernels", by=way))
-
-
 def test_copies_are_grouped_by_direction():
-    rows = answer(copying(), "copies", {}).table.to_pylist()
+    rows = answer(copying(), "table/copies", {"by": "direction"}).table.to_pylist()
     assert [(row["direction"], row["kind"], row["count"], row["total_ns"], row["bytes"]) for row in rows] == [
         ("HtoD", "memcpy", 2, 40, 5000),
         ("DtoH", "memcpy", 1, 10, None),
@@ -46,7 +38,7 @@ def test_copies_are_grouped_by_direction():
 
 def test_copies_can_be_told_apart_by_operator_and_add_up():
     trace = copying()
-    rows = answer(trace, "copies", {"by": "operator"}).table.to_pylist()
+    rows = answer(trace, "table/copies", {"by": "operator"}).table.to_pylist()
     assert [row["operator"] for row in rows] == ["aten::copy_", "aten::to", None, None]
     whole = trace.table("copies")
     assert sum(row["count"] for row in rows) == whole.num_rows
@@ -55,45 +47,15 @@ def test_copies_can_be_told_apart_by_operator_and_add_up():
 
 def test_without_a_device_there_is_nothing():
     trace = TraceBuilder().span("aten::add", 0, 5).build()
-    assert [answer(trace, path, {}).total for path in ("kernels", "copies")] == [0, 0]
+    assert [answer(trace, path, {}).total for path in ("table/kernels", "table/copies")] == [0, 0]
 
 
 def test_an_unknown_grouping_is_refused():
     with pytest.raises(ArgumentError, match="name, launch"):
-        answer(copying(), "kernels", {"by": "span"})
+        answer(copying(), "table/kernels", {"by": "color"})
 
 
 def test_every_request_of_a_report_has_a_response():
     trace = copying()
     for path, query in reported(trace):
         answer(trace, path, query)
-
-
-@pytest.mark.parametrize(
-    ("name", "uses"),
-    [
-        (
-            "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>(P)",
-            True,
-        ),
-        ("cutlass_75_wmma_tensorop_bf16_s161616gemm_bf16_32x32_32x1_tn_align1", True),
-        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", True),
-        ("turing_h1688gemm_128x128_nn", True),
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", True),
-        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", True),
-        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(P)", True),
-        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(P)", True),
-        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1_SN", True),
-        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32", True),
-        ("volta_sgemm_64x64_nt", False),
-        ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_tn_align1>(P)", False),
-        ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)", False),
-        ("void gemv2T_kernel_val<int, int, float>(P)", False),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)", None),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", None),
-        ("triton_poi_fused_add_1688", None),
-        ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>(long)", None),
-    ],
-)
-def test_tensor_cores_are_told_by_the_names_that_libraries_give(name, uses):
-    assert uses_tensor_cores(name) is uses

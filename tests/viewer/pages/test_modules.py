@@ -31,7 +31,7 @@ def small_net():
 
 def test_modules_are_those_of_the_table_with_flops_and_a_span():
     trace = small_net()
-    found = answer(trace, "modules", {})
+    found = answer(trace, "table/modules", {})
     rows = found.table.to_pylist()
     assert found.total == 3
     assert [(row["path"], row["total_ns"], row["flops"], row["self_flops"]) for row in rows] == [
@@ -45,7 +45,7 @@ def test_modules_are_those_of_the_table_with_flops_and_a_span():
 
 
 def test_operators_of_modules():
-    rows = answer(small_net(), "module_operators", {}).table.to_pylist()
+    rows = answer(small_net(), "table/module_operators", {}).table.to_pylist()
     assert [
         (row["module"], row["name"], row["kind"], row["count"], row["self_ns"], row["device_self_ns"])
         for row in rows
@@ -63,16 +63,16 @@ def test_trace_without_modules():
     builder.thread()
     builder.span("aten::add", 0, 10)
     trace = builder.build()
-    assert answer(trace, "modules", {}).total == 0
-    assert answer(trace, "module_operators", {}).total == 0
+    assert answer(trace, "table/modules", {}).total == 0
+    assert answer(trace, "table/module_operators", {}).total == 0
 
 
 def check_sums(trace):
     """What ran in modules adds up to the table, and the table is what is answered."""
-    table, found = trace.table("modules"), answer(trace, "modules", {}).table
+    table, found = trace.table("modules"), answer(trace, "table/modules", {}).table
     assert found.select(table.column_names).equals(table)
     own, on_device = Counter(), Counter()
-    for row in answer(trace, "module_operators", {}).table.to_pylist():
+    for row in answer(trace, "table/module_operators", {}).table.to_pylist():
         own[row["module"]] += row["self_ns"]
         on_device[row["module"]] += row["device_self_ns"]
         assert trace.column("spans", "module")[row["span"]] == row["module"]

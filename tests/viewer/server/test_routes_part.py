@@ -49,7 +49,7 @@ def test_a_part_has_its_own_sums(trace):
         if row["name"] == "aten::mm"
     ) == 10  # fmt: skip
     # Device work belongs to the step that launched it.
-    assert [row["total_ns"] for row in rows(trace, "kernels", part="1000-2000")] == [200]
+    assert [row["total_ns"] for row in rows(trace, "table/kernels", part="1000-2000")] == [200]
 
 
 def test_rows_and_times_of_calls_are_those_of_the_whole_trace(trace):
@@ -70,12 +70,13 @@ def test_an_invalid_part_is_rejected(trace, part):
 def test_a_path_without_parts_is_refused_with_a_part(trace):
     with pytest.raises(ArgumentError, match="whole trace"):
         answer(trace, "tracks", {"part": "0-1000"})
-    assert set(ROUTES) >= PARTIAL
+    tables = {f"table/{name}" for name in trace.table_names}
+    assert set(ROUTES) | tables >= PARTIAL
 
 
 @settings(max_examples=15, deadline=None)
 @given(any_traces(max_spans=30), st.integers(0, 200), st.integers(1, 200))
 def test_any_part_has_answers(trace, start, length):
-    for path in ("operators", "modules", "flame_choices", "memory", "kernels"):
+    for path in ("operators", "table/modules", "flame_choices", "memory", "table/kernels"):
         found = respond([("trace", trace)], f"api/0/{path}", {"part": f"{start}-{start + length}"})
         assert found.status == 200 or "part=" in json.loads(found.body)["error"], (path, found.body)

@@ -17,8 +17,8 @@ import { rowsAround, type Tree } from "./tree";
 export function Inside(props: { table: Columns; tree: Tree; chosen: number }) {
   const { table, tree, chosen } = props;
   const source = useSource();
-  const can = source.has("module_operators");
-  const answer = useColumns(can ? "module_operators" : null);
+  const can = source.has("table/module_operators");
+  const answer = useColumns(can ? "table/module_operators" : null);
   if (!can) return null;
   const span = chosen < 0 ? null : table.values("span")[chosen];
   const id = String(tree.ids[chosen]);

@@ -31,8 +31,8 @@ export function Kernels() {
   const copied = query["tab"] === "copies";
   const ways = (copied ? COPY_WAYS : KERNEL_WAYS).filter(([way]) => source.has(...asking(copied, way)));
   const way = (ways.find(([key]) => key === query["by"]) ?? ways[0])?.[0] ?? "";
-  const kernels = useColumns("kernels").value;
-  const copies = useColumns(source.has("copies") ? "copies" : null).value;
+  const kernels = useColumns("table/kernels").value;
+  const copies = useColumns(source.has("table/copies") ? "table/copies" : null).value;
   const none = kernels?.rows === 0 && !copies?.rows;
   const [path, asked] = asking(copied, way);
   return (
@@ -73,9 +73,8 @@ export function Kernels() {
 }
 
 function asking(copied: boolean, way: string): [path: string, query: Query] {
-  if (copied && way === "each") return ["table/copies", {}];
-  const first = copied ? "direction" : "name";
-  return [copied ? "copies" : "kernels", { by: way === first ? undefined : way }];
+  const [table, first] = copied ? ["table/copies", "each"] : ["table/kernels", "name"];
+  return [table, { by: way === first ? undefined : way }];
 }
 
 function KernelRows(props: { table: Columns; byName: boolean }) {
@@ -107,7 +106,7 @@ function KernelRows(props: { table: Columns; byName: boolean }) {
         <ChosenKernel name={name ?? ""} table={table} />
       ) : (
         // The numbers in the panel are of all launches, also where the table tells them apart.
-        <Asked path="kernels">{(all) => <ChosenKernel name={name ?? ""} table={all} />}</Asked>
+        <Asked path="table/kernels">{(all) => <ChosenKernel name={name ?? ""} table={all} />}</Asked>
       )}
     </Split>
   );

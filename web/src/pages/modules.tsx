@@ -32,7 +32,7 @@ const COLUMNS = [
 ] satisfies ShownColumn[];
 
 export function Modules() {
-  const answer = useColumns("modules");
+  const answer = useColumns("table/modules");
   return (
     <Shown answer={answer}>
       {(table) =>

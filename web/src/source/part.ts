@@ -2,9 +2,9 @@
 
 import type { Columns, Query, Source, SpanFacts, WindowQuery } from "./source";
 
-/** What a source has of a part: `PARTIAL` in `viewer/server/part.py`. */
+/** What a source has of a part: `PARTIAL` in `viewer/server/routes.py`. */
 const PARTIAL =
-  /^(?:operators|chosen|instances|histogram|modules|module_operators|kernels|copies|flame(?:_choices|_operators)?|memory(?:\/\w+)?)$/;
+  /^(?:operators|chosen|instances|histogram|table\/(?:modules|module_operators|kernels|copies)|flame(?:_choices|_operators)?|memory(?:\/\w+)?)$/;
 
 export class PartSource implements Source {
   readonly served = true;

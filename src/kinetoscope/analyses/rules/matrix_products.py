@@ -16,6 +16,7 @@ from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
+from kinetoscope.tables.device.kernels import uses_tensor_cores
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,11 +34,7 @@ SMALLEST = 16
 """Smaller sizes are not what tensor cores are for."""
 TENSOR_CORE_SPEED = 8
 """Tensor cores of these generations compute so many times what the other units compute, by NVIDIA's data sheets."""
-# How cuBLAS, cuDNN and CUTLASS name kernels that use tensor cores, and those that multiply numbers of 32 bits without them.
-_ON_TENSOR_CORES = re.compile(
-    r"tensorop|[his](?:884|1688|16816|16832|8816)|[hi]mma|gmma|xmma(?!.*(?:ffma|simt))|tf32|flash|fmha|nvjet",
-    re.IGNORECASE,
-)
+# How cuBLAS, cuDNN and CUTLASS name kernels that multiply numbers of 32 bits without tensor cores.
 _IN_FLOAT32 = re.compile(
     r"(?!.*(?:tf32|s1688|tensorop))(?:.*(?:sgemm|scudnn|ffma|simt|f32f32_f32f32)|.*(?:cudnn|conv|grad|winograd|fft).*<float)",
     re.IGNORECASE,
@@ -86,7 +83,7 @@ def _beside_tensor_cores(loop: Loop, device: LoopDevice, *, with_tf32: bool) -> 
     names = spans["name"][rows]
     used = np.unique(names).tolist()
     rows = rows[np.isin(names, [name for name in used if _IN_FLOAT32.match(strings[name])])]
-    if not with_tf32 and any(_ON_TENSOR_CORES.search(strings[name]) for name in used):
+    if not with_tf32 and any(uses_tensor_cores(strings[name]) for name in used):
         return None
     peaks = known_peaks(properties.name) or {}
     plain, fast = peaks.get("float32", 1.0), peaks.get("tf32" if with_tf32 else "float16", TENSOR_CORE_SPEED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_w
 from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow
     from numpy.typing import NDArray
 
@@ -27,6 +30,18 @@ _WAYS = ("name", "launch", "span")
 _SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _MEANS = ("blocks_per_sm", "warps_per_sm", "occupancy_percent")
 _MOST_OPERATORS = 10
+
+# The matrix shape of a tensor core instruction, or the name of a kernel family that uses tensor cores.
+_USES = re.compile(
+    r"tensorop|tf32|wmma|[hiqud]mma|gmma|mma[_.]sync|tcgen05|nvjet|xmma_|warpgroup|warpspecialized"
+    r"|[a-z](884|1688|8816|8832|16816|16832|16864|161616|168256)(gemm|fprop|dgrad|wgrad|conv|cudnn|_|$)"
+    r"|tensor\d+x\d+x\d+|fmha_v\d+|flash_(fwd|bwd)|fmha_cutlass[fb]_(f16|bf16)\w*_sm(70|75|80|90)"
+    r"|xdlops|_xdl_|mfma|_mi(16|32|4)x(16|32|4)x\d|igemm_\w+_gtcx",
+    re.IGNORECASE,
+)
+_USES_NOT = re.compile(
+    r"simt|ffma|(^|_)(maxwell|volta|turing|ampere)_(s|d|c|z)gemm|convolve_sgemm|gemv", re.IGNORECASE
+)
 
 KERNELS_SCHEMA = Table(
     "kernels",
@@ -51,6 +66,9 @@ KERNELS_SCHEMA = Table(
         Column("warps_per_sm", "float64", "", "Warps per SM: the mean, weighted by time."),
         Column("occupancy_percent", "float64", "%", "Estimated achieved occupancy: the mean, weighted by time; null where it was not "
                                                       "reported, which Kineto writes as 0."),
+        Column("tensor_cores", "bool", "", "Whether its name says that it uses tensor cores (matrix cores on AMD): an instruction such as `s16816`, `hmma`, `gmma` or "
+                                           "`MI32x32x8`, or a family such as `tensorop`, `xmma`, `nvjet`, `xdlops`. No for names that say the opposite, such as "
+                                           "`simt` or `sgemm`; null where the name does not tell.", -1),
         Column("operator", "category", "", "The operator or range that launched most of its time; null if unknown."),
         Column("operators", "string", "", f"All of them joined by `; `, most time first, at most {_MOST_OPERATORS}."),
         Column("module", "category", "", "The path of the module that launched most of its time; in backward that of "
@@ -115,6 +133,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         "device_percent": percent(total, int((work.end_ns - work.start_ns).sum())),
         **{column: _shared(group, groups, launch[column]) for column in (*_SIZES, "registers", "shared_bytes")},
         **{column: _mean(group, groups, launch[column], duration) for column in _MEANS},
+        "tensor_cores": _tensor_cores(name[first], trace.strings),
         **_started(trace, rows, group, groups, duration),
         **_generated(trace, rows, group, groups, total),
         **_places(trace, work, chosen, rows, group, groups),
@@ -127,6 +146,20 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
     else:
         order = np.argsort(-total, kind="stable")
     return to_arrow(KERNELS_SCHEMA, columns, order)
+
+
+def uses_tensor_cores(name: str) -> bool | None:
+    """Whether a kernel uses tensor cores, judged by its name; None if the name does not tell."""
+    if _USES_NOT.search(name):
+        return False
+    return True if _USES.search(name) else None
+
+
+def _tensor_cores(names: NDArray[np.int32], strings: Sequence[str]) -> NDArray[np.int8]:
+    """Whether the kernels of these names use tensor cores: 1, 0, or -1 where the name does not tell."""
+    used, place = np.unique(names, return_inverse=True)
+    answers = [uses_tensor_cores(strings[name]) for name in used.tolist()]
+    return np.array([-1 if answer is None else answer for answer in answers], np.int8)[place]
 
 
 def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

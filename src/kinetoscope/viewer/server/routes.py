@@ -26,9 +26,7 @@ from kinetoscope.viewer.pages import (
     export,
     findings,
     health,
-    kernels,
     memory,
-    modules,
     operators,
     overview,
     ranks,
@@ -137,9 +135,9 @@ def respond(
 # Pages of a step or time range: responses are computed from a part of the trace, but refer to rows and times of the whole.
 
 PARTIAL = frozenset((
-    "chosen", "copies", "flame", "flame_choices", "flame_operators", "histogram", "instances", "kernels", "memory",
+    "chosen", "table/copies", "flame", "flame_choices", "flame_operators", "histogram", "instances", "table/kernels", "memory",
     "memory/at", "memory/blocks", "memory/curve", "memory/live", "memory/stacks",
-    "module_operators", "modules", "operators",
+    "table/module_operators", "table/modules", "operators",
 ))  # fmt: skip
 """The paths that can be asked about a part of the trace."""
 
@@ -252,13 +250,15 @@ def table(trace: Trace, query: Query, name: str) -> Limited:
         option: int(text) if text.isdecimal() else text for option, text in query.items()
     }
     rows = trace.table(name, **options)
-    return Limited(rows.slice(0, MOST_ROWS), rows.num_rows)
+    return Limited(rows.slice(0, _MORE_ROWS.get(name, MOST_ROWS)), rows.num_rows)
 
+
+# The page Modules needs all that ran in the module that is chosen.
+_MORE_ROWS = {"module_operators": 200_000}
 
 ROUTES: dict[str, Callable[..., Answer]] = {
     "arrows": span.arrows,
     "chosen": operators.chosen,
-    "copies": kernels.copies,
     "counter": counters.counter,
     "findings": findings.findings,
     "empty": every_page.empty,
@@ -270,7 +270,6 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "export/about": export.about,
     "histogram": operators.histogram,
     "instances": operators.instances,
-    "kernels": kernels.kernels,
     "load": overview.load,
     "memory": memory.memory,
     "memory/at": memory.at,
@@ -278,8 +277,6 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     "memory/curve": memory.curve,
     "memory/live": memory.live,
     "memory/stacks": memory.stacks,
-    "module_operators": modules.module_operators,
-    "modules": modules.modules,
     "operators": operators.operators,
     "overview": overview.overview,
     "overview/": overview.part,
