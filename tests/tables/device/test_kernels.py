@@ -36,7 +36,7 @@ def launched():
 def test_one_row_for_each_name():
     gemm, nccl = launched().table("kernels").to_pylist()
     assert gemm == {
-        "name": "gemm", "category": "compute", "count": 3, "total_ns": 110, "mean_ns": 110 / 3, "min_ns": 10, "max_ns": 60,
+        "name": "gemm", "category": "compute", "count": 3, "total_ns": 110, "mean_ns": 110 / 3, "min_ns": 10, "max_ns": 60, "delay_ns": 45.0,
         "kernel_percent": pytest.approx(100 * 110 / 190), "device_percent": pytest.approx(100 * 110 / 200),
         "grid_x": None, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1, "registers": 32,
         "shared_bytes": None, "blocks_per_sm": None, "warps_per_sm": None,
@@ -208,6 +208,17 @@ def test_launches_of_generated_kernels_are_found_in_a_real_trace():
 )
 def test_tensor_cores_are_told_by_the_names_that_libraries_give(name, uses):
     assert uses_tensor_cores(name) is uses
+
+
+def test_the_delay_of_a_kernel_is_the_mean_of_its_known_launches():
+    trace = launched()
+    delays = [row["delay_ns"] for row in trace.table("launches").to_pylist()]
+    assert {row["name"]: row["delay_ns"] for row in trace.table("kernels").to_pylist()} == {
+        "gemm": np.mean(delays),
+        NCCL: None,
+    }
+    each = trace.table("kernels", by="span").to_pylist()
+    assert [row["delay_ns"] for row in each if row["name"] == "gemm"] == delays
 
 
 def test_a_name_that_does_not_tell_of_tensor_cores_has_no_answer():

@@ -145,6 +145,7 @@ function kernelColumns(table: Columns, byName: boolean): ShownColumn[] {
     { name: "mean_ns", width: [5.6, 1] },
     { name: "min_ns", title: "Shortest", optional: true },
     { name: "max_ns", title: "Longest", optional: true },
+    ...where(says(table, "delay_ns"), { name: "delay_ns", title: "Delay", width: [5.6, 1] }),
     { name: "device_percent", title: "Share of device", optional: true },
     ...where(says(table, "tensor_cores"), { name: "tensor_cores", title: "Tensor cores", width: 8 }),
     {

@@ -56,6 +56,8 @@ KERNELS_SCHEMA = Table(
         Column("mean_ns", "float64", "ns", "The mean duration of one run."),
         Column("min_ns", "int64", "ns", "The shortest.", 0),
         Column("max_ns", "int64", "ns", "The longest.", 0),
+        Column("delay_ns", "float64", "ns", "The mean time from the start of its launch to its own start: little where the device waits for the host, much where "
+                                            "launches queue; null where no launch is known."),
         Column("kernel_percent", "float64", "%", "Share of the total time of all kernels."),
         Column("device_percent", "float64", "%", "Share of the total time of all kernels, copies and fills."),
         *(Column(size, "int32", "", f"{'Blocks of the grid' if size[0] == 'g' else 'Threads of a block'} in {size[-1]}; null if"
@@ -129,6 +131,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         "mean_ns": total / np.maximum(count, 1),
         "min_ns": _core.group_min(group, groups, duration),
         "max_ns": _core.group_max(group, groups, duration),
+        "delay_ns": _mean(group, groups, _delays_ns(trace, rows), np.ones(len(rows), np.int64)),
         "kernel_percent": percent(total, int(duration.sum())),
         "device_percent": percent(total, int((work.end_ns - work.start_ns).sum())),
         **{column: _shared(group, groups, launch[column]) for column in (*_SIZES, "registers", "shared_bytes")},
@@ -203,6 +206,12 @@ def _mean(
     weights = np.bincount(group[known], heavy, minlength=groups)
     found: NDArray[np.float64] = sums / np.where(weights == 0, np.nan, weights)
     return found
+
+
+def _delays_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How long after its launch each kernel began; not a number where the launch is not known."""
+    call, start_ns = starters(trace).call[rows], trace.column("spans", "start_ns")
+    return np.where(call >= 0, start_ns[rows] - start_ns[call], np.nan)
 
 
 def _started(
