@@ -18,22 +18,22 @@ from tests.support.trace_builder import TraceBuilder
 MS = 1_000_000
 
 
-def waiting(waits_ms, *, blocked=(), step_ms=10, runtime=False):
+def waiting(waits_ms, *, blocked=(), step_ms=10, runtime=False, ms=MS):
     """Steps with 6 ms of an operator and 4 ms of Python, and a sample at the end of each that says how long the thread waited."""
     builder = TraceBuilder()
     stack = builder.stack(("train.py", 3, "train"))
     for step, waited_ms in enumerate(waits_ms):
-        at = step * step_ms * MS
-        builder.step(step, at, step_ms * MS)
-        builder.span("aten::mm", at, 6 * MS, stack=stack)
+        at = step * step_ms * ms
+        builder.step(step, at, step_ms * ms)
+        builder.span("aten::mm", at, 6 * ms, stack=stack)
         if runtime:
-            builder.runtime("cudaDeviceSynchronize", at + 6 * MS, 4 * MS)
+            builder.runtime("cudaDeviceSynchronize", at + 6 * ms, 4 * ms)
         builder.sample(
-            at + step_ms * MS,
+            at + step_ms * ms,
             stack,
-            period_ns=step_ms * MS,
+            period_ns=step_ms * ms,
             state=SampleState.BLOCKED if step in blocked else SampleState.RUNNING,
-            waited_ns=-1 if waited_ms is None else round(waited_ms * MS),
+            waited_ns=-1 if waited_ms is None else round(waited_ms * ms),
         )
     return builder
 
@@ -43,6 +43,13 @@ def test_the_parts_of_a_step_are_without_the_time_that_its_thread_had_no_process
     parts = [[row[name] // 1000 for name in PARTS if any(each[name] for each in rows)] for row in rows]
     # Operators, Python, and the wait.
     assert parts == [[6000, 4000, 0], [3000, 2000, 5000], [600, 400, 9000]]
+
+
+def test_steps_of_hours_are_divided_as_those_of_milliseconds_are():
+    short, long = (waiting([0, 5, 9], ms=ms).build().table("steps").to_pylist() for ms in (MS, 10**6 * MS))
+    for row, longer in zip(short, long, strict=True):
+        assert [10**6 * row[name] for name in PARTS] == [longer[name] for name in PARTS]
+        assert sum(longer[name] for name in PARTS) == longer["duration_ns"]
 
 
 def test_the_breakdown_of_the_host_has_it_as_a_part():

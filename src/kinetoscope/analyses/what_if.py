@@ -181,4 +181,4 @@ def _spread(
     own = (step >= 0) & (at < end[step]) & ((before < 0) | (at >= np.append(until, 0)[before]))
     at, length, step = at[own], length[own], step[own]
     whole = Groups(step, len(begin)).sums(length)
-    return at, left_ns[step] * length / np.maximum(whole[step], 1)
+    return at, left_ns[step] * (length / np.maximum(whole[step], 1))

@@ -108,4 +108,4 @@ def waits_in(
     ready_ns = end_ns - start_ns - away.within(start_ns, end_ns)
     waited_ns = np.minimum(waits.within(start_ns, end_ns), ready_ns)
     ran_ns = (parts - away).within(start_ns, end_ns)
-    return np.asarray(np.floor(waited_ns * ran_ns / np.maximum(ready_ns, 1)), dtype=np.int64)
+    return np.asarray(np.floor(waited_ns * (ran_ns / np.maximum(ready_ns, 1))), dtype=np.int64)
