@@ -137,6 +137,14 @@ def test_without_sizes_what_operators_need_is_unknown_and_so_is_the_floor():
     assert shares(trace)["unknown", "inputs were not recorded"] == pytest.approx(50.0, abs=0.1)
     assert trace.account().kinds[0].floor_ns is None
     assert trace.account().kinds[0].times_floor is None
+
+
+def test_a_busy_machine_does_not_hide_how_little_is_known_of_what_ran():
+    builder = TraceBuilder().step(0, 0, MS).span("aten::mul", 0, MS // 2)
+    builder.sample(MS, builder.stack(("train.py", 1, "f")), period_ns=MS, waited_ns=9 * MS // 10)
+    trace = builder.build()
+    assert shares(trace)["unknown", "inputs were not recorded"] < 10.0
+    assert trace.account().kinds[0].floor_ns is None
     assert not trace.account().calibrated
 
 

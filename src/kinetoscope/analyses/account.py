@@ -25,7 +25,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.model.time_spent import CAUSES, ENTRIES, Entry
+from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import Source, rates_of
 from kinetoscope.tables.host.requests import names_by_time
@@ -250,7 +250,10 @@ def account_of(trace: TraceData) -> Account:
             of_kind = one.counted & (one.work.kind == kind)
             entry_ns = one.entry_ns[of_kind].sum(axis=0).tolist()
             duration_ns = int(one.duration_ns[of_kind].sum())
-            known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * duration_ns
+            without_core = (one.cells.cause == Cause.PROCESSOR) & of_kind[one.cells.step]
+            # On a busy machine, the waits would hide how little is known of what ran.
+            ran_ns = duration_ns - int(one.cells.time_ns[without_core].sum())
+            known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * ran_ns
             floor_ns = int(one.floor_ns[of_kind].sum())
             kinds.append(
                 KindAccount(
