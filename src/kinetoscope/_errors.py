@@ -99,3 +99,16 @@ def checked_whole(option: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ArgumentError(f"{option}={value!r} is not valid: need a whole number >= {least}.")
     return value
+
+
+def checked_seconds(option: str, value: object, *, or_zero: str = "") -> float:
+    """Check an option that is a number of seconds above 0; `or_zero` says what 0 does where that is allowed, too.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else -1.0
+    if not 0.0 < number < float("inf") and not (or_zero and number == 0.0):
+        needed = f", 0 {or_zero}" if or_zero else " above 0"
+        raise ArgumentError(f"{option}={value!r} is not valid: need a number of seconds{needed}.")
+    return number

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch.distributed
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import checked_seconds
 from kinetoscope.collect.process.job_store import JobStore, is_distributed, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
 
@@ -48,12 +47,7 @@ def gather_summaries(
         ArgumentError: `timeout_s` is no number of seconds.
         OSError: Rank 0 cannot write a file.
     """
-    limit_s: Any = timeout_s
-    number = isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool)
-    if not number or not math.isfinite(limit_s) or limit_s < 0:
-        raise ArgumentError(
-            f"timeout_s={timeout_s!r} is not valid: need a number of seconds, 0 to take what is there."
-        )
+    checked_seconds("timeout_s", timeout_s, or_zero="to take what is there")
     from kinetoscope.storage.atomic_write import open_atomically
     from kinetoscope.summaries.job import Job
     from kinetoscope.summaries.summary import file_name, file_of, summary_of

@@ -88,15 +88,15 @@ def is_alive(process: int, wrote_ns: int | None = None) -> bool:
         wrote_ns: A time of the monotonic clock, since this boot, at which it ran: a process that was started later is another one
             with the same id.
     """
-    started_ns = _started_ns(process)
-    if started_ns is None or wrote_ns is None:
-        return started_ns is not None
+    began_ns = started_ns(process)
+    if began_ns is None or wrote_ns is None:
+        return began_ns is not None
     # The monotonic clock stops while the machine sleeps, so this is no earlier than that time.
     slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return started_ns <= wrote_ns + slept_ns + _TICK_NS
+    return began_ns <= wrote_ns + slept_ns + _TICK_NS
 
 
-def _started_ns(process: int) -> int | None:
+def started_ns(process: int) -> int | None:
     """When a process started, since this machine did; None if it has ended."""
     try:
         # The name of the program, in parentheses, may have spaces in it.

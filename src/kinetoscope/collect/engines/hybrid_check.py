@@ -31,10 +31,12 @@ import torch
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope._version import __version__
 from kinetoscope.collect.engines.hybrid import HybridEngine
+from kinetoscope.collect.engines.native import say
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.request.activities import ProfilerActivity, name_of
 from kinetoscope.collect.request.options import Engine, EngineStatus, RecordingRequest
 from kinetoscope.model import units
+from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
@@ -101,12 +103,8 @@ def hybrid_status(
     with _lock:
         status = _results.get(name)
         if status is None or (repeat_failed and not status.available):
-            status = _results[name] = _find_status(name, progress or _say, repeat_failed=repeat_failed)
+            status = _results[name] = _find_status(name, progress or say, repeat_failed=repeat_failed)
         return status
-
-
-def _say(line: str) -> None:
-    print(f"kinetoscope: {line}", file=sys.stderr, flush=True)
 
 
 def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: bool) -> EngineStatus:
@@ -190,10 +188,8 @@ def _store(path: Path, outcome: _Outcome) -> None:
         "torch": str(torch.__version__),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        unfinished = Path(scratch, path.name)
-        unfinished.write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+    with contextlib.suppress(OSError), open_atomically(path) as file:
+        file.write(json.dumps(stated, indent=1).encode() + b"\n")
 
 
 def _check(name: str, folder: Path) -> _Outcome:

@@ -36,7 +36,7 @@ from kinetoscope.collect.request.options import (
 from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING
 from kinetoscope.collect.sources.garbage_collections import GARBAGE_COLLECTIONS
 from kinetoscope.model.pauses import TOGGLES
-from kinetoscope.storage.live_recording import is_alive
+from kinetoscope.storage.live_recording import is_alive, started_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,11 +72,12 @@ def native_engine_status(progress: Callable[[str], None] | None = None) -> Engin
     global _status
     with _status_lock:
         if _status is None:
-            _status = _find_status(progress or _say)
+            _status = _find_status(progress or say)
         return _status
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Report progress to the user."""
     print(f"kinetoscope: {line}", file=sys.stderr, flush=True)
 
 
@@ -610,11 +611,8 @@ def _parent_began_ns() -> int:
     if parent is None:
         return 0
     for process in (parent.pid, os.getpid()):
-        with contextlib.suppress(OSError):
-            # After the program's name, which is in parentheses and may contain spaces.
-            fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
-            up_ns = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-            return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + up_ns
+        if process is not None and (began_ns := started_ns(process)) is not None:
+            return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + began_ns
     return 0
 
 

@@ -7,7 +7,6 @@ which are neither delayed nor reordered, nor fail if a rank does not arrive.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import StateError, checked_seconds, checked_whole
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.job_store import JobStore, is_distributed, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
@@ -160,11 +159,8 @@ _BARRIERS = RankBarriers()
 
 
 def _checked(rounds: Any, timeout_s: Any) -> None:
-    if type(rounds) is not int or rounds < 1:
-        raise ArgumentError(f"rounds={rounds!r} is not valid: need a whole number above 0.")
-    number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
-    if not (number and math.isfinite(timeout_s) and timeout_s > 0):
-        raise ArgumentError(f"timeout_s={timeout_s!r} is not valid: need a number of seconds above 0.")
+    checked_whole("rounds", rounds, 1)
+    checked_seconds("timeout_s", timeout_s)
 
 
 class RankClocks:

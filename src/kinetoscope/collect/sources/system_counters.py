@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, checked_seconds
 from kinetoscope.collect.sources.readings import Reader, Reading, device_readers, system_readers
 from kinetoscope.storage.appended_rows import LOSSES
 
@@ -57,11 +57,7 @@ class SystemCounters:
         gpu: bool | None = None,
         interval_s: float = 0.5,
     ) -> None:
-        untyped: object = interval_s
-        is_number = isinstance(untyped, (int, float)) and not isinstance(untyped, bool)
-        if not (is_number and math.isfinite(interval_s) and interval_s > 0):
-            raise ArgumentError(f"interval_s={interval_s!r} is not valid: need a number of seconds above 0.")
-        self.interval_s = float(interval_s)
+        self.interval_s = checked_seconds("interval_s", interval_s)
         readers = system_readers(cpu=cpu, memory=memory, disk=disk, network=network)
         self._readers = readers + device_readers(gpu)
         if not self._readers and gpu is not None:
