@@ -136,32 +136,27 @@ def slow_collectives(loop: Loop, device: LoopDevice) -> Answer:
     for call in calls_of_loop(loop):
         if (call["bytes"] or 0) >= LARGE_BYTES and call["transfer_ns"]:
             large[call["group"]].append(call)
-    matches = []
+    return [match for called in large.values() if (match := _slow(loop, device, called))]
+
+
+def _slow(loop: Loop, device: LoopDevice, called: list[dict[str, Any]]) -> Match | None:
+    """The large messages of a process group, if none of them is fast."""
+    # Of many, the fastest waited for nobody.
+    rate = max(call["bus_gb_per_s"] or call["gb_per_s"] or 0.0 for call in called)
+    if rate >= SLOW_GB_PER_S or len(called) < LEAST_LARGE:
+        return None
+    lost_ns = [max(0, int((call["exposed_ns"] or 0) - call["bytes"] / USUAL_GB_PER_S)) for call in called]
+    worst, rows = max(called, key=lambda call: call["transfer_ns"]), _rows(called)
+    words = {"rate": f"{rate:.1f} GB/s", "worst": worst["name"]}
+    words |= {"bytes": worst["bytes"], "transfer": worst["transfer_ns"]}
     # What runs after the last step is no part of it.
     most_ns = exposed_ns(loop)
-    for called in large.values():
-        # Of many, the fastest waited for nobody.
-        rate = max(call["bus_gb_per_s"] or call["gb_per_s"] or 0.0 for call in called)
-        if rate >= SLOW_GB_PER_S or len(called) < LEAST_LARGE:
-            continue
-        lost_ns = [max(0, int((call["exposed_ns"] or 0) - call["bytes"] / USUAL_GB_PER_S)) for call in called]
-        gain_ns = min(loop.typical_sum(_rows(called), np.array(lost_ns, np.int64)), most_ns)
-        worst = max(called, key=lambda call: call["transfer_ns"])
-        words = {"rate": f"{rate:.1f} GB/s", "worst": worst["name"]}
-        words |= {"bytes": worst["bytes"], "transfer": worst["transfer_ns"]}
-        matches.append(
-            Match(
-                _rows(called),
-                min(_exposed_ns(loop, called), most_ns),
-                words,
-                gain_ns=gain_ns,
-                place=loop.place_of(int(worst["span"])),
-                module="",
-                spans=_rows(called),
-                time=_alone(device),
-            )
-        )
-    return matches
+    time_ns = min(_exposed_ns(loop, called), most_ns)
+    gain_ns = min(loop.typical_sum(rows, np.array(lost_ns, np.int64)), most_ns)
+    place = loop.place_of(int(worst["span"]))
+    return Match(
+        rows, time_ns, words, gain_ns=gain_ns, place=place, module="", spans=rows, time=_alone(device)
+    )
 
 
 @Rule(

@@ -64,21 +64,13 @@ def recompiles(loop: Loop) -> Answer:
         return None
     # A graph of backward is compiled for a function that counts already, or by a compilation in the first step.
     words = {"count": units.count(loop.late_compilations or len(late), "time")}
-    known = compiling.compiles(loop.trace).to_pylist()
-    again = [
-        (_Guard(row), int(row["span"]))
-        for row in known
-        if row["reason"] and row["span"] in set(late.tolist())
-    ]
-    if not again:
+    worst = _costliest_guard(loop, late)
+    if worst is None:
         text = "torch.compile compiles {count} after the first step{first}; {share} of {time}"
         place = _caller(loop, int(late[0]))
         words["first"] = f", first at {place}" if place else ""
         return Match(late, loop.total_ns(late), words, place=place, module="", text=text)
-    spent: Counter[str] = Counter()
-    for guard, _ in again:
-        spent[guard.key] += guard.duration_ns
-    guard, span = next(pair for pair in again if pair[0].key == spent.most_common(1)[0][0])
+    guard, span = worst
     place = guard.place
     words |= {"function": f"{guard.function} ({place})", "guard": guard.text}
     if is_library_file(place.file):
@@ -86,6 +78,18 @@ def recompiles(loop: Loop) -> Answer:
         place = _caller(loop, span) or place
         words["function"] = f"at {place}"
     return Match(late, loop.total_ns(late), words, place=place, module="", advice=guard.advice)
+
+
+def _costliest_guard(loop: Loop, late: NDArray[np.int64]) -> tuple[_Guard, int] | None:
+    """The guard whose failures cost most compiling in some ranges, and the first of these; None where no guard is known."""
+    spans = set(late.tolist())
+    rows = [
+        row for row in compiling.compiles(loop.trace).to_pylist() if row["reason"] and row["span"] in spans
+    ]
+    failures, spent = [(_Guard(row), int(row["span"])) for row in rows], Counter[str]()
+    for guard, _ in failures:
+        spent[guard.key] += guard.duration_ns
+    return next((pair for pair in failures if pair[0].key == spent.most_common(1)[0][0]), None)
 
 
 class _Guard:
@@ -146,30 +150,25 @@ def recompile_limit(loop: Loop) -> Answer:
     last = _Guard(_with_function(given_up[-1], compiled))
     time_ns, rows = _eager_ns(loop, last.place, last.function)
     compiling_ns = loop.total_ns(_compilations_again(loop))
+    words = {**_of_limit(last, given_up), "eager": loop.share(time_ns), "compiling": loop.share(compiling_ns)}
+    advice = f"{last.advice} {recompile_limit.advice}"
+    # What compiled code would gain is not known.
+    return Match(
+        rows, time_ns + compiling_ns, words, gain_ns=compiling_ns, place=last.place, module="", spans=rows,
+        advice=advice,
+    )  # fmt: skip
+
+
+def _of_limit(last: _Guard, given_up: list[dict[str, Any]]) -> dict[str, str]:
+    """Which functions were given up, after how many compilations, and which guard failed last."""
     frame, _, times = (given_up[-1]["compile_id"] or "").partition("/")
     more = len({row["compile_id"].partition("/")[0] for row in given_up if row["compile_id"]} - {frame})
     where = f" ({last.place})" if last.place else ""
-    words = {
+    return {
         "function": f"{last.function}{where}{f' and {more} more' if more else ''}",
         "often": f" after {units.count(int(times), 'compilation')}" if times.isdigit() else "",
         "guard": f" (the last guard that failed: {last.text})" if last.text else "",
-        "eager": loop.share(time_ns),
-        "compiling": loop.share(compiling_ns),
     }
-    advice = (
-        f"{last.advice} A higher torch._dynamo.config.recompile_limit helps only where the variants are few."
-    )
-    # What compiled code would gain is not known.
-    return Match(
-        rows,
-        time_ns + compiling_ns,
-        words,
-        gain_ns=compiling_ns,
-        place=last.place,
-        module="",
-        spans=rows,
-        advice=advice,
-    )
 
 
 def _given_up(loop: Loop) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

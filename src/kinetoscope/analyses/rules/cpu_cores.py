@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.loop import BUSY_MACHINE
@@ -78,9 +77,27 @@ def thread_oversubscription(loop: Loop) -> Answer:
     torch makes as many as the machine has processors in each process that does not limit them. A process that ran no operators, such as the one that
     starts the ranks, has none.
     """
-    threads: dict[str, int] = defaultdict(int)
-    processes: dict[str, int] = defaultdict(int)
-    processors: dict[str, int] = {}
+    hosts = _threads_of_hosts(loop)
+    threads, processes, processors = max(hosts, key=lambda host: host[0] / host[2], default=(0, 0, 1))
+    # With a device the host's operators are few, and not what the step waits for.
+    if loop.device is not None or threads < TIMES_PROCESSORS * processors:
+        return None
+    parts = (PARTS.index(name) for name in ("compute_ns", "processor_wait_ns"))
+    time_ns = sum(loop.time.parts_ns[part] for part in parts) if loop.time else 0
+    limit = max(1, processors // processes)
+    words = {
+        "threads": threads,
+        "processes": f" in {processes} processes" if processes > 1 else "",
+        "processors": processors,
+        "noun": units.noun(processors, "processor"),
+    }
+    advice = f"Limit the threads of each process: torch.set_num_threads({limit}) or OMP_NUM_THREADS={limit}."
+    return Match(time_ns=time_ns, values=words, gain_ns=None, advice=advice)
+
+
+def _threads_of_hosts(loop: Loop) -> list[tuple[int, int, int]]:
+    """For each machine the threads for operators of its processes that run any, how many processes these are, and how many processors it has."""
+    hosts: dict[str, tuple[int, int, int]] = {}
     spans = loop.trace.columns("spans")
     ran = thread_processes(loop.trace)[spans["thread"][is_operator(spans["kind"])]]
     for row, run in enumerate(process_runs(loop.trace)):
@@ -88,21 +105,6 @@ def thread_oversubscription(loop: Loop) -> Answer:
         # A worker of a DataLoader computes with one thread.
         if run.torch_threads is None or not run.cpu_count or is_worker or not (ran == row).any():
             continue
-        threads[run.host] += run.torch_threads
-        processes[run.host] += 1
-        processors[run.host] = run.cpu_count
-    host = max(threads, key=lambda host: threads[host] / processors[host], default="")
-    # With a device the host's operators are few, and not what the step waits for.
-    if loop.device is not None or not threads or threads[host] < TIMES_PROCESSORS * processors[host]:
-        return None
-    parts = (PARTS.index(name) for name in ("compute_ns", "processor_wait_ns"))
-    time_ns = sum(loop.time.parts_ns[part] for part in parts) if loop.time else 0
-    limit = max(1, processors[host] // processes[host])
-    words = {
-        "threads": threads[host],
-        "processes": f" in {processes[host]} processes" if processes[host] > 1 else "",
-        "processors": processors[host],
-        "noun": units.noun(processors[host], "processor"),
-    }
-    advice = f"Limit the threads of each process: torch.set_num_threads({limit}) or OMP_NUM_THREADS={limit}."
-    return Match(time_ns=time_ns, values=words, gain_ns=None, advice=advice)
+        threads, processes, _ = hosts.get(run.host, (0, 0, 0))
+        hosts[run.host] = threads + run.torch_threads, processes + 1, run.cpu_count
+    return [*hosts.values()]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,22 @@ _LOADER = "/torch/utils/data/dataloader.py"
 _START = "_MultiProcessingDataLoaderIter.__init__"
 _STOP = "_MultiProcessingDataLoaderIter._shutdown_workers"
 _WORKER_LOOP = "/torch/utils/data/_utils/worker.py"
+_RECORD_WORKERS = " To see their slow line, record the workers with `kinetoscope run --children`."
+_NEW_ITERATORS = (
+    (
+        "{subject} makes a new iterator of its data loader for most batches{at}, each of which shuffles the whole data set: {share} of {time} "
+        "({each:ns} a batch on average)"
+    ),
+    "Make one iterator and keep it, as `for batch in loader` does for an epoch, instead of next(iter(loader)) in each step.",
+)
+_STARTS_AGAIN = (
+    "The data loader starts its workers again and again: that, and waiting for their first batches, takes {share} of {time}",
+    (
+        "Iterate over the loader itself instead of calling iter(loader) in each step, and keep its workers between epochs with "
+        "DataLoader(..., persistent_workers=True)."
+    ),
+)
+"""What is said, and what to change, where a loader is not used as it is meant to be."""
 
 
 @Rule(
@@ -49,33 +66,28 @@ def main_process_loading(loop: Loop) -> Answer:
     wait_ns, usual_ns = _waited_ns(loop, waits)
     if loop.share(min(wait_ns, usual_ns)) < LEAST_PERCENT:
         return None
-    words: dict[str, Any] = {"each": float(loop.trace.column("spans", "duration_ns")[waits].mean())}
-    spans = longest(loop, waits)
     if _shuffles(loop, waits) >= LEAST_SHUFFLES * len(waits):
-        text = (
-            "{subject} makes a new iterator of its data loader for most batches{at}, each of which shuffles the whole data set: {share} of {time} "
-            "({each:ns} a batch on average)"
-        )
-        advice = "Make one iterator and keep it, as `for batch in loader` does for an epoch, instead of next(iter(loader)) in each step."
-        place = loop.place_of(int(spans[0]))
-        return Match(
-            waits,
-            wait_ns,
-            words,
-            place=place,
-            module="",
-            spans=spans,
-            text=text,
-            advice=advice,
-            time=loop.loading,
-        )
+        return _waiting(loop, waits, wait_ns, "", None, *_NEW_ITERATORS)
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]
     part, place = _slowest_part(loop, makers if len(makers) else waits, loading.collates)
-    words |= {"part": f", mostly in {part}" if part else ""}
     cheaper = f", and make {part} cheaper." if part else "."
     advice = main_process_loading.advice.removesuffix(".") + cheaper
-    return Match(waits, wait_ns, words, place=place, module="", spans=spans, advice=advice, time=loop.loading)
+    return _waiting(loop, waits, wait_ns, part, place, advice=advice)
+
+
+def _waiting(
+    loop: Loop, waits: Rows, wait_ns: int, part: str, place: Place | None, text: str = "", advice: str = ""
+) -> Match:
+    """The match of waits for batches, with the part of making these that takes longest, and its line: for None that of the longest wait."""
+    spans = longest(loop, waits)
+    place = loop.place_of(int(spans[0])) if place is None else place
+    each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
+    words = {"each": each_ns, "part": f", mostly in {part}" if part else ""}
+    return Match(
+        waits, wait_ns, words, place=place, module="", spans=spans, text=text, advice=advice,
+        time=loop.loading,
+    )  # fmt: skip
 
 
 @Rule(
@@ -96,17 +108,11 @@ def input_wait(loop: Loop) -> Answer:
     waits = _waits(loop)
     if len(waits) == 0 or _makes_batches(loop, waits):
         return None
-    spans, (starting_ns, starts) = longest(loop, waits), _starts_of_workers(loop, waits)
+    starting_ns, starts = _starts_of_workers(loop, waits)
     if starts:
-        text = "The data loader starts its workers again and again: that, and waiting for their first batches, takes {share} of {time}"
-        advice = (
-            "Iterate over the loader itself instead of calling iter(loader) in each step, and keep its workers between epochs with "
-            "DataLoader(..., persistent_workers=True)."
-        )
         # Only the first wait of each start is long. What samples say is an estimate, and may be more than there is.
         wait_ns = min(loop.total_ns(waits) + starting_ns, int(loop.whole_ns))
-        place = loop.place_of(int(spans[0]))
-        return Match(waits, wait_ns, place=place, module="", spans=spans, text=text, advice=advice)
+        return replace(_waiting(loop, waits, wait_ns, "", None, *_STARTS_AGAIN), time=None)
     wait_ns, usual_ns = _waited_ns(loop, waits)
     least = LEAST_BUSY_PERCENT if loop.machine_is_busy else LEAST_PERCENT
     if loop.share(usual_ns) < LEAST_PERCENT or loop.share(wait_ns) < least:
@@ -114,13 +120,9 @@ def input_wait(loop: Loop) -> Answer:
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] != loop.thread]
     part, place = _slowest_part(loop, makers, loading.collates)
-    each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
-    words = {"each": each_ns, "part": f", mostly in {part}" if part else ""}
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
-    advice += (
-        "" if place else " To see their slow line, record the workers with `kinetoscope run --children`."
-    )
-    return Match(waits, wait_ns, words, place=place, module="", spans=spans, advice=advice, time=loop.loading)
+    advice += "" if place else _RECORD_WORKERS
+    return _waiting(loop, waits, wait_ns, part, place, advice=advice)
 
 
 def _waits(loop: Loop) -> Rows:

@@ -21,6 +21,8 @@ from kinetoscope.tables.device.kernels import uses_tensor_cores
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from numpy.typing import NDArray
+
     from kinetoscope.analyses.loop import Loop, Rows
     from kinetoscope.analyses.loop_device import LoopDevice
 
@@ -238,9 +240,14 @@ def below_roofline(loop: Loop, device: LoopDevice) -> Answer:
     calls = Groups.by([costs.calls.of_span[rows]])
     reached = 100.0 * calls.sums(ideal_ns[rows]) / np.maximum(1.0, calls.sums(time_ns[rows]))
     low = rows[reached[calls.of_row] < FAR_PERCENT]
-    if len(low) == 0 or reached.max() > WRONG_PERCENT:
-        # Above the peak some product is computed in another type than the trace says, such as TF32.
-        return None
+    # Above the peak some product is computed in another type than the trace says, such as TF32.
+    is_known = len(low) > 0 and reached.max() <= WRONG_PERCENT
+    return _far_below(loop, low, ideal_ns, time_ns) if is_known else None
+
+
+def _far_below(loop: Loop, low: Rows, ideal_ns: NDArray[np.float64], time_ns: Rows) -> Match:
+    """The match of products that reach little of the peak, by what each span would take at it, and what it takes."""
+    trace, costs, spans = loop.trace, costs_of(loop.trace), loop.trace.columns("spans")
     lost_ns = (time_ns[low] - ideal_ns[low]).clip(0).astype(np.int64)
     calls = Groups.by([costs.calls.of_span[low]])
     worst = low[calls.of_row == int(np.argmax(calls.sums(lost_ns)))]

@@ -40,6 +40,14 @@ CALLS = {"builtins.print": "Printing"}
 """The same for functions that have no file."""
 
 
+_SYMPTOMS = (
+    "device-idle",
+    "launch-bound",
+    "python-bound",
+    "scalar-read",
+    "step-outlier",
+    "synchronizing-call",
+)
 _KINDS = sorted({*FILES.values(), *STANDARD_LIBRARY.values(), *CALLS.values()})
 _IN_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/([\w/]+\.py)$")
 
@@ -57,14 +65,7 @@ _IN_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/([\w/]+\.py)$")
     ),
     source="XProf, for checkpoints and summaries; share of all steps, since most programs do it every N steps",
     least=5.0,
-    explains=(
-        "device-idle",
-        "launch-bound",
-        "python-bound",
-        "scalar-read",
-        "step-outlier",
-        "synchronizing-call",
-    ),
+    explains=_SYMPTOMS,
     cause=Cause.OUTPUT,
 ).selects
 def output_in_step(loop: Loop) -> Answer:
@@ -73,22 +74,32 @@ def output_in_step(loop: Loop) -> Answer:
     rows, kinds = _output_spans(loop, of_stack)
     stretches = _stretches(loop, rows)
     sampled_ns, sampled = loop.sampled(of_stack[:-1] >= 0)
-    if not loop.are_evidence(sampled):
-        sampled_ns = 0
     # Samples see all of it; operators and recorded calls see what lies between the first and the last of them.
+    if sampled_ns <= stretches.total_ns or not loop.are_evidence(sampled):
+        sampled_ns, sampled = 0, sampled[:0]
     time_ns = max(stretches.total_ns, sampled_ns)
     if time_ns == 0:
         return None
-    if sampled_ns > stretches.total_ns:
+    most, place = _most_output(loop, of_stack, rows, kinds, sampled)
+    when = stretches | loop.python
+    return Match(rows, time_ns, {"what": _KINDS[most]}, place=place, module="", time=when)
+
+
+def _most_output(
+    loop: Loop,
+    of_stack: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    sampled: NDArray[np.int64],
+) -> tuple[int, Place]:
+    """The kind of output that takes most, by samples or, without any, by its spans, and the line that led to the first of it."""
+    if len(sampled):
         stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
         most = int(np.argmax(Groups(of_stack[stacks], len(_KINDS)).sums(weight)))
-        place = loop.place_of_stack(_around(loop, of_stack, int(stacks[of_stack[stacks] == most][0])))
-    else:
-        duration_ns = loop.trace.column("spans", "duration_ns")[rows]
-        most = int(np.argmax(Groups(kinds, len(_KINDS)).sums(duration_ns)))
-        place = _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
-    words, when = {"what": _KINDS[most]}, stretches | loop.python
-    return Match(rows, time_ns, words, place=place, module="", time=when)
+        return most, loop.place_of_stack(_around(loop, of_stack, int(stacks[of_stack[stacks] == most][0])))
+    duration_ns = loop.trace.column("spans", "duration_ns")[rows]
+    most = int(np.argmax(Groups(kinds, len(_KINDS)).sums(duration_ns)))
+    return most, _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
 
 
 def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -17,7 +17,9 @@ from kinetoscope.model.schema import SampleWait
 from kinetoscope.tables.host.source_lines import line_text
 
 if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Loop
+    from collections.abc import Collection
+
+    from kinetoscope.analyses.loop import Gap, Loop
 
 LEAST_NS = 200_000
 """Shorter stretches are what calling an operator costs."""
@@ -33,6 +35,10 @@ LEAST_STRETCH_NS = 1_000_000
 MOST_OF_TIME = 0.5
 """The program's own calls are what to change if they take more than this part of the time."""
 _COLLECT = re.compile(r"\bgc\.collect\(")
+_COLLECTS_ITSELF = (
+    "The program collects garbage itself {often}{at}: {share} of {time}, at most {longest:ns} at once",
+    "Call gc.collect() less often, and at the same time on all ranks; gc.freeze() after the model is built makes each call shorter.",
+)
 OTHER_WAITS = ", such as for a file, a lock or another thread"
 _ADVICE = (
     "Wait for it less often, or let another thread do it while the loop goes on: write files in the background, prepare ahead what the loop needs, hold "
@@ -144,26 +150,26 @@ def python_bound(loop: Loop) -> Answer:
     calls = int((is_call(spans["kind"]) & loop.threads[spans["thread"]]).sum())
     if gap is None or calls * DENSE_NS > loop.python.total_ns:
         return None
-    text = advice = ""
     called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
-    if gap.blocked_part > WAITS:
-        what, advice = waiting(gap.wait)
-        text = f"{{subject}} {what} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}})"
-        text += OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
-    else:
-        advice = next((text for names, text in _KNOWN if any(re.fullmatch(names, one) for one in called)), "")
+    text, advice = _text_of_wait(gap) if gap.blocked_part > WAITS else ("", _advice_for(called))
     words = {"pure": gap.time_ns, "calls": f", at a line that calls {', '.join(called)}" if called else ""}
     return Match(
-        np.array(gap.rows, np.int64),
-        gap.time_ns,
-        words,
-        place=gap.place,
-        module="",
-        text=text,
-        advice=advice,
-        time=loop.python,
-        kind_ns=gap.kind_ns,
-    )
+        np.array(gap.rows, np.int64), gap.time_ns, words, place=gap.place, module="", text=text, advice=advice,
+        time=loop.python, kind_ns=gap.kind_ns,
+    )  # fmt: skip
+
+
+def _text_of_wait(gap: Gap) -> tuple[str, str]:
+    """What is said of a function that mostly waits, and what to change."""
+    what, advice = waiting(gap.wait)
+    others = OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
+    text = f"{{subject}} {what} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}}){others}"
+    return text, advice
+
+
+def _advice_for(called: Collection[str]) -> str:
+    """What to change at a line that calls some functions; empty for others than those of `_KNOWN`."""
+    return next((text for names, text in _KNOWN if any(re.fullmatch(names, name) for name in called)), "")
 
 
 @Rule(
@@ -186,10 +192,7 @@ def gc_pause(loop: Loop) -> Answer:
     rows = np.flatnonzero((spans["name"] == name) & loop.threads[spans["thread"]])
     rows = rows[loop.in_steps(rows)]
     if len(rows) == 0:
-        length = loop.python.end_ns - loop.python.start_ns
-        python_ns = int(length[length >= LEAST_STRETCH_NS].sum())
-        is_known = loop.trace.run_info.record_python_gc_info or loop.share(python_ns) < LEAST_PYTHON_PERCENT
-        return None if is_known else Signal.GARBAGE_COLLECTION
+        return Signal.GARBAGE_COLLECTION if _may_collect(loop) else None
     time_ns = loop.total_ns(rows)
     first = int(rows[np.argmax(spans["duration_ns"][rows])])
     words = {
@@ -200,9 +203,14 @@ def gc_pause(loop: Loop) -> Answer:
     if of_place_ns > MOST_OF_TIME * time_ns and _COLLECT.search(
         line_text(loop.trace, place.file, place.line)
     ):
-        text = (
-            "The program collects garbage itself {often}{at}: {share} of {time}, at most {longest:ns} at once"
-        )
-        advice = "Call gc.collect() less often, and at the same time on all ranks; gc.freeze() after the model is built makes each call shorter."
+        text, advice = _COLLECTS_ITSELF
         return Match(rows, time_ns, words, place=place, spans=longest(loop, rows), text=text, advice=advice)
     return Match(rows, time_ns, words, place=loop.place_of(first), spans=longest(loop, rows))
+
+
+def _may_collect(loop: Loop) -> bool:
+    """Whether collections were not recorded, and Python runs long enough without operators for them."""
+    length = loop.python.end_ns - loop.python.start_ns
+    python_ns = int(length[length >= LEAST_STRETCH_NS].sum())
+    is_recorded = loop.trace.run_info.record_python_gc_info
+    return not is_recorded and loop.share(python_ns) >= LEAST_PYTHON_PERCENT

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.analyses.loop import Loop, Rows
+    from kinetoscope.analyses.warm_up import WarmUp
 
 LEAST_STEPS = 6
 TIMES_MEDIAN = 2.0
@@ -47,6 +48,7 @@ EXPLAINS_SLOWING = 0.5
 IN_ORDER = 0.8
 """The rank correlation of a line's time, number of operators, or bytes with the number of the step."""
 _MOST_LINES = 10
+_SEVERAL_FIRST = "{which} took {more:ns} longer than usual ({usual:ns} each): in the longest {cause}"
 
 
 @Rule(
@@ -67,11 +69,7 @@ def first_step(loop: Loop) -> Answer:
     warm = warm_up(loop.trace)
     if loop.step_count < LEAST_STEPS or warm.steps == 0:
         return None
-    duration = loop.end_ns - loop.start_ns
-    above_ns = np.maximum(duration[: warm.steps] - warm.usual_ns, 0)
-    # What is compiled again in later steps is for the rules about that.
-    again = loop.compilations[loop.compilations >= loop.first_warm_step]
-    above_ns[again[again < warm.steps]] = 0
+    duration, above_ns = loop.end_ns - loop.start_ns, _above_usual_ns(loop, warm)
     longest = int(np.argmax(above_ns))
     excess_ns = int(above_ns.sum()) - sum(_more_evaluations_ns(loop, at) for at in range(warm.steps))
     of_longest_ns = int(duration[longest] - warm.usual_ns) - _more_evaluations_ns(loop, longest)
@@ -86,12 +84,16 @@ def first_step(loop: Loop) -> Answer:
         "usual": warm.usual_ns,
         "cause": cause,
     }
-    text = (
-        "{which} took {more:ns} longer than usual ({usual:ns} each): in the longest {cause}"
-        if warm.steps > 1
-        else ""
-    )
+    text = _SEVERAL_FIRST if warm.steps > 1 else ""
     return Match(rows, excess_ns, words, place=place, module="", spans=rows, text=text) if cause else None
+
+
+def _above_usual_ns(loop: Loop, warm: WarmUp) -> NDArray[np.float64]:
+    """What each step of warm-up takes more than a usual one, without those that compile again, which is for the rules about that."""
+    above_ns = np.maximum(loop.work.duration_ns[: warm.steps] - warm.usual_ns, 0)
+    again = loop.compilations[loop.compilations >= loop.first_warm_step]
+    above_ns[again[again < warm.steps]] = 0
+    return np.asarray(above_ns)
 
 
 @Rule(
@@ -110,18 +112,17 @@ def step_outlier(loop: Loop) -> Answer:
     """The longest step, and what it has more of than the median step."""
     if loop.step_count < LEAST_STEPS:
         return None
-    duration = loop.end_ns - loop.start_ns
-    median = float(np.median(duration))
+    duration, median = loop.work.duration_ns, float(np.median(loop.work.duration_ns))
     late = np.flatnonzero(duration > max(TIMES_MEDIAN * median, OF_LONGEST * duration.max()))
     excess_ns = int((duration[late] - median).sum())
     if len(late) == 0 or len(late) > len(duration) // 3 or loop.share(excess_ns) < step_outlier.least:
         return None
-    worst = int(late[np.argmax(duration[late])])
-    too_long_ns = float(duration[worst]) - median
-    if 2 * _more_evaluations_ns(loop, worst) > too_long_ns:
-        return None
+    worst, too_long_ns = int(late[np.argmax(duration[late])]), float(duration[late].max()) - median
     is_work = _is_regular(loop, late, worst) or _evaluates(loop, worst)
     cause, place, rows = _cause(loop, worst, too_long_ns, late, with_operators=not is_work)
+    # Without a cause the machine was busy elsewhere: nothing of the program explains it.
+    if not cause or 2 * _more_evaluations_ns(loop, worst) > too_long_ns:
+        return None
     words = {
         "number": str(int(loop.work.numbers[worst])),
         "more": f" (and {len(late) - 1} more)" if len(late) > 1 else "",
@@ -129,8 +130,7 @@ def step_outlier(loop: Loop) -> Answer:
         "median": median,
         "cause": cause,
     }
-    # Without a cause the machine was busy elsewhere: nothing of the program explains it.
-    return Match(rows, excess_ns, words, place=place, module="", spans=rows) if cause else None
+    return Match(rows, excess_ns, words, place=place, module="", spans=rows)
 
 
 @Rule(
