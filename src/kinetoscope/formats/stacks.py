@@ -11,6 +11,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._version import __version__
 from kinetoscope.model.arrow import number_array
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.rows import StackRow
@@ -273,9 +274,8 @@ def _allocated_bytes(trace: TraceData) -> Rows:
     of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
     has_stack = (stack >= 0) & (blocks["time_ns"] >= 0)
-    sums = np.zeros(len(trace.columns("stacks")), dtype=np.int64)
-    np.add.at(sums, stack[has_stack], blocks["bytes"][has_stack])
-    return sums
+    of_stack = Groups(np.where(has_stack, stack, -1), len(trace.columns("stacks")))
+    return of_stack.sums(blocks["bytes"])
 
 
 def _sampled_profile(title: str, unit: str, samples: list[list[int]], weights: list[int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator, is_runtime_call
 
 if TYPE_CHECKING:
@@ -111,4 +111,5 @@ def device_self_ns(spans: Columns, launches: Columns) -> NDArray[np.int64]:
     counted = counted_launches(spans, launches)
     owner = started_by(spans, launches)[counted]
     duration: NDArray[np.int64] = spans["duration_ns"][launches["device"][counted]]
-    return _core.group_sums(owner, len(spans), duration)
+    sums: NDArray[np.int64] = Groups(owner, len(spans)).sums(duration)
+    return sums

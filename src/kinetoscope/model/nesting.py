@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER
 
 if TYPE_CHECKING:
@@ -193,9 +194,8 @@ def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
     deepest = int(depth.max(initial=0))
     # Numbers of 16 bits are sorted by radix, in a fraction of the time.
     narrow = depth.astype(np.int16) if deepest <= np.iinfo(np.int16).max else depth
-    return np.split(
-        np.argsort(narrow, kind="stable"), np.cumsum(np.bincount(depth, minlength=deepest + 1))[:-1]
-    )
+    ends = np.cumsum(Groups(depth, deepest + 1).sizes())
+    return np.split(np.argsort(narrow, kind="stable"), ends[:-1])
 
 
 def spread_down(

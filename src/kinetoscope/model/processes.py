@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import STORED, Column, Table
 
@@ -207,8 +208,8 @@ def host_threads(trace: TraceData) -> NDArray[np.bool_]:
     if len(trace.columns("streams")) == 0:
         return np.ones(count, dtype=bool)
     thread, on_device = trace.column("spans", "thread"), trace.column("spans", "stream") >= 0
-    on_host: NDArray[np.bool_] = (_counted(thread[~on_device], count) > 0) | (
-        _counted(thread[on_device], count) == 0
+    on_host: NDArray[np.bool_] = (Groups(thread[~on_device], count).sizes() > 0) | (
+        Groups(thread[on_device], count).sizes() == 0
     )
     return on_host
 
@@ -241,15 +242,10 @@ def processes(trace: TraceData) -> pyarrow.Table:
     columns |= {
         "process": columns["pid"],
         "parent": columns["parent_pid"],
-        "threads": _counted(of_thread[:-1][host_threads(trace)], count),
-        "spans": _counted(of_thread[spans], count),
+        "threads": Groups(of_thread[:-1][host_threads(trace)], count).sizes(),
+        "spans": Groups(of_thread[spans], count).sizes(),
     }
     return to_arrow(PROCESSES_SCHEMA, columns)
-
-
-def _counted(rows: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-    """How often each row of a table of some length is named."""
-    return np.bincount(rows[rows >= 0], minlength=count).astype(np.int64)
 
 
 def memory_salts(trace: TraceData) -> NDArray[np.uint64]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentTypeError
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import effects
 from kinetoscope.model.names import module_classes, stack_texts
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
@@ -422,8 +423,8 @@ def cycles(trace: TraceData) -> pyarrow.Table:
     first[of_step[inside]] = steps["number"][inside]
     columns = {name: own[name] for name in own} | {
         "first_step": first,
-        "steps": _counted(of_step, len(own)),
-        "spans": _counted(trace.column("spans", "cycle"), len(own)),
+        "steps": Groups(of_step, len(own)).sizes(),
+        "spans": Groups(trace.column("spans", "cycle"), len(own)).sizes(),
         **of_processes(trace, own["process_row"]),
     }
     return to_arrow(CYCLES_SCHEMA, columns)
@@ -440,8 +441,3 @@ def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:
         windows = own["start_ns"][rows], own["duration_ns"][rows]
         found[mine] = np.append(rows, -1)[step_at(steps["start_ns"][mine], *windows)]
     return found
-
-
-def _counted(rows: NDArray[Any], length: int) -> NDArray[np.int64]:
-    """How often each row of a table of some length is named."""
-    return np.bincount(rows[rows >= 0], minlength=length).astype(np.int64)

@@ -14,6 +14,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read_tracks import DEVICE_WORK
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.schema import SCOPE_BACKWARD
 
@@ -191,8 +192,10 @@ def name_threads(
     thread = spans["thread"]
     votes: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     named = forward_number[arrows.end] > 0
-    for (number, row), count in _counted(forward_number[arrows.end[named]], thread[arrows.begin[named]]):
-        votes[number][row] += count
+    numbers, threads = forward_number[arrows.end[named]], thread[arrows.begin[named]]
+    pairs = Groups.by([numbers, threads])
+    for first, count in zip(pairs.first.tolist(), pairs.sizes().tolist(), strict=True):
+        votes[int(numbers[first])][int(threads[first])] += count
     rows = np.flatnonzero(forward_number > 0)
     numbers = forward_number[rows]
     wanted = set(np.unique(numbers).tolist()) - votes.keys()
@@ -213,30 +216,6 @@ def name_threads(
     for number, row in numbered.items():
         threads[numbers == number] = row
     return Backward(rows, threads, numbered)
-
-
-def _counted(*columns: NDArray[Any]) -> list[tuple[tuple[int, ...], int]]:
-    """Count the rows with each combination of values."""
-    if len(columns[0]) == 0:
-        return []
-    changed = np.zeros(len(columns[0]) - 1, dtype=bool)
-    for column in columns:
-        changed |= column[1:] != column[:-1]
-    # Adjacent rows are mostly equal, so runs are counted first.
-    first = np.concatenate(([0], np.flatnonzero(changed) + 1))
-    lengths = np.diff(np.append(first, len(columns[0])))
-    order = np.lexsort([column[first] for column in columns])
-    sorted_columns = [column[first][order] for column in columns]
-    new = np.zeros(len(order), dtype=bool)
-    new[0] = True
-    for column in sorted_columns:
-        new[1:] |= column[1:] != column[:-1]
-    first_rows = np.flatnonzero(new)
-    sums = np.add.reduceat(lengths[order], first_rows)
-    return [
-        (tuple(int(column[row]) for column in sorted_columns), count)
-        for row, count in zip(first_rows.tolist(), sums.tolist(), strict=True)
-    ]
 
 
 def _elected(votes: Mapping[int, Mapping[int, int]]) -> dict[int, int]:

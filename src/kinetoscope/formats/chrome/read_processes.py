@@ -18,6 +18,7 @@ import numpy as np
 
 from kinetoscope.formats.chrome.read_links import last_before, spans_at
 from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, Names, made
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 
 if TYPE_CHECKING:
@@ -129,11 +130,8 @@ def span_owners(
     threads, thread = native["threads"], spans["thread"]
     keys, on_device = _keys(threads), np.asarray(threads["on_device"]) != 0
     index_of = {process.key: index for index, process in enumerate(processes)}
-    main = int(
-        np.argmax(
-            np.bincount([index_of.get(key, 0) for key in keys], np.diff(threads["first_row"]) * ~on_device)
-        )
-    )
+    of_process = Groups(np.array([index_of.get(key, 0) for key in keys]), len(processes))
+    main = int(of_process.sums(np.diff(threads["first_row"]) * ~on_device).argmax())
     of_track = np.array(
         [
             (devices if device else index_of).get(key, -1)
@@ -162,7 +160,7 @@ def span_owners(
     for number in np.unique(of_key).tolist():
         device_rows = np.flatnonzero(of_key == number)
         sure, votes = (
-            np.bincount(chosen[rows[chosen[rows] >= 0]], minlength=len(processes))
+            Groups(chosen[rows], len(processes)).sizes()
             for rows in (device_rows[alone[device_rows]], device_rows)
         )
         if are_shared or not votes.any() or sure.max() < _LEAST_SHARE * sure.sum():

@@ -24,6 +24,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.formats.execution_trace.mend import Mending
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES, Column, Table
 
@@ -494,10 +495,7 @@ def execution_tensors(
     if other is None:
         return _without_rows(EXECUTION_TENSORS_SCHEMA)
     _, span_of = matched(trace, other)
-    ids = other.nodes["id"]
-    order = np.argsort(ids, kind="stable")
-    rows = order[np.searchsorted(ids[order], other.tensors["node"])] if len(ids) else other.tensors["node"]
-    return to_arrow(EXECUTION_TENSORS_SCHEMA, {**other.tensors, "span": span_of[rows]})
+    return to_arrow(EXECUTION_TENSORS_SCHEMA, {**other.tensors, "span": span_of[_nodes_of_tensors(other)]})
 
 
 def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -590,14 +588,16 @@ def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
     """Return the total size of the tensors on one side of each node."""
     tensors = other.tensors
     wanted = np.array([text == side for text in tensors["side"]], dtype=bool) & (tensors["bytes"] >= 0)
-    ids = other.nodes["id"]
-    total = np.zeros(len(ids), dtype=np.int64)
-    if len(ids):
-        order = np.argsort(ids, kind="stable")
-        np.add.at(
-            total, order[np.searchsorted(ids[order], tensors["node"][wanted])], tensors["bytes"][wanted]
-        )
-    return total
+    of_node = Groups(np.where(wanted, _nodes_of_tensors(other), -1), len(other.nodes["id"]))
+    total_bytes: NDArray[np.int64] = of_node.sums(tensors["bytes"])
+    return total_bytes
+
+
+def _nodes_of_tensors(other: ExecutionTrace) -> NDArray[np.int64]:
+    """Return the row of the node of each tensor."""
+    ids: NDArray[np.int64] = other.nodes["id"]
+    order = np.argsort(ids, kind="stable")
+    return order[np.searchsorted(ids[order], other.tensors["node"])]
 
 
 def _look_up(rows: NDArray[Any], values: Any) -> Any:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.viewer.requests import choice, span_of_time
@@ -75,15 +75,14 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
         else np.zeros(0, np.int32)
     )
     total, self_of_spans_ns = times_within(trace, spans, start, end)
-    group, first = _core.group([columns["name"][spans], columns["kind"][spans].astype(np.int32)])
-    count = len(first)
-    self_ns = _core.group_sums(group, count, self_of_spans_ns)
+    groups = Groups.by([columns["name"][spans], columns["kind"][spans]])
+    first, self_ns = groups.first, groups.sums(self_of_spans_ns)
     name_ids, texts = few_texts(columns["name"][spans[first]], trace.strings)
     table: dict[str, Any] = {
         "name": Labels(name_ids, texts),
         "kind": Labels(columns["kind"][spans[first]], KIND_NAMES),
-        "count": _core.group_counts(group, count),
-        "total_ns": _core.group_sums(group, count, total),
+        "count": groups.sizes(),
+        "total_ns": groups.sums(total),
         "self_ns": self_ns,
         "share": 100.0 * self_ns / (self_ns.sum() or np.nan),
     }
