@@ -39,24 +39,24 @@ _PATIENCE_SECONDS = 60.0
 _CODE = sys._getframe().f_code
 
 _done = False
-_done_besides: set[str] = set()
+_done_extra: set[str] = set()
 
 
-def import_aside(*besides: str) -> None:
+def import_aside(*extra_modules: str) -> None:
     """Import everything now if this thread's Python calls are recorded; every function that users call and that imports does this first.
 
     Only the first call does anything, and the first one with another argument.
 
     Args:
-        besides: Modules that the caller needs besides, of rooms that are left out here or of other packages.
+        extra_modules: Modules that the caller needs as well, of rooms that are left out here or of other packages.
     """
     global _done
-    if (_done and _done_besides.issuperset(besides)) or sys.getprofile() is None or _is_importing():
+    if (_done and _done_extra.issuperset(extra_modules)) or sys.getprofile() is None or _is_importing():
         return
-    wanted = [name for name in besides if name not in _done_besides]
+    wanted = [name for name in extra_modules if name not in _done_extra]
     everything = not _done
     _done = True
-    _done_besides.update(besides)
+    _done_extra.update(extra_modules)
     import threading
 
     def work() -> None:

@@ -1,6 +1,6 @@
 """The names of the marks of requests, as native code composes them while a program records."""
 
-from kinetoscope.model.request_marks import PREFIX, SUBMITTED, begin_text, end_text
+from kinetoscope.model.marks import PREFIX, SUBMITTED, begin_text, end_text
 
 
 def begin_mark(number: int, name: str, arguments: str) -> str:

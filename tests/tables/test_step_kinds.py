@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from kinetoscope.model.step_marks import step_mark
+from kinetoscope.model.marks import step_mark
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
 from tests.support.trace_builder import USER, TraceBuilder

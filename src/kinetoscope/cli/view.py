@@ -31,12 +31,12 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
     the page is open.
     """
     from kinetoscope.cli.opening import open_trace
-    from kinetoscope.viewer.server.serve import open_browser, opened
+    from kinetoscope.viewer.server.serve import Viewer, open_browser
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     paths = tuple(found for path in paths for found in _rings_or_trace(path))
-    with opened(paths, port, open_trace) as viewer:
+    with Viewer(paths, port, open_trace) as viewer:
         for problem in viewer.problems:
             echo(f"kinetoscope: {problem}", err=True)
         echo(viewer.address)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.model.step_marks import parse_step_mark
+from kinetoscope.model.marks import parse_step_mark
 from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:

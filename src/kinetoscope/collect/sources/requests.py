@@ -1,6 +1,6 @@
 """Requests of a server: which stretches of which threads belong to each, while many are in progress at once.
 
-Each stretch is a range on its thread, see `model.request_marks`. A coroutine runs in stretches: those of decorated functions and of the
+Each stretch is a range on its thread, see `model.marks`. A coroutine runs in stretches: those of decorated functions and of the
 middleware are known with any event loop, because each resumption goes through an object of ours; those of a `with` block in a coroutine, and of tasks
 that a request starts, because asyncio's event loop runs each step by a method that we wrap. Work that a request hands to a pool of threads is
 wrapped when it is handed over.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import ArgumentTypeError
 from kinetoscope._runtime import Follower, RequestState
-from kinetoscope.model.request_marks import PREFIX, SUBMITTED, begin_text, end_text
+from kinetoscope.model.marks import PREFIX, SUBMITTED, begin_text, end_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator

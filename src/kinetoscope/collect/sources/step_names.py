@@ -1,4 +1,4 @@
-"""Names of steps: a range in the step, see `model.step_marks`."""
+"""Names of steps: a range in the step, see `model.marks`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
 from kinetoscope.collect.sources.requests import LimitedTexts
-from kinetoscope.model.step_marks import step_mark
+from kinetoscope.model.marks import step_mark
 
 
 class StepNames:

@@ -597,7 +597,8 @@ def _nodes_of_tensors(other: ExecutionTrace) -> NDArray[np.int64]:
     """Return the row of the node of each tensor."""
     ids: NDArray[np.int64] = other.nodes["id"]
     order = np.argsort(ids, kind="stable")
-    return order[np.searchsorted(ids[order], other.tensors["node"])]
+    rows: NDArray[np.int64] = order[np.searchsorted(ids[order], other.tensors["node"])]
+    return rows
 
 
 def _look_up(rows: NDArray[Any], values: Any) -> Any:

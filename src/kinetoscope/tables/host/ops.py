@@ -11,7 +11,7 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, recorded_calls
-from kinetoscope.model.request_marks import request_names_in
+from kinetoscope.model.marks import request_names_in
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.tables.costs.columns import costs_of, group_coverage

@@ -13,8 +13,8 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, labels, to_arrow
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.marks import parse_mark, request_names_in
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.request_marks import parse_mark, request_names_in
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived

@@ -60,9 +60,9 @@ class Viewer:
     """
 
     def __init__(
-        self, traces: Sequence[Source], port: int | None, open_trace: Callable[[str], Trace]
+        self, traces: Sequence[Source], port: int | None, open_trace: Callable[[str], Trace] = open_any
     ) -> None:
-        """Load the traces and start the server; use `view` instead."""
+        """Load the traces and start the server; see `view`."""
         self._given: list[Given] = []
         self._open_trace = open_trace
         # Folders of uploaded files, which are deleted when the viewer is closed.
@@ -178,7 +178,7 @@ def view(
         OSError: None of the files can be read.
         StateError: The port is taken.
     """
-    viewer = opened(traces, port)
+    viewer = Viewer(traces, port)
     if wait is None:
         wait = not _is_interactive()
     if wait:
@@ -188,15 +188,6 @@ def view(
     if wait:
         viewer.wait()
     return viewer
-
-
-def opened(
-    traces: Sequence[Source],
-    port: int | None,
-    open_trace: Callable[[str], Trace] = open_any,
-) -> Viewer:
-    """Load traces and serve them; see `view`."""
-    return Viewer(traces, port, open_trace)
 
 
 def open_browser(viewer: Viewer) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.schema import KIND_NAMES, Column, Table
 from kinetoscope.viewer.requests import Limited, number, whole_number
-from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
+from kinetoscope.viewer.timeline.rows import label_maker
 from kinetoscope.viewer.timeline.tracks import timeline
 
 if TYPE_CHECKING:
@@ -57,37 +57,26 @@ def search(trace: Trace, query: Query) -> Limited:
     since_ns = number(query, "from") if "from" in query else -np.inf
     total, parts, texts = 0, [], list[str]()
     for rows, tracks in _stores(trace):
-        if rows.spans is None:
-            items = (
-                np.flatnonzero(_with(rows.texts, text)[rows.names]) if rows.names is not None else _NOTHING
-            )
-            start = rows.start_ns[items]
-        else:
-            items = np.flatnonzero(_with(trace.strings, text)[trace.column("spans", "name")])
-            start = trace.column("spans", "start_ns")[items]
+        ids, words, kinds = label_maker(trace, rows)(np.arange(len(rows.start_ns)))
+        items = np.flatnonzero(_with(words, text)[ids])
         total += len(items)
-        first = _earliest(start, since_ns, limit)
-        items, start = items[first], start[first]
-        part: dict[str, NDArray[Any]] = {"start_ns": start}
-        if rows.spans is None:
-            row = np.searchsorted(rows.edges, items, side="right") - 1
-            firsts = np.array([track.first for track in tracks])
-            track = np.searchsorted(firsts, row, side="right") - 1
-            part["track"] = np.array([track.id for track in tracks], np.int32)[track]
-            part["row"] = row - firsts[track]
-            part["span"] = np.full(len(items), -1, np.int32)
-            part["duration_ns"] = rows.duration_ns(items)
-            ids, words, part["kind"] = label_maker(trace, rows)(items)
-        else:
-            part["track"], part["row"] = span_tracks(trace).places(items)
-            part["span"] = items
-            part["duration_ns"] = trace.column("spans", "duration_ns")[items]
-            ids, words = trace.column("spans", "name")[items], trace.strings
-            part["kind"] = trace.column("spans", "kind")[items]
-        name_ids, used = few_texts(ids, words)
-        part["name"] = name_ids + len(texts)
+        items = items[_earliest(rows.start_ns[items], since_ns, limit)]
+        row = np.searchsorted(rows.edges, items, side="right") - 1
+        firsts = np.array([track.first for track in tracks])
+        track = np.searchsorted(firsts, row, side="right") - 1
+        name_ids, used = few_texts(ids[items], words)
+        parts.append(
+            {
+                "start_ns": rows.start_ns[items],
+                "duration_ns": rows.duration_ns(items),
+                "track": np.array([track.id for track in tracks], np.int32)[track],
+                "row": row - firsts[track],
+                "span": np.full(len(items), -1, np.int32) if rows.spans is None else rows.spans[items],
+                "kind": kinds[items],
+                "name": name_ids + len(texts),
+            }
+        )
         texts += used
-        parts.append(part)
     columns: dict[str, Any] = {
         name: np.concatenate([part[name] for part in parts]) if parts else _NOTHING
         for name in SEARCH_SCHEMA.column_names

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.model.request_marks import STATUSES, parse_mark, request_names_in
+from kinetoscope.model.marks import STATUSES, parse_mark, request_names_in
 from tests.support.request_marks import begin_mark, end_mark, run_mark, submit_mark
 
 NAMES = st.one_of(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope.model.step_marks import StepMark, parse_step_mark, step_mark
+from kinetoscope.model.marks import StepMark, parse_step_mark, step_mark
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("prefill", '{"tokens": 512}'), ("decode", "")])

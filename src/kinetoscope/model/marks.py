@@ -1,9 +1,11 @@
-"""How requests are marked in a recording: as ranges with names of this form, which every engine and every format keeps.
+"""How requests, and the iterations of an engine, are marked in a recording: as ranges with names of these forms, which every engine and every format keeps.
 
 `kinetoscope.request #3: generate {"tokens": 8}` is the first stretch in which a request runs, `kinetoscope.request #3` each further one, on the thread
 on which it runs. `kinetoscope.request #3 submitted` is the moment at which it hands work to a pool of threads, and
 `kinetoscope.request #3 ended finished {"status_code": 200}` its end. The number is used again when a request has ended, so that a recording
 that goes on for weeks has few names.
+
+`kinetoscope.step prefill {"requests": 4, "tokens": 512}`, a range in a step, says what kind of step it is, with its arguments.
 """
 
 from __future__ import annotations
@@ -86,3 +88,32 @@ def _is_object(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict)
+
+
+STEP_PREFIX = "kinetoscope.step "
+
+
+class StepMark(NamedTuple):
+    """What a range says of the step that it is in.
+
+    Attributes:
+        name: The kind of the step, such as `prefill`.
+        arguments: The arguments of the step, as the JSON text of an object; empty without arguments.
+    """
+
+    name: str
+    arguments: str = ""
+
+
+def step_mark(name: str, arguments: str) -> str:
+    """Return the name of the range; `arguments` is JSON text of an object, or empty."""
+    return f"{STEP_PREFIX}{name} {arguments}".rstrip()
+
+
+def parse_step_mark(text: str) -> StepMark | None:
+    """Return what the name of a range says of its step; None if it says nothing of it."""
+    if not text.startswith(STEP_PREFIX):
+        return None
+    name, brace, rest = text.removeprefix(STEP_PREFIX).partition(" {")
+    arguments = brace.strip() + rest
+    return StepMark(name, arguments) if name and (not brace or _is_object(arguments)) else None
