@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from kinetoscope.tables.costs import OperatorCall
 from kinetoscope.tables.costs.evaluate import rule_of
+from kinetoscope.tables.costs.operator_names import table
 from tests.support.counting import Counting, recorded
 
 A, B, C = torch.full((3, 4), 0.5), torch.full((3, 4), 0.25), torch.full((3, 4), 0.75)
@@ -182,3 +183,15 @@ def test_dropout_multiplies_with_mask_and_scale():
     found = recorded(lambda: torch.native_dropout(A, 0.5, True))
     assert found.flops == 2 * 12
     assert math.prod(A.shape) == 12
+
+
+@pytest.mark.parametrize("name", ["__xor__", "__lshift__", "__rshift__", "__ixor__", "__ilshift__"])
+def test_operators_of_python_on_bits_count_no_operations(name):
+    call = OperatorCall(f"aten::{name}", [(3, 4), (3, 4)], ["int64", "int64"], [None, None])
+    assert rule_of(call.name).formula(call) == (0, 3 * 12 * 8)
+
+
+def test_the_table_of_formulas_names_each_operator_once():
+    operators = [operator for line in table("formulas.txt") for operator in line.names]
+    twice = {operator for operator in operators if operators.count(operator) > 1}
+    assert twice == set()

@@ -103,7 +103,7 @@ def test_a_sum_that_leaves_out_more_than_a_tenth_of_the_time_is_null(unknown_ns,
     assert step["flops"] == flops
     assert step["flops_covered_percent"] == pytest.approx(100 - unknown_ns / 10)
     assert (step["flops_per_s"] is None) == (flops is None)
-    module = answer(trace, "modules", {}).table.to_pylist()[0]
+    module = answer(trace, "table/modules", {}).table.to_pylist()[0]
     assert (module["flops"], module["self_flops"]) == (flops, flops)
     found = counted_flops(trace)
     assert found.flops == flops

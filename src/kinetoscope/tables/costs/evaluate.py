@@ -243,18 +243,18 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
         rule = rule_of(call.name) if row in of_graph else None
         # In launches, compilers state operations for matrix products only.
         family = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
-        one = _known(call, cost, family) if rule is None else _known(call, cost, rule.family, rule.deferred)
-        dtype = trace.strings[dtypes[origin]] if row in of_graph else one.dtype
-        evaluated.append(one._replace(bytes=-1 if cost.bytes is None else cost.bytes, dtype=dtype))
+        entry = _known(call, cost, family) if rule is None else _known(call, cost, rule.family, rule.deferred)
+        dtype = trace.strings[dtypes[origin]] if row in of_graph else entry.dtype
+        evaluated.append(entry._replace(bytes=-1 if cost.bytes is None else cost.bytes, dtype=dtype))
     return DistinctCalls(
         groups.of_row,
         first,
-        np.array([one.standing for one in evaluated], np.uint8),
-        np.array([one.flops for one in evaluated], np.int64),
-        np.array([one.bytes for one in evaluated], np.int64),
-        [one.family for one in evaluated],
-        [one.dtype for one in evaluated],
-        np.array([one.by_user for one in evaluated], bool),
+        np.array([entry.standing for entry in evaluated], np.uint8),
+        np.array([entry.flops for entry in evaluated], np.int64),
+        np.array([entry.bytes for entry in evaluated], np.int64),
+        [entry.family for entry in evaluated],
+        [entry.dtype for entry in evaluated],
+        np.array([entry.by_user for entry in evaluated], bool),
     )
 
 
