@@ -100,10 +100,7 @@ function Found(props: { finding: Finding; whole: string }) {
       </p>
       {/* What is not a matter of time has no share of it. */}
       {(share > 0 || gain !== null) && (
-        <p
-          class="ov-gain"
-          title={`The share of ${whole} that it concerns, and what can be gained`}
-        >
+        <p class="ov-gain" title={`The share of ${whole} that it concerns, and what can be gained`}>
           <span class="ov-stacked">
             <span style={{ width: `${Math.min(share, 100)}%` }} />
           </span>
