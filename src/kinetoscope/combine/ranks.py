@@ -15,6 +15,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.clocks import MOST_DRIFT, ClockLine, Visits, lines_between
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import Placement, by_wall_clock, one_machine, process_runs
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import AnyTrace, TraceData
@@ -204,7 +205,7 @@ def aligned(traces: Sequence[TraceData], most_drift: float = MOST_DRIFT) -> list
             for name in ("begin_ns", "end_ns")
         )
         lines = lines_between(visits, begin_ns, end_ns, most_drift=most_drift)
-        several = np.bincount(visits.meeting, minlength=len(meetings)) > 1
+        several = Groups(visits.meeting, len(meetings)).sizes() > 1
         for clock, meeting in zip(visits.clock.tolist(), visits.meeting.tolist(), strict=True):
             met[clock][meetings[meeting].kind] += int(several[meeting])
     wall = by_wall_clock(traces)

@@ -187,8 +187,9 @@ def _with_submodules(
     weight, with_blocks = size.copy(), used.copy()
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (holder >= 0))
-        np.add.at(weight, holder[rows], weight[rows])
-        np.logical_or.at(with_blocks, holder[rows], with_blocks[rows])
+        holders_of_level = Groups(holder[rows], len(holder))
+        weight += holders_of_level.sums(weight[rows])
+        with_blocks |= holders_of_level.sums(with_blocks[rows]) > 0
     return weight, with_blocks
 
 
