@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.rule_findings import rule_findings
 from kinetoscope.ledger.ledger import (
@@ -23,6 +22,7 @@ from kinetoscope.ledger.ledger import (
 )
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
@@ -83,12 +83,10 @@ def _left_out(trace: TraceData) -> LeftOut | None:
     claims = [finding.not_needed for finding in rule_findings(trace).found if finding.not_needed is not None]
     if not claims:
         return None
-    spans = trace.columns("spans")
-    left_out = LeftOut(np.zeros(len(spans) + 1), np.zeros(len(spans) + 1), np.zeros(len(spans) + 1, np.uint8))
+    count = len(trace.columns("spans")) + 1
+    left_out = LeftOut(np.zeros(count), np.zeros(count), np.zeros(count, np.uint8))
     for claim in claims:
-        mark = np.zeros(len(spans), bool)
-        mark[claim.rows] = True
-        inside = np.flatnonzero(_core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0)
+        inside = np.flatnonzero(nearest_of(trace, claim.rows) >= 0)
         inside = inside[left_out.part[inside] < claim.part]
         left_out.part[inside], left_out.why[inside] = claim.part, claim.cause
         left_out.part_of_calls[inside] = claim.part if claim.calls else 0.0

@@ -18,7 +18,7 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import covered_percent
 from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.device.work import device_work
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import when_ran
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
@@ -425,12 +425,10 @@ def launches(trace: TraceData) -> dict[str, int] | None:
 
 def overhead(trace: TraceData) -> dict[str, int]:
     """How much time the profiler itself took, as its overhead spans say; moments on several threads count once."""
-    spans = trace.columns("spans")
-    rows = np.flatnonzero(spans["kind"] == SpanKind.OVERHEAD)
-    start = spans["start_ns"][rows]
+    rows = np.flatnonzero(trace.column("spans", "kind") == SpanKind.OVERHEAD)
     return {
         "spans": len(rows),
-        "time_ns": Intervals.of(start, start + spans["duration_ns"][rows]).total_ns,
+        "time_ns": when_ran(trace, rows).total_ns,
         "duration_ns": trace.duration_ns,
     }
 

@@ -18,6 +18,7 @@ from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, transform_length
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of_process, wait_of
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.tables.stacks import span_stacks, stack_depths
@@ -173,9 +174,8 @@ def _repeat(
     """What is said of work that repeats other work, with the place of that, too."""
     cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
     of = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
-    outer = _core.nearest_marked(spans["parent"], spans["depth"], of[:-1] >= 0)
     largest = mine[np.argsort(-cells.time_ns[mine], kind="stable")]
-    other = of[np.append(outer, -1)[cells.span[largest]]]
+    other = of[nearest_of(loop.trace, of[:-1] >= 0)[cells.span[largest]]]
     stack = np.append(spans["stack"], -1)[other[:1]]
     # As far from the outermost call as the line that is named.
     parent = loop.trace.column("stacks", "parent")

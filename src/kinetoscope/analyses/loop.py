@@ -30,7 +30,7 @@ from kinetoscope.tables.host.host_shares import host_shares
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import ran_in_requests
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
-from kinetoscope.tables.intervals import Intervals, united
+from kinetoscope.tables.intervals import Intervals, united, when_ran
 from kinetoscope.tables.stacks import library_frames, program_frames, stacks_inside, stacks_with
 from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
@@ -331,7 +331,7 @@ class Loop:
         mine = found.thread == self.thread
         start = spans["start_ns"][rows]
         end = start + spans["duration_ns"][rows]
-        own = Intervals.of(start, end) - Intervals.of(found.start_ns[mine], found.end_ns[mine])
+        own = when_ran(self.trace, rows) - Intervals.of(found.start_ns[mine], found.end_ns[mine])
         if self.device is None:
             return self.typical_sum(rows, own.within(start, end))
         own &= self.device.idle
@@ -448,21 +448,14 @@ class Loop:
 
     def when(self, rows: Rows) -> Intervals:
         """When some spans cost time: while they run or, with a device, while it is idle meanwhile and while it works for them."""
-        spans = self.trace.columns("spans")
-
-        def moments(of: Rows) -> Intervals:
-            start_ns = spans["start_ns"][of]
-            return Intervals.of(start_ns, start_ns + spans["duration_ns"][of])
-
         if self.device is None:
-            return moments(rows)
-        of_host = spans["stream"][rows] < 0
+            return when_ran(self.trace, rows)
+        of_host = self.trace.column("spans", "stream")[rows] < 0
         work, operator = self.device.rows, self.device.operators(self.device.rows)
         work, operator = work[operator >= 0], operator[operator >= 0]
         launched = work[lies_in(self.trace, rows[of_host], operator)]
-        return moments(np.concatenate((rows[~of_host], launched))) | (
-            moments(rows[of_host]) & self.device.idle
-        )
+        on_device = when_ran(self.trace, np.concatenate((rows[~of_host], launched)))
+        return on_device | (when_ran(self.trace, rows[of_host]) & self.device.idle)
 
     def backward_of(self, rows: Rows) -> Rows:
         """What backward runs in the steps for some operators of forward, inner ones left out."""
@@ -572,12 +565,8 @@ class Loop:
 
     def total_ns(self, rows: Rows) -> int:
         """How long some spans took together, each moment of a thread once."""
-        spans = self.trace.columns("spans")
-        thread, start = spans["thread"][rows], spans["start_ns"][rows]
-        end = start + spans["duration_ns"][rows]
-        return sum(
-            Intervals.of(start[thread == one], end[thread == one]).total_ns for one in np.unique(thread)
-        )
+        thread = self.trace.column("spans", "thread")[rows]
+        return sum(when_ran(self.trace, rows[thread == one]).total_ns for one in np.unique(thread))
 
     def called_by(self, rows: Rows) -> Rows:
         """The operator that the program called around each of some spans of the host, or what is not in one itself; -1 for -1."""

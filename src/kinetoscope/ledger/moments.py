@@ -23,7 +23,7 @@ from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import requests_of, suspended_time
 from kinetoscope.tables.host.units_of_work import UnitsOfWork, recordings_of, requests_as_work, units_of_work
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, when_ran
 from kinetoscope.tables.processor_waits import waits_in
 from kinetoscope.tables.windows import Activity, Windows, activities, owned, windows
 
@@ -303,7 +303,7 @@ def _layers_of_requests(trace: TraceData, window: Windows, thread: int) -> list[
     if activity.device is None:
         return [*host[:-1], _layer(Category.COMMUNICATION, activity.communication), host[-1]]
     calls = waiting_calls(trace)
-    waiting = _when(trace, calls[trace.column("spans", "thread")[calls] == thread])
+    waiting = when_ran(trace, calls[trace.column("spans", "thread")[calls] == thread])
     waits = [
         _layer(Category.COMMUNICATION, activity.communication & waiting),
         _layer(Category.COPY, activity.copies & waiting),
@@ -318,8 +318,8 @@ def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
     collections = _named_on(trace, GARBAGE_COLLECTION, thread)
     overhead = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == thread))
     return [
-        _layer(Category.GARBAGE_COLLECTION, _when(trace, collections)),
-        _layer(Category.PROFILER, _when(trace, overhead)),
+        _layer(Category.GARBAGE_COLLECTION, when_ran(trace, collections)),
+        _layer(Category.PROFILER, when_ran(trace, overhead)),
         _layer(Category.COMPILING, _compiling(trace, thread)),
     ]
 
@@ -330,13 +330,6 @@ def _between(trace: TraceData, thread: int) -> _Layer:
     mine = np.flatnonzero(found.thread == thread)
     mine = mine[np.argsort(found.start_ns[mine], kind="stable")]
     return _Layer(Category.PYTHON, found.start_ns[mine], found.end_ns[mine], mine)
-
-
-def _when(trace: TraceData, rows: Rows) -> Intervals:
-    """When some spans ran."""
-    spans = trace.columns("spans")
-    start = spans["start_ns"][rows]
-    return Intervals.of(start, start + spans["duration_ns"][rows])
 
 
 def _named_on(trace: TraceData, name: str, thread: int) -> Rows:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
@@ -233,6 +234,14 @@ def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
         reach = np.maximum.accumulate(end[first:last])
         outermost[first + 1 : last] = end[first + 1 : last] > reach[:-1]
     return outermost
+
+
+def nearest_of(trace: TraceData, chosen: NDArray[Any]) -> NDArray[np.int32]:
+    """For each span the nearest of some spans, by their rows or a mask, that it is or is inside of; -1 for none, and at the end for no span."""
+    spans = trace.columns("spans")
+    mark = np.zeros(len(spans), dtype=np.bool_)
+    mark[chosen] = True
+    return np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
 
 
 def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Mask:

@@ -17,6 +17,8 @@ import kinetoscope._core as _core
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kinetoscope.model.trace_data import TraceData
+
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
@@ -87,6 +89,13 @@ def united_by(
     edges = np.searchsorted(group[order], np.arange(groups + 1)).tolist()
     parts = (order[first:last] for first, last in pairwise(edges))
     return [Intervals.of(start_ns[rows], end_ns[rows]) for rows in parts]
+
+
+def when_ran(trace: TraceData, rows: NDArray[np.int64]) -> Intervals:
+    """The moments at which any of some spans of a trace ran."""
+    spans = trace.columns("spans")
+    start_ns = spans["start_ns"][rows]
+    return Intervals.of(start_ns, start_ns + spans["duration_ns"][rows])
 
 
 def united(parts: list[Intervals]) -> Intervals:

@@ -14,7 +14,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import PHASE_NAMES, Phase, SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, when_ran
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -239,8 +239,7 @@ def _waited_ns(loop: Loop, called: list[dict[str, Any]]) -> int:
     end = start + np.array([call["transfer_ns"] for call in known], dtype=np.int64)
     spans = loop.trace.columns("spans")
     work = loop.outermost_rows[spans["thread"][loop.outermost_rows] == loop.thread]
-    begin = spans["start_ns"][work]
-    moments = Intervals.of(start, end) - Intervals.of(begin, begin + spans["duration_ns"][work])
+    moments = Intervals.of(start, end) - when_ran(loop.trace, work)
     return loop.typical_at(loop.start_ns, moments.within(loop.start_ns, loop.end_ns))
 
 

@@ -14,7 +14,7 @@ from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.python_time import charged, gaps
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, when_ran
 from kinetoscope.tables.stacks import program_stacks, stacks_with
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[Place, int]]:
     inside = np.zeros(len(found), dtype=bool)
     for thread in np.unique(spans["thread"][ranges]).tolist():
         mine = ranges[spans["thread"][ranges] == thread]
-        when = Intervals.of(spans["start_ns"][mine], spans["start_ns"][mine] + spans["duration_ns"][mine])
+        when = when_ran(loop.trace, mine)
         inside |= (found.thread == thread) & (when.within(found.start_ns, found.end_ns) == found.duration_ns)
     time_ns, shares = charged(loop.trace, inside), found.shares
     return [

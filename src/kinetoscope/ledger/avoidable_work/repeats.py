@@ -18,6 +18,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import derived
@@ -225,9 +226,7 @@ def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     """
     spans = trace.columns("spans")
     own = np.array([is_random(text) for text in trace.strings], dtype=bool)[spans["name"]]
-    noted = np.zeros(len(spans), bool)
-    noted[trace.column("tensor_versions", "span")] = True
-    around = _core.nearest_marked(spans["parent"], spans["depth"], noted)
+    around = nearest_of(trace, trace.column("tensor_versions", "span"))[:-1]
     found = np.zeros(len(spans) + 1, bool)
     found[around[own]] = True
     mixed = (spans["name"].astype(np.uint64) << np.uint64(32)) + spans["shapes"].astype(np.uint32)

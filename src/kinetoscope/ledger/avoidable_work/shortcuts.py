@@ -16,7 +16,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Call, Calls, Shape, result_of
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import is_outermost, operator_spans
+from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
@@ -484,13 +484,10 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
 def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDArray[np.float64]]:
     """Some operators with those inside, and with what backward does for them."""
     spans = trace.columns("spans")
-    mark = np.zeros(len(spans), bool)
-    mark[rows] = True
-    inside = _core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0
-    of_them = np.append(inside, False)[spans["forward"]] & (spans["forward"] >= 0)
-    backward = _core.nearest_marked(spans["parent"], spans["depth"], of_them) >= 0
+    inside = nearest_of(trace, rows) >= 0
+    backward = nearest_of(trace, inside[spans["forward"]])[:-1] >= 0
     found = np.flatnonzero(
-        (inside | backward) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
+        (inside[:-1] | backward) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
     )
     return found, np.full(len(found), part)
 
@@ -537,20 +534,15 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     in_backward = phase[rows] == Phase.BACKWARD
     where = np.stack((spans["thread"][rows], spans["step"][rows], in_backward))
     number = np.append(0, np.cumsum((np.diff(where) != 0).any(axis=0)))[: len(rows)]
-    mark = np.zeros(len(spans), bool)
-    mark[rows] = True
-    outer = _core.nearest_marked(spans["parent"], spans["depth"], mark)
     needs = np.zeros(len(spans) + 1, bool)
-    needs[outer[is_used]] = True
+    needs[nearest_of(trace, rows)[:-1][is_used]] = True
     place = np.arange(len(rows))
     last = np.full(int(number.max(initial=0)) + 1, len(rows))
     has = np.zeros(len(last), bool)
     for at in np.flatnonzero(needs[rows]).tolist():
         last[number[at]], has[number[at]] = at, True
     wasted = rows[in_backward & has[number] & (place > last[number])]
-    mark[:] = False
-    mark[wasted] = True
-    inside = np.flatnonzero(_core.nearest_marked(spans["parent"], spans["depth"], mark) >= 0)
+    inside = np.flatnonzero(nearest_of(trace, wasted) >= 0)
     return [(inside.astype(np.int64), np.ones(len(inside)), Cause.UNUSED_GRADIENT)] if len(inside) else []
 
 

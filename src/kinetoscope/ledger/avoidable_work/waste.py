@@ -18,7 +18,7 @@ from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Call, Calls,
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
 from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import is_outermost, operator_spans
+from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase
@@ -112,9 +112,7 @@ def called_again(trace: TraceData) -> NDArray[np.bool_]:
     spans = trace.columns("spans")
     operators = np.flatnonzero(is_operator(spans["kind"]) & (spans["stream"] < 0))
     outer = operators[is_outermost(trace, operators)]
-    mark = np.zeros(len(spans), bool)
-    mark[outer] = True
-    around = np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
+    around = nearest_of(trace, outer)
     rows = outer[(spans["phase"][outer] == Phase.FORWARD) & (spans["stack"][outer] >= 0)]
     keys = [spans[name][rows].astype(np.int32) for name in ("step", "stack", "module", "name")]
     group, first = _core.group(keys)
@@ -266,19 +264,16 @@ def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
         part = np.where(
             (taken > 0) & (often > 1), 1.0 if reason == Cause.CONSTANT else 1.0 - 1.0 / often, 0.0
         )
-        mark = np.zeros(len(spans), bool)
-        mark[rows[(place < taken[run]) & (part[run] > 0)]] = True
-        inside, around = _inside(trace, mark)
+        inside, around = _inside(trace, rows[(place < taken[run]) & (part[run] > 0)])
         value = np.zeros(len(spans) + 1)
         value[rows] = part[run]
         _mark(found, inside, value[around], reason)
 
 
-def _inside(trace: TraceData, mark: NDArray[np.bool_]) -> tuple[Rows, Rows]:
-    """The operators that are marked or inside a marked one, and which that is."""
-    spans = trace.columns("spans")
-    around = _core.nearest_marked(spans["parent"], spans["depth"], mark)
-    inside = np.flatnonzero((around >= 0) & is_operator(spans["kind"]))
+def _inside(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
+    """The operators that are some spans or inside one of these, and which that is."""
+    around = nearest_of(trace, rows)[:-1]
+    inside = np.flatnonzero((around >= 0) & is_operator(trace.column("spans", "kind")))
     return inside, around[inside].astype(np.int64)
 
 
@@ -291,7 +286,7 @@ def _repeated(trace: TraceData, found: Waste) -> None:
         (repeats.overwritten_by, Cause.OVERWRITTEN),
     ):
         if (rows >= 0).any():
-            inside, _ = _inside(trace, rows[:-1] >= 0)
+            inside, _ = _inside(trace, np.flatnonzero(rows[:-1] >= 0))
             _mark(found, inside, np.ones(len(inside)), reason)
 
 
@@ -305,9 +300,7 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
         program_frames(trace)[spans["stack"][rows]]
     ]
     random = np.array([is_random(text) for text in trace.strings], dtype=bool)
-    mark = np.zeros(len(spans), bool)
-    mark[rows] = True
-    outer = np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
+    outer = nearest_of(trace, rows)
     differentiable = np.zeros(len(spans) + 1, bool)
     forward = spans["forward"]
     differentiable[outer[forward[forward >= 0]]] = True
@@ -450,9 +443,7 @@ def _fresh_memory(trace: TraceData, found: Waste) -> None:
         top = np.where(parent[top] >= 0, parent[top], top)
     each = Groups(top, len(spans)).sums(allocations["bytes"][blocks])
     # The operator in each outermost one that moves most.
-    mark = np.zeros(len(spans), bool)
-    mark[top] = True
-    outer = _core.nearest_marked(spans["parent"], spans["depth"], mark)
+    outer = nearest_of(trace, top)[:-1]
     costs = costs_of(trace)
     writers = np.flatnonzero((outer >= 0) & costs.counted.counts & (costs.bytes_moved > 0))
     order = writers[np.lexsort((costs.bytes_moved[writers], outer[writers]))]

@@ -20,7 +20,7 @@ from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import STORED, Column, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, when_ran
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -262,7 +262,7 @@ def compile_time(trace: TraceData, threads: NDArray[np.bool_]) -> Intervals:
     """When something was compiled or autotuned on any of some threads; the entry -1 of `threads` is not looked at."""
     spans, rows = trace.columns("spans"), compile_ranges(trace).rows
     rows = rows[threads[spans["thread"][rows]]]
-    return Intervals.of(spans["start_ns"][rows], spans["start_ns"][rows] + spans["duration_ns"][rows])
+    return when_ran(trace, rows)
 
 
 @dataclass(frozen=True)
