@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope.cli.compare import AS_JSON
+from kinetoscope.cli.output import AS_JSON, echo_json
 from kinetoscope.cli.status import RANK
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def command(
             path = write_capture(path, output if len(ranks) == 1 else _name_of_rank(output, one))
         rows.append({"rank": one.files.rank, "path": str(path)})
     if as_json:
-        echo(json.dumps(rows, ensure_ascii=False))
+        echo_json(rows)
         return
     for row in rows:
         echo(str(row["path"]))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope.cli.completion import files
+from kinetoscope.cli.output import AS_JSON
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ WARM_UP = click.option(
     type=click.IntRange(min=0),
     help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 _OPTIONS = (
     click.option(
         "--percent",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -16,6 +15,7 @@ import click
 
 from kinetoscope._errors import RecorderError
 from kinetoscope._version import __version__
+from kinetoscope.cli.output import AS_JSON, echo_json
 from kinetoscope.display.blocks import ERROR, GOOD, WARNING, Text
 from kinetoscope.model import units
 
@@ -50,18 +50,18 @@ class _Findings:
 
 @click.command("doctor")
 @click.option("--build", is_flag=True, help="Compile the recorder now, even if there is one.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@AS_JSON
 def command(*, build: bool, as_json: bool) -> None:
     """Check which engine can record on this machine, and test each feature of the recorder.
 
     The exit code is 0 if any engine can record, even if it is only torch's own collector.
     """
-    from kinetoscope.display.terminal import console, echo
+    from kinetoscope.display.terminal import console
 
     found = _Findings(None if as_json else console())
     records = _examine(found, build=build)
     if as_json:
-        echo(json.dumps({"records": records, "lines": found.lines}, ensure_ascii=False))
+        echo_json({"records": records, "lines": found.lines})
     if not records:
         sys.exit(1)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from kinetoscope.cli.completion import files
-from kinetoscope.display.terminal import echo
+from kinetoscope.cli.output import AS_JSON, echo_json
 
 
 @click.command("findings")
 @click.argument("path", metavar="TRACE", shell_complete=files)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@AS_JSON
 @click.option(
     "--max",
     "most",
@@ -35,7 +33,7 @@ def command(path: str, *, as_json: bool, most: int) -> None:
     with open_trace(path) as trace:
         report = examine(trace)
         if as_json:
-            echo(json.dumps(as_dict(report, most), ensure_ascii=False))
+            echo_json(as_dict(report, most))
             return
         printer = console()
         print_blocks(printer, finding_blocks(report, most), reading_width(printer))

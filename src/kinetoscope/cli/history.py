@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope.cli.compare import AS_JSON, WARM_UP
+from kinetoscope.cli.compare import WARM_UP
+from kinetoscope.cli.output import AS_JSON
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from kinetoscope.analyses.description import describe, incomplete
 from kinetoscope.cli.completion import files
+from kinetoscope.cli.output import AS_JSON, echo_json
 from kinetoscope.display.blocks import Text
 from kinetoscope.model import units
 from kinetoscope.model.losses import lost
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     default=True,
     help="Show the recorded command line, which may hold secrets.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@AS_JSON
 def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
     """Show what a trace is, where it was recorded, what it holds, and whether it is complete.
 
@@ -34,7 +34,7 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
     """
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.display.lines import print_blocks
-    from kinetoscope.display.terminal import console, echo
+    from kinetoscope.display.terminal import console
 
     printer = console()
     with open_trace(path) as trace:
@@ -44,7 +44,7 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
             found["facts"] = {
                 fact.label: fact.text for fact in facts if with_command_line or fact.label != "Program"
             }
-            echo(json.dumps(found, ensure_ascii=False))
+            echo_json(found)
             return
     if not with_command_line:
         facts = [fact for fact in facts if fact.label != "Program"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import click
+
+from kinetoscope.cli.output import AS_JSON, echo_json
 
 
 @click.command("last")
 @click.argument("target", metavar="[PID|FOLDER]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@AS_JSON
 def command(target: str | None, *, as_json: bool) -> None:
     """Show the newest incident of the jobs that were left on, or where a hanging job is right now.
 
@@ -22,7 +22,7 @@ def command(target: str | None, *, as_json: bool) -> None:
 
     found = last_event(target, folder_of_jobs())
     if as_json:
-        echo(json.dumps(found.as_dict(), ensure_ascii=False))
+        echo_json(found.as_dict())
         return
     for line in found.lines():
         echo(line)

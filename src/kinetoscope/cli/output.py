@@ -1,9 +1,12 @@
-"""The files that commands write: never over their input, and with a line that says what was written."""
+"""What commands print as JSON, and the files that they write: never over their input, and with a line that says what was written."""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.terminal import echo
@@ -13,6 +16,13 @@ from kinetoscope.storage.atomic_write import is_stream
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as JSON on one line of standard output."""
+    echo(json.dumps(value, ensure_ascii=False))
 
 
 def refuse_to_overwrite(target: Path, sources: Iterable[str]) -> None:

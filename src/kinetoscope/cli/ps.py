@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from kinetoscope.cli.output import AS_JSON, echo_json
+
 
 @click.command("ps")
 @click.argument("folder", metavar="[FOLDER]", required=False, type=click.Path(exists=True, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+@AS_JSON
 def command(folder: str | None, *, as_json: bool) -> None:
     """List the processes that record with `kinetoscope.leave_on`: rank, process, state and step.
 
@@ -35,7 +36,7 @@ def command(folder: str | None, *, as_json: bool) -> None:
         if ring.state != ENDED
     ]
     if as_json:
-        echo(json.dumps(rows, ensure_ascii=False))
+        echo_json(rows)
         return
     for row in rows:
         echo(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from kinetoscope.cli.completion import files
+from kinetoscope.cli.output import echo_json
 from kinetoscope.display.terminal import echo
 
 TABLES = (
@@ -118,7 +117,7 @@ def command(
             "report": as_dict(job.report, most=0),
             "tables": {one: list(json_rows(rows)) for one, rows in tables.items()},
         }
-        echo(json.dumps(facts, ensure_ascii=False))
+        echo_json(facts)
         return
     printer = console()
     if name is None:

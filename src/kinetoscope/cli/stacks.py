@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from kinetoscope.cli.compare import AS_JSON
+from kinetoscope.cli.output import AS_JSON, echo_json
 from kinetoscope.cli.status import RANK
 
 
@@ -26,7 +24,7 @@ def command(target: str, *, rank: int | None, as_json: bool) -> None:
 
     rows = [{"rank": one.files.rank, **one.stacks()} for one in targets(target, folder_of_jobs(), rank)]
     if as_json:
-        echo(json.dumps(rows, ensure_ascii=False))
+        echo_json(rows)
         return
     for row in rows:
         if len(rows) > 1:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from kinetoscope.cli.compare import AS_JSON
+from kinetoscope.cli.output import AS_JSON, echo_json
 
 RANK = click.option("--rank", metavar="N", type=int, help="Only this rank.")
 
@@ -28,9 +26,7 @@ def command(target: str, *, rank: int | None, as_json: bool) -> None:
 
     found = [one.status() for one in targets(target, folder_of_jobs(), rank)]
     if as_json:
-        echo(
-            json.dumps([{**status, "from_outside": why or None} for status, why in found], ensure_ascii=False)
-        )
+        echo_json([{**status, "from_outside": why or None} for status, why in found])
         return
     for status, why in found:
         parts = [f"{status['job']} rank {status['rank']}: {status['state']}"]

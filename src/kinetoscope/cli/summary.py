@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.overview import overview
 from kinetoscope.analyses.trace_blocks import Run, label_in, trace_blocks
+from kinetoscope.cli.output import echo_json
 from kinetoscope.display.blocks import Text
 from kinetoscope.display.blocks import as_json as blocks_as_json
 from kinetoscope.display.lines import lines_of
-from kinetoscope.display.terminal import UNLIMITED, console, echo
+from kinetoscope.display.terminal import UNLIMITED, console
 from kinetoscope.launcher.overhead import records_of
 from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
@@ -46,7 +46,7 @@ def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
     run = Run.of(shown, PurePath(path).name, where=path, file_label=label_in(Path.cwd()))
     blocks = trace_blocks(shown, run, _TALLEST)
     if as_json:
-        echo(json.dumps(blocks_as_json(blocks), ensure_ascii=False))
+        echo_json(blocks_as_json(blocks))
         return
     _print(blocks, _ROWS)
 

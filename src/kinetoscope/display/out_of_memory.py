@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.display.lines import text_table
+from kinetoscope.display.blocks import GAP, Column, Table
+from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.printable import printable
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
-from kinetoscope.model.units import duration, percent, size
+from kinetoscope.model.units import duration, size
 from kinetoscope.tables.memory.blocks import blocks_of
-from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
-from kinetoscope.tables.memory.peak import live_at, memory_peak, peak
+from kinetoscope.tables.memory.peak import memory_peak, peak
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
 
 if TYPE_CHECKING:
@@ -79,35 +79,30 @@ def memory_lines(trace: TraceData, device: str | None) -> list[str]:
     at = peak(trace, device=name)
     if at is None:
         return [f"No tensor memory of {name} was allocated while recording."]
-    judged, live = judged_blocks(trace), live_at(trace, at)
     end_bytes = int(changes_of(trace, place).total_bytes[-1])
-    when = f"{duration(at.time_ns)} after the start"
     allocated = allocator_peak(trace, *blocks_of(trace).devices[place]).allocated_bytes
     lines = []
     if allocated > at.bytes:
         lines.append(f"Allocated on {name}: {size(allocated)} at the peak. The trace can attribute:")
     lines += [
-        f"Tensors on {name}: {size(at.bytes)} at the peak, {when}; {size(end_bytes)} at the end.",
+        f"Tensors on {name}: {size(at.bytes)} at the peak, {duration(at.time_ns)} after the start; {size(end_bytes)} at the end.",
         "",
-        "At the peak, by category",
     ]
-    sums = np.zeros(len(MemoryCategory), dtype=np.int64)
-    np.add.at(sums, judged.category[live], judged.blocks.bytes[live])
-    categories = [
-        (size(int(sums[category])), percent(int(sums[category]), at.bytes), CATEGORY_NAMES[category])
-        for category in np.argsort(-sums, kind="stable")
-        if sums[category]
-    ]
-    holders = [("bytes", "share", "category", "where")]
+    categories = tuple(
+        (row["bytes"], row["peak_percent"], row["category"])
+        for row in memory_peak(trace, device=name, by="category").to_pylist()
+    )
+    holders = []
     for row in memory_peak(trace, device=name, rows=_HOLDERS).to_pylist():
-        parts = [row["module"], row["operator"], row["line"]]
-        where = printable(", ".join(part for part in parts if part)) or "-"
+        where = ", ".join(filter(None, (row["module"], row["operator"], row["line"]))) or "-"
         blocks = f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else ""
-        holders.append((size(row["bytes"]), percent(row["peak_percent"]), row["category"], where + blocks))
-    return [
-        *lines,
-        *text_table(categories, ">><"),
-        "",
-        "At the peak, largest holders",
-        *text_table(holders, ">><<"),
+        holders.append((row["bytes"], row["peak_percent"], row["category"], where + blocks))
+    columns = (Column("bytes", "bytes"), Column("share", "%"), Column("category", is_text=True))
+    tables = [
+        Table(columns, categories, title="At the peak, by category"),
+        GAP,
+        Table(
+            (*columns, Column("where", is_text=True)), tuple(holders), title="At the peak, largest holders"
+        ),
     ]
+    return [*lines, *plain_lines(tables)]
