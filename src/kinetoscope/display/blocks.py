@@ -165,7 +165,7 @@ def as_markdown(blocks: Sequence[Block]) -> str:
             parts.append(_markdown_table(block))
         else:
             parts.append(f"{block.label or ''} {block.written}".strip())
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def _markdown_table(table: Table) -> str:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
-from kinetoscope.analyses.findings import examine, headline, table_of, unknown_lines
+from kinetoscope.analyses.findings import examine, finding_blocks, table_of
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
 from kinetoscope.display.blocks import Heading, Text, as_markdown
-from kinetoscope.display.sentence import plain
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
 from kinetoscope.tables.host.modules import modules
@@ -203,7 +202,7 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
             "modules": _table(_largest_modules(trace), _MODULE_COLUMNS),
             "findings": _table(table_of(findings), _FINDING_COLUMNS),
         },
-        summary=_summary(name, findings, scalars),
+        summary=_summary(name, findings),
         incident=dict(facts),
         files=folder,
         trace=saved,
@@ -261,17 +260,10 @@ def _in_ms(value: float | None) -> float | None:
     return None if value is None else value / 1e6
 
 
-def _summary(name: str, report: Report, scalars: Mapping[str, float]) -> str:
-    """The step time and the findings, as Markdown."""
+def _summary(name: str, report: Report) -> str:
+    """The step time, the findings, and how far a step is from its floor, as Markdown."""
     blocks: list[Block] = [Heading(name)]
     if report.unit.repeats and report.count:
-        step = f"{units.count(report.count, report.unit.noun)}, {units.duration(report.whole_ns / report.count)} each"
-        floor = scalars.get("floor_percent")
-        needed = "" if floor is None else f", of which {units.percent(floor)} is needed on this machine"
-        blocks.append(Text(step + needed))
-    blocks += [
-        Text(f"{plain(headline(finding, report.whole_ns))} {finding.advice}", "-")
-        for finding in report.findings
-    ]
-    blocks += [] if report.findings else [Text(report.no_problem)]
-    return as_markdown([*blocks, *(Text(line) for line in unknown_lines(report))])
+        count = units.count(report.count, report.unit.noun)
+        blocks.append(Text(f"{count}, {units.duration(report.whole_ns / report.count)} each"))
+    return as_markdown([*blocks, *finding_blocks(report, most=0)])
