@@ -23,6 +23,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.model.arrow import few_texts, number_array, text_array
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
@@ -50,8 +51,8 @@ from kinetoscope.viewer.timeline import tracks
 from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
 from kinetoscope.viewer.timeline.span import (
-    Groups,
     Numbers,
+    SharedFacts,
     arguments,
     facts_of,
     links,
@@ -214,17 +215,16 @@ def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
     own, spans = trace.columns("spans"), items.spans
     duration = own["duration_ns"][spans].clip(0, _LARGEST)
     # The time of children is nearly always the sum of a span's direct children, which the page can compute: store the difference.
-    expected = np.zeros(len(spans) + 1, np.int64)
-    np.add.at(expected, items.place[own["parent"][spans]], duration)
+    of_children = Groups(items.place[own["parent"][spans]], len(spans)).sums(duration)
     inside = duration - own["self_ns"][spans].clip(-_LARGEST, _LARGEST)
     columns = [
-        *_planes("inside", inside - expected[:-1]),
+        *_planes("inside", inside - of_children),
         *_planes("stack", own["stack"][spans]),
         _argument_texts(trace, spans),
     ]
     for number, part in enumerate(parts(trace, spans)):
         name = f"fact {number}"
-        if isinstance(part, Groups):
+        if isinstance(part, SharedFacts):
             used, place = np.unique(part.ids, return_inverse=True)
             texts = [json.dumps(found) if (found := facts_of(part, one)) else "" for one in used.tolist()]
             if any(texts):

@@ -218,7 +218,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class SharedFacts:
     """Facts that many spans share.
 
     Attributes:
@@ -230,23 +230,23 @@ class Groups:
     facts: Callable[[int], list[Fact]]
 
 
-def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
+def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
     """Return the facts of some spans, in the order of the page."""
     spans = trace.columns("spans")
     thread, stream, step = (spans[name][rows].astype(np.int64) for name in ("thread", "stream", "step"))
     on_host = np.isin(spans["kind"][rows], _ON_HOST)
     width = len(trace.columns("streams")) + 1
     numbers = trace.column("steps", "number")
-    facts: list[Numbers | Groups] = [
+    facts: list[Numbers | SharedFacts] = [
         *(
-            Groups(np.where(spans[name][rows] > 0, spans[name][rows], -1), _string_facts(trace, label))
+            SharedFacts(np.where(spans[name][rows] > 0, spans[name][rows], -1), _string_facts(trace, label))
             for label, name in (("Overload", "overload"), ("Category", "category"))
         ),
-        Groups(
+        SharedFacts(
             thread * width + stream + 1, lambda code: _place_facts(trace, code // width, code % width - 1)
         ),
-        Groups(step, lambda row: [("Step", int(numbers[row]), "")]),
-        Groups(
+        SharedFacts(step, lambda row: [("Step", int(numbers[row]), "")]),
+        SharedFacts(
             np.where(stream < 0, spans["phase"][rows].astype(np.int64) * 2 + spans["recompute"][rows], -1),
             lambda code: _phase_facts(code // 2, recompute=bool(code % 2)),
         ),
@@ -258,8 +258,8 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
     for label, name in (("Device time", "device_ns"), ("Device time, self", "device_self_ns")):
         facts.append(Numbers(label, "ns", spans[name][rows], started > 0))
     facts.append(Numbers("Launches", "", started, started > 0))
-    facts.append(Groups(spans["module"][rows], lambda row: _module_facts(trace, row)))
-    facts.append(Groups(spans["shapes"][rows], lambda row: _shape_facts(trace, row)))
+    facts.append(SharedFacts(spans["module"][rows], lambda row: _module_facts(trace, row)))
+    facts.append(SharedFacts(spans["shapes"][rows], lambda row: _shape_facts(trace, row)))
     for label, name, unit in (("FLOPs", "flops", "FLOP"), ("Bytes moved", "bytes_moved", "bytes")):
         values = spans[name][rows]
         facts.append(Numbers(label, unit, values, on_host & (values > 0)))
@@ -272,11 +272,13 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
         values = spans[name][rows]
         facts.append(Numbers(label, "", values, values >= 0))
     flags = spans["flags"][rows]
-    facts.append(Groups(flags, lambda flags: [("Note", text, "") for flag, text in _FLAGS if flags & flag]))
+    facts.append(
+        SharedFacts(flags, lambda flags: [("Note", text, "") for flag, text in _FLAGS if flags & flag])
+    )
     return facts
 
 
-def facts_of(part: Groups, group: int) -> list[dict[str, Any]]:
+def facts_of(part: SharedFacts, group: int) -> list[dict[str, Any]]:
     """Return the facts of one group for the page."""
     if group < 0:
         return []
@@ -333,14 +335,14 @@ def _shape_facts(trace: Trace, shape: int) -> list[Fact]:
     return [(label, text, "") for label, name in labels if (text := shapes[name][shape]) not in ("", "[]")]
 
 
-def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
+def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
     """Return facts of kernels and copies: launch configurations, and copied bytes."""
-    facts: list[Numbers | Groups] = []
+    facts: list[Numbers | SharedFacts] = []
     spans, kernels, copies = (trace.columns(name) for name in ("spans", "kernels", "copies"))
     if len(kernels):
         columns = [kernels[name].astype(np.float64).view(np.int64) for name in _LAUNCH_COLUMNS]
         group, first = _grouped(trace, "kernels", columns)
-        facts.append(Groups(group[rows], lambda code: _launch_facts(trace, int(first[code]))))
+        facts.append(SharedFacts(group[rows], lambda code: _launch_facts(trace, int(first[code]))))
     if len(copies):
         copied, texts = copies["span"], trace.columns("arguments")["json"]
         keys = [spans[name][copied].astype(np.int64) for name in ("name", "arguments", "kind")]
@@ -358,7 +360,7 @@ def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | Groups]:
         timed = (size > 0) & (duration > 0)
         facts += [
             Numbers("Size", "bytes", size, size >= 0),
-            Groups(group[rows], direction),
+            SharedFacts(group[rows], direction),
             Numbers("Bandwidth", "GB/s", size / np.maximum(duration, 1), timed),
         ]
     return facts
@@ -410,7 +412,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
     rows = np.array([row])
     facts: list[dict[str, Any]] = []
     for part in parts(trace, rows):
-        if isinstance(part, Groups):
+        if isinstance(part, SharedFacts):
             facts += facts_of(part, int(part.ids[0]))
         elif part.known[0]:
             facts.append({"label": part.label, "value": plain(part.values[0].item()), "unit": part.unit})
