@@ -12,7 +12,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
-from kinetoscope.display.step_kinds import StepKind, kinds_in_words
+from kinetoscope.display.step_kinds import kinds_in_words
 from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, part_names, step_time
 from kinetoscope.ledger.requests import request_names
 from kinetoscope.ledger.steps import phase_times
@@ -370,9 +370,8 @@ class Overview:
     @cached_property
     def step_kinds_in_words(self) -> str:
         """How many kinds of steps there are, how many steps each has, and how long these take; empty where there is one kind, or none."""
-        names = ("count", "median_ns", "share_percent", "most_of")
-        kinds = [StepKind(*(row[name] for name in names)) for row in self.step_kinds]
-        return kinds_in_words(kinds) if len(kinds) > 1 else ""
+        kinds = self.step_kinds
+        return kinds_in_words(kinds, "count", "median_ns") if len(kinds) > 1 else ""
 
     @cached_property
     def requests(self) -> list[str]:

@@ -81,7 +81,7 @@ def command(
     from kinetoscope.display.arrow_text import json_rows, print_csv, print_table
     from kinetoscope.display.blocks import GAP, Text
     from kinetoscope.display.lines import print_blocks
-    from kinetoscope.display.step_kinds import StepKind, kinds_in_words
+    from kinetoscope.display.step_kinds import kinds_in_words
     from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.summaries.job import Job
 
@@ -123,9 +123,8 @@ def command(
     if name is None:
         blocks = finding_blocks(job.report)
         if len(kinds) > 1:
-            names = ("steps", "step_ns", "share_percent", "most_of")
-            rows_of_kinds = [StepKind(*(row[one] for one in names)) for row in kinds.to_pylist()]
-            blocks.append(Text(f"{kinds_in_words(rows_of_kinds)}, on all ranks together"))
+            words = kinds_in_words(kinds.to_pylist(), "steps", "step_ns")
+            blocks.append(Text(f"{words}, on all ranks together"))
         print_blocks(printer, [*blocks, GAP], reading_width(printer))
     for one, rows in tables.items():
         if rows.num_rows == 0:

@@ -17,6 +17,7 @@ from kinetoscope.tables.memory.peak import memory_peak, peak
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
 
 if TYPE_CHECKING:
+    from kinetoscope.display.blocks import Block
     from kinetoscope.model.trace_data import TraceData
 
 _HOLDERS = 30
@@ -98,7 +99,7 @@ def memory_lines(trace: TraceData, device: str | None) -> list[str]:
         blocks = f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else ""
         holders.append((row["bytes"], row["peak_percent"], row["category"], where + blocks))
     columns = (Column("bytes", "bytes"), Column("share", "%"), Column("category", is_text=True))
-    tables = [
+    tables: list[Block] = [
         Table(columns, categories, title="At the peak, by category"),
         GAP,
         Table(

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _MOST_NAMED = 4
 
 
-class StepKind(NamedTuple):
-    """A kind of steps, as a person reads it.
+def kinds_in_words(kinds: Sequence[Mapping[str, Any]], count: str, step_ns: str) -> str:
+    """How many kinds of steps there are, and of those with most time how many steps and how long, such as `2 kinds of steps: 9 of 12 ms, 54 % of the time; ...`.
 
-    Attributes:
-        steps: How many there are.
-        step_ns: How long one takes.
-        share_percent: Their share of the time of all steps.
-        most_of: The operator of which it has more than other kinds; None without.
+    Args:
+        kinds: The kinds, those with most time first, with `share_percent` and `most_of` (the operator of which one has more than the others, or None).
+        count: The name of how many steps there are of a kind.
+        step_ns: The name of how long a step takes.
     """
-
-    steps: int
-    step_ns: float
-    share_percent: float
-    most_of: str | None
-
-
-def kinds_in_words(kinds: Sequence[StepKind]) -> str:
-    """How many kinds of steps there are, and of those with most time how many steps and how long, such as `2 kinds of steps: 9 of 12 ms, 54 % of the time; ...`."""
     texts = []
-    for at, one in enumerate(kinds[:_MOST_NAMED]):
-        text = f"{one.steps:,} of {units.duration(one.step_ns)}"
-        text += f" with more {one.most_of}" if one.most_of else ""
-        texts.append(f"{text}, {units.percent(one.share_percent)}" + (" of the time" if at == 0 else ""))
+    for place, kind in enumerate(kinds[:_MOST_NAMED]):
+        text = f"{kind[count]:,} of {units.duration(kind[step_ns])}"
+        text += f" with more {kind['most_of']}" if kind["most_of"] else ""
+        of = " of the time" if place == 0 else ""
+        texts.append(f"{text}, {units.percent(kind['share_percent'])}{of}")
     more = [f"{len(kinds) - _MOST_NAMED} more kinds"] if len(kinds) > _MOST_NAMED else []
     return f"{units.count(len(kinds), 'kind')} of steps: {'; '.join([*texts, *more])}"
