@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_spans
 from kinetoscope.model.kinds import is_range
 from kinetoscope.model.names import event_names
@@ -174,28 +175,22 @@ def averages(trace: TraceData, grouping: Grouping, places: NDArray[np.int64] | N
     rows = None if places is None else places[places >= 0]
     loose = loose_allocations(trace) if places is None else -1 - places[places < 0]
     where = _chosen(trace, rows, grouping)
-    group_of, first = _core.group(_keys(trace, grouping), where)
-    groups = len(first)
-    sums: dict[str, NDArray[np.int64]] = {}
-    for attribute, name in SUMS.items():
-        # Most recordings have no device and many no memory; adding up zeros would double the cost of the table.
-        if all_zero(trace, name):
-            sums[attribute] = np.zeros(groups, dtype=np.int64)
-        else:
-            sums[attribute] = _core.group_sums(group_of, groups, numbers(trace, name))
-    count = _core.group_counts(group_of, groups)
-    earliest = first.astype(np.int64)
+    groups = Groups.by(_keys(trace, grouping), where)
+    earliest, order = groups.first.astype(np.int64), np.arange(len(groups))
     if rows is not None:
-        _, seen = np.unique(group_of[rows], return_index=True)
-        earliest, order = rows[seen], np.argsort(seen, kind="stable")
-    elif groups and len(trace.columns("threads")) > 1:
-        earliest, order = _in_order_of_time(trace, group_of, earliest)
-    else:
-        order = np.arange(groups)
-    found = Averages(
-        trace, earliest[order], count[order], {key: values[order] for key, values in sums.items()}, grouping
-    )
-    return found if len(loose) == 0 else _with_loose_memory(found, loose, places)
+        _, first_places = np.unique(groups.of_row[rows], return_index=True)
+        earliest, order = rows[first_places], np.argsort(first_places, kind="stable")
+    elif len(groups) and len(trace.columns("threads")) > 1:
+        earliest, order = _in_order_of_time(trace, groups.of_row, earliest)
+    # Most recordings have no device and many no memory; adding up zeros would double the cost of the table.
+    sums = {
+        attribute: np.zeros(len(groups), np.int64)
+        if all_zero(trace, name)
+        else groups.sums(numbers(trace, name))[order]
+        for attribute, name in SUMS.items()
+    }
+    of_spans = Averages(trace, earliest[order], groups.sizes()[order], sums, grouping)
+    return of_spans if len(loose) == 0 else _with_loose_memory(of_spans, loose, places)
 
 
 def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:

@@ -14,6 +14,7 @@ from kinetoscope._import_aside import import_aside
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import file_path
@@ -75,13 +76,12 @@ def stack_weights(events: EventList, metric: str) -> Weights:
     if rows is None:
         return _one_by_one(events, metric)
     _refuse_without_stacks(events)
-    trace, spans = events.trace, np.flatnonzero(rows >= 0)
+    trace, spans = events.trace, rows[rows >= 0]
     shown = event_stacks(trace)
-    stacks = shown.of_span[rows[spans]]
+    stacks = shown.of_span[spans]
     # What a call does itself is in no operator.
-    known = np.flatnonzero((stacks >= 0) & ~is_call(trace.column("spans", "kind")[rows[spans]]))
-    sums = np.zeros(len(shown.texts), dtype=np.int64)
-    np.add.at(sums, stacks[known], numbers(trace, TIMES[metric])[rows[spans][known]])
+    by_stack = Groups(np.where(is_call(trace.column("spans", "kind")[spans]), -1, stacks), len(shown.texts))
+    sums = by_stack.sums(numbers(trace, TIMES[metric])[spans])
     weights = Weights()
     for row in np.flatnonzero(sums > 0).tolist():
         frames = tuple(reversed(shown.entries(row)))

@@ -10,6 +10,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.device_time import counted_launches, operators_around
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import (
     Hierarchy,
     asynchronous_spans,
@@ -207,11 +208,10 @@ def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
         if not tree.is_everything and len(outlasted := outlasted_spans(trace)):
             # As in torch: what changed in their time, without what changed in the time of the events inside.
             visible, whole = visible_spans(trace), numbers(trace, column.replace("self_", ""))
-            inside = visible.parent >= 0
+            shown_in = visible.parent
             if visible.absorbed is not None:
-                inside &= ~visible.absorbed
-            of_children = np.zeros(len(values), dtype=np.int64)
-            np.add.at(of_children, visible.parent[inside], whole[inside])
+                shown_in = np.where(visible.absorbed, -1, shown_in)
+            of_children = Groups(shown_in, len(values)).sums(whole)
             around = visible.parent[outlasted]
             rows = np.append(outlasted, around[around >= 0])
             values[rows] = whole[rows] - of_children[rows]
@@ -291,7 +291,7 @@ def _device_self(trace: TraceData) -> NDArray[np.int64]:
     duration = trace.column("spans", "duration_ns")
     launches, host = trace.columns("launches"), event_of_launch(trace)
     counted = counted_launches(trace.columns("spans"), launches)
-    own = _core.group_sums(host[counted], len(duration), duration[launches["device"][counted]])
+    own = Groups(host[counted], len(duration)).sums(duration[launches["device"][counted]])
     return _with_device_events(trace, own)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import (
     Hierarchy,
     NestedAgain,
@@ -364,8 +365,7 @@ class VisibleSpans:
         rows = np.flatnonzero(self.absorbed)
         values = own.copy()
         values[rows] = 0
-        kept = self.owner >= 0
-        np.add.at(values, self.owner[kept], own[rows[kept]])
+        values += Groups(self.owner, len(own)).sums(own[rows])
         return values
 
     def shown(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -404,8 +404,8 @@ def visible_spans(trace: TraceData) -> VisibleSpans:
     same = name == name.take(parent, mode="wrap")
     same &= parent >= 0
     if same.any():
-        inside = parent >= 0 if absorbed is None else (parent >= 0) & ~absorbed
-        children = np.bincount(parent[inside], minlength=len(name))
+        shown_in = parent if absorbed is None else np.where(absorbed, -1, parent)
+        children = Groups(shown_in, len(name)).sizes()
         alone = same & (children[parent] == 1)
         if absorbed is not None:
             alone &= ~absorbed
