@@ -31,9 +31,9 @@ def sort_key(given: Any) -> str:
     """
     name = neutral(given)
     if name not in SORT_KEYS and name not in TEXT_KEYS:
-        known = ", ".join((*SORT_KEYS, *TEXT_KEYS))
+        names = ", ".join((*SORT_KEYS, *TEXT_KEYS))
         raise ArgumentError(
-            f"sort_by={given!r}: cannot sort by {given!r}; choose one of: {known} (cuda or xpu can replace device)"
+            f"sort_by={given!r}: cannot sort by {given!r}; choose one of: {names} (cuda or xpu can replace device)"
         )
     return name
 
@@ -46,8 +46,8 @@ def stack_metric(given: Any) -> str:
     """
     if given in STACK_METRICS or given == _DEVICE_METRIC:
         return neutral(given)
-    known = ", ".join((*STACK_METRICS, _DEVICE_METRIC))
-    raise ArgumentError(f"metric={given!r}: cannot export stacks by {given!r}; choose one of: {known}")
+    names = ", ".join((*STACK_METRICS, _DEVICE_METRIC))
+    raise ArgumentError(f"metric={given!r}: cannot export stacks by {given!r}; choose one of: {names}")
 
 
 def neutral(name: Any) -> str:
@@ -67,8 +67,8 @@ def time_unit(given: Any) -> str | None:
     """
     if given is None or given in TIME_UNITS:
         return given  # type: ignore[no-any-return]
-    known = ", ".join(TIME_UNITS)
-    raise ArgumentError(f"time_unit={given!r}: unknown time unit {given!r}; choose one of {known}, or None")
+    names = ", ".join(TIME_UNITS)
+    raise ArgumentError(f"time_unit={given!r}: unknown time unit {given!r}; choose one of {names}, or None")
 
 
 def flag(name: str, given: Any) -> bool:

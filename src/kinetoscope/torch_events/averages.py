@@ -123,17 +123,17 @@ class Averages:
         sums["count"] = int(self.count[place])
         row, grouping = SpanRow(int(self.first[place])), self.grouping
         if row < 0:
-            made = FunctionEventAvg.of(MEMORY_KEY, sums)
-            made.input_shapes = [] if grouping.by_shape else ""
+            average = FunctionEventAvg.of(MEMORY_KEY, sums)
+            average.input_shapes = [] if grouping.by_shape else ""
         else:
             first = event_at(self.trace, row)
-            made = FunctionEventAvg.of(first.name, sums)
-            made.first = first
-            made.input_shapes = flat_shapes(first.structured_input_shapes) if grouping.by_shape else ""
-            made.stack = first.innermost(grouping.stack_frames)
-            made.overload_name = first.overload_name if grouping.by_overload else ""
-        made.use_device = used_device(self.trace)
-        return made
+            average = FunctionEventAvg.of(first.name, sums)
+            average.first = first
+            average.input_shapes = flat_shapes(first.structured_input_shapes) if grouping.by_shape else ""
+            average.stack = first.innermost(grouping.stack_frames)
+            average.overload_name = first.overload_name if grouping.by_overload else ""
+        average.use_device = used_device(self.trace)
+        return average
 
     def values(self, attribute: str) -> NDArray[Any] | None:
         """Return an attribute of all groups as an array, in torch's unit; None for one that is not a number."""
@@ -147,12 +147,12 @@ class Averages:
 
     def widest(self, part: str) -> int:
         """Return the length of the longest key, overload, shapes or stack entry."""
-        shown = {
+        is_grouped_by = {
             "stack": self.grouping.stack_frames > 0,
             "overload_name": self.grouping.by_overload,
             "input_shapes": self.grouping.by_shape,
         }
-        if not shown.get(part, True):
+        if not is_grouped_by.get(part, True):
             return 0
         of_spans = widest(self.trace, self.first[self.first >= 0], part, self.grouping.stack_frames)
         return max(of_spans, len(MEMORY_KEY)) if part == "key" and (self.first < 0).any() else of_spans
@@ -213,8 +213,8 @@ def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
             tuple(stack),
             overload_name,
         )
-        made = sums.setdefault(key, FunctionEventAvg()).add(event)
-        made.stack, made.input_shapes, made.overload_name = stack, shapes, overload_name
+        sums_of_key = sums.setdefault(key, FunctionEventAvg()).add(event)
+        sums_of_key.stack, sums_of_key.input_shapes, sums_of_key.overload_name = stack, shapes, overload_name
     return list(sums.values())
 
 
@@ -283,9 +283,9 @@ def _name_keys(trace: TraceData) -> NDArray[np.int32]:
 
 def _shape_keys(trace: TraceData) -> NDArray[np.int32]:
     """For each row of `shapes` (and -1) a number that is equal where torch's `input_shapes` are."""
-    places: dict[str, int] = {"[]": -1}
+    row_of_shapes: dict[str, int] = {"[]": -1}
     keys = [
-        places.setdefault(str(flat_shapes(json.loads(text)) if text else []), len(places))
+        row_of_shapes.setdefault(str(flat_shapes(json.loads(text)) if text else []), len(row_of_shapes))
         for text in trace.columns("shapes")["dims"]
     ]
     return np.array([*keys, -1], dtype=np.int32)
@@ -293,9 +293,9 @@ def _shape_keys(trace: TraceData) -> NDArray[np.int32]:
 
 def _stack_keys(stacks: EventStacks, count: int) -> NDArray[np.int32]:
     """For each span a number that is equal where the innermost `count` entries of the stack are."""
-    places: dict[tuple[str, ...], int] = {}
+    row_of_stack: dict[tuple[str, ...], int] = {}
     keys = [
-        places.setdefault(tuple(stacks.entries(row, count)), len(places))
+        row_of_stack.setdefault(tuple(stacks.entries(row, count)), len(row_of_stack))
         for row in (*range(len(stacks.texts)), -1)
     ]
     found: NDArray[np.int32] = np.array(keys, dtype=np.int32)[stacks.of_span]
@@ -313,14 +313,14 @@ def _with_loose_memory(
         sums[name] = device if "device" in name else host
     if places is None:
         starts = trace.column("spans", "start_ns")[found.first]
-        place = int((starts <= trace.column("allocations", "time_ns")[loose[0]]).sum())
+        position = int((starts <= trace.column("allocations", "time_ns")[loose[0]]).sum())
     else:
         before = places[: int(np.flatnonzero(places < 0)[0])]
-        place = int(np.isin(found.first, before).sum())
+        position = int(np.isin(found.first, before).sum())
     return Averages(
         trace,
-        np.insert(found.first, place, -1),
-        np.insert(found.count, place, len(loose)),
-        {name: np.insert(values, place, sums[name]) for name, values in found.numbers.items()},
+        np.insert(found.first, position, -1),
+        np.insert(found.count, position, len(loose)),
+        {name: np.insert(values, position, sums[name]) for name, values in found.numbers.items()},
         found.grouping,
     )

@@ -77,14 +77,16 @@ def stack_weights(events: EventList, metric: str) -> Weights:
         return _one_by_one(events, metric)
     _refuse_without_stacks(events)
     trace, spans = events.trace, rows[rows >= 0]
-    shown = event_stacks(trace)
-    stacks = shown.of_span[spans]
+    stack_table = event_stacks(trace)
+    stacks = stack_table.of_span[spans]
     # What a call does itself is in no operator.
-    by_stack = Groups(np.where(is_call(trace.column("spans", "kind")[spans]), -1, stacks), len(shown.texts))
+    by_stack = Groups(
+        np.where(is_call(trace.column("spans", "kind")[spans]), -1, stacks), len(stack_table.texts)
+    )
     sums = by_stack.sums(numbers(trace, TIMES[metric])[spans])
     weights = Weights()
     for row in np.flatnonzero(sums > 0).tolist():
-        frames = tuple(reversed(shown.entries(row)))
+        frames = tuple(reversed(stack_table.entries(row)))
         weights[frames] = weights.get(frames, 0) + int(sums[row])
     return weights
 
@@ -92,14 +94,14 @@ def stack_weights(events: EventList, metric: str) -> Weights:
 def _one_by_one(events: EventList, metric: str) -> Weights:
     """The same for sums and for lists put together by hand."""
     weights = Weights()
-    seen = False
+    has_stacks = False
     for event in events:
         frames = tuple(reversed(event.stack or []))
-        seen = seen or bool(frames)
+        has_stacks = has_stacks or bool(frames)
         nanoseconds = round(getattr(event, metric) * 1000)
         if frames and nanoseconds > 0:
             weights[frames] = weights.get(frames, 0) + nanoseconds
-    if not seen:
+    if not has_stacks:
         _refuse_without_stacks(events)
         if any(isinstance(event, FunctionEventAvg) for event in events):
             raise StateError(
@@ -310,9 +312,9 @@ class EventList(MutableSequence[Event]):
         """
         values = self._source.values(attribute)
         if values is None:
-            known = ", ".join(arguments.SORT_KEYS)
+            names = ", ".join(arguments.SORT_KEYS)
             raise ArgumentError(
-                f"attribute={attribute!r}: events have no numeric attribute {attribute!r}; use one of: {known}"
+                f"attribute={attribute!r}: events have no numeric attribute {attribute!r}; use one of: {names}"
             )
         return values if self._places is None else values[self._places]
 
@@ -452,8 +454,8 @@ class EventList(MutableSequence[Event]):
         from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE
 
         file, formats = file_path(path), WHOLE_TRACE | ONE_TABLE
-        others = tuple(suffix for suffix, form in formats.items() if form != "chrome")
-        if file.name.lower().endswith(others):
+        other_suffixes = tuple(suffix for suffix, form in formats.items() if form != "chrome")
+        if file.name.lower().endswith(other_suffixes):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace must be a .json or .json.gz file")
         trace = self.trace.source if isinstance(self.trace, EventTrace) else self.trace
         write_chrome_trace(trace, file, identity=False)
@@ -739,26 +741,26 @@ def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
 
 def _chosen(events: EventList, options: TableOptions) -> Iterator[Event]:
     """The events to print; a negative limit prints all."""
-    found = (
+    chosen = (
         event for event in events if not (options.top_level_events_only and event.cpu_parent is not None)
     )
-    return islice(found, options.row_limit)
+    return islice(chosen, options.row_limit)
 
 
 def _device_total(events: EventList) -> float | None:
     """Self time of device events, in microseconds; None where no event has time on a device."""
     times = events.values("self_device_time_total")
-    places = np.flatnonzero(times > 0)
-    if len(places) == 0:
+    with_time = np.flatnonzero(times > 0)
+    if len(with_time) == 0:
         return None
     # Ranges and waits are drawn on the device too, around the kernels that are counted already.
     rows = events.span_rows()
     if rows is not None:
         spans = events.trace.columns("spans")
-        stream, kind = spans["stream"][rows[places]], spans["kind"][rows[places]]
-        return float(times[places[(stream >= 0) & is_device_work(kind)]].sum())
-    made = ((float(times[place]), events[place]) for place in places.tolist())
-    return sum((time for time, event in made if _works(event)), 0.0)
+        stream, kind = spans["stream"][rows[with_time]], spans["kind"][rows[with_time]]
+        return float(times[with_time[(stream >= 0) & is_device_work(kind)]].sum())
+    timed_events = ((float(times[place]), events[place]) for place in with_time.tolist())
+    return sum((time for time, event in timed_events if _works(event)), 0.0)
 
 
 def _works(event: Event) -> bool:

@@ -107,19 +107,19 @@ FLOPS_OF_EVENTS = "flops_of_events"
 def _flops_of_torch(trace: TraceData) -> NDArray[np.int64]:
     """The operations of each event by torch's formulas; what an absorbed span computes is not counted again."""
     spans, shapes = trace.columns("spans"), trace.columns("shapes")
-    found = np.zeros(len(spans), dtype=np.int64)
+    flops = np.zeros(len(spans), dtype=np.int64)
     absorbed = visible_spans(trace).absorbed
     for name, formula in _FORMULAS.items():
         texts = [row for row, text in enumerate(trace.strings) if text == name]
         rows = np.flatnonzero(np.isin(spans["name"], texts) & (spans["shapes"] >= 0))
         if absorbed is not None:
             rows = rows[~absorbed[rows]]
-        given, place = np.unique(spans["shapes"][rows], return_inverse=True)
+        shape_rows, shape_of_row = np.unique(spans["shapes"][rows], return_inverse=True)
         counts = [
-            formula(_read(shapes["dims"][row]), _read(shapes["concrete"][row])) for row in given.tolist()
+            formula(_read(shapes["dims"][row]), _read(shapes["concrete"][row])) for row in shape_rows.tolist()
         ]
-        found[rows] = np.array([min(count, _MOST_FLOPS) for count in counts], np.int64)[place]
-    return found
+        flops[rows] = np.array([min(count, _MOST_FLOPS) for count in counts], np.int64)[shape_of_row]
+    return flops
 
 
 _MOST_FLOPS = (1 << 62) - 1
@@ -159,22 +159,24 @@ def _product(first: int, batched: bool) -> Callable[[list[Any], list[Any]], int]
 
 def _convolution(dims: list[Any], concrete: list[Any]) -> int:
     """Two for each element of the output, of the kernel and of the channels of a group."""
-    given, kernel = _sizes(dims, 0, 4), _sizes(dims, 1, 4)
+    sizes, kernel = _sizes(dims, 0, 4), _sizes(dims, 1, 4)
     try:
-        stride, padding, dilation = ([int(one) for one in json.loads(concrete[place])] for place in (3, 4, 5))
+        stride, padding, dilation = (
+            [int(part) for part in json.loads(concrete[position])] for position in (3, 4, 5)
+        )
         groups = int(concrete[6])
     except (ValueError, TypeError, IndexError):
         return 0
-    if given is None or kernel is None or groups <= 0 or 0 in stride:
+    if sizes is None or kernel is None or groups <= 0 or 0 in stride:
         return 0
     if {len(stride), len(padding), len(dilation)} != {2}:
         return 0
     outputs = [
-        (given[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis + 2] - 1) - 1) // stride[axis]
+        (sizes[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis + 2] - 1) - 1) // stride[axis]
         + 1
         for axis in (0, 1)
     ]
-    return 2 * given[0] * prod(outputs) * prod(kernel[2:]) * given[1] * kernel[0] // groups
+    return 2 * sizes[0] * prod(outputs) * prod(kernel[2:]) * sizes[1] * kernel[0] // groups
 
 
 _FORMULAS: dict[str, Callable[[list[Any], list[Any]], int]] = {
@@ -190,7 +192,7 @@ _FORMULAS: dict[str, Callable[[list[Any], list[Any]], int]] = {
 
 def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
     """Bytes allocated minus freed, on the host or on devices, with or without the events inside."""
-    on_device, own = column.startswith("device"), "self" in column
+    on_device, is_self = column.startswith("device"), "self" in column
 
     def make(trace: TraceData) -> NDArray[np.int64]:
         values: NDArray[np.int64] = trace.column("spans", column)
@@ -198,23 +200,23 @@ def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
         if not tree.is_everything:
             attributed = attribute_again(trace, tree, on_device=on_device)
             values = np.zeros(len(values), dtype=np.int64)
-            values[tree.rows] = attributed["span_self_bytes" if own else "span_bytes"]
-            if not own:
+            values[tree.rows] = attributed["span_self_bytes" if is_self else "span_bytes"]
+            if not is_self:
                 rows = np.append(asynchronous_spans(trace).rows, outlasted_spans(trace))
                 values[rows] = _changed_during(trace, rows, on_device=on_device)
-        if not own:
+        if not is_self:
             return values
         values = visible_spans(trace).self_values(values)
         if not tree.is_everything and len(outlasted := outlasted_spans(trace)):
             # As in torch: what changed in their time, without what changed in the time of the events inside.
-            visible, whole = visible_spans(trace), numbers(trace, column.replace("self_", ""))
+            visible, with_inside = visible_spans(trace), numbers(trace, column.replace("self_", ""))
             shown_in = visible.parent
             if visible.absorbed is not None:
                 shown_in = np.where(visible.absorbed, -1, shown_in)
-            of_children = Groups(shown_in, len(values)).sums(whole)
+            of_children = Groups(shown_in, len(values)).sums(with_inside)
             around = visible.parent[outlasted]
             rows = np.append(outlasted, around[around >= 0])
-            values[rows] = whole[rows] - of_children[rows]
+            values[rows] = with_inside[rows] - of_children[rows]
         return values
 
     return make
@@ -227,18 +229,18 @@ def attribute_again(trace: TraceData, tree: Hierarchy, *, on_device: bool) -> di
         spans, allocations = trace.columns("spans"), trace.columns("allocations")
         rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
         of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
-        place = np.full(len(spans) + 1, -1, dtype=np.int32)
-        place[tree.rows] = np.arange(len(tree.rows), dtype=np.int32)
+        tree_row = np.full(len(spans) + 1, -1, dtype=np.int32)
+        tree_row[tree.rows] = np.arange(len(tree.rows), dtype=np.int32)
         of_blocks = (
             allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
         )
-        made: dict[str, Any] = dict(
+        attributed: dict[str, Any] = dict(
             _core.attribute_allocations(  # type: ignore[call-arg]
-                *of_spans, place[tree.parent[tree.rows]], tree.lane[tree.rows], *of_blocks
+                *of_spans, tree_row[tree.parent[tree.rows]], tree.lane[tree.rows], *of_blocks
             )
         )
-        made["rows"] = rows
-        return made
+        attributed["rows"] = rows
+        return attributed
 
     return trace.cached(f"event_allocations_{on_device}", make)
 
@@ -247,31 +249,31 @@ def changes(trace: TraceData, rows: NDArray[Any]) -> NDArray[np.int64]:
     """By how many bytes some allocations change what is live; 0 for a free of a block of unknown size."""
     allocations = trace.columns("allocations")
     sizes, match = allocations["bytes"], allocations["match"][rows]
-    own = sizes[rows]
+    allocated = sizes[rows]
     freed = np.where(match >= 0, sizes[match], allocations["freed_bytes"][rows])
-    found: NDArray[np.int64] = np.where(own == 0, -freed, own)
-    return found
+    changed: NDArray[np.int64] = np.where(allocated == 0, -freed, allocated)
+    return changed
 
 
 def _changed_during(trace: TraceData, rows: NDArray[np.int64], *, on_device: bool) -> NDArray[np.int64]:
     """By how many bytes the threads of some spans changed what is live while these ran."""
     spans, allocations = trace.columns("spans"), trace.columns("allocations")
-    found = np.zeros(len(rows), dtype=np.int64)
+    changed = np.zeros(len(rows), dtype=np.int64)
     threads, starts = spans["thread"][rows], spans["start_ns"][rows]
     ends = starts + spans["duration_ns"][rows]
     for thread in np.unique(threads).tolist():
-        mine = threads == thread
+        on_thread = threads == thread
         of_thread = np.flatnonzero(
             (allocations["thread"] == thread) & ((allocations["device_type"] != 0) == on_device)
         )
         times = allocations["time_ns"][of_thread]
         sums = np.append(0, np.cumsum(changes(trace, of_thread)))
         last, first = (
-            np.searchsorted(times, ends[mine], "right"),
-            np.searchsorted(times, starts[mine], "left"),
+            np.searchsorted(times, ends[on_thread], "right"),
+            np.searchsorted(times, starts[on_thread], "left"),
         )
-        found[mine] = sums[last] - sums[first]
-    return found
+        changed[on_thread] = sums[last] - sums[first]
+    return changed
 
 
 @derived
@@ -291,8 +293,8 @@ def _device_self(trace: TraceData) -> NDArray[np.int64]:
     duration = trace.column("spans", "duration_ns")
     launches, host = trace.columns("launches"), event_of_launch(trace)
     counted = counted_launches(trace.columns("spans"), launches)
-    own = Groups(host[counted], len(duration)).sums(duration[launches["device"][counted]])
-    return _with_device_events(trace, own)
+    device_self = Groups(host[counted], len(duration)).sums(duration[launches["device"][counted]])
+    return _with_device_events(trace, device_self)
 
 
 def _device(trace: TraceData) -> NDArray[np.int64]:

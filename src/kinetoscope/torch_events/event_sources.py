@@ -44,17 +44,17 @@ def widest(trace: TraceData, rows: NDArray[Any], part: str, frames: int | None =
     """
     if part == "stack":
         stacks = event_stacks(trace)
-        shown = np.unique(stacks.of_span[rows]).tolist()
+        stack_rows = np.unique(stacks.of_span[rows]).tolist()
         if frames is None:
             return (
                 max((len(text or "") for text in stacks.texts), default=0)
-                if max(shown, default=-1) >= 0
+                if max(stack_rows, default=-1) >= 0
                 else 0
             )
-        return max((len(entry) for row in shown for entry in stacks.entries(row, frames)), default=0)
+        return max((len(entry) for row in stack_rows for entry in stacks.entries(row, frames)), default=0)
     values = trace.column("spans", _COLUMN[part])[rows]
-    _, places = np.unique(values, return_index=True)
-    events = (event_at(trace, row) for row in rows[places].tolist())
+    _, first_places = np.unique(values, return_index=True)
+    events = (event_at(trace, row) for row in rows[first_places].tolist())
     return max((len(str(getattr(event, part))) for event in events), default=0)
 
 
@@ -71,9 +71,9 @@ def loose_allocations(trace: TraceData) -> NDArray[np.int64]:
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
         return np.zeros(0, dtype=np.int64)
-    known = (allocations["bytes"] != 0) | (allocations["match"] >= 0) | (allocations["freed_bytes"] > 0)
-    known &= allocations["time_ns"] >= 0
-    return np.flatnonzero(known & (_event_of_allocation(trace) < 0))
+    is_known = (allocations["bytes"] != 0) | (allocations["match"] >= 0) | (allocations["freed_bytes"] > 0)
+    is_known &= allocations["time_ns"] >= 0
+    return np.flatnonzero(is_known & (_event_of_allocation(trace) < 0))
 
 
 def change_on(trace: TraceData, rows: NDArray[Any], *, device: bool) -> NDArray[np.int64]:
@@ -261,10 +261,10 @@ class SpanEvents:
         loose = np.flatnonzero(self.rows < 0)
         if len(loose) == 0:
             return of_spans[self.rows]
-        found = np.append(of_spans, 0)[np.maximum(self.rows, -1)]
+        of_events = np.append(of_spans, 0)[np.maximum(self.rows, -1)]
         if "bytes" in name:
-            found[loose] = change_on(self.trace, -1 - self.rows[loose], device=name.startswith("device"))
-        return found
+            of_events[loose] = change_on(self.trace, -1 - self.rows[loose], device=name.startswith("device"))
+        return of_events
 
     def widest(self, part: str) -> int:
         """Return the length of the longest key, overload, shapes or stack entry."""

@@ -130,16 +130,16 @@ def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | N
     def make() -> CallNumbers:
         spans, of_call = trace.columns("spans"), trace.is_call
         rows = np.flatnonzero(of_call)
-        own = numbers_of_calls(spans["kind"], spans["start_ns"])
+        numbers = numbers_of_calls(spans["kind"], spans["start_ns"])
         around, module = (np.full(len(spans), -1, np.int64) for _ in range(2))
         caller = parent[rows]
         while (on := np.flatnonzero((caller >= 0) & ~of_call[caller])).size:
             caller[on] = parent[caller[on]]
-        around[rows] = np.where(caller >= 0, own[caller], -1)
+        around[rows] = np.where(caller >= 0, numbers[caller], -1)
         names = spans["name"][rows]
         for name in np.unique(names[spans["kind"][rows] == SpanKind.MODULE]).tolist():
             module[rows[names == name]] = module_number(trace.strings[name])
-        return CallNumbers(own, around, module)
+        return CallNumbers(numbers, around, module)
 
     return trace.cached("event_call_numbers", make)
 
@@ -159,12 +159,12 @@ class EventStacks(NamedTuple):
 
     def entries(self, row: int, limit: int | None = None) -> list[str]:
         """The entries of a stack, innermost first, at most `limit`; none for stack -1."""
-        found: list[str | None] = []
-        while row >= 0 and (limit is None or len(found) < limit):
-            found.append(self.texts[row])
+        entries: list[str | None] = []
+        while row >= 0 and (limit is None or len(entries) < limit):
+            entries.append(self.texts[row])
             # Callers come first in every honest file; anything else would be a circle.
             row = self.above[row] if self.above[row] < row else -1
-        return [text for text in found if text is not None]
+        return [text for text in entries if text is not None]
 
 
 @derived
@@ -191,18 +191,18 @@ def _calls_around(trace: TraceData) -> EventStacks:
     around, function = [-1] * len(names), [-1] * len(names)
     above: list[int] = []
     texts: list[str | None] = []
-    known: dict[tuple[int, int], int] = {}
+    entry_rows: dict[tuple[int, int], int] = {}
     for row in np.argsort(event_tree(trace).depth, kind="stable").tolist():
         caller = parent[row]
         if caller >= 0:
             around[row], function[row] = around[caller], function[caller]
             if is_call_row[caller]:
                 entry = (around[caller], names[caller])
-                if entry not in known:
-                    known[entry] = len(texts)
+                if entry not in entry_rows:
+                    entry_rows[entry] = len(texts)
                     above.append(entry[0])
                     texts.append(trace.strings[entry[1]])
-                around[row] = known[entry]
+                around[row] = entry_rows[entry]
         if backward[row]:
             function[row] = row
     of_span, of_function = np.array(around, np.int64), np.array(function, np.int64)
@@ -228,12 +228,12 @@ def nest_as_torch(
     _, nesting = _without_overlaps(thread, start_ns, duration_ns)
     parent, lane = nesting.parent, nesting.lane
     inside = parent >= 0
-    own = duration_ns.copy()
-    np.subtract.at(own, parent[inside], duration_ns[inside])
-    overfull = own < 0
+    self_ns = duration_ns.copy()
+    np.subtract.at(self_ns, parent[inside], duration_ns[inside])
+    overfull = self_ns < 0
     while (within := inside & overfull[parent] & ~overfull).any():
         overfull |= within
-    return Nesting(parent, nesting.depth, lane, np.where(overfull, nesting.self_ns, own))
+    return Nesting(parent, nesting.depth, lane, np.where(overfull, nesting.self_ns, self_ns))
 
 
 def _without_overlaps(
@@ -274,8 +274,8 @@ def outlasted_spans(trace: TraceData) -> NDArray[np.int64]:
 @derived
 def _with_calls(trace: TraceData) -> TraceData:
     """Put rebuilt calls among the spans, and give all calls torch's names; the trace itself where it has no calls."""
-    shown = shown_frames(trace)
-    calls = rebuilt_calls(trace, shown)
+    frames = shown_frames(trace)
+    calls = rebuilt_calls(trace, frames)
     if calls is None and not is_call(trace.column("spans", "kind")).any():
         return trace
     spans = trace.columns("spans")
@@ -284,10 +284,10 @@ def _with_calls(trace: TraceData) -> TraceData:
     moved = np.full(count + more, -1, np.int32)
     moved[order] = np.arange(count + more, dtype=np.int32)
     moved = np.append(moved[:count], np.int32(-1))
-    changed = _described(trace, shown, calls)
-    strings = list(shown.strings)
+    changed = _described(trace, frames, calls)
+    strings = list(frames.strings)
     own_stack = changed.pop("own_stack")
-    changed["name"] = call_names(trace, shown, changed, own_stack, strings)
+    changed["name"] = call_names(trace, frames, changed, own_stack, strings)
 
     def of_spans(name: str) -> Callable[[], Any]:
         def make() -> Any:
@@ -308,14 +308,16 @@ def _with_calls(trace: TraceData) -> TraceData:
     rows: dict[str, int | Callable[[], int]] = {"spans": count + more}
     for table, columns in ((table, trace.columns(table)) for table in STORED if table != "spans"):
         # Steps were found among all spans, and so were the allocations that belong together.
-        given = {"steps": tuple(columns), "allocations": (*columns.given, "match", "total_bytes")}
-        tables[table] = {name: of_table(table, name) for name in given.get(table, columns.given)}
+        columns_of = {"steps": tuple(columns), "allocations": (*columns.given, "match", "total_bytes")}
+        tables[table] = {name: of_table(table, name) for name in columns_of.get(table, columns.given)}
         rows[table] = partial(len, columns)
-    made = EventTrace.from_columns(tables, strings=strings, info=trace.info, path=trace.path, rows=rows)
-    made.source, made.moved = trace, moved
-    made.ids, made.is_call = order.astype(np.int64), is_call(changed["kind"])[order]
-    made.is_rebuilt = order >= count
-    return made
+    event_trace = EventTrace.from_columns(
+        tables, strings=strings, info=trace.info, path=trace.path, rows=rows
+    )
+    event_trace.source, event_trace.moved = trace, moved
+    event_trace.ids, event_trace.is_call = order.astype(np.int64), is_call(changed["kind"])[order]
+    event_trace.is_rebuilt = order >= count
+    return event_trace
 
 
 def _described(trace: TraceData, shown: ShownFrames, calls: RebuiltCalls | None) -> Arrays:
@@ -326,7 +328,7 @@ def _described(trace: TraceData, shown: ShownFrames, calls: RebuiltCalls | None)
     called = np.flatnonzero(spans["kind"] == SpanKind.PYTHON)
     # The stack of a call says what called it.
     stack[called] = parents[own_stack[called]]
-    found = {
+    described = {
         "kind": kind,
         "name": name,
         "own_stack": own_stack,
@@ -337,11 +339,11 @@ def _described(trace: TraceData, shown: ShownFrames, calls: RebuiltCalls | None)
         "thread": spans["thread"],
     }
     if calls is None:
-        return found
-    added = {name: getattr(calls, name) for name in found if name not in ("own_stack", "stack")}
+        return described
+    added = {name: getattr(calls, name) for name in described if name not in ("own_stack", "stack")}
     added["own_stack"] = calls.stack
     added["stack"] = np.where(calls.module < 0, parents[calls.stack], calls.stack)
-    return {name: np.append(values, added[name]).astype(values.dtype) for name, values in found.items()}
+    return {name: np.append(values, added[name]).astype(values.dtype) for name, values in described.items()}
 
 
 @dataclass(frozen=True)
@@ -375,8 +377,8 @@ class VisibleSpans:
         event_of = np.arange(len(self.absorbed) + 1, dtype=np.int32)
         event_of[-1] = -1
         event_of[:-1][self.absorbed] = self.owner
-        found: NDArray[np.int32] = event_of[rows]
-        return found
+        events: NDArray[np.int32] = event_of[rows]
+        return events
 
 
 @derived
@@ -455,10 +457,10 @@ def _crosses(tree: Hierarchy) -> bool:
 
 def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Climb from each row until the parent is shown, as far again in each round, so that deep nests take few rounds."""
-    shown = parent.copy()
+    shown_parent = parent.copy()
     waiting = np.flatnonzero((parent >= 0) & absorbed[parent])
     while len(waiting):
-        shown[waiting] = shown[shown[waiting]]
-        still = shown[waiting]
+        shown_parent[waiting] = shown_parent[shown_parent[waiting]]
+        still = shown_parent[waiting]
         waiting = waiting[(still >= 0) & absorbed[still]]
-    return shown
+    return shown_parent

@@ -67,8 +67,8 @@ def python_values(texts: list[Any], types: list[Any]) -> list[Any]:
         For each input its number, truth value or list of these, or None without. A text that is no number stays
         as it is: strings and devices, which torch leaves out.
     """
-    known = [*types, *[""] * (len(texts) - len(types))]
-    return [_value(text, kind in SCALARS) for text, kind in zip(texts, known, strict=False)]
+    types_of = [*types, *[""] * (len(texts) - len(types))]
+    return [_value(text, kind in SCALARS) for text, kind in zip(texts, types_of, strict=False)]
 
 
 def _value(text: Any, is_scalar: bool) -> Any:
@@ -110,8 +110,8 @@ def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
     """The rows directly inside a row, in order of time."""
     order, parents = _by_parent(trace)
     first, last = np.searchsorted(parents, [row, row + 1])
-    found: list[SpanRow] = order[first:last].tolist()
-    return found
+    rows: list[SpanRow] = order[first:last].tolist()
+    return rows
 
 
 def used_device(trace: TraceData) -> str | None:
@@ -631,16 +631,16 @@ class FunctionEvent(EventAttributes):
     @Kept
     def kwinputs(self) -> dict[str, Any]:
         """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
-        given = self._arguments()
-        given.pop(EVENT_METADATA_KEY, None)
-        others = given.pop(OTHER_KEYWORDS, None)
-        if isinstance(others, dict):
-            given |= others
+        keywords = self._arguments()
+        keywords.pop(EVENT_METADATA_KEY, None)
+        other_keywords = keywords.pop(OTHER_KEYWORDS, None)
+        if isinstance(other_keywords, dict):
+            keywords |= other_keywords
         if self._trace.run_info.engine != "native":
             # The collector of torch 2.7 adds this to every event.
-            given.pop("finished", None)
+            keywords.pop("finished", None)
         # What torch's collector writes of a collective was no input.
-        return {} if "Collective name" in given else given
+        return {} if "Collective name" in keywords else keywords
 
     @Kept
     def stack(self) -> list[str]:
@@ -838,12 +838,12 @@ class FunctionEventAvg(EventAttributes):
         Returns:
             The sum, with empty shapes, stack and overload.
         """
-        made = cls()
-        made.key = key
+        total = cls()
+        total.key = key
         for name, value in numbers.items():
-            setattr(made, name, value / 1000 if name in TIMES else value)
-        made.input_shapes, made.stack, made.overload_name = "", [], ""
-        return made
+            setattr(total, name, value / 1000 if name in TIMES else value)
+        total.input_shapes, total.stack, total.overload_name = "", [], ""
+        return total
 
     def add(self, other: FunctionEvent | FunctionEventAvg) -> Self:
         """Add an event, or another sum, with the same key; an empty sum takes the key of the first.
