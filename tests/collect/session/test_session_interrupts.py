@@ -26,9 +26,7 @@ INTERRUPTED = {
         "session/profile.py",
         "session/base_session.py",
         "session/cycle.py",
-        "session/observer.py",
-        "session/ownership.py",
-        "session/stats.py",
+        "session/source_window.py",
         "engines/kineto.py",
         "sources/ranges.py",
     )
