@@ -169,33 +169,19 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
         `record`). These keys are stable.
     """
-    shown = report.findings[: most or None]
+    rows = table_of(report).slice(0, most or None).to_pylist()
     return {
         **{f"{one.noun}s": report.count if one is report.unit else 0 for one in (Unit.STEP, Unit.REQUEST)},
         "step_ns": round(report.whole_ns / max(1, report.count)),
         "process": report.process or None,
         "findings": [
-            {
-                "code": one.code,
-                "severity": severity(one),
-                "finding": plain(one.finding),
-                "share_percent": round(one.share_percent, 1),
-                "gain_percent": None
-                if (gain := gain_percent(one, report.whole_ns)) is None
-                else round(gain, 1),
-                "gain_bound": gain_bound(one),
-                "gain_ns": one.gain_ns,
-                "advice": one.advice,
-                "file": one.place.file or None,
-                "line": one.place.line if one.place else None,
-                "function": one.place.function or None,
-                "module": one.module or None,
-                "spans": list(one.spans[:_MOST_SPANS]),
-            }
-            for one in shown
+            row
+            | {name: row[name] and round(row[name], 1) for name in ("share_percent", "gain_percent")}
+            | {"gain_bound": gain_bound(finding), "spans": list(finding.spans[:_MOST_SPANS])}
+            for finding, row in zip(report.findings, rows, strict=False)
         ],
         "account": None if report.account is None else as_mapping(report.account),
-        "more": len(report.findings) - len(shown),
+        "more": len(report.findings) - len(rows),
         "cannot_tell": [{"code": one.code, "record": one.signal.how} for one in report.cannot_tell],
     }
 

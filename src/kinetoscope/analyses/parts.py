@@ -17,13 +17,13 @@ from kinetoscope.tables.host.ops import operator_keys, operator_names
 from kinetoscope.tables.host.places import place_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
 
-    Describe = Callable[[NDArray[np.intp]], list[dict[str, Any]]]
+    Describe = Callable[[int], dict[str, Any]]
 
 
 _MOST_PARTS = 40
@@ -74,7 +74,7 @@ def parts_of(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) -> list[dict[str, Any]]:
-    """Group time and calls by key, sorted by time; all after the first `_MOST_PARTS` become one last row."""
+    """Group time and calls by key, which `describe` has words for, sorted by time; all after the first `_MOST_PARTS` become one last row."""
     if len(keys) == 0:
         return []
     groups = Groups.by([keys])
@@ -82,8 +82,8 @@ def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) ->
     order = np.lexsort((found, -count, -total))
     shown = order[:_MOST_PARTS]
     rows = [
-        {**what, "count": int(count[at]), "total_ns": int(total[at])}
-        for what, at in zip(describe(found[shown]), shown.tolist(), strict=True)
+        {**describe(int(found[at])), "count": int(count[at]), "total_ns": int(total[at])}
+        for at in shown.tolist()
     ]
     rest = order[_MOST_PARTS:]
     if len(rest):
@@ -104,7 +104,9 @@ def _by_place(
     ids = labels.ids[rows]
     if not (ids >= 0).any():
         return []
-    return _part(ids, time_ns, lambda found: _texts(found, labels.texts))
+    return _part(
+        ids, time_ns, lambda number: {"label": to_utf8(labels.texts[number]) if number >= 0 else None}
+    )
 
 
 def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -118,17 +120,11 @@ def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: NDArray[np.int64]) -
     name, kind = spans["name"][rows[first]], spans["kind"][rows[first]]
     texts = operator_names(trace, name, kind)
 
-    def describe(found: NDArray[np.intp]) -> list[dict[str, Any]]:
-        labels = []
-        for key in found.tolist():
-            at = int(np.searchsorted(unique, key))
-            text = to_utf8(texts[at])
-            labels.append(
-                {"label": None}
-                if key == -2
-                else {"label": text, "name": text, "kind": KIND_NAMES[int(kind[at])]}
-            )
-        return labels
+    def describe(key: int) -> dict[str, Any]:
+        at = int(np.searchsorted(unique, key))
+        text = to_utf8(texts[at])
+        label = {"label": text, "name": text, "kind": KIND_NAMES[int(kind[at])]}
+        return {"label": None} if key == -2 else label
 
     return _part(keys, time_ns, describe)
 
@@ -189,25 +185,17 @@ def _launches(trace: TraceData, rows: NDArray[np.int64], time_ns: NDArray[np.int
         }
         for row in first.tolist()
     ]
-    return _part(group, time_ns, lambda found: [labels[number] for number in found.tolist()])
-
-
-def _texts(found: NDArray[np.intp], texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Describe keys that are indices into a list of texts."""
-    return [{"label": to_utf8(texts[number]) if number >= 0 else None} for number in found.tolist()]
+    return _part(group, time_ns, labels.__getitem__)
 
 
 def _steps(trace: TraceData) -> Describe:
     """Describe steps by their numbers."""
     numbers = trace.column("steps", "number")
-    return lambda found: [{"label": f"step {numbers[row]}" if row >= 0 else None} for row in found.tolist()]
+    return lambda row: {"label": f"step {numbers[row]}" if row >= 0 else None}
 
 
 def _streams(trace: TraceData) -> Describe:
     """Describe streams by device and number."""
     streams = trace.columns("streams")
     index, number = streams["device_index"], streams["number"]
-    return lambda found: [
-        {"label": f"device {index[row]}, stream {number[row]}" if row >= 0 else None}
-        for row in found.tolist()
-    ]
+    return lambda row: {"label": f"device {index[row]}, stream {number[row]}" if row >= 0 else None}
