@@ -94,22 +94,28 @@ def environment(trace: TraceData) -> list[Text]:
     facts = [
         _fact("Devices", _devices(run)),
         _fact("Ranks", _ranks(every)),
-        _fact("Host", _distinct(one.host for one in every)),
+        _fact("Host", _distinct(process.host for process in every)),
         _fact("Machine", _distinct(map(_machine, every))),
-        _fact("PyTorch", _distinct(one.torch_version for one in every)),
-        _fact("Python", _distinct(one.python_version for one in every)),
-        _fact("CUDA", _distinct(_version(one.cuda_runtime_version, 1000, 10) for one in every)),
-        _fact("CUDA driver", _distinct(_version(one.cuda_driver_version, 1000, 10) for one in every)),
-        _fact("HIP", _distinct(_version(one.hip_runtime_version, 10**7, 10**5) for one in every)),
-        _fact("NCCL", _distinct(one.nccl_version for one in every)),
-        _fact("Trainer", _distinct(one.trainer for one in every)),
-        _fact("Engine", _distinct(one.engine_name for one in every)),
+        _fact("PyTorch", _distinct(process.torch_version for process in every)),
+        _fact("Python", _distinct(process.python_version for process in every)),
+        _fact("CUDA", _distinct(_version(process.cuda_runtime_version, 1000, 10) for process in every)),
+        _fact("CUDA driver", _distinct(_version(process.cuda_driver_version, 1000, 10) for process in every)),
+        _fact("HIP", _distinct(_version(process.hip_runtime_version, 10**7, 10**5) for process in every)),
+        _fact("NCCL", _distinct(process.nccl_version for process in every)),
+        _fact("Trainer", _distinct(process.trainer for process in every)),
+        _fact("Engine", _distinct(process.engine_name for process in every)),
         _fact("Options", ", ".join(word for key, word in SWITCHES.items() if getattr(run, key))),
         _fact(
-            "Threads", _distinct("" if one.torch_threads is None else str(one.torch_threads) for one in every)
+            "Threads",
+            _distinct(
+                "" if process.torch_threads is None else str(process.torch_threads) for process in every
+            ),
         ),
-        _fact("Calibrated", "yes, by kinetoscope calibrate" if any(one.attainable for one in every) else ""),
-        _fact("float32 matmul", _distinct(one.float32_matmul_precision for one in every)),
+        _fact(
+            "Calibrated",
+            "yes, by kinetoscope calibrate" if any(process.attainable for process in every) else "",
+        ),
+        _fact("float32 matmul", _distinct(process.float32_matmul_precision for process in every)),
     ]
     return [fact for fact in facts if fact.text]
 
@@ -292,17 +298,17 @@ def _shortened(value: object) -> str:
 
 def _devices(run: RunInfo) -> str:
     """List the machine's devices; equal ones are counted."""
-    named = Counter(one.name for one in run.devices or run.device_properties if one.name)
+    named = Counter(device.name for device in run.devices or run.device_properties if device.name)
     return _distinct(name if times == 1 else f"{times} × {name}" for name, times in named.items())
 
 
 def _ranks(every: list[RunInfo]) -> str:
     """Return the ranks in the trace, the world size, the backend and the number of process groups."""
-    found = sorted({run.rank for run in every if run.rank is not None})
-    if not found:
+    ranks = sorted({run.rank for run in every if run.rank is not None})
+    if not ranks:
         return ""
     sizes = [run.world_size for run in every if run.world_size is not None]
-    text = _numbers(found)
+    text = _numbers(ranks)
     if sizes:
         text += f" of {max(sizes)}"
     groups = max((len(run.process_groups) for run in every), default=0)

@@ -102,9 +102,9 @@ def trace_blocks(
         head += [*_steps(shown), *_divided(shown, threads=tables)]
         many = Text('This trace has many spans; table("ops") sums them by operator.')
         head += _findings(shown, run, in_full=in_full) if tables else [many]
-    found: list[Table | None] = [_processes(shown, rows)]
+    tables_of_time: list[Table | None] = [_processes(shown, rows)]
     if tables:
-        found += [
+        tables_of_time += [
             _kernels(shown, rows),
             _operators("operators", shown, shown.host, rows),
             _ranges(shown, rows),
@@ -115,7 +115,7 @@ def trace_blocks(
         ]
     return [
         *head,
-        *(one for one in found if one is not None),
+        *(table for table in tables_of_time if table is not None),
         GAP,
         *_devices(shown),
         *_memory(shown, run),
@@ -125,12 +125,12 @@ def trace_blocks(
 
 def _incident(shown: Overview) -> list[Block]:
     """What happened, if the trace is of an incident."""
-    found = shown.incident
-    if found is None:
+    incident = shown.incident
+    if incident is None:
         return []
     return [
-        Text(f"incident: {found.title}", tone=ERROR),
-        *(Text(note) for note in found.notes[:_MOST_NOTES]),
+        Text(f"incident: {incident.title}", tone=ERROR),
+        *(Text(note) for note in incident.notes[:_MOST_NOTES]),
     ]
 
 
@@ -144,12 +144,12 @@ def _totals(shown: Overview, run: Run, *, work: bool) -> list[Block]:
         f"recorded by {by}" if (by := info.recorded_by) else f"{run.engine} engine",
         run.ended,
     ]
-    found: list[Block] = [
+    texts: list[Block] = [
         Text(sentence(", ".join(filter(None, parts)), (shown.duration_ns, "ns"), operators, threads))
     ]
     if work and shown.counts["shapes"] and shown.work.covered_percent is not None:
-        found.append(Text(_work(shown)))
-    return [*found, *(Text(f"note: {note}", tone=WARNING, most_lines=_MOST_LINES) for note in run.notes)]
+        texts.append(Text(_work(shown)))
+    return [*texts, *(Text(f"note: {note}", tone=WARNING, most_lines=_MOST_LINES) for note in run.notes)]
 
 
 def _work(shown: Overview) -> Sentence | str:
@@ -157,24 +157,24 @@ def _work(shown: Overview) -> Sentence | str:
     work = shown.work
     if work.flops is None:
         return work.why
-    known = "counted for {} of the operators' time"
+    covered = "counted for {} of the operators' time"
     share = (work.covered_percent, "%")
     if work.flops_per_s is None:
-        return sentence(f"{{}}, {known}", (work.flops, "FLOP"), share)
+        return sentence(f"{{}}, {covered}", (work.flops, "FLOP"), share)
     several = len(shown.step_kinds) > 1
     of = "" if shown.steps is None else " in steps" if several else " in the median step"
-    return sentence(f"{{}}, {{}}{of}, {known}", (work.flops, "FLOP"), (work.flops_per_s, "FLOP/s"), share)
+    return sentence(f"{{}}, {{}}{of}, {covered}", (work.flops, "FLOP"), (work.flops_per_s, "FLOP/s"), share)
 
 
 def _steps(shown: Overview) -> list[Block]:
     """How long the steps took and how much they varied, and a sentence for each name of requests."""
     steps, requests = shown.steps, shown.requests
-    found: list[Block] = [Text(text, tone=STRONG) for text in requests[:_MOST_REQUEST_NAMES]]
+    of_requests: list[Block] = [Text(text, tone=STRONG) for text in requests[:_MOST_REQUEST_NAMES]]
     if (more := len(requests) - _MOST_REQUEST_NAMES) > 0:
-        found.append(Text(sentence("and {} more names (table `request_names`)", more)))
+        of_requests.append(Text(sentence("and {} more names (table `request_names`)", more)))
     if steps is None:
         none = "none: the program marked none, and no optimizer step ran while recording"
-        return found or [Text(none, label="steps")]
+        return of_requests or [Text(none, label="steps")]
     # Next to the time before the loop all steps would look equal.
     times, kinds = steps.shown_ns, shown.step_kinds_in_words
     total = len(times) + len(steps.left_out_ns)
@@ -198,7 +198,7 @@ def _steps(shown: Overview) -> list[Block]:
         (warm.text if costly else "", FAINT),
     ]
     texts = [Text(text, tone=tone, most_lines=_MOST_LINES) for text, tone in apart if text]
-    return [Chart(text, values=times), *texts, *found]
+    return [Chart(text, values=times), *texts, *of_requests]
 
 
 def ahead_sentence(steps: Steps) -> Sentence:
@@ -209,19 +209,19 @@ def ahead_sentence(steps: Steps) -> Sentence:
 
 def _divided(shown: Overview, *, threads: bool) -> list[Block]:
     """Where the step time went: the parts of the table `breakdown`, which add up to it."""
-    found: list[Block] = []
+    texts: list[Block] = []
     named = shown.divided
     for place, parts in named[:_MOST_DEVICES]:
         only = "" if place.device == "cpu" else f" of {place.device}"
         whose = f" of {_place_name(shown, place)}" if len(named) > 1 else only
         text = f"{'step' if place.steps else 'recorded'} time{whose}: {', '.join(f'{name} {{}}' for name, _ in parts)}"
         shares = ((100 * part_ns / place.duration_ns, "%") for _, part_ns in parts)
-        found += [Text(sentence(text, *shares))] if parts else []
+        texts += [Text(sentence(text, *shares))] if parts else []
     if (more := len(named) - _MOST_DEVICES) > 0:
-        found.append(Text(sentence("and {} more (table `breakdown`)", more)))
+        texts.append(Text(sentence("and {} more (table `breakdown`)", more)))
     if threads and shown.threads_ns > shown.host.shares.whole_ns:
-        found.append(Text("several threads worked at once: shares can be, or add up to, more than 100 %"))
-    return found
+        texts.append(Text("several threads worked at once: shares can be, or add up to, more than 100 %"))
+    return texts
 
 
 def _place_name(shown: Overview, place: StepTime) -> str:
@@ -235,15 +235,17 @@ def _findings(shown: Overview, run: Run, *, in_full: bool) -> list[Block]:
     report = shown.report
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
-    found = [Text(report.above_floor, label="floor")] if report.above_floor else []
-    for place, one in enumerate(report.findings[:_MOST_FINDINGS]):
-        found.append(Text(headline(one, report.whole_ns), label="" if place else "findings", tone=WARNING))
+    texts = [Text(report.above_floor, label="floor")] if report.above_floor else []
+    for place, finding in enumerate(report.findings[:_MOST_FINDINGS]):
+        texts.append(
+            Text(headline(finding, report.whole_ns), label="" if place else "findings", tone=WARNING)
+        )
     if report.findings:
-        found += [Text(whose_line(report), label="", tone=FAINT)] if report.process else []
-        found.append(
+        texts += [Text(whose_line(report), label="", tone=FAINT)] if report.process else []
+        texts.append(
             Text(f"what to change: kinetoscope findings {run.where or 'TRACE'}", label="", tone=FAINT)
         )
-    return [GAP, *found] if found else []
+    return [GAP, *texts] if texts else []
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -484,7 +486,7 @@ def _short(line: str | None, run: Run) -> str:
 
 def _devices(shown: Overview) -> list[Block]:
     """How busy each device was."""
-    models = {one.place: one.model for one in shown.utilization}
+    models = {device.place: device.model for device in shown.utilization}
     places = [place for place in shown.places if place.device != "cpu"]
     texts = [
         f"{_place_name(shown, place)} busy {{}} of {'step time' if place.steps else 'the recorded time'}"

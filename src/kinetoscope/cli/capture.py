@@ -52,17 +52,17 @@ def command(
 
     wait_s = units.parse_duration(wait) / 1e9
     ranks = targets(target, folder_of_jobs(), rank)
-    for one in ranks:
-        if one.files.state == HANGS and one.files.log is not None and not as_json:
+    for target_rank in ranks:
+        if target_rank.files.state == HANGS and target_rank.files.log is not None and not as_json:
             echo(
-                f"{one.label} hangs in step {one.files.log.number:,}: it is recorded from its next step on",
+                f"{target_rank.label} hangs in step {target_rank.files.log.number:,}: it is recorded from its next step on",
                 err=True,
             )
     rows = []
-    for one, path in zip(ranks, capture(ranks, steps, wait_s), strict=True):
+    for target_rank, path in zip(ranks, capture(ranks, steps, wait_s), strict=True):
         if output is not None:
-            path = write_capture(path, output if len(ranks) == 1 else _name_of_rank(output, one))
-        rows.append({"rank": one.files.rank, "path": str(path)})
+            path = write_capture(path, output if len(ranks) == 1 else _name_of_rank(output, target_rank))
+        rows.append({"rank": target_rank.files.rank, "path": str(path)})
     if as_json:
         echo_json(rows)
         return

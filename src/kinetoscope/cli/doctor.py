@@ -58,72 +58,72 @@ def command(*, build: bool, as_json: bool) -> None:
     """
     from kinetoscope.display.terminal import console
 
-    found = _Findings(None if as_json else console())
-    records = _examine(found, build=build)
+    report = _Findings(None if as_json else console())
+    records = _examine(report, build=build)
     if as_json:
-        echo_json({"records": records, "lines": found.lines})
+        echo_json({"records": records, "lines": report.lines})
     if not records:
         sys.exit(1)
 
 
-def _examine(found: _Findings, *, build: bool) -> bool:
+def _examine(report: _Findings, *, build: bool) -> bool:
     """Find what can record on this machine; return whether anything can."""
-    found.add("Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
-    found.add("Python", f"{platform.python_version()}, {sys.executable}")
-    found.add(
+    report.add("Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
+    report.add("Python", f"{platform.python_version()}, {sys.executable}")
+    report.add(
         "Machine",
         f"{platform.system()} {platform.machine()}, {units.count(os.cpu_count() or 1, 'processor')}",
     )
     torch_version = _torch_version()
     if torch_version is None:
-        found.add("PyTorch", "not installed: traces can be read, but nothing can be recorded", BAD)
-        found.add("Engine", "none", BAD)
+        report.add("PyTorch", "not installed: traces can be read, but nothing can be recorded", BAD)
+        report.add("Engine", "none", BAD)
         return False
     if problem := _too_old():
-        found.add("PyTorch", f"{torch_version}: {problem}", BAD)
-        found.add("Engine", "none", BAD)
+        report.add("PyTorch", f"{torch_version}: {problem}", BAD)
+        report.add("Engine", "none", BAD)
         return False
-    found.add("PyTorch", torch_version)
-    found.add("Compiler", *_compiler())
+    report.add("PyTorch", torch_version)
+    report.add("Compiler", *_compiler())
     if build:
-        _compile_anew(found)
+        _compile_anew(report)
 
     from kinetoscope.collect import ProfilerActivity, native_engine_status, supported_activities
 
     status = native_engine_status(_say)
-    _native_lines(found, status)
+    _native_lines(report, status)
     problem = _kineto_problem()
-    _engine_line(found, status, supported_activities() - {ProfilerActivity.CPU}, problem)
-    _kineto_line(found, problem)
-    _switch_line(found)
+    _engine_line(report, status, supported_activities() - {ProfilerActivity.CPU}, problem)
+    _kineto_line(report, problem)
+    _switch_line(report)
     return status.available or not problem
 
 
-def _native_lines(found: _Findings, status: EngineStatus) -> None:
+def _native_lines(report: _Findings, status: EngineStatus) -> None:
     """Print the status of the native engine: its file, and each feature of its self-test."""
-    found.add("Recorder", status.reason, OK if status.available else BAD)
+    report.add("Recorder", status.reason, OK if status.available else BAD)
     for name, value in status.details.items():
         test, _, feature = name.partition("self-test: ")
         if feature and not test:
             passed = value == "ok"
-            found.add(
+            report.add(
                 "",
                 f"{'✓' if passed else '✗'} {feature}{'' if passed else f': {value}'}",
                 OK if passed else BAD,
             )
         else:
-            found.add("", f"{name}: {value}")
+            report.add("", f"{name}: {value}")
 
 
 def _engine_line(
-    found: _Findings, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
+    report: _Findings, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
 ) -> None:
     """Print which engine `engine="auto"` chooses."""
     if kineto_problem and not status.available:
-        found.add("Engine", "none (see Recorder and Kineto)", BAD)
+        report.add("Engine", "none (see Recorder and Kineto)", BAD)
         return
     if not status.available:
-        found.add(
+        report.add(
             "Engine",
             "kineto (torch's own collector): slower, and without modules (see Recorder)",
             POOR,
@@ -136,18 +136,18 @@ def _engine_line(
         for device in sorted(devices, key=lambda device: device.name)
     }
     for name, check in checks.items():
-        found.add("Hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
+        report.add("Hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
     if not checks:
-        found.add("Engine", "native", OK)
+        report.add("Engine", "native", OK)
     elif all(check.available for check in checks.values()):
         names = ", ".join(checks)
-        found.add(
+        report.add(
             "Engine",
             f"hybrid: the native engine for the host, torch's own collector for {names}",
             OK,
         )
     else:
-        found.add(
+        report.add(
             "Engine",
             "kineto (torch's own collector): slower, and without modules (see Hybrid); engine='native' still records the host "
             "natively",
@@ -172,20 +172,20 @@ def _kineto_problem() -> str:
     return "" if "aten::add" in names else "cannot record here: its recording lacks an operator that ran"
 
 
-def _kineto_line(found: _Findings, problem: str) -> None:
+def _kineto_line(report: _Findings, problem: str) -> None:
     """Print how the data of torch's own collector is read, and whether it makes its event objects."""
     from kinetoscope.collect import kineto_status
 
     if problem:
-        found.add("Kineto", problem, BAD)
+        report.add("Kineto", problem, BAD)
         return
     try:
-        found.add("Kineto", kineto_status(), OK)
+        report.add("Kineto", kineto_status(), OK)
     except RecorderError as error:
-        found.add("Kineto", str(error), BAD)
+        report.add("Kineto", str(error), BAD)
 
 
-def _switch_line(found: _Findings) -> None:
+def _switch_line(report: _Findings) -> None:
     """Print whether `torch.profiler` is torch's own in a fresh process such as this one."""
     from kinetoscope.collect import is_installed
 
@@ -193,7 +193,7 @@ def _switch_line(found: _Findings) -> None:
         text = "replaced by Kinetoscope: something called kinetoscope.install() at start-up (sitecustomize, a .pth file)"
     else:
         text = "torch's own (kinetoscope.install() or `kinetoscope run --install` replaces it)"
-    found.add("torch.profiler", text)
+    report.add("torch.profiler", text)
 
 
 def _torch_version() -> str | None:
@@ -230,7 +230,7 @@ def _compiler() -> tuple[str, str]:
     return f"{version.stdout.partition(chr(10))[0]}, {' '.join(command)}", ""
 
 
-def _compile_anew(found: _Findings) -> None:
+def _compile_anew(report: _Findings) -> None:
     """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete."""
     import torch
 
@@ -243,11 +243,11 @@ def _compile_anew(found: _Findings) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            made = build_recorder(torch, Path(scratch), _say)
-            made.replace(cache / made.name)
+            library = build_recorder(torch, Path(scratch), _say)
+            library.replace(cache / library.name)
     except BuildError as error:
         raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
-    found.add("Built", f"{cache / made.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
+    report.add("Built", f"{cache / library.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
 
 
 def _say(line: str) -> None:

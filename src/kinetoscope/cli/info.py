@@ -40,11 +40,11 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
     with open_trace(path) as trace:
         facts = [Text(f"{path}, {_size(path, trace)}", "Trace"), *describe(trace.overview())]
         if as_json:
-            found = _as_dict(path, trace)
-            found["facts"] = {
+            values = _as_dict(path, trace)
+            values["facts"] = {
                 fact.label: fact.text for fact in facts if with_command_line or fact.label != "Program"
             }
-            echo_json(found)
+            echo_json(values)
             return
     if not with_command_line:
         facts = [fact for fact in facts if fact.label != "Program"]

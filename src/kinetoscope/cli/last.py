@@ -20,9 +20,9 @@ def command(target: str | None, *, as_json: bool) -> None:
     from kinetoscope.flight.last import last_event
     from kinetoscope.flight.settings import folder_of_jobs
 
-    found = last_event(target, folder_of_jobs())
+    event = last_event(target, folder_of_jobs())
     if as_json:
-        echo_json(found.as_dict())
+        echo_json(event.as_dict())
         return
-    for line in found.lines():
+    for line in event.lines():
         echo(line)

@@ -24,11 +24,11 @@ def command(target: str, *, rank: int | None, as_json: bool) -> None:
     from kinetoscope.flight.settings import folder_of_jobs
     from kinetoscope.model import units
 
-    found = [one.status() for one in targets(target, folder_of_jobs(), rank)]
+    statuses = [process.status() for process in targets(target, folder_of_jobs(), rank)]
     if as_json:
-        echo_json([{**status, "from_outside": why or None} for status, why in found])
+        echo_json([{**status, "from_outside": why or None} for status, why in statuses])
         return
-    for status, why in found:
+    for status, why in statuses:
         parts = [f"{status['job']} rank {status['rank']}: {status['state']}"]
         if status["step"] is not None:
             parts.append(f"step {status['step']:,} for {units.duration(status['in_step_ns'] or 0)}")

@@ -95,7 +95,7 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
     overhead, helpers = finished.overhead, finished.helpers
     if overhead is None:
         return [Text("not measured", "overhead")]
-    records, *others = records_of(finished.trace)
+    records, *other_records = records_of(finished.trace)
     cost_ns = overhead.record_ns(records.spacing_ns)
     if cost_ns <= 0:
         return [Text("too small to measure (the machine is busy with other processes)", "overhead")]
@@ -105,8 +105,10 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
         f"from {units.count(records.count, 'record')} at {units.duration(cost_ns)} each, as measured now on two small training "
         f"steps{' (rough: the machine is busy)' if overhead.is_rough else ''}"
     )
-    if others := [one for one in others if not one.in_steps and one.count]:
-        text += f"; {_cost_share(overhead, others[0], 'the recorded time')} of {others[0].process}"
+    if other_records := [records for records in other_records if not records.in_steps and records.count]:
+        text += (
+            f"; {_cost_share(overhead, other_records[0], 'the recorded time')} of {other_records[0].process}"
+        )
     if helpers is not None and helpers.process_ns > 0:
         text += f"; the recorder's own threads took {units.percent(helpers.helpers_ns, helpers.process_ns)} of the process's processor time"
     return [Text(text, "overhead")]
@@ -115,20 +117,20 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
 def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
     """The share of a process's time that recording took, and its bounds where they are known."""
     shares = overhead.share(records)
-    one, low, high = (units.percent(share, 1.0) for share in shares)
+    share_text, low, high = (units.percent(share, 1.0) for share in shares)
     if records.waits_much:
         of += " in which it had a CPU core"
-    if one == high:
-        return f"{one} of {of}"
+    if share_text == high:
+        return f"{share_text} of {of}"
     if shares[2] > _WIDEST_BOUNDS * shares[1] and (records.waits_much or overhead.is_disturbed):
-        return f"roughly {one} of {of}"
-    about = "" if one.startswith("<") else "about "
-    return f"{about}{one} of {of} ({low.removesuffix(' %')} to {high})"
+        return f"roughly {share_text} of {of}"
+    about = "" if share_text.startswith("<") else "about "
+    return f"{about}{share_text} of {of} ({low.removesuffix(' %')} to {high})"
 
 
 def _files(finished: Finished) -> list[Block]:
     """The files written, and how to open them."""
-    found: list[Block] = []
+    texts: list[Block] = []
     for path in finished.files:
         shown = _shown(path, finished.options.folder)
         uses = {
@@ -136,5 +138,5 @@ def _files(finished: Finished) -> list[Block]:
             SUFFIX: f"kinetoscope ranks {os.path.dirname(shown) or shown}",
         }
         use = uses.get(path.suffix, "open it in https://ui.perfetto.dev")
-        found.append(Text(f"{shown}  {units.size(path.stat().st_size)}   {use}", "" if found else "files"))
-    return found
+        texts.append(Text(f"{shown}  {units.size(path.stat().st_size)}   {use}", "" if texts else "files"))
+    return texts

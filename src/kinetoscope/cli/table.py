@@ -53,17 +53,17 @@ def command(
     from kinetoscope.display.arrow_text import choose_columns, print_rows, put_first, sort_rows
 
     where: dict[str, list[str | None]] = {}
-    for one in wheres:
-        column, equals, value = one.partition("=")
+    for condition in wheres:
+        column, equals, value = condition.partition("=")
         if not equals:
-            raise ArgumentError(f"--where {one} is not valid: use COLUMN=VALUE, such as name=aten::mm")
+            raise ArgumentError(f"--where {condition} is not valid: use COLUMN=VALUE, such as name=aten::mm")
         where.setdefault(column, []).append(value or None)
     with open_trace(path) as trace:
-        found = trace.table(name, where=where or None, **({} if by is None else {"by": by}))
+        rows = trace.table(name, where=where or None, **({} if by is None else {"by": by}))
     if sort is not None:
-        found = sort_rows(found, sort)
+        rows = sort_rows(rows, sort)
     if columns is not None:
-        found = choose_columns(found, [column.strip() for column in columns.split(",")])
+        rows = choose_columns(rows, [column.strip() for column in columns.split(",")])
     elif not as_csv and not as_json:
-        found = put_first(found, name)
-    print_rows(found, limit, 20, "--columns A,B or --csv", as_csv=as_csv, as_json=as_json)
+        rows = put_first(rows, name)
+    print_rows(rows, limit, 20, "--columns A,B or --csv", as_csv=as_csv, as_json=as_json)

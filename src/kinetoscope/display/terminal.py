@@ -89,15 +89,15 @@ def console(*, stderr: bool = False) -> Console:
         def render(self, *arguments: Any, **options: Any) -> Any:
             """Yield the segments of something to print."""
             for segment in super().render(*arguments, **options):
-                known = segment.control or segment.text.isprintable()
-                yield segment if known else Segment(printable_lines(segment.text), segment.style)
+                is_safe = segment.control or segment.text.isprintable()
+                yield segment if is_safe else Segment(printable_lines(segment.text), segment.style)
 
     # Looked up at each call, because the recorded program may replace sys.stdout and sys.stderr.
     stream: Any = _AnyText(sys.stderr if stderr else sys.stdout)
-    made = Printable(file=stream, highlight=False, emoji=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Printable(file=stream, highlight=False, emoji=False, width=UNLIMITED)
-    return made
+    printer = Printable(file=stream, highlight=False, emoji=False)
+    if not printer.is_terminal and "COLUMNS" not in os.environ:
+        printer = Printable(file=stream, highlight=False, emoji=False, width=UNLIMITED)
+    return printer
 
 
 def rows_in_view(printer: Console, default: int) -> int:

@@ -38,12 +38,12 @@ def load(trace: Trace, query: Query) -> pyarrow.Table:
 
     The column `time_ns` is the start of each stretch. The other columns, `series0` and so on, are described by their metadata.
     """
-    found = trace.table("utilization", stretches=STRETCHES)
+    table = trace.table("utilization", stretches=STRETCHES)
     columns: dict[str, Any] = {"time_ns": edges_of(trace, STRETCHES)[:-1]}
     fields = [Column("time_ns", "float64", "ns", "Where the stretch begins.")]
-    first = found.take(np.arange(0, len(found), STRETCHES))
+    first = table.take(np.arange(0, len(table), STRETCHES))
     ranks = first.filter(pc.is_valid(first["device"]))["rank"].unique()
-    values = to_numpy(found["value"])
+    values = to_numpy(table["value"])
     for at, series in enumerate(first.slice(0, MOST_SERIES).to_pylist()):
         label = series["name"]
         if series["device"] is not None:
@@ -94,22 +94,22 @@ def tiles(shown: Overview, facts: dict[str, Any]) -> list[dict[str, Any]]:
     recorded = (
         counted(processes, "process", "processes") if processes > 1 else counted(facts["threads"], "thread")
     )
-    found = [tile("Recorded", facts["duration_ns"], "ns", recorded)]
+    shown_tiles = [tile("Recorded", facts["duration_ns"], "ns", recorded)]
     if shown.trace.run_info.is_snapshot:
-        return [*found, late("Memory peak", "overview/memory")]
+        return [*shown_tiles, late("Memory peak", "overview/memory")]
     if facts["steps"]:
-        found.append(step_tile(facts["steps"]))
-    found.append(busy_tile(shown))
+        shown_tiles.append(step_tile(facts["steps"]))
+    shown_tiles.append(busy_tile(shown))
     if facts["memory"]:
-        found.append(late("Memory peak", "overview/memory"))
-    found.append(
+        shown_tiles.append(late("Memory peak", "overview/memory"))
+    shown_tiles.append(
         tile("Kernels", kernels, "", counted(operators, "operator"))
         if kernels
         else tile("Operators", operators, "", counted(facts["spans"], "span"))
     )
     if facts["shapes"]:
-        found.append(late("Arithmetic", "overview/work"))
-    return found
+        shown_tiles.append(late("Arithmetic", "overview/work"))
+    return shown_tiles
 
 
 def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,9 @@ def busy_tile(shown: Overview) -> dict[str, Any]:
     """Build the tile of utilization: the share of time in which devices were busy or, without devices, operators ran."""
     counted_places = shown.places_that_count
     shares = [
-        one.percent for one in shown.utilization if one.place in counted_places and one.place.duration_ns
+        device.percent
+        for device in shown.utilization
+        if device.place in counted_places and device.place.duration_ns
     ]
     on_host = shown.work_counts["device_work"] == 0
     of = "of step time" if shown.steps else "of recorded time"
@@ -247,7 +249,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `overview`: what ran where, counts of the trace's contents, and statistics of the steps."""
     shown = trace.overview()
     counts = shown.counts | shown.work_counts
-    found = {
+    facts = {
         "program": shown.command or None,
         "ended": trace.run_info.program_ended or None,
         "start_realtime_ns": trace.run_info.start_realtime_ns,
@@ -263,7 +265,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "incident": incident(shown),
         "without_times": without_times(trace),
     }
-    return {**found, "tiles": tiles(shown, found)}
+    return {**facts, "tiles": tiles(shown, facts)}
 
 
 def without_times(trace: Trace) -> str:
@@ -286,10 +288,10 @@ _OF_KINDS = ("kind", "count", "total_ns", "share_percent", "most_of")
 
 def incident(shown: Overview) -> dict[str, Any] | None:
     """Return what happened, and when the recording ends; None if the trace is not of an incident."""
-    found = shown.incident
-    if found is None:
+    incident = shown.incident
+    if incident is None:
         return None
-    return {"title": found.title, "notes": found.notes, "end_ns": shown.trace.duration_ns}
+    return {"title": incident.title, "notes": incident.notes, "end_ns": shown.trace.duration_ns}
 
 
 def steps(shown: Overview) -> dict[str, Any] | None:
@@ -330,15 +332,15 @@ def utilization(shown: Overview) -> list[dict[str, Any]]:
     """Return the utilization of each device, or of each process without one: at most `MOST_PLACES`."""
     return [
         {
-            "title": " · ".join(shown.place_names(one.place)),
-            "percent": one.percent,
-            "model": one.model,
-            "working_ns": one.place.working_ns,
-            "duration_ns": one.place.duration_ns,
-            "steps": one.place.steps,
-            "on_host": one.place.device == "cpu",
+            "title": " · ".join(shown.place_names(device.place)),
+            "percent": device.percent,
+            "model": device.model,
+            "working_ns": device.place.working_ns,
+            "duration_ns": device.place.duration_ns,
+            "steps": device.place.steps,
+            "on_host": device.place.device == "cpu",
         }
-        for one in shown.utilization[:MOST_PLACES]
+        for device in shown.utilization[:MOST_PLACES]
     ]
 
 
@@ -350,8 +352,8 @@ def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
     """
     shown = trace.overview()
     if name == "work":
-        found = asdict(shown.work)
-        return {**found, "tile": work_tile(found)}
+        work = asdict(shown.work)
+        return {**work, "tile": work_tile(work)}
     if name == "memory":
         peaks = memory_peaks(shown)
         return {"peaks": peaks, "tile": memory_tile(peaks)}
