@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kinetoscope.viewer.timeline.rows import rows_of
-from kinetoscope.viewer.timeline.window import look
+from kinetoscope.viewer.timeline.window import visible_boxes
 
 PATH = Path(__file__).parents[1] / "golden" / "viewer_window.json"
 
@@ -41,7 +41,7 @@ def vectors():
         rows = laid_out(items)
         windows = []
         for start, end, width in _WINDOWS[name]:
-            seen = look(rows, 0, len(items), float(start), float(end), width)
+            seen = visible_boxes(rows, 0, len(items), float(start), float(end), width)
             last = seen.item + seen.count - 1
             begin = rows.start_ns[seen.item]
             windows.append({

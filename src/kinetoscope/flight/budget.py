@@ -173,16 +173,14 @@ class OverheadBudget:
 
     Attributes:
         limit: The share of the time of the steps that recording may cost.
-        most_share: The largest share of the steps that may be recorded.
         share: The share that may be recorded now.
         together: How many steps that are not recorded are to be looked at together, because they are so short that looking at each
             would cost too much.
     """
 
-    def __init__(self, limit: float, most_share: float = 1.0) -> None:
+    def __init__(self, limit: float) -> None:
         self.limit = limit
-        self.most_share = most_share
-        self.share = min(FIRST_SHARE, most_share)
+        self.share = FIRST_SHARE
         self.together = 1
         # Of the last steps: the time without our own, and whether it was recorded; None: to be left out.
         self._last: deque[tuple[float, bool | None]] = deque(maxlen=_WINDOW)
@@ -347,7 +345,7 @@ class OverheadBudget:
             allowed = planned_share * self.limit / cost.high
             self.share = max(min(self.share / 2, allowed), _LEAST_SHARE)
         elif cost.high < _RAISE_BELOW * self.limit:
-            raised = min(self.share * _RAISE, self.most_share)
+            raised = min(self.share * _RAISE, 1.0)
             # A plan has whole levels: the next denser one records twice as many steps.
             if level_for(raised) == level_for(self.share) or self._allows(2 * planned_share):
                 self.share = raised

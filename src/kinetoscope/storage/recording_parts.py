@@ -56,22 +56,14 @@ def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
         _core.cut_recording(str(path), 0, unfinished, start_ns)
 
 
-def cut_steps(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    first: int,
-    end: int,
-    *,
-    session: int = 0,
-) -> None:
-    """Cut steps out of a recording, by their true numbers, which they keep.
+def cut_steps(source: str | os.PathLike[str], target: str | os.PathLike[str], first: int, end: int) -> None:
+    """Cut steps of its first session out of a recording, by their true numbers, which they keep.
 
     Args:
         source: The recording, of any process, that goes on or has ended.
         target: The new file; it replaces an older one once it is complete.
         first: The number of the first step.
         end: The number of the first step behind them. A step that has not ended yet is in the recording up to its end.
-        session: The number of the session in the recording, from 0.
 
     Raises:
         ArgumentError: The recording has none of these steps.
@@ -85,7 +77,7 @@ def cut_steps(
         clone, part = Path(f"{unfinished}.whole"), Path(f"{unfinished}.part")
         _core.clone_recording(str(source), str(clone))
         # Nothing changes in the part of the session while its steps are read.
-        _core.cut_recording(str(clone), session, str(part))
+        _core.cut_recording(str(clone), 0, str(part))
         clone.unlink()
         steps = read_recording(part)[0].columns("steps")
         wanted = (steps["number"] >= first) & (steps["number"] < end)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kinetoscope._errors import ArgumentError
 from kinetoscope.viewer.server.routes import answer, respond
 from kinetoscope.viewer.timeline.tracks import timeline
-from kinetoscope.viewer.timeline.window import look
+from kinetoscope.viewer.timeline.window import visible_boxes
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
@@ -37,13 +37,13 @@ def any_rows(draw):
 def read_one_by_one(items, start, end, width):
     """What a window shows, by looking at each item: (row, place of the first item, count)."""
     first_ns = [ceil(start + pixel * (end - start) / width) for pixel in range(width + 1)]
-    wide, seen, place = (end - start) / width, [], 0
+    wide, boxes, place = (end - start) / width, [], 0
     for row, of_row in enumerate(items):
         pixels = {}
         for item, (begins, lasts) in enumerate(of_row, place):
             if begins < first_ns[0]:
                 if begins + lasts > start:
-                    seen.append((row, item, 1))
+                    boxes.append((row, item, 1))
                 continue
             pixel = max((pixel for pixel in range(width) if first_ns[pixel] <= begins), default=None)
             if begins < first_ns[-1]:
@@ -51,11 +51,11 @@ def read_one_by_one(items, start, end, width):
         for of_pixel in pixels.values():
             *others, (last, lasts) = of_pixel
             if others and lasts > wide:
-                seen += [(row, others[0][0], len(others)), (row, last, 1)]
+                boxes += [(row, others[0][0], len(others)), (row, last, 1)]
             else:
-                seen.append((row, of_pixel[0][0], len(of_pixel)))
+                boxes.append((row, of_pixel[0][0], len(of_pixel)))
         place += len(of_row)
-    return seen
+    return boxes
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -67,8 +67,8 @@ def read_one_by_one(items, start, end, width):
 )
 def test_a_window_shows_what_reading_item_by_item_finds(items, start, length, width):
     rows, start, end = laid_out(items), float(start), float(start) + float(length)
-    seen = look(rows, 0, len(items), start, end, width)
-    found = list(zip(seen.row.tolist(), seen.item.tolist(), seen.count.tolist(), strict=True))
+    boxes = visible_boxes(rows, 0, len(items), start, end, width)
+    found = list(zip(boxes.row.tolist(), boxes.item.tolist(), boxes.count.tolist(), strict=True))
     assert found == read_one_by_one(items, start, end, width)
 
 
@@ -146,8 +146,8 @@ def test_the_vectors_that_the_page_is_tested_with_are_what_is_answered_here():
 def test_pixels_of_large_times_begin_where_exact_numbers_say_to_within_a_rounding():
     start, end, width = 2.0**51, 2.0**51 + 1e9, 1600
     rows = laid_out([[(2**51 + 1000 * number, 10) for number in range(1000)]])
-    seen = look(rows, 0, 1, start, end, width)
-    assert seen.count.sum() == 1000
+    boxes = visible_boxes(rows, 0, 1, start, end, width)
+    assert boxes.count.sum() == 1000
     exact = [Fraction(int(start)) + Fraction(pixel) * 10**9 / width for pixel in range(width + 1)]
-    of_pixel = np.searchsorted([float(edge) for edge in exact], rows.start_ns[seen.item], side="right")
+    of_pixel = np.searchsorted([float(edge) for edge in exact], rows.start_ns[boxes.item], side="right")
     assert (np.diff(of_pixel) > 0).all()

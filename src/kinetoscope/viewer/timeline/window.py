@@ -30,7 +30,7 @@ MOST_LETTERS = 2_000
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class VisibleBoxes:
     """The boxes that are drawn for some rows.
 
     Attributes:
@@ -56,7 +56,7 @@ def window(trace: Trace, query: Query) -> pyarrow.Table:
     parts: list[dict[str, NDArray[Any]]] = []
     texts: list[str] = []
     for track in chosen(trace, query):
-        boxes = look(track.rows, track.first, track.count, start, end, width)
+        boxes = visible_boxes(track.rows, track.first, track.count, start, end, width)
         if len(boxes.item) == 0:
             continue
         rows, item, last = track.rows, boxes.item, boxes.item + boxes.count - 1
@@ -95,7 +95,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def look(rows: Rows, first: int, count: int, start: float, end: float, width: int) -> Seen:
+def visible_boxes(rows: Rows, first: int, count: int, start: float, end: float, width: int) -> VisibleBoxes:
     """Return the boxes of some rows in a window.
 
     Items that begin in the same pixel of a row are one box; but the last of them is a box of its own if it is wider than a pixel.
@@ -135,5 +135,5 @@ def look(rows: Rows, first: int, count: int, start: float, end: float, width: in
         boxes.append((np.full(len(box_rows), row, np.int32), box_rows, counts))
     if not boxes:
         nothing = np.zeros(0, np.int64)
-        return Seen(nothing.astype(np.int32), nothing, nothing)
-    return Seen(*(np.concatenate(columns) for columns in zip(*boxes, strict=True)))
+        return VisibleBoxes(nothing.astype(np.int32), nothing, nothing)
+    return VisibleBoxes(*(np.concatenate(columns) for columns in zip(*boxes, strict=True)))
