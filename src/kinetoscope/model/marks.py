@@ -10,9 +10,10 @@ that goes on for weeks has few names.
 
 from __future__ import annotations
 
-import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetoscope.model.strings import parsed_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,11 +84,7 @@ def request_names_in(strings: Sequence[str]) -> list[int]:
 
 
 def _is_object(text: str) -> bool:
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict)
+    return isinstance(parsed_json(text), dict)
 
 
 STEP_PREFIX = "kinetoscope.step "

@@ -9,7 +9,9 @@ All other strings are left exactly as they are, and `from_utf8` gives back exact
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 from kinetoscope.model.rows import StringRow
 
@@ -42,6 +44,14 @@ def _unescape(match: re.Match[str]) -> str:
     backslashes, digits = match.groups()
     half = "\\" * (len(backslashes) // 2)
     return half + chr(int(digits, 16)) if len(backslashes) % 2 else f"{half}u{{{digits}}}"
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of a JSON text; None for null, and for a text that is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 class StringTable:

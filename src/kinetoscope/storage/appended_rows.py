@@ -17,7 +17,7 @@ import numpy as np
 
 from kinetoscope.model.losses import CODES, Loss
 from kinetoscope.model.pauses import TOGGLES, Pauses
-from kinetoscope.model.strings import StringTable
+from kinetoscope.model.strings import StringTable, parsed_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
@@ -120,14 +120,7 @@ def _read_json(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
         # Damaged parts may be JSON only together.
         if len(values) == len(parts):
             return values
-    return [_read_one(text) for text in texts]
-
-
-def _read_one(text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    return [parsed_json(text) for text in texts]
 
 
 def _values(part: Any, rows: int, types: Mapping[str, type]) -> dict[str, list[Any]] | None:

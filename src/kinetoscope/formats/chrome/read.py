@@ -76,7 +76,7 @@ from kinetoscope.model.schema import (
     SpanKind,
 )
 from kinetoscope.model.steps import MARK as STEP_MARK
-from kinetoscope.model.strings import StringTable
+from kinetoscope.model.strings import StringTable, parsed_json
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.unpacking import LIMIT_IN_WORDS, UnpackedText, default_memory_bytes
@@ -506,10 +506,7 @@ def read_collectives(arguments: NDArray[np.int32], facts: NDArray[np.int32]) -> 
 
 def _facts(text: str) -> dict[str, Any]:
     """Return the facts about a collective in arguments of a span, under the names that recordings use."""
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    arguments = parsed_json(text)
     if not isinstance(arguments, dict) or not isinstance(arguments.get("Collective name"), str):
         return {}
     from kinetoscope.tables.device.collective_facts import type_named
@@ -532,10 +529,7 @@ def _facts(text: str) -> dict[str, Any]:
 def _list(value: object) -> list[Any]:
     """Parse a list, which torch writes as text; empty if torch truncated it."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return []
+        value = parsed_json(value)
     return value if isinstance(value, list) else []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.schema import COLLECTED_DEVICES, DeviceType, SpanKind
+from kinetoscope.model.strings import parsed_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -288,10 +288,7 @@ def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names
 
 def _argument(text: str, key: str) -> Any:
     """Return an argument of a metadata event, None if absent."""
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    arguments = parsed_json(text)
     return arguments.get(key) if isinstance(arguments, dict) else None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import nest
+from kinetoscope.model.strings import parsed_json
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
     DESCRIBED,
@@ -103,10 +104,7 @@ def _facts(operator: str, facts: str, dims: str, concrete: str) -> dict[str, Any
 
 def _merged(source: str, facts: dict[str, Any]) -> str:
     """Merge facts into the arguments of a span; the arguments of the source file win."""
-    try:
-        arguments = json.loads(source) if source else {}
-    except ValueError:
-        arguments = {}
+    arguments = parsed_json(source)
     return json.dumps(facts | arguments if isinstance(arguments, dict) else facts, separators=(",", ":"))
 
 
