@@ -370,8 +370,8 @@ class Overview:
     @cached_property
     def step_kinds_in_words(self) -> str:
         """How many kinds of steps there are, how many steps each has, and how long these take; empty where there is one kind, or none."""
-        kinds = self.step_kinds
-        return kinds_in_words(kinds, "count", "median_ns") if len(kinds) > 1 else ""
+        kinds = [kind | {"mean_ns": kind["total_ns"] / kind["count"]} for kind in self.step_kinds]
+        return kinds_in_words(kinds, "count", "mean_ns") if len(kinds) > 1 else ""
 
     @cached_property
     def requests(self) -> list[str]:

@@ -199,7 +199,7 @@ function Kinds(props: { kinds: readonly StepKind[]; overview: Overview }) {
     <section class="ov-kinds" aria-label="Kinds of steps">
       <h3>{units.counted(props.kinds.length, "kind")} of steps</h3>
       <Ranked
-        rows={props.kinds.map(({ kind, count, median, share, middle }) => {
+        rows={props.kinds.map(({ kind, count, mean, share, middle }) => {
           const most = known.find((one) => one.kind === kind)?.most_of;
           return {
             name: (
@@ -210,7 +210,7 @@ function Kinds(props: { kinds: readonly StepKind[]; overview: Overview }) {
             ),
             title: "Compare a step of this kind with the others of its kind",
             count: `${units.counted(count, "step")} of`,
-            time: units.time(median),
+            time: units.time(mean),
             percent: units.percent(share),
             fill: share,
             href:

@@ -120,8 +120,8 @@ export function compared(steps: readonly Step[]): Step[] {
 export interface StepKind {
   kind: number;
   count: number;
-  /** What one takes: the duration of the middle one. */
-  median: number;
+  /** What one takes on average. */
+  mean: number;
   /** Its share of the time of all steps, in percent. */
   share: number;
   /** The number of the step in the middle; null where steps have none. */
@@ -142,7 +142,7 @@ export function kindsOf(steps: readonly Step[]): StepKind[] {
       return {
         kind,
         count: mine.length,
-        median: quantile(rising(mine.map((step) => step.duration)), 0.5),
+        mean: summed(mine).duration / mine.length,
         share: all > 0 ? (100 * summed(mine).duration) / all : 0,
         middle: middle?.number ?? null,
       };

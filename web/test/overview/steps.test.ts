@@ -49,18 +49,18 @@ describe("sums", () => {
 });
 
 describe("kinds of steps", () => {
-  test("each has its count, its median and its share, the one with most time first", () => {
+  test("each has its count, its mean and its share, the one with most time first", () => {
     const steps = [
       step(0, [10], { kind: 1 }),
       step(1, [100], { kind: 0 }),
-      step(2, [300], { kind: 0 }),
-      step(3, [200], { kind: 0 }),
+      step(2, [330], { kind: 0 }),
+      step(3, [170], { kind: 0 }),
       step(4, [30], { kind: 1 }),
       step(5, [360]),
     ];
     expect(kindsOf(steps)).toEqual([
-      { kind: 0, count: 3, median: 200, share: 60, middle: 3 },
-      { kind: 1, count: 2, median: 20, share: 4, middle: 0 },
+      { kind: 0, count: 3, mean: 200, share: 60, middle: 3 },
+      { kind: 1, count: 2, mean: 20, share: 4, middle: 0 },
     ]);
   });
   test("there are none where all steps are of one", () => {
