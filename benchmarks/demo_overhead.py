@@ -25,7 +25,7 @@ def gpt_step(*arguments: str) -> Callable[[], None]:
     """Build the demo's model with the demo's defaults, unless `arguments` say otherwise, and return its training step."""
     options = train_gpt.arguments(list(arguments))
     torch.manual_seed(options.seed)
-    text = train_gpt.Text(train_gpt.TEXT_FILE)
+    text = train_gpt.TrainingText(train_gpt.TEXT_FILE)
     model = train_gpt.GPT(len(text.alphabet), options.width, options.heads, options.layers, options.context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
 

@@ -15,7 +15,7 @@ from kinetoscope.analyses.rule_findings import findings_with_gains
 from kinetoscope.analyses.rules import RULES
 from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
 from kinetoscope.cli import main
-from kinetoscope.display.blocks import Text
+from kinetoscope.display.blocks import Paragraph
 from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState, SpanKind
@@ -938,7 +938,7 @@ def test_findings_of_several_processes_say_whose_they_are(tmp_path):
     report = examine(trace)
     assert report.process == "python, rank 1"
     said = "Several processes have steps. These are of python, rank 1, whose steps took longest."
-    assert finding_blocks(report)[0] == Text(said, tone="faint")
+    assert finding_blocks(report)[0] == Paragraph(said, tone="faint")
     assert as_dict(report)["process"] == "python, rank 1"
     assert described(report)["whose"] == said
     assert said in trace._repr_html_()

@@ -10,7 +10,7 @@ import kinetoscope
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.description import contents
 from kinetoscope.analyses.overview import TOP
-from kinetoscope.analyses.trace_blocks import Run, trace_blocks
+from kinetoscope.analyses.trace_blocks import RunFacts, trace_blocks
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.sentence import plain
@@ -37,7 +37,7 @@ def training(rank=None):
 
 def texts(trace):
     """The summary and a notebook's page as plain text."""
-    lines = plain_lines(trace_blocks(trace.overview(), Run.of(trace.overview(), "x")), 200)
+    lines = plain_lines(trace_blocks(trace.overview(), RunFacts.of(trace.overview(), "x")), 200)
     page = html.unescape(re.sub("<[^>]*>", " ", trace_page(trace, details=True)))
     return "\n".join(lines), page
 

@@ -2,20 +2,34 @@
 
 import json
 
-from kinetoscope.display.blocks import WARNING, Chart, Column, Heading, Table, Text, as_json, as_markdown
+from kinetoscope.display.blocks import (
+    WARNING,
+    BlockColumn,
+    Chart,
+    Heading,
+    Paragraph,
+    TableBlock,
+    as_json,
+    as_markdown,
+)
 from kinetoscope.display.html import as_html
 from kinetoscope.display.lines import lines_of, plain_lines
 from kinetoscope.display.sentence import sentence
 
-COLUMNS = (Column("operators", is_text=True), Column("self", "ns"), Column("share", "%"), Column("calls"))
+COLUMNS = (
+    BlockColumn("operators", is_text=True),
+    BlockColumn("self", "ns"),
+    BlockColumn("share", "%"),
+    BlockColumn("calls"),
+)
 ROWS = (("aten::mm", 75_000_000, 75.0, 1000), ("漢字|x", 25_000_000, 25.0, 2), ("(other)", 0, None, 0))
-TABLE = Table(COLUMNS, ROWS, bars=((0, 0.75), (0.75, 0.25), (0, 0)), always=1, total=9, name="ops")
+TABLE = TableBlock(COLUMNS, ROWS, bars=((0, 0.75), (0.75, 0.25), (0, 0)), always=1, total=9, name="ops")
 BLOCKS = (
     Heading("train.py"),
-    Text(sentence("{} recorded, {} steps", (100_000_000, "ns"), 4)),
+    Paragraph(sentence("{} recorded, {} steps", (100_000_000, "ns"), 4)),
     Chart(sentence("{} each", (25_000_000, "ns")), values=(1.0, 2.0)),
-    Text("slow <b>", "1.", WARNING),
-    Text("change it", ""),
+    Paragraph("slow <b>", "1.", WARNING),
+    Paragraph("change it", ""),
     TABLE,
 )
 
@@ -37,7 +51,7 @@ def test_json_has_the_numbers_themselves():
 
 
 def test_labels_stand_in_one_column_and_texts_beside_them():
-    blocks = (Text("one two three", "1."), Text("four", ""), Text("five"))
+    blocks = (Paragraph("one two three", "1."), Paragraph("four", ""), Paragraph("five"))
     assert plain_lines(blocks, 10) == ["1. one two", "   three", "   four", "five"]
 
 
@@ -49,7 +63,9 @@ def test_bars_stand_at_the_right_edge_and_names_take_the_rest():
 
 def test_with_less_room_a_table_has_its_most_important_rows_and_those_at_its_end():
     rows = (("a", 1), ("b", 3), ("c", 2), ("all", 6))
-    table = Table((Column("", is_text=True), Column("")), rows, importance=(1, 2, 0), always=1, most_rows=2)
+    table = TableBlock(
+        (BlockColumn("", is_text=True), BlockColumn("")), rows, importance=(1, 2, 0), always=1, most_rows=2
+    )
     assert [table.largest(most) for most in (None, 0, 1, 2)] == [[0, 1, 2, 3], [], [1, 3], [1, 2, 3]]
     texts = [line.plain.split()[0] for line in lines_of([table], 80, rows=9, most_lines=9)]
     assert texts == ["b", "c", "all"]

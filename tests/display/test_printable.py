@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kinetoscope.analyses.description import describe, one_line
 from kinetoscope.display import terminal
-from kinetoscope.display.blocks import Text
+from kinetoscope.display.blocks import Paragraph
 from kinetoscope.display.lines import print_blocks, text_table
 from kinetoscope.display.printable import printable, printable_lines
 from tests.support.trace_builder import TraceBuilder
@@ -48,7 +48,7 @@ def test_cells_of_tables_can_be_printed():
 def test_a_console_writes_control_characters_as_escapes(capsys):
     printer = terminal.console()
     printer.print(f"plain {HOSTILE}", markup=False)
-    print_blocks(printer, [Text(HOSTILE, "Trace")], printer.width)
+    print_blocks(printer, [Paragraph(HOSTILE, "Trace")], printer.width)
     terminal.echo(f"told\n{HOSTILE}")
     terminal.complain(f"wrong: {HOSTILE}")
     shown = capsys.readouterr()

@@ -27,7 +27,7 @@ from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.costs.attainable import Source, rates_of
+from kinetoscope.tables.costs.attainable import RateSource, rates_of
 from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.shares import percent
@@ -268,7 +268,7 @@ def account_of(trace: TraceData) -> Account:
             )
     return Account(
         tuple(sorted(kinds, key=lambda one: -one.duration_ns)),
-        rates_of(trace).source == Source.CALIBRATION,
+        rates_of(trace).source == RateSource.CALIBRATION,
         tuple(account(trace).to_pylist()),
     )
 

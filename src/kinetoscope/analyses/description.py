@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kinetoscope.display.blocks import Text
+from kinetoscope.display.blocks import Paragraph
 from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.display.sentence import plain, sentence
 from kinetoscope.model import units
@@ -50,7 +50,7 @@ _MOST_PROCESSES = 24
 _MOST_DEVICES = 16
 
 
-def describe(overview: Overview) -> list[Text]:
+def describe(overview: Overview) -> list[Paragraph]:
     """Describe a trace: completeness, program, time, environment, contents and losses.
 
     Args:
@@ -80,7 +80,7 @@ def describe(overview: Overview) -> list[Text]:
     return [fact for fact in facts if fact.text]
 
 
-def environment(trace: TraceData) -> list[Text]:
+def environment(trace: TraceData) -> list[Paragraph]:
     """Describe where and how a trace was recorded: devices, ranks, host, versions, engine and options.
 
     Args:
@@ -170,7 +170,7 @@ def incomplete(trace: TraceData) -> str:
     return f"{effect}: {short}" if effect else short or completeness(trace).removeprefix("no: ")
 
 
-def main_facts(trace: TraceData) -> list[Text]:
+def main_facts(trace: TraceData) -> list[Paragraph]:
     """The few facts that are shown where a trace is printed."""
     facts = [
         _fact("Contents", ", ".join(main_counts(trace))),
@@ -182,9 +182,9 @@ def main_facts(trace: TraceData) -> list[Text]:
     return [fact for fact in facts if fact.text]
 
 
-def _fact(label: str, text: str) -> Text:
+def _fact(label: str, text: str) -> Paragraph:
     """A fact of a line or, if it is a list, a line per entry."""
-    return Text(printable_lines(text), label)
+    return Paragraph(printable_lines(text), label)
 
 
 def completeness(trace: TraceData) -> str:

@@ -194,19 +194,19 @@ def finding_blocks(report: Report, most: int = MOST_FINDINGS) -> list[Block]:
         most: At most this many findings; 0 for all.
     """
     shown = report.findings[: most or None]
-    entries: list[Block] = [blocks.Text(whose_line(report), tone=blocks.FAINT)] if report.process else []
+    entries: list[Block] = [blocks.Paragraph(whose_line(report), tone=blocks.FAINT)] if report.process else []
     for number, one in enumerate(shown, 1):
         tone = blocks.WARNING if severity(one) == "warning" else blocks.STRONG
-        head = blocks.Text(headline(one, report.whole_ns), f"{number}.", tone)
-        entries += [head, blocks.Text(one.advice, "")]
+        head = blocks.Paragraph(headline(one, report.whole_ns), f"{number}.", tone)
+        entries += [head, blocks.Paragraph(one.advice, "")]
     if not shown:
-        entries.append(blocks.Text(report.no_problem))
+        entries.append(blocks.Paragraph(report.no_problem))
     if more := len(report.findings) - len(shown):
-        entries.append(blocks.Text(f"{more} more: --max 0 prints all.", tone=blocks.FAINT))
+        entries.append(blocks.Paragraph(f"{more} more: --max 0 prints all.", tone=blocks.FAINT))
     return [
         *entries,
         *waterfall_blocks(report),
-        *(blocks.Text(text, tone=blocks.FAINT) for text in unknown_lines(report)),
+        *(blocks.Paragraph(text, tone=blocks.FAINT) for text in unknown_lines(report)),
     ]
 
 
@@ -218,13 +218,13 @@ def waterfall_blocks(report: Report) -> list[Block]:
     head = floor_sentence(account, kind)
     if kind.floor_ns is not None and not account.calibrated:
         head += " (kinetoscope calibrate measures those of the machine)"
-    waterfall: list[Block] = [blocks.GAP, blocks.Text(head[0].upper() + head[1:], tone=blocks.STRONG)]
+    waterfall: list[Block] = [blocks.GAP, blocks.Paragraph(head[0].upper() + head[1:], tone=blocks.STRONG)]
     if kind.floor_ns is None:
         return waterfall
     parts, step_ns = parts_of_step(account, kind), kind.duration_ns / max(kind.steps, 1)
     lengths = [one.time_ns / step_ns if step_ns else 0.0 for one in parts]
-    table = blocks.Table(
-        (blocks.Column("", is_text=True), blocks.Column("", "ns")),
+    table = blocks.TableBlock(
+        (blocks.BlockColumn("", is_text=True), blocks.BlockColumn("", "ns")),
         tuple((one.what, one.time_ns) for one in parts),
         bars=tuple(zip((0.0, *accumulate(lengths)), lengths, strict=False)),
     )

@@ -23,7 +23,7 @@ UNEVEN = 1.5
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepsOfKinds:
     """Steps of the kinds in which something happens.
 
     Attributes:
@@ -39,7 +39,7 @@ class Steps:
     are_even: bool
 
 
-def steps_with(loop: Loop, rows: Rows, kind_ns: Sequence[float] = ()) -> Steps:
+def steps_with(loop: Loop, rows: Rows, kind_ns: Sequence[float] = ()) -> StepsOfKinds:
     """The steps of a loop that some spans are about.
 
     Args:
@@ -59,10 +59,10 @@ def steps_with(loop: Loop, rows: Rows, kind_ns: Sequence[float] = ()) -> Steps:
     is_even = UNEVEN * each_ns[has_it].min() >= each_ns.max()
     count = int(is_about.sum())
     if loop.unit is Unit.RECORDING or has_it.all() or not each_ns.any():
-        return Steps(len(loop.start_ns), loop.whole_ns, "", is_even)
+        return StepsOfKinds(len(loop.start_ns), loop.whole_ns, "", is_even)
     time_ns = int((loop.end_ns - loop.start_ns)[is_about].sum())
     words = f"In {count:,} of {units.count(len(kind), loop.unit.noun)}{_which(loop, is_about)}: "
-    return Steps(count, time_ns, words, is_even)
+    return StepsOfKinds(count, time_ns, words, is_even)
 
 
 def _which(loop: Loop, is_about: Rows) -> str:

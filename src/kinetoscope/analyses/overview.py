@@ -56,7 +56,7 @@ _MOST_PEAKS = 16
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepDurations:
     """How long the steps took. All are counted; times leave out those that contain what ran before the loop.
 
     Attributes:
@@ -326,7 +326,7 @@ class Overview:
     # Steps, and where their time went
 
     @cached_property
-    def steps(self) -> Steps | None:
+    def steps(self) -> StepDurations | None:
         """How long the steps took; None without any."""
         own = self.trace.columns("steps")
         if len(own) == 0:
@@ -336,7 +336,7 @@ class Overview:
         duration = every.duration_ns[~start_up]
         shown_of, mine = steps_of_one(self.trace)
         before = every.duration_ns[mine & start_up].tolist()
-        return Steps(
+        return StepDurations(
             count=len(own),
             numbers=len(np.unique(own["number"])),
             processes=len(np.unique(own["process_row"])),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-class Steps(NamedTuple):
+class RankSteps(NamedTuple):
     """Steps of ranks.
 
     Attributes:
@@ -47,7 +47,7 @@ class Replay:
         rank: The row of the rank of each visit.
     """
 
-    def __init__(self, met: Meetings, start_ns: Rows, steps: Steps, ranks: int) -> None:
+    def __init__(self, met: Meetings, start_ns: Rows, steps: RankSteps, ranks: int) -> None:
         """Take the collectives of a job.
 
         Args:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope.analyses.description import completeness, peaks
 from kinetoscope.analyses.findings import finding_blocks, headline, whose_line
-from kinetoscope.display.blocks import ERROR, FAINT, GAP, STRONG, WARNING, Chart, Column, Heading, Table, Text
+from kinetoscope.display.blocks import (
+    ERROR,
+    FAINT,
+    GAP,
+    STRONG,
+    WARNING,
+    BlockColumn,
+    Chart,
+    Heading,
+    Paragraph,
+    TableBlock,
+)
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.model.schema import Phase
@@ -16,7 +27,7 @@ from kinetoscope.model.schema import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kinetoscope.analyses.overview import HostTime, Overview, Steps
+    from kinetoscope.analyses.overview import HostTime, Overview, StepDurations
     from kinetoscope.display.blocks import Block
     from kinetoscope.display.sentence import Sentence
     from kinetoscope.ledger.parts import StepTime
@@ -47,7 +58,7 @@ def label_in(folder: Path) -> Callable[[str], str]:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFacts:
     """Facts about a run that its trace does not contain.
 
     Attributes:
@@ -82,7 +93,7 @@ class Run:
 
 
 def trace_blocks(
-    shown: Overview, run: Run, rows: int = ROWS, *, in_full: bool = False, tables: bool = True
+    shown: Overview, run: RunFacts, rows: int = ROWS, *, in_full: bool = False, tables: bool = True
 ) -> list[Block]:
     """What a trace says: what ran, where the time went, what to change, and what took it.
 
@@ -100,9 +111,9 @@ def trace_blocks(
     ]
     if not shown.run.is_snapshot:
         head += [*_steps(shown), *_divided(shown, threads=tables)]
-        many = Text('This trace has many spans; table("ops") sums them by operator.')
+        many = Paragraph('This trace has many spans; table("ops") sums them by operator.')
         head += _findings(shown, run, in_full=in_full) if tables else [many]
-    tables_of_time: list[Table | None] = [_processes(shown, rows)]
+    tables_of_time: list[TableBlock | None] = [_processes(shown, rows)]
     if tables:
         tables_of_time += [
             _kernels(shown, rows),
@@ -129,12 +140,12 @@ def _incident(shown: Overview) -> list[Block]:
     if incident is None:
         return []
     return [
-        Text(f"incident: {incident.title}", tone=ERROR),
-        *(Text(note) for note in incident.notes[:_MOST_NOTES]),
+        Paragraph(f"incident: {incident.title}", tone=ERROR),
+        *(Paragraph(note) for note in incident.notes[:_MOST_NOTES]),
     ]
 
 
-def _totals(shown: Overview, run: Run, *, work: bool) -> list[Block]:
+def _totals(shown: Overview, run: RunFacts, *, work: bool) -> list[Block]:
     """How long was recorded, how much, and how the program ended."""
     info, of = shown.run, f" of {len(shown.processes)} processes" if shown.processes else ""
     operators, threads = shown.work_counts["operators"], shown.working_threads
@@ -145,11 +156,11 @@ def _totals(shown: Overview, run: Run, *, work: bool) -> list[Block]:
         run.ended,
     ]
     texts: list[Block] = [
-        Text(sentence(", ".join(filter(None, parts)), (shown.duration_ns, "ns"), operators, threads))
+        Paragraph(sentence(", ".join(filter(None, parts)), (shown.duration_ns, "ns"), operators, threads))
     ]
     if work and shown.counts["shapes"] and shown.work.covered_percent is not None:
-        texts.append(Text(_work(shown)))
-    return [*texts, *(Text(f"note: {note}", tone=WARNING, most_lines=_MOST_LINES) for note in run.notes)]
+        texts.append(Paragraph(_work(shown)))
+    return [*texts, *(Paragraph(f"note: {note}", tone=WARNING, most_lines=_MOST_LINES) for note in run.notes)]
 
 
 def _work(shown: Overview) -> Sentence | str:
@@ -169,12 +180,12 @@ def _work(shown: Overview) -> Sentence | str:
 def _steps(shown: Overview) -> list[Block]:
     """How long the steps took and how much they varied, and a sentence for each name of requests."""
     steps, requests = shown.steps, shown.requests
-    of_requests: list[Block] = [Text(text, tone=STRONG) for text in requests[:_MOST_REQUEST_NAMES]]
+    of_requests: list[Block] = [Paragraph(text, tone=STRONG) for text in requests[:_MOST_REQUEST_NAMES]]
     if (more := len(requests) - _MOST_REQUEST_NAMES) > 0:
-        of_requests.append(Text(sentence("and {} more names (table `request_names`)", more)))
+        of_requests.append(Paragraph(sentence("and {} more names (table `request_names`)", more)))
     if steps is None:
         none = "none: the program marked none, and no optimizer step ran while recording"
-        return of_requests or [Text(none, label="steps")]
+        return of_requests or [Paragraph(none, label="steps")]
     # Next to the time before the loop all steps would look equal.
     times, kinds = steps.shown_ns, shown.step_kinds_in_words
     total = len(times) + len(steps.left_out_ns)
@@ -197,11 +208,11 @@ def _steps(shown: Overview) -> list[Block]:
         (kinds, ""),
         (warm.text if costly else "", FAINT),
     ]
-    texts = [Text(text, tone=tone, most_lines=_MOST_LINES) for text, tone in apart if text]
+    texts = [Paragraph(text, tone=tone, most_lines=_MOST_LINES) for text, tone in apart if text]
     return [Chart(text, values=times), *texts, *of_requests]
 
 
-def ahead_sentence(steps: Steps) -> Sentence:
+def ahead_sentence(steps: StepDurations) -> Sentence:
     """How far the host runs ahead of the device."""
     text = "the host runs up to {} ahead of the device; a step ends when its device work is done"
     return sentence(text, (steps.ahead_ns, "ns"))
@@ -216,11 +227,13 @@ def _divided(shown: Overview, *, threads: bool) -> list[Block]:
         whose = f" of {_place_name(shown, place)}" if len(named) > 1 else only
         text = f"{'step' if place.steps else 'recorded'} time{whose}: {', '.join(f'{name} {{}}' for name, _ in parts)}"
         shares = ((100 * part_ns / place.duration_ns, "%") for _, part_ns in parts)
-        texts += [Text(sentence(text, *shares))] if parts else []
+        texts += [Paragraph(sentence(text, *shares))] if parts else []
     if (more := len(named) - _MOST_DEVICES) > 0:
-        texts.append(Text(sentence("and {} more (table `breakdown`)", more)))
+        texts.append(Paragraph(sentence("and {} more (table `breakdown`)", more)))
     if threads and shown.threads_ns > shown.host.shares.whole_ns:
-        texts.append(Text("several threads worked at once: shares can be, or add up to, more than 100 %"))
+        texts.append(
+            Paragraph("several threads worked at once: shares can be, or add up to, more than 100 %")
+        )
     return texts
 
 
@@ -230,20 +243,20 @@ def _place_name(shown: Overview, place: StepTime) -> str:
     return " ".join(whose if device == "cpu" and whose else [*whose, device])
 
 
-def _findings(shown: Overview, run: Run, *, in_full: bool) -> list[Block]:
+def _findings(shown: Overview, run: RunFacts, *, in_full: bool) -> list[Block]:
     """How far a step is from its floor, and what makes the run slow: nothing else of a healthy run."""
     report = shown.report
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
-    texts = [Text(report.above_floor, label="floor")] if report.above_floor else []
+    texts = [Paragraph(report.above_floor, label="floor")] if report.above_floor else []
     for place, finding in enumerate(report.findings[:_MOST_FINDINGS]):
         texts.append(
-            Text(headline(finding, report.whole_ns), label="" if place else "findings", tone=WARNING)
+            Paragraph(headline(finding, report.whole_ns), label="" if place else "findings", tone=WARNING)
         )
     if report.findings:
-        texts += [Text(whose_line(report), label="", tone=FAINT)] if report.process else []
+        texts += [Paragraph(whose_line(report), label="", tone=FAINT)] if report.process else []
         texts.append(
-            Text(f"what to change: kinetoscope findings {run.where or 'TRACE'}", label="", tone=FAINT)
+            Paragraph(f"what to change: kinetoscope findings {run.where or 'TRACE'}", label="", tone=FAINT)
         )
     return [GAP, *texts] if texts else []
 
@@ -251,7 +264,7 @@ def _findings(shown: Overview, run: Run, *, in_full: bool) -> list[Block]:
 # ------------------------------------------------------------------------------------------------------------ tables
 
 
-def _processes(shown: Overview, most: int) -> Table | None:
+def _processes(shown: Overview, most: int) -> TableBlock | None:
     """The process tree; of many processes the program and the busiest. Shares are of the time of each process."""
     if not shown.processes:
         return None
@@ -269,9 +282,13 @@ def _processes(shown: Overview, most: int) -> Table | None:
         for row in rows
     )
     busiest = sorted(range(len(rows)), key=lambda at: (-rows[at].working_ns, at))
-    columns = (Column("in operators" if on_host else "busy", "ns"), Column("share", "%"), Column("of", "ns"))
-    return Table(
-        (Column("processes", is_text=True), *columns, Column(""), Column("operators")),
+    columns = (
+        BlockColumn("in operators" if on_host else "busy", "ns"),
+        BlockColumn("share", "%"),
+        BlockColumn("of", "ns"),
+    )
+    return TableBlock(
+        (BlockColumn("processes", is_text=True), *columns, BlockColumn(""), BlockColumn("operators")),
         cells,
         bars=tuple((0.0, row.working_ns / row.whole_ns if row.whole_ns else 0.0) for row in rows),
         # With room for one it is the busiest; the first one tells what ran.
@@ -283,14 +300,19 @@ def _processes(shown: Overview, most: int) -> Table | None:
     )
 
 
-def _kernels(shown: Overview, most: int) -> Table | None:
+def _kernels(shown: Overview, most: int) -> TableBlock | None:
     """The kernels with the most time, as shares of all kernel time."""
     rows = shown.kernels.slice(0, most).to_pylist()
     if not rows:
         return None
-    columns = (Column("time", "ns"), Column("of all", "%"), Column("calls"), Column("mean", "ns"))
-    return Table(
-        (Column("kernels", is_text=True), *columns),
+    columns = (
+        BlockColumn("time", "ns"),
+        BlockColumn("of all", "%"),
+        BlockColumn("calls"),
+        BlockColumn("mean", "ns"),
+    )
+    return TableBlock(
+        (BlockColumn("kernels", is_text=True), *columns),
         tuple(
             (row["name"], row["total_ns"], row["kernel_percent"], row["count"], row["mean_ns"])
             for row in rows
@@ -302,19 +324,19 @@ def _kernels(shown: Overview, most: int) -> Table | None:
     )
 
 
-def _operators(label: str, shown: Overview, host: HostTime, most: int) -> Table | None:
+def _operators(label: str, shown: Overview, host: HostTime, most: int) -> TableBlock | None:
     """The operators with the most self time, as shares of step time, with what they took on devices and of memory."""
     operators = shown.operators if host is shown.host else host.operators
     rows = [row for row in operators[:most] if row["self_ns"]]
     more = [
-        (Column(heading, unit), [row.get(name) for row in rows])
+        (BlockColumn(heading, unit), [row.get(name) for row in rows])
         for heading, unit, name in (("on device", "ns", "device_self_ns"), ("memory", "bytes", "self_bytes"))
         if any(row.get(name) for row in rows)
     ]
     return _calls(label, "self", rows, "self_ns", host, len(host.operators), more)
 
 
-def _ranges(shown: Overview, most: int) -> Table | None:
+def _ranges(shown: Overview, most: int) -> TableBlock | None:
     """The ranges with the most total time."""
     return _calls(
         "ranges", "total", shown.ranges[:most], "total_ns", shown.host, len(shown.ranges), most_rows=4
@@ -328,19 +350,24 @@ def _calls(
     time: str,
     host: HostTime,
     total: int,
-    more: list[tuple[Column, list[Any]]] | None = None,
+    more: list[tuple[BlockColumn, list[Any]]] | None = None,
     most_rows: int = 0,
-) -> Table | None:
+) -> TableBlock | None:
     """A table of names with their time, its share of a whole, calls and mean."""
     if not rows:
         return None
-    columns = (Column(heading, "ns"), Column("share", "%"), Column("calls"), Column("mean", "ns"))
+    columns = (
+        BlockColumn(heading, "ns"),
+        BlockColumn("share", "%"),
+        BlockColumn("calls"),
+        BlockColumn("mean", "ns"),
+    )
     cells = [
         (row["name"], row[time], _share(row[time], host), row["count"], row[time] / row["count"])
         for row in rows
     ]
-    return Table(
-        (Column(label, is_text=True), *columns, *(column for column, _ in more or [])),
+    return TableBlock(
+        (BlockColumn(label, is_text=True), *columns, *(column for column, _ in more or [])),
         tuple((*row, *(values[at] for _, values in more or [])) for at, row in enumerate(cells)),
         bars=_bars([row[time] for row in rows], host),
         most_rows=most_rows,
@@ -359,7 +386,7 @@ def _bars(times_ns: list[int], host: HostTime) -> tuple[tuple[float, float], ...
     return tuple((0.0, (_share(time_ns, host) or 0.0) / 100) for time_ns in times_ns)
 
 
-def _of_worker(shown: Overview, run: Run, most: int) -> Table | None:
+def _of_worker(shown: Overview, run: RunFacts, most: int) -> TableBlock | None:
     """The busiest process without steps: its source lines or, without any, its operators."""
     other = shown.elsewhere
     if other is None:
@@ -369,7 +396,7 @@ def _of_worker(shown: Overview, run: Run, most: int) -> Table | None:
     return _operators(f"operators of {other.name}", shown, other, min(most, 3))
 
 
-def _modules(shown: Overview, most: int) -> Table | None:
+def _modules(shown: Overview, most: int) -> TableBlock | None:
     """The tree of the modules with the most total time, and what ran outside all modules."""
     tree = shown.modules
     # One is left out only after its submodules.
@@ -394,9 +421,14 @@ def _modules(shown: Overview, most: int) -> Table | None:
     ]
     outside = [row for row in outside if row[1]]
     times_ns = [total_ns for _, total_ns, *_ in (*cells, *outside)]
-    columns = (Column("total", "ns"), Column("share", "%"), Column("forward", "ns"), Column("backward", "ns"))
-    return Table(
-        (Column("modules", is_text=True), *columns),
+    columns = (
+        BlockColumn("total", "ns"),
+        BlockColumn("share", "%"),
+        BlockColumn("forward", "ns"),
+        BlockColumn("backward", "ns"),
+    )
+    return TableBlock(
+        (BlockColumn("modules", is_text=True), *columns),
         tuple(
             (name, total_ns, _share(total_ns, shown.host), *(part_ns or None for part_ns in parts_ns))
             for name, total_ns, *parts_ns in (*cells, *outside)
@@ -409,7 +441,7 @@ def _modules(shown: Overview, most: int) -> Table | None:
     )
 
 
-def _lines(label: str, shown: Overview, run: Run, host: HostTime, most: int) -> Table | None:
+def _lines(label: str, shown: Overview, run: RunFacts, host: HostTime, most: int) -> TableBlock | None:
     """The source lines with the most self time, with their text."""
     # Lines without time of their own only called others.
     timed = [row for row in host.lines if row["time_ns"] > 0]
@@ -418,9 +450,9 @@ def _lines(label: str, shown: Overview, run: Run, host: HostTime, most: int) -> 
         return None
     python = any(row["python_ns"] + row["blocked_ns"] for row in rows)
     waits = any(row["blocked_ns"] for row in rows)
-    more = (Column("Python, waits" if waits else "in Python", "ns"),) if python else ()
-    return Table(
-        (Column(label, is_text=True), Column("self", "ns"), Column("share", "%"), *more),
+    more = (BlockColumn("Python, waits" if waits else "in Python", "ns"),) if python else ()
+    return TableBlock(
+        (BlockColumn(label, is_text=True), BlockColumn("self", "ns"), BlockColumn("share", "%"), *more),
         tuple(
             (
                 f"{run.file_label(row['file'])}:{row['line']}  {_code(shown, row)}",
@@ -443,7 +475,7 @@ def _code(shown: Overview, row: dict[str, Any]) -> str:
     return text or row["function"] or ""
 
 
-def _memory_owners(shown: Overview, run: Run, most: int) -> Table | None:
+def _memory_owners(shown: Overview, run: RunFacts, most: int) -> TableBlock | None:
     """The owners of the memory of a device at its peak."""
     if not shown.peaks:
         return None
@@ -453,9 +485,9 @@ def _memory_owners(shown: Overview, run: Run, most: int) -> Table | None:
     title = f"Peak memory on {top.device}: {units.size(top.bytes)} after {units.duration(top.time_ns)}"
     if top.attributed_bytes < top.bytes:
         title += f", at most {units.size(top.attributed_bytes)} attributed"
-    names = tuple(Column(heading, is_text=True) for heading in ("category", "module", "line"))
-    return Table(
-        (Column("operator", is_text=True), Column("bytes", "bytes"), Column("blocks"), *names),
+    names = tuple(BlockColumn(heading, is_text=True) for heading in ("category", "module", "line"))
+    return TableBlock(
+        (BlockColumn("operator", is_text=True), BlockColumn("bytes", "bytes"), BlockColumn("blocks"), *names),
         tuple(
             (
                 row["operator"] or "(before)",
@@ -474,7 +506,7 @@ def _memory_owners(shown: Overview, run: Run, most: int) -> Table | None:
     )
 
 
-def _short(line: str | None, run: Run) -> str:
+def _short(line: str | None, run: RunFacts) -> str:
     """A source line of `memory_peak`, with its file as it is named."""
     file, bracket, rest = (line or "").rpartition("(")
     number, closed, _ = rest.partition(")")
@@ -499,10 +531,10 @@ def _devices(shown: Overview) -> list[Block]:
     ]
     more = len(places) - len(texts)
     texts += [f"and {more:,} more (table `breakdown`)"] if more else []
-    return [Text(sentence(", ".join(texts), *shares), label="devices")] if texts else []
+    return [Paragraph(sentence(", ".join(texts), *shares), label="devices")] if texts else []
 
 
-def _memory(shown: Overview, run: Run) -> list[Block]:
+def _memory(shown: Overview, run: RunFacts) -> list[Block]:
     """The memory peak of each device, and of the process."""
     of_devices = peaks(shown, with_time=True)[:_MOST_DEVICES]
     parts = [f"peak {peak['text']}" for peak in of_devices]
@@ -516,14 +548,14 @@ def _memory(shown: Overview, run: Run) -> list[Block]:
         parts.append(
             "no allocations were recorded" if run.memory else "tensors were not recorded (--memory does)"
         )
-    return [Text(sentence("; ".join(parts), *values), label="memory")]
+    return [Paragraph(sentence("; ".join(parts), *values), label="memory")]
 
 
 def _lost(shown: Overview) -> list[Block]:
     """What is missing from the trace."""
     if not shown.lost:
-        return [Text("nothing", label="lost")]
+        return [Paragraph("nothing", label="lost")]
     text = "; ".join(f"{what}: {why.rstrip('.')}" for what, why in shown.lost)
     if shown.loss_effect:
-        return [Text(f"{shown.loss_effect}. {text}", label="lost", tone=WARNING, most_lines=4)]
-    return [Text(text, label="missing", most_lines=4)]
+        return [Paragraph(f"{shown.loss_effect}. {text}", label="lost", tone=WARNING, most_lines=4)]
+    return [Paragraph(text, label="missing", most_lines=4)]

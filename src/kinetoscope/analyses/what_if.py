@@ -13,7 +13,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
 from kinetoscope.analyses.meetings import RankMeetings, meetings_of_ranks
-from kinetoscope.analyses.replay import Replay, Steps
+from kinetoscope.analyses.replay import RankSteps, Replay
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.tables.stacks import program_frames, span_stacks
@@ -78,10 +78,10 @@ def _ranks(trace: TraceData) -> list[ProcessLedger]:
     ]
 
 
-def _steps(ranks: list[ProcessLedger]) -> Steps:
+def _steps(ranks: list[ProcessLedger]) -> RankSteps:
     """The steps of all ranks, without those of start-up."""
     counted = [np.flatnonzero(one.counted) for one in ranks]
-    return Steps(
+    return RankSteps(
         np.repeat(np.arange(len(ranks)), [len(rows) for rows in counted]),
         np.concatenate([one.window.start_ns[rows] for one, rows in zip(ranks, counted, strict=True)]),
         np.concatenate([one.window.end_ns[rows] for one, rows in zip(ranks, counted, strict=True)]),

@@ -16,7 +16,7 @@ import click
 from kinetoscope._errors import RecorderError
 from kinetoscope._version import __version__
 from kinetoscope.cli.output import AS_JSON, echo_json
-from kinetoscope.display.blocks import ERROR, GOOD, WARNING, Text
+from kinetoscope.display.blocks import ERROR, GOOD, WARNING, Paragraph
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Findings:
 
         self.lines.append({"label": label, "text": text, "state": state})
         if self._printer is not None:
-            fact = Text(text, label.ljust(_LONGEST_LABEL), _TONES.get(state, ""))
+            fact = Paragraph(text, label.ljust(_LONGEST_LABEL), _TONES.get(state, ""))
             print_blocks(self._printer, [fact], self._printer.width)
 
 

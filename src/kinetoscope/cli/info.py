@@ -10,7 +10,7 @@ import click
 from kinetoscope.analyses.description import describe, incomplete
 from kinetoscope.cli.completion import files
 from kinetoscope.cli.output import AS_JSON, echo_json
-from kinetoscope.display.blocks import Text
+from kinetoscope.display.blocks import Paragraph
 from kinetoscope.model import units
 from kinetoscope.model.losses import lost
 
@@ -38,7 +38,7 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
 
     printer = console()
     with open_trace(path) as trace:
-        facts = [Text(f"{path}, {_size(path, trace)}", "Trace"), *describe(trace.overview())]
+        facts = [Paragraph(f"{path}, {_size(path, trace)}", "Trace"), *describe(trace.overview())]
         if as_json:
             values = _as_dict(path, trace)
             values["facts"] = {

@@ -79,7 +79,7 @@ def command(
     """
     from kinetoscope.analyses.findings import as_dict, finding_blocks
     from kinetoscope.display.arrow_text import json_rows, print_csv, print_table
-    from kinetoscope.display.blocks import GAP, Text
+    from kinetoscope.display.blocks import GAP, Paragraph
     from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.step_kinds import kinds_in_words
     from kinetoscope.display.terminal import console, reading_width
@@ -124,7 +124,7 @@ def command(
         blocks = finding_blocks(job.report)
         if len(kinds) > 1:
             words = kinds_in_words(kinds.to_pylist(), "steps", "step_ns")
-            blocks.append(Text(f"{words}, on all ranks together"))
+            blocks.append(Paragraph(f"{words}, on all ranks together"))
         print_blocks(printer, [*blocks, GAP], reading_width(printer))
     for one, rows in tables.items():
         if rows.num_rows == 0:

@@ -7,9 +7,9 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.overview import overview
-from kinetoscope.analyses.trace_blocks import Run, label_in, trace_blocks
+from kinetoscope.analyses.trace_blocks import RunFacts, label_in, trace_blocks
 from kinetoscope.cli.output import echo_json
-from kinetoscope.display.blocks import Text
+from kinetoscope.display.blocks import Paragraph
 from kinetoscope.display.blocks import as_json as blocks_as_json
 from kinetoscope.display.lines import lines_of
 from kinetoscope.display.terminal import UNLIMITED, console
@@ -43,7 +43,7 @@ def print_summary(finished: Finished, printer: Console | None = None, rows: int 
 def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
     """Print the summary of a trace from a file, to standard output; as JSON what it is made of, with numbers in their units."""
     shown = overview(trace)
-    run = Run.of(shown, PurePath(path).name, where=path, file_label=label_in(Path.cwd()))
+    run = RunFacts.of(shown, PurePath(path).name, where=path, file_label=label_in(Path.cwd()))
     blocks = trace_blocks(shown, run, _TALLEST)
     if as_json:
         echo_json(blocks_as_json(blocks))
@@ -55,7 +55,7 @@ def finished_blocks(finished: Finished) -> list[Block]:
     """What is said of a recording that this process made: also what it cost, and its files."""
     options = finished.options
     traces = [path for path in finished.files if path.suffix == ".ktrace"]
-    run = Run(
+    run = RunFacts(
         finished.program.name,
         finished.engine,
         finished.ended,
@@ -94,11 +94,11 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
     """The estimated cost of recording."""
     overhead, helpers = finished.overhead, finished.helpers
     if overhead is None:
-        return [Text("not measured", "overhead")]
+        return [Paragraph("not measured", "overhead")]
     records, *other_records = records_of(finished.trace)
     cost_ns = overhead.record_ns(records.spacing_ns)
     if cost_ns <= 0:
-        return [Text("too small to measure (the machine is busy with other processes)", "overhead")]
+        return [Paragraph("too small to measure (the machine is busy with other processes)", "overhead")]
     of = "step time" if shown.host.shares.in_steps else "the recorded time"
     text = (
         f"{_cost_share(overhead, records, of)}{f' of {records.process}' if records.process else ''}, estimated "
@@ -111,7 +111,7 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
         )
     if helpers is not None and helpers.process_ns > 0:
         text += f"; the recorder's own threads took {units.percent(helpers.helpers_ns, helpers.process_ns)} of the process's processor time"
-    return [Text(text, "overhead")]
+    return [Paragraph(text, "overhead")]
 
 
 def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
@@ -138,5 +138,7 @@ def _files(finished: Finished) -> list[Block]:
             SUFFIX: f"kinetoscope ranks {os.path.dirname(shown) or shown}",
         }
         use = uses.get(path.suffix, "open it in https://ui.perfetto.dev")
-        texts.append(Text(f"{shown}  {units.size(path.stat().st_size)}   {use}", "" if texts else "files"))
+        texts.append(
+            Paragraph(f"{shown}  {units.size(path.stat().st_size)}   {use}", "" if texts else "files")
+        )
     return texts

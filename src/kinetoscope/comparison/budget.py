@@ -41,7 +41,7 @@ from kinetoscope.comparison.kinds import kind_of_steps, merged_kinds, nearest_nu
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
-from kinetoscope.display.blocks import Column, Heading, Table, as_markdown
+from kinetoscope.display.blocks import BlockColumn, Heading, TableBlock, as_markdown
 from kinetoscope.display.lines import folded, text_table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
@@ -228,12 +228,12 @@ class Outcome:
             for one in sorted(self.checked, key=lambda one: not self.fails(one))
         )
         columns = (
-            Column("limit", is_text=True),
-            Column("allowed"),
-            Column("measured"),
-            Column("verdict", is_text=True),
+            BlockColumn("limit", is_text=True),
+            BlockColumn("allowed"),
+            BlockColumn("measured"),
+            BlockColumn("verdict", is_text=True),
         )
-        return as_markdown([Heading(f"Kinetoscope: budget {self.verdict}"), Table(columns, rows)]) + "\n"
+        return as_markdown([Heading(f"Kinetoscope: budget {self.verdict}"), TableBlock(columns, rows)]) + "\n"
 
     def annotations(self) -> list[str]:
         """A line for each limit that fails, which GitHub shows at the line of the program that contributed most."""

@@ -13,7 +13,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.kinds import classes_of_steps
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run
 from kinetoscope.comparison.statistics import Series
-from kinetoscope.display.blocks import Chart, Column, Table, Text
+from kinetoscope.display.blocks import BlockColumn, Chart, Paragraph, TableBlock
 from kinetoscope.display.html import as_html
 from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.terminal import UNLIMITED
@@ -153,9 +153,9 @@ class History:
 
     def _blocks(self) -> list[Block]:
         heading, *rows = self._rows()
-        columns = tuple(Column(text, is_text=at == 0) for at, text in enumerate(heading))
+        columns = tuple(BlockColumn(text, is_text=at == 0) for at, text in enumerate(heading))
         title = f"{units.count(len(self.builds), 'build')}, ordered by {self.order}"
-        return [Text(title), Table(columns, tuple(map(tuple, rows)))]
+        return [Paragraph(title), TableBlock(columns, tuple(map(tuple, rows)))]
 
     def _rows(self) -> list[list[str]]:
         """The headings, and each build as a row of text."""

@@ -619,11 +619,11 @@ def summary_of_side(side: Side) -> str:
 def as_blocks(comparison: Comparison, rows: int) -> list[Block]:
     """The comparison: both sides, the verdict and what it is based on, all tables, and what was lost of the recordings."""
     sides = [
-        blocks.Text(summary_of_side(comparison.base), "base"),
-        blocks.Text(summary_of_side(comparison.new), "new"),
+        blocks.Paragraph(summary_of_side(comparison.base), "base"),
+        blocks.Paragraph(summary_of_side(comparison.new), "new"),
     ]
     lost = [
-        blocks.Text(f"{run.name}: {run.losses}")
+        blocks.Paragraph(f"{run.name}: {run.losses}")
         for side in (comparison.base, comparison.new)
         for run in side.runs
         if run.losses
@@ -642,16 +642,17 @@ def as_brief_blocks(comparison: Comparison, rows: int) -> list[Block]:
 def _verdict(comparison: Comparison) -> list[Block]:
     """The verdict, why it is none, and what the times are means of."""
     tone = blocks.WARNING if comparison.verdict == SLOWER else ""
-    texts = [blocks.Text(text) for text in (comparison.reason, basis(comparison)) if text]
-    return [blocks.Text(headline(comparison), tone=tone), *texts]
+    texts = [blocks.Paragraph(text) for text in (comparison.reason, basis(comparison)) if text]
+    return [blocks.Paragraph(headline(comparison), tone=tone), *texts]
 
 
-def _table(section: _Section) -> blocks.Table:
+def _table(section: _Section) -> blocks.TableBlock:
     """A table with its title and what is not shown of it."""
     title, header, body, rest = section
-    return blocks.Table(
+    return blocks.TableBlock(
         tuple(
-            blocks.Column(heading, is_text=at in (0, len(header) - 1)) for at, heading in enumerate(header)
+            blocks.BlockColumn(heading, is_text=at in (0, len(header) - 1))
+            for at, heading in enumerate(header)
         ),
         tuple(map(tuple, body)),
         title,

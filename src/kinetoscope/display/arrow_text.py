@@ -14,7 +14,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.display.blocks import Column, Table
+from kinetoscope.display.blocks import BlockColumn, TableBlock
 from kinetoscope.display.lines import cut, print_blocks
 from kinetoscope.display.terminal import UNLIMITED, console, echo, rows_in_view
 from kinetoscope.model import units
@@ -192,7 +192,7 @@ def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> Non
     print_blocks(console, [block], console.width)
 
 
-def block_of(table: pa.Table) -> Table:
+def block_of(table: pa.Table) -> TableBlock:
     """All rows of an Arrow table with their units, which metadata or the names of columns say, and the meanings of columns."""
     columns, values = [], []
     # By position, because a query may give two columns the same name.
@@ -201,9 +201,9 @@ def block_of(table: pa.Table) -> Table:
         is_text, unit = not _is_number(field.type), about.get("unit", "")
         if unit not in _UNITS:
             unit = _unit_by_name(field.name) or (_ID if unit.startswith("row of ") else "")
-        columns.append(Column(field.name, "" if is_text else unit, is_text, about.get("meaning", "")))
+        columns.append(BlockColumn(field.name, "" if is_text else unit, is_text, about.get("meaning", "")))
         values.append([_cell(value) for value in table.column(place).to_pylist()])
-    return Table(tuple(columns), tuple(zip(*values, strict=True)))
+    return TableBlock(tuple(columns), tuple(zip(*values, strict=True)))
 
 
 def _unit_by_name(name: str) -> str:

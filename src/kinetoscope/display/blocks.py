@@ -32,7 +32,7 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Text:
+class Paragraph:
     """A paragraph.
 
     Attributes:
@@ -54,7 +54,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Chart(Text):
+class Chart(Paragraph):
     """Values in their order, such as the durations of steps, with a paragraph that says what they are.
 
     Attributes:
@@ -66,7 +66,7 @@ class Chart(Text):
 
 
 @dataclass(frozen=True)
-class Column:
+class BlockColumn:
     """A column of a table.
 
     Attributes:
@@ -83,7 +83,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableBlock:
     """Rows of values.
 
     Attributes:
@@ -103,7 +103,7 @@ class Table:
         hint: What stands behind the names of columns that are left out.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[BlockColumn, ...]
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
     bars: tuple[tuple[float, float], ...] = ()
@@ -145,8 +145,8 @@ class Table:
         return f'table("{self.name}") has {more:,} more' if more > 0 and self.name else ""
 
 
-Block = Heading | Text | Chart | Table
-GAP = Text("")
+Block = Heading | Paragraph | Chart | TableBlock
+GAP = Paragraph("")
 """An empty line."""
 
 
@@ -161,14 +161,14 @@ def as_markdown(blocks: Sequence[Block]) -> str:
     for block in blocks:
         if isinstance(block, Heading):
             parts.append(f"### {block.text}")
-        elif isinstance(block, Table):
+        elif isinstance(block, TableBlock):
             parts.append(_markdown_table(block))
         else:
             parts.append(f"{block.label or ''} {block.written}".strip())
     return "\n\n".join(filter(None, parts))
 
 
-def _markdown_table(table: Table) -> str:
+def _markdown_table(table: TableBlock) -> str:
     """A table as Markdown, in which a name cannot break out of its cell."""
     lines = [table.headings(len(table.rows))]
     lines.append(["---" if column.is_text else "---:" for column in table.columns])

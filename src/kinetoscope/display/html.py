@@ -10,7 +10,7 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kinetoscope.display.blocks import ERROR, WARNING, Chart, Heading, Table
+from kinetoscope.display.blocks import ERROR, WARNING, Chart, Heading, TableBlock
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
@@ -97,7 +97,7 @@ def _as_html(block: Block, most: int | None) -> str:
     if isinstance(block, Chart):
         text = block.written
         return f"<div>{columns_chart(block.values, text)}</div>{note(text)}"
-    if not isinstance(block, Table):
+    if not isinstance(block, TableBlock):
         label = block.label if block.label is None or block.label.endswith(".") else f"{block.label}:"
         text = " ".join(filter(None, ((label or "").removeprefix(":"), block.written)))
         return "".join(note(line, warns=block.tone in (WARNING, ERROR)) for line in text.split("\n") if line)
@@ -113,7 +113,7 @@ def _as_html(block: Block, most: int | None) -> str:
     return "".join([drawn, *map(note, rest)])
 
 
-def _cell(block: Table, row: int, at: int, text: str) -> Cell:
+def _cell(block: TableBlock, row: int, at: int, text: str) -> Cell:
     """A cell of a table, with the exact number as its tooltip, and a bar: that of the row or, in a table without any, a share."""
     value, unit = block.rows[row][at], block.columns[at].unit
     if not isinstance(value, int | float):

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text as Line
 
-from kinetoscope.display.blocks import ERROR, FAINT, GOOD, STRONG, WARNING, Chart, Heading, Table, Text
+from kinetoscope.display.blocks import (
+    ERROR,
+    FAINT,
+    GOOD,
+    STRONG,
+    WARNING,
+    Chart,
+    Heading,
+    Paragraph,
+    TableBlock,
+)
 from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.display.terminal import UNLIMITED
 
@@ -50,13 +60,13 @@ def lines_of(
         most_lines: Tables have fewer rows where there would be more lines, and what is still too much is left out at the end.
     """
     written = [_written(block) for block in blocks]
-    labels = (block.label for block in blocks if isinstance(block, Text) and block.label)
+    labels = (block.label for block in blocks if isinstance(block, Paragraph) and block.label)
     # Numbers stand closer to their texts than words do.
     label_width = max((cell_len(label) + 1 + (not label.endswith(".")) for label in labels), default=0)
     while True:
         lines: list[Line] = []
         for block, texts in zip(blocks, written, strict=True):
-            if isinstance(block, Table):
+            if isinstance(block, TableBlock):
                 drawn = _table_lines(block, texts, width, rows)
                 lines += [Line()] if drawn and lines and lines[-1].plain else []
             else:
@@ -69,14 +79,14 @@ def lines_of(
 
 def _written(block: Block) -> list[list[str]]:
     """The texts of a block with their numbers in them: those of a table by row."""
-    if isinstance(block, Table):
+    if isinstance(block, TableBlock):
         return [block.texts(row) for row in range(len(block.rows))]
     if isinstance(block, Heading):
         return [[block.text]]
     return [[block.written]]
 
 
-def _text_lines(block: Heading | Text, text: str, width: int, label_width: int) -> list[Line]:
+def _text_lines(block: Heading | Paragraph, text: str, width: int, label_width: int) -> list[Line]:
     """A heading, a paragraph, or a chart."""
     if isinstance(block, Heading):
         name = cut(text, width - 19)
@@ -104,7 +114,7 @@ def _text_lines(block: Heading | Text, text: str, width: int, label_width: int) 
     return lines
 
 
-def _table_lines(table: Table, cells: list[list[str]], width: int, most: int | None) -> list[Line]:
+def _table_lines(table: TableBlock, cells: list[list[str]], width: int, most: int | None) -> list[Line]:
     """A table with its title and what is said below it; nothing where no row is shown."""
     places = table.largest(None if most is None else min(most, table.most_rows or most))
     if not places and not table.rest:

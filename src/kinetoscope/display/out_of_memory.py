@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.display.blocks import GAP, Column, Table
+from kinetoscope.display.blocks import GAP, BlockColumn, TableBlock
 from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.printable import printable
 from kinetoscope.model.kinds import is_operator
@@ -98,12 +98,18 @@ def memory_lines(trace: TraceData, device: str | None) -> list[str]:
         where = ", ".join(filter(None, (row["module"], row["operator"], row["line"]))) or "-"
         blocks = f"  ({row['blocks']} blocks)" if row["blocks"] > 1 else ""
         holders.append((row["bytes"], row["peak_percent"], row["category"], where + blocks))
-    columns = (Column("bytes", "bytes"), Column("share", "%"), Column("category", is_text=True))
+    columns = (
+        BlockColumn("bytes", "bytes"),
+        BlockColumn("share", "%"),
+        BlockColumn("category", is_text=True),
+    )
     tables: list[Block] = [
-        Table(columns, categories, title="At the peak, by category"),
+        TableBlock(columns, categories, title="At the peak, by category"),
         GAP,
-        Table(
-            (*columns, Column("where", is_text=True)), tuple(holders), title="At the peak, largest holders"
+        TableBlock(
+            (*columns, BlockColumn("where", is_text=True)),
+            tuple(holders),
+            title="At the peak, largest holders",
         ),
     ]
     return [*lines, *plain_lines(tables)]

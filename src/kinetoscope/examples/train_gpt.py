@@ -91,7 +91,7 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-class Text:
+class TrainingText:
     """The training text as character ids, in random windows."""
 
     def __init__(self, path: Path) -> None:
@@ -120,7 +120,7 @@ def mean_loss(logits: Tensor, targets: Tensor, *, one_by_one: bool) -> Tensor:
 
 
 @torch.no_grad()
-def generate(model: GPT, text: Text, start: Tensor, length: int, context: int) -> str:
+def generate(model: GPT, text: TrainingText, start: Tensor, length: int, context: int) -> str:
     """Generate `length` characters after `start`."""
     tokens = start
     for _ in range(length):
@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> list[float]:
     torch.manual_seed(options.seed)
     if options.threads:
         torch.set_num_threads(options.threads)
-    text = Text(TEXT_FILE)
+    text = TrainingText(TEXT_FILE)
     model = GPT(len(text.alphabet), options.width, options.heads, options.layers, options.context)
     model.to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)

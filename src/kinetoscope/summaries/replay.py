@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.replay import Replay, Steps
+from kinetoscope.analyses.replay import RankSteps, Replay
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.schema import Column, Table
 
@@ -73,5 +73,5 @@ def gain_without(sections: Sections, ranks: Sequence[int]) -> float:
 
 def _replay(sections: Sections) -> Replay:
     begins = sections.numbers("steps", "start_ns")
-    steps = Steps(sections.rows("steps"), begins, begins + sections.numbers("steps", "duration_ns"))
+    steps = RankSteps(sections.rows("steps"), begins, begins + sections.numbers("steps", "duration_ns"))
     return Replay(sections.matched, sections.numbers("collectives", "start_ns"), steps, len(sections))

@@ -214,7 +214,7 @@ def ranks(trace: TraceData) -> NDArray[np.int64]:
     return _or_of_trace(trace.column("threads", "rank"), rank(trace))
 
 
-class _Rows:
+class _RowSlice:
     """Some rows of the columns of a table, each sliced on demand."""
 
     def __init__(self, columns: Columns, rows: slice) -> None:
@@ -233,7 +233,7 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
     """
     if not isinstance(rows, slice):
         raise ArgumentTypeError(f"rows={rows!r} is not valid: use a slice, such as slice(0, 10)")
-    own = _Rows(trace.columns("spans"), rows)
+    own = _RowSlice(trace.columns("spans"), rows)
     strings, texts = trace.strings, stack_texts(trace)
     step, thread, module, shapes, flags = (
         own[name] for name in ("step", "thread", "module", "shapes", "flags")

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.overview import overview
-from kinetoscope.analyses.trace_blocks import ROWS, Run, file_name, trace_blocks
+from kinetoscope.analyses.trace_blocks import ROWS, RunFacts, file_name, trace_blocks
 from kinetoscope.display.html import as_html
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def trace_page(
     """
     path = "" if trace.path is None or _TEMPORARY.search(str(trace.path)) else str(trace.path)
     shown = overview(trace)
-    run = Run.of(shown, title, where=path, file_label=file_label, title=" ".join(filter(None, (title, path))))
+    run = RunFacts.of(
+        shown, title, where=path, file_label=file_label, title=" ".join(filter(None, (title, path)))
+    )
     tables = details or len(trace.columns("spans")) <= MOST_SPANS
     return as_html(trace_blocks(shown, run, rows, in_full=True, tables=tables), rows)

@@ -15,7 +15,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope.analyses.findings import examine, finding_blocks, table_of
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
-from kinetoscope.display.blocks import Heading, Text, as_markdown
+from kinetoscope.display.blocks import Heading, Paragraph, as_markdown
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
 from kinetoscope.tables.host.modules import modules
@@ -265,5 +265,5 @@ def _summary(name: str, report: Report) -> str:
     blocks: list[Block] = [Heading(name)]
     if report.unit.repeats and report.count:
         count = units.count(report.count, report.unit.noun)
-        blocks.append(Text(f"{count}, {units.duration(report.whole_ns / report.count)} each"))
+        blocks.append(Paragraph(f"{count}, {units.duration(report.whole_ns / report.count)} each"))
     return as_markdown([*blocks, *finding_blocks(report, most=0)])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import warn_user
-from kinetoscope.display.blocks import Column, Table, Text, as_markdown
+from kinetoscope.display.blocks import BlockColumn, Paragraph, TableBlock, as_markdown
 from kinetoscope.flight.flight import current_recorder
 from kinetoscope.integrations.trackers.content import OWN_NAME, make_content, opened
 
@@ -197,12 +197,12 @@ def _folder(writer: Any) -> str:
 def markdown(table: LoggedTable) -> str:
     """The first rows of a table as Markdown."""
     columns = tuple(
-        Column(name, is_text=any(isinstance(row[index], str) for row in table.rows))
+        BlockColumn(name, is_text=any(isinstance(row[index], str) for row in table.rows))
         for index, name in enumerate(table.columns)
     )
     more = len(table.rows) - _MOST_ROWS
-    rest = [Text(f"{more} more rows are in the report.")] if more > 0 else []
-    return as_markdown([Table(columns, tuple(map(tuple, table.rows[:_MOST_ROWS]))), *rest])
+    rest = [Paragraph(f"{more} more rows are in the report.")] if more > 0 else []
+    return as_markdown([TableBlock(columns, tuple(map(tuple, table.rows[:_MOST_ROWS]))), *rest])
 
 
 # What the loggers of trainers call the run or writer in them.

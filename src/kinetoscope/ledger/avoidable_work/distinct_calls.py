@@ -30,7 +30,7 @@ VIEWS = names(
 """Operators whose result is the memory of their input, mostly."""
 
 
-class Call(NamedTuple):
+class DistinctCall(NamedTuple):
     """A distinct call: its row, the operator, and its inputs."""
 
     row: int
@@ -58,13 +58,13 @@ class Calls:
         first = costs.calls.first
         names_, shapes, kind = (spans[name][first].tolist() for name in ("name", "shapes", "kind"))
         self.all = [
-            Call(row, trace.strings[name], costs.calls.family[row], inputs)
+            DistinctCall(row, trace.strings[name], costs.calls.family[row], inputs)
             for row, (name, shape, one) in enumerate(zip(names_, shapes, kind, strict=True))
             if one == SpanKind.OPERATOR and shape >= 0
             and (inputs := parsed_inputs(trace, ShapesRow(shape))) is not None
         ]  # fmt: skip
 
-    def named(self, *names_: str) -> list[Call]:
+    def named(self, *names_: str) -> list[DistinctCall]:
         """The distinct calls of operators with one of these names."""
         return [one for one in self.all if one.name in names_]
 
@@ -81,7 +81,7 @@ class Calls:
         return found, values[self.of_span[found]]
 
 
-def result_of(one: Call) -> Shape:
+def result_of(one: DistinctCall) -> Shape:
     """The sizes of the result of a product of matrices or a linear layer; empty for others."""
     shapes = [shape for shape in one.inputs.shapes if isinstance(shape, tuple)]
     if one.name == "aten::linear" and len(shapes) > 1 and shapes[0] and shapes[1]:

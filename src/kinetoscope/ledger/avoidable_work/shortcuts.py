@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Call, Calls, Shape, result_of
+from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, Shape, result_of
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
@@ -118,7 +118,7 @@ class _Forward:
         self._group = np.append(0, np.cumsum((np.diff(where) != 0).any(axis=0)))[: len(self.rows)]
         self._took_ns = spans["duration_ns"][self.rows]
 
-    def heavy(self) -> list[Call]:
+    def heavy(self) -> list[DistinctCall]:
         """The distinct calls that take a noticeable part of all."""
         if len(self._call) == 0:
             return []
@@ -143,11 +143,11 @@ class _Forward:
         """The rows of the calls at some positions."""
         return np.asarray(self._call[positions])
 
-    def at(self, position: int) -> Call | None:
+    def at(self, position: int) -> DistinctCall | None:
         """The call at a position; None where its inputs are not known."""
         return self._known.get(int(self._call[position]))
 
-    def after(self, position: int, elements: int) -> Iterator[tuple[int, Call]]:
+    def after(self, position: int, elements: int) -> Iterator[tuple[int, DistinctCall]]:
         """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again."""
         for at in range(position + 1, min(len(self._call), position + _MOST_FOLLOWED)):
             if self._group[at] != self._group[position] or self._call[at] == self._call[position]:
@@ -157,7 +157,7 @@ class _Forward:
                 yield at, one
 
 
-def _of_call(forward: _Forward, call: Call) -> list[tuple[Cause, float, list[int]]]:
+def _of_call(forward: _Forward, call: DistinctCall) -> list[tuple[Cause, float, list[int]]]:
     """What of a call, or with it, could be computed in a cheaper way: which part, at which positions."""
     positions, tensors = forward.positions(call.row), call.tensors
     examples = forward.examples(positions)
@@ -181,7 +181,7 @@ def _of_call(forward: _Forward, call: Call) -> list[tuple[Cause, float, list[int
     return []
 
 
-def _elements_of_order(call: Call) -> int:
+def _elements_of_order(call: DistinctCall) -> int:
     """How many elements a sort or a permutation orders; 0 where that is not known."""
     if call.name in _SHUFFLES:
         count = [*call.inputs.values, None][0]
@@ -211,7 +211,7 @@ def _used_after(forward: _Forward, position: int, elements: int) -> int | None:
     return found or None
 
 
-def _part(one: Call) -> int | None:
+def _part(one: DistinctCall) -> int | None:
     """How many elements a call takes of its first input; None of what is no such call."""
     shape, values = [*one.inputs.shapes, None][0], [*one.inputs.values, *[None] * 5]
     if not isinstance(shape, tuple) or not shape:
@@ -237,7 +237,7 @@ def _part(one: Call) -> int | None:
 
 
 def _one_hot(
-    forward: _Forward, call: Call, positions: list[int], examples: list[int]
+    forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
 ) -> list[tuple[Cause, float, list[int]]]:
     """A product whose rows are one-hot: made just before of as many elements by `one_hot`, and converted."""
     rows = call.tensors[0] if call.tensors else ()
@@ -276,7 +276,7 @@ def _is_one_hot(forward: _Forward, position: int, rows: Shape) -> bool:
 
 
 def _order(
-    forward: _Forward, call: Call, positions: list[int], examples: list[int]
+    forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
 ) -> list[tuple[Cause, float, list[int]]]:
     """A product that is multiplied at once, where the other order needs far fewer operations."""
     one, made = _factors(call), result_of(call)
@@ -309,7 +309,7 @@ def _order(
     ]
 
 
-def _factors(call: Call) -> tuple[int, int, int] | None:
+def _factors(call: DistinctCall) -> tuple[int, int, int] | None:
     """The sizes of a product of two matrices, rows, inner and columns; None of others."""
     if call.name not in ("aten::mm", "aten::matmul", "aten::linalg_matmul"):
         return None
@@ -341,7 +341,7 @@ def _inverse(
     return found
 
 
-def _full_factors(call: Call) -> float:
+def _full_factors(call: DistinctCall) -> float:
     """Which part of a decomposition goes into columns of square factors that a matrix with fewer columns or rows does not need.
 
     By the operations of LAPACK's usual algorithms: 4 m^2 n + 22 n^3 for all of U, 6 m n^2 + 20 n^3 for its first n columns (Golub and Van Loan, Matrix
@@ -368,7 +368,7 @@ def _full_factors(call: Call) -> float:
 
 
 def _expanded(
-    forward: _Forward, call: Call, positions: list[int], examples: list[int]
+    forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
 ) -> list[tuple[Cause, float, list[int]]]:
     """A result far larger than what it is made of, which is reduced at once to something small, with all that computes on it."""
     shapes = [shape for shape in call.tensors if shape]
@@ -419,7 +419,7 @@ def _sizes(shape: Shape, dims: int) -> Shape:
     return (*[1] * (dims - len(shape)), *shape)
 
 
-def _reduced(one: Call) -> set[int]:
+def _reduced(one: DistinctCall) -> set[int]:
     """The dimensions that a reduction takes together, counted from the first; all of them where none are given."""
     shape, values = one.tensors[0], one.inputs.values
     given = next((value for value in values[1:] if isinstance(value, list) or type(value) is int), None)

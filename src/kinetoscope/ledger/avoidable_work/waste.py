@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Call, Calls, Shape, result_of
+from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, Shape, result_of
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
 from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
@@ -167,7 +167,7 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     _mark(found, spans[later], parts[later], Cause.ZERO_GRADIENT)
 
 
-def _table(one: Call) -> tuple[Shape, float] | None:
+def _table(one: DistinctCall) -> tuple[Shape, float] | None:
     """The sizes of the table whose dense gradient a call makes, and at least which part of it is zeros; None where they are not known."""
     gradient, index = [*one.inputs.shapes, None, None][:2]
     at = 5 if "bag" in one.name else 2
@@ -190,7 +190,7 @@ def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
     spans, counts = trace.columns("spans"), costs_of(trace).counted.counts
     forward = spans["phase"] == Phase.FORWARD
     times, made, ran_forward = calls.times(), calls.times(counts & forward), calls.times(forward)
-    uses: dict[Shape, list[tuple[Call, int]]] = defaultdict(list)
+    uses: dict[Shape, list[tuple[DistinctCall, int]]] = defaultdict(list)
     for one in calls.named(*_PART_BACKWARD):
         if (use := _use(one)) is not None and prod(use[0]) >= LEAST_ELEMENTS:
             uses[use[0]].append((one, use[1]))
@@ -220,7 +220,7 @@ def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
     _mark(found, rows[inside], shares[inside], Cause.DISCARDED)
 
 
-def _use(one: Call) -> tuple[Shape, int] | None:
+def _use(one: DistinctCall) -> tuple[Shape, int] | None:
     """The sizes of what a part was taken from, and the elements of the part, by the call for its gradient; None where they are not known."""
     shapes, values = [*one.inputs.shapes, None, None, None], [*one.inputs.values, None, None, None, None]
     part, whole = shapes[0], values[1]
@@ -317,7 +317,7 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     return np.cumsum(starts) - 1, first, np.diff(np.append(first, len(rows)))
 
 
-def _again(known: dict[int, Call], calls: NDArray[np.int32]) -> tuple[int, Cause]:
+def _again(known: dict[int, DistinctCall], calls: NDArray[np.int32]) -> tuple[int, Cause]:
     """How many operators of a run compute with constants and indices alone, and whether with constants alone; 0 for too few."""
     sizes: set[int] = set()
     counted_up, of_indices, taken, computing = False, False, 0, 0
@@ -347,7 +347,7 @@ def _again(known: dict[int, Call], calls: NDArray[np.int32]) -> tuple[int, Cause
     return taken, Cause.REPEATED if of_indices else Cause.CONSTANT
 
 
-def _made_elements(one: Call) -> int:
+def _made_elements(one: DistinctCall) -> int:
     """How many elements a constant has; 0 where that is not known."""
     sizes = [*one.inputs.values, None][0]
     if one.name in ("aten::arange", "aten::eye", "aten::linspace"):
@@ -375,7 +375,7 @@ def _slow(trace: TraceData, calls: Calls, found: Waste) -> None:
     found.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Cause.LAYOUT
 
 
-def _length(one: Call) -> int:
+def _length(one: DistinctCall) -> int:
     """The length of a transform along its last dimension; 1 where it is not known."""
     shape, dims = one.inputs.shapes[0], [*one.inputs.values, None, None][1]
     if not isinstance(shape, tuple) or not shape or not isinstance(dims, list) or not dims:
@@ -393,7 +393,7 @@ def transform_length(trace: TraceData, span: int) -> int:
         parsed_inputs(trace, ShapesRow(int(trace.column("spans", "shapes")[span]))) if span >= 0 else None
     )
     name = trace.strings[trace.column("spans", "name")[span]]
-    return 1 if inputs is None else _length(Call(-1, name, "fourier", inputs))
+    return 1 if inputs is None else _length(DistinctCall(-1, name, "fourier", inputs))
 
 
 def good_length(length: int) -> int:
@@ -410,7 +410,9 @@ def table_rows(trace: TraceData, spans: Rows) -> int:
     for span in spans[spans >= 0].tolist():
         if trace.strings[name[span]] in _TABLE_BACKWARD and shapes[span] >= 0:
             inputs = parsed_inputs(trace, ShapesRow(int(shapes[span])))
-            table = None if inputs is None else _table(Call(-1, trace.strings[name[span]], "", inputs))
+            table = (
+                None if inputs is None else _table(DistinctCall(-1, trace.strings[name[span]], "", inputs))
+            )
             found = found if table is None else max(found, table[0][0])
     return found
 

@@ -71,7 +71,7 @@ FRESH_BYTES = 32 * 2**20
 """From this size on, glibc's allocator gives memory back to the system, which hands out new pages each time: its largest mmap threshold."""
 
 
-class Source(Enum):
+class RateSource(Enum):
     """Where rates come from."""
 
     CALIBRATION = "calibration"
@@ -146,7 +146,7 @@ class Rates:
     """
 
     curves: dict[str, Curve]
-    source: Source
+    source: RateSource
     call_ns: float
     fixed_ns: float
     seen: dict[str, Curve] = field(default_factory=dict)
@@ -208,7 +208,9 @@ def rates_of(trace: TraceData) -> Rates:
     }
     trace_curves = _seen(trace, call_ns)
     fixed_ns = call_ns if CALL in stored else max(call_ns, _USUAL_CALL_NS)
-    return Rates(curves, Source.CALIBRATION if curves else Source.TRACE, call_ns, fixed_ns, trace_curves)
+    return Rates(
+        curves, RateSource.CALIBRATION if curves else RateSource.TRACE, call_ns, fixed_ns, trace_curves
+    )
 
 
 @derived

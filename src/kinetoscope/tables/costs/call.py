@@ -291,7 +291,7 @@ def _value(text: Any) -> Any:
 Formula = Callable[[OperatorCall], Cost]
 
 
-class Rule(NamedTuple):
+class CostRule(NamedTuple):
     """How the cost of one operator is found.
 
     Attributes:

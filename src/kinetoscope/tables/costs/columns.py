@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # - An operator with a deferred formula counts only where less than half of its operations were counted inside it.
 
 
-class Counted(NamedTuple):
+class CountedSpans(NamedTuple):
     """Where operations are counted.
 
     Attributes:
@@ -74,12 +74,12 @@ class Spans(NamedTuple):
     by_user: NDArray[np.bool_]
 
 
-def count_once(spans: Spans) -> Counted:
+def count_once(spans: Spans) -> CountedSpans:
     """Decide which spans count."""
     parent, depth, flops = spans.parent, spans.depth, spans.flops
     firm = spans.standing == Standing.FIRM
     if not firm.any() and not (spans.standing == Standing.DEFERRED).any():
-        return Counted(firm, np.zeros(len(firm), dtype=bool))
+        return CountedSpans(firm, np.zeros(len(firm), dtype=bool))
     again = (
         firm & (parent >= 0) & firm[parent] & (spans.name == spans.name[parent]) & (flops == flops[parent])
     )
@@ -89,7 +89,7 @@ def count_once(spans: Spans) -> Counted:
     counting = np.append(_core.nearest_marked(parent, depth, counts), np.int32(-1))
     inside = counting[parent] >= 0
     counts &= ~inside
-    return Counted(counts, inside)
+    return CountedSpans(counts, inside)
 
 
 def _settle_by_inside(spans: Spans, counts: NDArray[np.bool_]) -> None:
@@ -278,7 +278,7 @@ class Costs:
     """
 
     calls: DistinctCalls
-    counted: Counted
+    counted: CountedSpans
     standing: NDArray[np.uint8]
     flops: NDArray[np.int64]
     bytes_moved: NDArray[np.int64]
@@ -399,7 +399,7 @@ def _pass_through_graphs(trace: TraceData, standing: NDArray[np.uint8]) -> None:
     standing[around & (standing == Standing.NO_FORMULA) & (spans["origin"] < 0)] = Standing.OTHERS
 
 
-def _once_on_device(trace: TraceData, counted: Counted) -> Counted:
+def _once_on_device(trace: TraceData, counted: CountedSpans) -> CountedSpans:
     """Let kernels of a device with a formula of their own count only where no operator counts that launched them."""
     launches = trace.columns("launches")
     if len(launches) == 0 or not counted.counts.any():
@@ -410,4 +410,4 @@ def _once_on_device(trace: TraceData, counted: Counted) -> Counted:
     counts, inside = counted
     inside[device[counts[host] | inside[host]]] = True
     counts &= ~inside
-    return Counted(counts, inside)
+    return CountedSpans(counts, inside)

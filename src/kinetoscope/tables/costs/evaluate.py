@@ -23,9 +23,9 @@ from kinetoscope.tables.costs.call import (
     NO_INPUTS,
     UNKNOWN,
     Cost,
+    CostRule,
     Inputs,
     OperatorCall,
-    Rule,
     parse_inputs,
 )
 from kinetoscope.tables.costs.operator_names import TableLine, names, table
@@ -69,19 +69,19 @@ def _lines() -> list[TableLine]:
 
 
 @cache
-def built_in() -> dict[str, Rule]:
+def built_in() -> dict[str, CostRule]:
     """The built-in rules by full name; made on first use."""
-    rules: dict[str, Rule] = {}
+    rules: dict[str, CostRule] = {}
     for section, title, operators in _lines():
         if section == _CALLS_OTHERS:
             continue
         family, _, deferred = section.partition(", ")
         name, *settings = title.split()
         values = {key: json.loads(text) for key, _, text in (part.partition("=") for part in settings)}
-        rule = Rule(partial(_FORMULAS[name], **values), family, bool(deferred))
+        rule = CostRule(partial(_FORMULAS[name], **values), family, bool(deferred))
         rules |= {f"aten::{operator}" if "::" not in operator else operator: rule for operator in operators}
         if name == "pointwise":
-            rule = Rule(partial(pointwise.of_lists, **values), "optimizer")
+            rule = CostRule(partial(pointwise.of_lists, **values), "optimizer")
             rules |= {f"aten::_foreach_{operator}": rule for operator in operators}
     return rules
 
@@ -93,7 +93,7 @@ def names_calling_others(title: str = "names") -> frozenset[str]:
     return frozenset(name for line in lines for name in line.names)
 
 
-def rule_of(name: str) -> Rule | None:
+def rule_of(name: str) -> CostRule | None:
     """The built-in rule of an operator; a variant in place has that of the plain one."""
     return built_in().get(name) or built_in().get(name.removesuffix("_"))
 
@@ -376,7 +376,7 @@ def evaluate(call: OperatorCall, kind: int, saved: Cost | None = None) -> Evalua
     return Evaluated(Standing.RANGE if is_range(call.name) else Standing.NO_FORMULA)
 
 
-def _applied(rule: Rule, call: OperatorCall) -> Cost:
+def _applied(rule: CostRule, call: OperatorCall) -> Cost:
     """What a built-in formula gives for a call."""
     try:
         cost = rule.formula(call)

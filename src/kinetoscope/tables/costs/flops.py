@@ -171,7 +171,7 @@ _MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedFlops:
     """The operations of a whole trace.
 
     Attributes:
@@ -185,19 +185,21 @@ class Counted:
     why: str = ""
 
 
-def counted_flops(trace: TraceData) -> Counted:
+def counted_flops(trace: TraceData) -> CountedFlops:
     """The operations of a trace, or why they are not known: a sum that leaves out a tenth of the time is none."""
     flops = int(trace.column("spans", "flops").clip(0).sum())
     if len(trace.columns("shapes")) == 0 and flops == 0:
-        return Counted(None, None, NO_SHAPES)
+        return CountedFlops(None, None, NO_SHAPES)
     percent = covered_percent(trace)
     if percent is None or percent >= 100.0 * (1.0 - MOST_UNCOVERED):
-        return Counted(flops, percent)
+        return CountedFlops(flops, percent)
     table = flops_coverage(trace).select(["name", "why", "uncovered_ns"])
     uncovered = [row for row in table.to_pylist() if row["uncovered_ns"] > 0]
     lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in uncovered[:_MOST_NAMES]]
     stated = f"FLOPs are known for only {units.percent(percent)} of the operators' time"
-    return Counted(None, percent, f"{stated}; not for {', '.join(lacking)}: see the table flops_coverage")
+    return CountedFlops(
+        None, percent, f"{stated}; not for {', '.join(lacking)}: see the table flops_coverage"
+    )
 
 
 def step_work(trace: TraceData, duration: NDArray[np.int64], peak_flops: Any = None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ TERA = 10**12
 CPU, CUDA = 0, 1
 
 
-class Peak(NamedTuple):
+class HardwarePeak(NamedTuple):
     """A device of the table.
 
     Attributes:
@@ -39,18 +39,18 @@ class Peak(NamedTuple):
     source: str
 
 
-def _row(names: str, source: str, half: float, **others: float) -> Peak:
+def _row(names: str, source: str, half: float, **others: float) -> HardwarePeak:
     """A device whose two types of 16 bits reach the same."""
-    return Peak(names, {"float16": half, "bfloat16": half, **others}, source)
+    return HardwarePeak(names, {"float16": half, "bfloat16": half, **others}, source)
 
 
 _H100 = {"float64": 67, "float32": 67, "tf32": 494.7, "float8": 1978.9}
 _NVL = {"float64": 60, "float32": 60, "tf32": 417.5, "float8": 1670.5}
 _AMPERE, _ADA = "NVIDIA Ampere GA102 whitepaper, appendix A", "NVIDIA Ada whitepaper, appendix A"
-PEAKS: tuple[Peak, ...] = (
-    Peak(r"Tesla V100-SXM\d.*", {"float64": 7.8, "float32": 15.7, "float16": 125}, "NVIDIA V100 data sheet"),
-    Peak(r"Tesla V100-PCIE.*", {"float64": 7, "float32": 14, "float16": 112}, "NVIDIA V100 data sheet"),
-    Peak(r"Tesla T4", {"float32": 8.1, "float16": 65}, "NVIDIA T4 data sheet"),
+PEAKS: tuple[HardwarePeak, ...] = (
+    HardwarePeak(r"Tesla V100-SXM\d.*", {"float64": 7.8, "float32": 15.7, "float16": 125}, "NVIDIA V100 data sheet"),
+    HardwarePeak(r"Tesla V100-PCIE.*", {"float64": 7, "float32": 14, "float16": 112}, "NVIDIA V100 data sheet"),
+    HardwarePeak(r"Tesla T4", {"float32": 8.1, "float16": 65}, "NVIDIA T4 data sheet"),
     _row(r"(NVIDIA )?A100[- ].*", "NVIDIA A100 data sheet", 312, float64=19.5, float32=19.5, tf32=156),
     _row(r"NVIDIA H100 80GB HBM3", "NVIDIA H100 data sheet (SXM)", 989.4, **_H100),
     _row(

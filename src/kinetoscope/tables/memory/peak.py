@@ -71,7 +71,7 @@ _EMPTY = frozenset(
 
 
 @dataclass(frozen=True)
-class Peak:
+class MemoryPeak:
     """The moment at which most memory of a device was live, of the memory known to the trace.
 
     Attributes:
@@ -93,7 +93,7 @@ class Peak:
     rank: int
 
 
-def peak(trace: TraceData, *, device_type: int = 0, device: str | None = None) -> Peak | None:
+def peak(trace: TraceData, *, device_type: int = 0, device: str | None = None) -> MemoryPeak | None:
     """Return the peak of a device's memory, or None if no allocation of it was recorded.
 
     Args:
@@ -136,7 +136,7 @@ class DevicePeak:
     counted: bool
     attributed_bytes: int
     reserved_bytes: int | None
-    top: Peak | None
+    top: MemoryPeak | None
     earlier_bytes: int = 0
 
 
@@ -165,13 +165,13 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
     return sorted(peaks, key=lambda peak: (-peak.bytes, peak.device))
 
 
-def _earlier_bytes(trace: TraceData, at: Peak | None) -> int:
+def _earlier_bytes(trace: TraceData, at: MemoryPeak | None) -> int:
     """How much of a peak blocks from before the recording held."""
     blocks, live = blocks_of(trace), live_at(trace, at)
     return int(blocks.bytes[live][~blocks.recorded[live]].sum())
 
 
-def top_of(trace: TraceData, device: int) -> Peak | None:
+def top_of(trace: TraceData, device: int) -> MemoryPeak | None:
     """Return the peak of one device, given by its place in `Blocks.devices`; None if no allocation of it was recorded."""
     changes = changes_of(trace, device)
     blocks = changes.blocks
@@ -181,7 +181,7 @@ def top_of(trace: TraceData, device: int) -> Peak | None:
     block = int(changes.block[row])
     span = SpanRow(int(blocks.span[block]))
     step = StepRow(int(trace.column("spans", "step")[span]) if span >= 0 else -1)
-    return Peak(
+    return MemoryPeak(
         int(changes.total_bytes[row]),
         int(changes.time_ns[row]),
         AllocationRow(int(blocks.allocation[block])),
@@ -192,7 +192,7 @@ def top_of(trace: TraceData, device: int) -> Peak | None:
     )
 
 
-def live_at(trace: TraceData, at: Peak | None) -> NDArray[np.int64]:
+def live_at(trace: TraceData, at: MemoryPeak | None) -> NDArray[np.int64]:
     """Return the blocks that were live at a peak."""
     if at is None:
         return np.zeros(0, dtype=np.int64)
