@@ -7,11 +7,11 @@ from kinetoscope.comparison.matching import LEVELS, matched, same_files, skeleto
 
 
 def partners(kind, base, new):
-    pairs, gone, added = matched(base, new, LEVELS[kind])
+    rows = matched(base, new, LEVELS[kind])
     return (
-        {base[one]: new[other] for one, other in pairs},
-        [base[one] for one in gone],
-        [new[one] for one in added],
+        {base[old]: new[row] for old, row in rows if old >= 0 and row >= 0},
+        [base[old] for old, row in rows if row < 0],
+        [new[row] for old, row in rows if old < 0],
     )
 
 
@@ -81,8 +81,8 @@ KEYS = st.lists(st.tuples(*(st.sampled_from("ab") for _ in range(3))), max_size=
 
 @given(base=KEYS, new=KEYS)
 def test_every_row_is_matched_once_or_left(base, new):
-    pairs, gone, added = matched(base, new, LEVELS["operator"])
-    assert sorted([*(one for one, _ in pairs), *gone]) == list(range(len(base)))
-    assert sorted([*(other for _, other in pairs), *added]) == list(range(len(new)))
+    rows = matched(base, new, LEVELS["operator"])
+    assert sorted(old for old, _ in rows if old >= 0) == list(range(len(base)))
+    assert sorted(row for _, row in rows if row >= 0) == list(range(len(new)))
     # Nothing that has an equal partner is left over.
-    assert not {base[one] for one in gone} & {new[other] for other in added}
+    assert not {base[old] for old, row in rows if row < 0} & {new[row] for old, row in rows if old < 0}

@@ -35,3 +35,56 @@ def test_no_rows_are_no_groups():
     groups = Groups.by([np.zeros(0, np.int32)])
     assert len(groups) == 0
     assert groups.sums(np.zeros(0)).tolist() == []
+
+
+def test_rows_are_added_up_only_where_they_should_be():
+    groups = Groups(np.array([0, 0, 1, -1]), 2)
+    where = np.array([True, False, True, True])
+    assert groups.sums(np.array([1, 2, 4, 8]), where).tolist() == [1, 4]
+    assert groups.sums(np.array([0.5, 0.25, 2.0, 8.0]), where).tolist() == [0.5, 2.0]
+
+
+def test_rows_that_follow_each_other_with_the_same_keys_are_a_run():
+    runs = Groups.runs(np.array([1, 1, 2, 1]), np.array([5.0, 5.0, 5.0, 5.0]))
+    assert runs.of_row.tolist() == [0, 0, 1, 2]
+    assert runs.first.tolist() == [0, 2, 3]
+    assert len(Groups.runs(np.zeros(0, np.int64))) == 0
+
+
+def test_sums_of_cells_have_the_shape_of_their_two_keys():
+    cells = Groups.cells(np.array([0, 1, 1, -1, 0]), np.array([2, 0, 0, 1, -1]), (2, 3))
+    assert cells.sums(np.array([1, 2, 4, 8, 16])).tolist() == [[0, 0, 1], [6, 0, 0]]
+    assert cells.sums(np.array([0.5, 2.0, 4.0, 8.0, 1.0])).tolist() == [[0, 0, 0.5], [6, 0, 0]]
+    assert cells.sizes().tolist() == [[0, 0, 1], [2, 0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_extremes_of_groups_leave_out_rows_in_none(dtype):
+    groups = Groups(np.array([1, 1, -1, 3]), 4)
+    values = np.array([-5, -7, 9, 2], dtype)
+    assert groups.maxima(values).tolist() == [0, -5, 0, 2]
+    assert groups.minima(values).tolist() == [0, -7, 0, 2]
+
+
+def test_the_largest_group_is_the_first_of_equal_ones():
+    groups = Groups(np.array([2, 1, 1, 2, 0]), 3)
+    assert groups.largest() == 1
+    assert groups.largest(np.array([1, 1, 1, 5, 9])) == 0
+
+
+def test_rows_are_listed_group_by_group():
+    order, begin = Groups(np.array([2, -1, 0, 2]), 3).rows()
+    assert order.tolist() == [2, 0, 3]
+    assert begin.tolist() == [0, 1, 1, 3]
+
+
+def test_the_first_row_with_the_least_value_of_each_group():
+    groups = Groups(np.array([0, 0, 0, 2, -1]), 3)
+    assert groups.row_of_minimum(np.array([4, 3, 3, 9, 1])).tolist() == [1, -1, 3]
+
+
+@pytest.mark.parametrize("first", [[], [0], [2], [1, 3, 4]])
+def test_groups_that_begin_at_rows_last_to_the_next_one(first):
+    groups = Groups.beginning_at(np.array(first, np.int64), 5)
+    assert groups.of_row.tolist() == [sum(begin <= row for begin in first) - 1 for row in range(5)]
+    assert groups.first.tolist() == first

@@ -328,7 +328,7 @@ def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
     step = cells.step[rows] if each else np.full(len(rows), -1)
     kind = one.work.kind[cells.step[rows]]
     keys = [step, kind, cells.entry[rows], cells.cause[rows], cells.name[rows], frame, cells.module[rows]]
-    groups = Groups.by([key.astype(np.int32) for key in keys])
+    groups = Groups.by(keys)
     first, time_ns = groups.first, groups.sums(cells.time_ns[rows])
     number, nothing = np.append(one.work.numbers, -1)[step[first]], np.full(len(first), -1)
     of_unit = {

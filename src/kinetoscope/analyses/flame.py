@@ -177,8 +177,8 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
     parents, frames, rests, nodes = [_NOBODY], [_NOBODY], [_NOBODY], 0
     while len(items):
         groups = Groups.by([within, frame[at]])
-        group, first, totals = groups.of_row, groups.first, groups.sums(weight[items])
-        kept = totals >= least
+        group, first = groups.of_row, groups.first
+        kept = groups.sums(weight[items]) >= least
         # All light children of a node become one additional node.
         around = within[first]
         homes, place, counts = np.unique(around[~kept], return_inverse=True, return_counts=True)
@@ -204,11 +204,11 @@ def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
     visible = np.unique(stacks.row[stacks.row >= 0])
     for rows in (visible[places] for places in by_level(stacks.level[visible])):
         around = node_of[stacks.caller[rows]]
-        group, first = _core.group([around, stacks.frame[rows]])
-        node_of[rows] = nodes + group
-        parents.append(around[first])
-        frames.append(stacks.frame[rows[first]])
-        nodes += len(first)
+        groups = Groups.by([around, stacks.frame[rows]])
+        node_of[rows] = nodes + groups.of_row
+        parents.append(around[groups.first])
+        frames.append(stacks.frame[rows[groups.first]])
+        nodes += len(groups)
     return node_of, np.concatenate(parents), np.concatenate(frames)
 
 
@@ -219,11 +219,12 @@ def _least(weights: NDArray[np.int64]) -> int:
 
 def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
     """Compute inclusive weights, and sort the nodes."""
-    size, level = len(nodes.parent), stack_depths(nodes.parent)
-    of_stack = Groups(nodes.of_stack, size)
-    own = of_stack.sums(weight)
+    size = len(nodes.parent)
+    by_node = Groups(nodes.of_stack, size)
+    own = by_node.sums(weight)
+    level = stack_depths(nodes.parent)
     total = _core.sums_below(nodes.parent, level, own)
-    counted = _core.sums_below(nodes.parent, level, of_stack.sums(count))
+    counted = _core.sums_below(nodes.parent, level, by_node.sums(count))
     order = _outline(nodes, total)
     place = np.full(size + 1, -1, np.int32)
     place[order] = np.arange(size)
@@ -330,8 +331,8 @@ def flame_operators(
     names = np.concatenate((event_names(trace), others))[span]
     kinds = np.append(spans["kind"].astype(np.int32), np.full(3, -1, dtype=np.int32))[span]
     groups = Groups.by([node, names, kinds])
-    first, value = groups.first, groups.sums(value[known])
-    node = node[first]
+    first = groups.first
+    node, value = node[first], groups.sums(value[known])
     places, texts = few_texts(names[first], strings)
     columns: dict[str, Any] = {
         "node": node,
@@ -374,8 +375,8 @@ def _like_frames(trace: TraceData) -> NDArray[np.int32]:
 def weights_of(trace: TraceData, by: str, process: int) -> Weights:
     """Return the weights of stacks by one measure, in one process or, for -1, in all; cached."""
     _, stack, value = _heavy(trace, by, process)
-    stacks = Groups(stack, len(trace.columns("stacks")))
-    return Weights(int(value.sum()), stacks.sums(value), stacks.sizes())
+    by_stack = Groups(stack, len(trace.columns("stacks")))
+    return Weights(int(value.sum()), by_stack.sums(value), by_stack.sizes())
 
 
 def _heavy(

@@ -107,7 +107,7 @@ def _when(loop: Loop, cells: Cells, rows: Rows) -> Intervals | None:
         (cells.name[operators], cells.stack[operators], cells.module[operators]),
         strict=True,
     )
-    group, _ = _core.group([np.concatenate(pair).astype(np.int32) for pair in keys])
+    group = Groups.by([np.concatenate(pair) for pair in keys]).of_row
     ran = ran[np.isin(group[: len(ran)], group[len(ran) :])]
     return loop.when(ran) | loop.python if len(operators) < len(rows) else loop.when(ran)
 
@@ -162,8 +162,8 @@ def _words(
         )
     if cause in _REPEATS:
         return *_repeat(loop, account, cause, here, mine), cause.advice
-    waits = Groups(cells.cause[mine], len(Cause)).sums(cells.time_ns[mine])
-    what, advice = waiting(wait_of([*Cause][int(np.argmax(waits))]))
+    longest = Groups(cells.cause[mine], len(Cause)).largest(cells.time_ns[mine])
+    what, advice = waiting(wait_of([*Cause][longest]))
     more = OTHER_WAITS if what == "waits" else ""
     return f"{{subject}} {what} in {{named}}{more}", {}, advice
 
@@ -209,14 +209,15 @@ def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, ND
     forward = (np.append(spans["phase"], Phase.BACKWARD)[cells.span] == Phase.FORWARD) & (cells.stack >= 0)
     forward &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     depth = stack_depths(parent)
+    by_stack = Groups(cells.stack, len(parent))
     whole, part = (
-        _core.sums_below(parent, depth, Groups(cells.stack[of], len(parent)).sums(cells.time_ns[of]))
+        _core.sums_below(parent, depth, by_stack.sums(cells.time_ns, of))
         for of in (forward, forward & repeated)
     )
     stacks = cells.stack[mine]
     if (stacks < 0).all():
         return -1, np.zeros(len(parent) + 1, bool)
-    node = int(np.argmax(Groups(stacks, len(parent)).sums(cells.time_ns[mine])))
+    node = Groups(stacks, len(parent)).largest(cells.time_ns[mine])
     found = node
     while node >= 0 and part[node] >= _NEARLY_ALL * whole[node]:
         found, node = node, int(parent[node])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import ends_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,9 +71,8 @@ def less_waiting(row: Rows, step: Rows, waited_ns: Rows) -> tuple[Rows, Rows, Ro
     """
     order = np.lexsort((waited_ns, step))
     row, step, waited = row[order], step[order], waited_ns[order]
-    first = np.flatnonzero(np.append(True, step[1:] != step[:-1])[: len(step)])
-    each = np.diff(np.append(first, len(step)))
-    first, count = np.repeat(first, each), np.repeat(each, each)
+    steps = Groups.runs(step)
+    first, count = steps.first[steps.of_row].astype(np.int64), steps.sizes()[steps.of_row]
     place = np.arange(len(step)) - first
     several = count > 1
     row, step, first, count, place = (one[several] for one in (row, step, first, count, place))
@@ -98,8 +98,7 @@ def late_ranks(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[Late
 def latest_in(row: Rows, step: Rows, late_ns: Rows, rows: int) -> Rows:
     """In how many steps each rank was the latest."""
     order = np.lexsort((late_ns, step))
-    last = np.append(step[order][1:] != step[order][:-1], True)[: len(order)]
-    return Groups(row[order][last], rows).sizes()
+    return Groups(row[order][ends_run(step[order])], rows).sizes()
 
 
 def late_part(more_ns: Mapping[str, int], late_ns: int) -> str | None:
@@ -167,8 +166,8 @@ def _in_latest_quarter(step: Rows, late_ns: Rows, ranks: int) -> tuple[NDArray[n
     """Which values are among the latest quarter of their step, and which part of the ranks that is."""
     most = -(-ranks // 4)
     order = np.lexsort((-late_ns, step))
-    first = np.flatnonzero(np.append(True, step[order][1:] != step[order][:-1])[: len(order)])
-    place = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    steps = Groups.runs(step[order])
+    place = np.arange(len(order)) - steps.first[steps.of_row]
     found = np.zeros(len(order), dtype=bool)
     found[order] = place < most
     return found, most / ranks
@@ -184,7 +183,7 @@ def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[
     spread = max(spread, _FLOOR * usual_step_ns, 1.0)
     limit = median + max(LEAST_SCORE * spread, 0.01 * LEAST_LATE_PERCENT * usual_step_ns)
     outside = late_ns >= limit
-    sums = Groups(row[outside], len(step_ns)).sums((late_ns - median)[outside])
+    sums = Groups(row, len(step_ns)).sums(late_ns - median, outside)
     one, *others = np.argsort(-sums, kind="stable")[:2].tolist()
     own = late_ns[outside & (row == one)]
     least_ns = 0.01 * LEAST_LATE_PERCENT * usual_step_ns * int((row == one).sum())

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process, raw_ledger
 from kinetoscope.ledger.parts import StepTime, parts_of_ledger, parts_of_units, step_time
@@ -682,13 +681,17 @@ class Loop:
         """
         spans = self.trace.columns("spans")
         values = spans["duration_ns"][rows] if values is None else values
-        lines = Groups.by([self._shown_frame[spans["stack"][rows]] + np.int32(1)])
-        sums = lines.sums(np.asarray(values, dtype=np.int64))
-        order = rows[np.argsort(lines.of_row, kind="stable")]
-        of_line = np.split(order, np.cumsum(lines.sizes())[:-1])
+        frame = self._shown_frame[spans["stack"][rows]]
+        groups = Groups.by([frame])
+        sums = groups.sums(np.asarray(values, dtype=np.int64))
+        order, begin = groups.rows()
         return [
-            (self.place_of(int(rows[lines.first[one]])), int(sums[one]), of_line[one])
-            for one in np.argsort(-sums, kind="stable").tolist()
+            (
+                self.place_of(int(rows[groups.first[line]])),
+                int(sums[line]),
+                rows[order[begin[line] : begin[line + 1]]],
+            )
+            for line in np.argsort(-sums, kind="stable").tolist()
         ]
 
     @cached_property
@@ -725,13 +728,14 @@ class Loop:
         in_cell = Groups(which, len(cells)).sums(length)
         share, cell = found.shares.of_kinds(cells // steps)
         lines = [self._shown_frame[stack] for stack in (found.shares.stack, found.shares.other)]
-        which_lines, leading = _core.group(lines)
+        groups = Groups.by(lines)
         lines_of_group = [
-            self._from_to(*pair) for pair in zip(*(line[leading].tolist() for line in lines), strict=True)
+            self._from_to(*pair)
+            for pair in zip(*(line[groups.first].tolist() for line in lines), strict=True)
         ]
         keys = [(one.file, one.function) if by_function else one for one in lines_of_group]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        place_of = np.array([numbers[key] for key in keys])[which_lines]
+        place_of = np.array([numbers[key] for key in keys])[groups.of_row]
         # Imports are start-up, also in a run without steps and in the middle of one.
         importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[found.shares.stack]
         part = np.where(importing | self._shares_of_torch, 0.0, found.shares.part)
@@ -747,12 +751,12 @@ class Loop:
         kind_ns = usual_totals(cells // steps, cells % steps, of_step, len(numbers), self.kind_of_step)
         usual = kind_ns.sum(axis=0)
         of_others = self._in_other_libraries[found.shares.stack]
-        in_place, blocked_ns = Groups(place_of, len(numbers)), np.where(found.shares.blocked, in_share, 0.0)
-        whole, blocked = in_place.sums(in_share), in_place.sums(blocked_ns)
-        called = in_place.sums(np.where(of_others, in_share, 0.0))
-        waits = np.stack(
-            [in_place.sums(np.where(found.shares.wait == wait, blocked_ns, 0.0)) for wait in SampleWait]
+        by_place = Groups(place_of, len(numbers))
+        whole, blocked, called = (
+            by_place.sums(in_share, chosen) for chosen in (None, found.shares.blocked, of_others)
         )
+        by_wait = Groups.cells(found.shares.wait, place_of, (len(SampleWait), len(numbers)))
+        waits = by_wait.sums(in_share, found.shares.blocked)
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[found.shares.main[found.kind[mine]]]
         order = np.lexsort((-length, main))
@@ -765,7 +769,7 @@ class Loop:
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
             made.append(
                 Gap(
-                    lines_of_group[which_lines[largest[number]]],
+                    lines_of_group[groups.of_row[largest[number]]],
                     int(usual[number]),
                     int(last[number] - first[number]),
                     rows,
@@ -827,9 +831,9 @@ class Loop:
 def _busiest_thread(trace: TraceData) -> tuple[int, int]:
     """The row of the thread whose spans on the host took most, and that of its process; -1 where nothing was recorded."""
     spans = trace.columns("spans")
-    threads = np.where(spans["stream"] < 0, spans["thread"], -1)
-    busy_ns = Groups(threads, len(trace.columns("threads"))).sums(spans["self_ns"])
-    thread = int(np.argmax(busy_ns)) if len(busy_ns) else -1
+    threads = np.where(spans["stream"] < 0, spans["thread"], -1).astype(np.int32)
+    by_thread = Groups(threads, len(trace.columns("threads")))
+    thread = by_thread.largest(spans["self_ns"]) if len(by_thread) else -1
     has_process = thread >= 0 and len(trace.columns("processes")) > 0
     return thread, int(trace.column("threads", "process_row")[thread]) if has_process else -1
 
@@ -854,8 +858,8 @@ def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Ro
         kind: The kind of each step, from 0.
     """
     totals = []
-    for one in range(int(kind.max(initial=-1)) + 1):
-        mine, often = kind[step] == one, int((kind == one).sum())
+    for one, often in enumerate(Groups(kind, int(kind.max(initial=-1)) + 1).sizes().tolist()):
+        mine = kind[step] == one
         totals.append(medians(key[mine], value[mine], keys, often) * often)
     return np.array(totals).reshape(-1, keys)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import process_runs
@@ -57,8 +56,8 @@ class Meetings:
         self.rows, self.rank, self.count, self.duration_ns = rows, rank, count, duration_ns
         begin = np.cumsum(count) - count
         self.place = np.repeat(np.arange(len(count)), count)
-        longest = np.maximum.reduceat(duration_ns, begin) if len(begin) else duration_ns
-        self.shortest_ns = np.minimum.reduceat(duration_ns, begin) if len(begin) else duration_ns
+        meetings = Groups(self.place, len(count))
+        longest, self.shortest_ns = meetings.maxima(duration_ns), meetings.minima(duration_ns)
         self.late_of_row_ns = longest[self.place] - duration_ns
         self.late_ns = longest - self.shortest_ns
         self.first = rows[begin]
@@ -66,7 +65,7 @@ class Meetings:
         latest = np.flatnonzero(duration_ns == self.shortest_ns[self.place])
         self.last = np.zeros(len(count), dtype=np.int64)
         self.last[self.place[latest]] = rank[latest]
-        self.waited_ns = Groups(self.place, len(count)).sums(duration_ns - self.shortest_ns[self.place])
+        self.waited_ns = meetings.sums(duration_ns - self.shortest_ns[self.place])
 
     @classmethod
     def of(
@@ -88,12 +87,12 @@ class Meetings:
             size: The bytes of each where all ranks have as many, else 0.
             duration_ns: How long each call took, of all calls.
         """
-        series, _ = _core.group([np.ascontiguousarray(key, dtype=np.int64) for key in keys])
+        series = Groups.by(keys).of_row
         agreed = _agreed(series, rank, number, size)
         if not agreed.all():
             records, series, number, rank = records[agreed], series[agreed], number[agreed], rank[agreed]
-        which, first = _core.group([series, number])
-        count = _core.group_counts(which, len(first))
+        groups = Groups.by([series, number])
+        which, count = groups.of_row, groups.sizes()
         if (count < 2).any():
             several = (count > 1)[which]
             records, which, rank = records[several], which[several], rank[several]
@@ -171,16 +170,8 @@ def meetings_of_ranks(trace: TraceData, counted: Mapping[int, Collection[int | N
 
 def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:
     """Which calls are of series (step, group, name) that all ranks that have them have equally often, from the same one on, and as large."""
-    cells = Groups.by([np.ascontiguousarray(row), series.astype(np.int64)])
-    cell, first = cells.of_row, cells.first
-    whose = series[first].astype(np.int32)
-    agreed = np.ones(int(series.max(initial=-1)) + 1, dtype=bool)
-    least = np.full(len(first), np.iinfo(np.int64).max)
-    np.minimum.at(least, cell, number)
-    for value in (cells.sizes(), least, cells.sums(size)):
-        limits = np.iinfo(np.int64)
-        low, high = np.full(len(agreed), limits.max), np.full(len(agreed), limits.min)
-        np.minimum.at(low, whose, value)
-        np.maximum.at(high, whose, value)
-        agreed &= low == high
-    return agreed[series]
+    of_ranks = Groups.by([row, series])
+    by_series = Groups(series[of_ranks.first], int(series.max(initial=-1)) + 1)
+    values = (of_ranks.sizes(), of_ranks.minima(number), of_ranks.sums(size))
+    agreed = [by_series.minima(value) == by_series.maxima(value) for value in values]
+    return np.asarray(np.logical_and.reduce(agreed)[series])

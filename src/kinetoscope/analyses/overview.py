@@ -465,7 +465,7 @@ class Overview:
         if not tree:
             return []
         whose = self.trace.column("threads", "process_row")[self.trace.column("spans", "thread")]
-        operators = Groups(whose[operator_spans(self.trace).mask], len(tree)).sizes().tolist()
+        operators = Groups(whose, len(tree)).sums(operator_spans(self.trace).mask).tolist()
         found = []
         for row in tree:
             place = places.get(row["row"])
@@ -524,9 +524,7 @@ class Overview:
         """The self time of each phase outside all modules, on all threads, without waits."""
         spans = self.trace.columns("spans")
         times_ns = np.where(spans["module"] < 0, self._phase_times_ns, 0)
-        # Exact as long as a sum stays below 2 to the 53, which is a hundred days.
-        sums = Groups(spans["phase"], len(Phase)).sums(times_ns)
-        return tuple(sums.astype(np.int64).tolist())
+        return tuple(Groups(spans["phase"], len(Phase)).sums(times_ns).tolist())
 
     @cached_property
     def threads_ns(self) -> int:

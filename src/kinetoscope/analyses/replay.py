@@ -74,13 +74,14 @@ class Replay:
         self.usual_ns = _lower_medians(self.own_ns, met.count)[self._meeting]
         self._first_visit = np.append(0, np.cumsum(met.count)).astype(np.int64)
         # From the beginning of the first step of each rank to the end of its last one.
-        self._steps = Groups(steps.rank, ranks).sizes()
-        whole = [np.full(ranks, limit) for limit in (np.iinfo(np.int64).max, np.iinfo(np.int64).min)]
-        np.minimum.at(whole[0], steps.rank, steps.start_ns)
-        np.maximum.at(whole[1], steps.rank, steps.end_ns)
+        by_rank = Groups(steps.rank, ranks)
+        self._steps = by_rank.sizes()
         # Ranks with steps and collectives only: others wait for nobody.
         self._timed = np.flatnonzero((self._steps > 0) & (np.diff(self._first) > 0))
-        self._bounds = [one[self._timed] for one in whole]
+        self._bounds = [
+            by_rank.minima(steps.start_ns)[self._timed],
+            by_rank.maxima(steps.end_ns)[self._timed],
+        ]
         self._start_ns, self._end_ns = start, end
         # All ranks begin so long before their first collective, which says nothing of who is late.
         ahead = start[self._by_end[self._first[self._timed]]] - self._bounds[0]
@@ -103,7 +104,7 @@ class Replay:
         place = np.searchsorted(keys, rank * width + np.maximum(time_ns, 0), side="right")
         behind = place >= self._first[rank + 1]
         gain = Groups(order[place[~behind]], len(self.own_ns)).sums(gain_ns[~behind])
-        tail = Groups(rank[behind], len(self._steps)).sums(gain_ns[behind])
+        tail = Groups(rank, len(self._steps)).sums(gain_ns, behind)
         return np.maximum(self.own_ns - gain, -self._lead_ns), tail
 
     def _last_ended(self, rank: Rows, moment_ns: Rows) -> Rows:

@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.rows import distinct
@@ -233,51 +234,29 @@ def more_on_average(ran: Ran, some: Rows, others: Rows) -> dict[int, float]:
     for steps, sign in ((some, 1.0), (others, -1.0)):
         rows = np.flatnonzero(np.isin(ran.step, steps))
         keys, at = distinct(ran.key[rows])
-        sums = np.bincount(at, weights=ran.time_ns[rows], minlength=len(keys)) / len(steps)
+        sums = Groups(at, len(keys)).sums(ran.time_ns[rows]) / len(steps)
         for key, time_ns in zip(keys.tolist(), sums.tolist(), strict=True):
             found[key] = found.get(key, 0.0) + sign * time_ns
     return found
 
 
-def _differences(kind: Ran, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:
+def _differences(ran: Ran, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:
     """For each key its time in a step and the median of others, the difference, the counts, and the longest span in the step."""
-    compared = np.zeros(max(chosen, int(others.max())) + 2, dtype=bool)
-    compared[others] = compared[chosen] = True
-    step = np.where(kind.step < len(compared) - 1, kind.step, -1)
-    rows = np.flatnonzero((kind.step >= 0) & compared[step])
-    keys, key = distinct(kind.key[rows])
-    cell, which = distinct(key * len(compared) + kind.step[rows])
-    time_ns = np.bincount(which, weights=kind.time_ns[rows])
-    count = np.bincount(which)
-    own = cell % len(compared) == chosen
-    sums = np.zeros((2, len(keys)))
-    sums[:, cell[own] // len(compared)] = time_ns[own], count[own]
-    usual = [
-        medians(cell[~own] // len(compared), values[~own], len(keys), len(others))
-        for values in (time_ns, count)
-    ]
-    longest = np.full(len(keys), -1, dtype=np.int64)
-    here = np.flatnonzero(kind.step[rows] == chosen)
-    here = here[np.argsort(kind.time_ns[rows[here]], kind="stable")]
-    longest[key[here]] = kind.span[rows[here]]  # the last one counts
-    found: list[tuple[int, list[Any]]] = []
-    for place in np.argsort(usual[0] - sums[0], kind="stable").tolist():
-        took, median = int(sums[0][place]), int(usual[0][place])
-        if took or median:
-            found.append(
-                (
-                    int(keys[place]),
-                    [
-                        took,
-                        median,
-                        took - median,
-                        int(sums[1][place]),
-                        int(usual[1][place]),
-                        int(longest[place]),
-                    ],
-                )
-            )
-    return found
+    rows = np.flatnonzero(np.isin(ran.step, np.append(others, chosen)))
+    keys, key = distinct(ran.key[rows])
+    step, time_ns = ran.step[rows], ran.time_ns[rows]
+    in_step = Groups(np.where(step == chosen, key, -1), len(keys))
+    in_others = Groups.by([key, step], step != chosen)
+    usual_ns, usual_count = (
+        medians(key[in_others.first], values, len(keys), len(others)).astype(np.int64)
+        for values in (in_others.sums(time_ns), in_others.sizes())
+    )
+    took_ns = in_step.sums(time_ns)
+    span = np.append(ran.span[rows], -1)[in_step.row_of_minimum(-time_ns)]
+    columns = (took_ns, usual_ns, took_ns - usual_ns, in_step.sizes(), usual_count, span)
+    order = np.argsort(usual_ns - took_ns, kind="stable")
+    order = order[(took_ns[order] != 0) | (usual_ns[order] != 0)]
+    return list(zip(keys[order].tolist(), np.stack(columns, axis=1)[order].tolist(), strict=True))
 
 
 def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) -> dict[str, Any]:

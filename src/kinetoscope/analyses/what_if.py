@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
 from kinetoscope.analyses.meetings import RankMeetings, meetings_of_ranks
 from kinetoscope.analyses.replay import RankSteps, Replay
@@ -107,8 +106,8 @@ def _taken(trace: TraceData, one: ProcessLedger, chosen: set[tuple[Any, ...]]) -
     """The cells of a process that are of chosen rows of the account."""
     cells, frames, strings = one.cells, trace.columns("frames"), trace.strings
     frame = program_frames(trace)[cells.stack]
-    columns = [each.astype(np.int32) for each in (cells.entry, cells.cause, cells.name, frame)]
-    group, first = _core.group(columns)
+    columns: list[NDArray[Any]] = [cells.entry, cells.cause, cells.name, frame]
+    groups = Groups.by(columns)
     is_chosen = np.array(
         [
             (
@@ -119,11 +118,13 @@ def _taken(trace: TraceData, one: ProcessLedger, chosen: set[tuple[Any, ...]]) -
                 int(frames["line"][at]) if at >= 0 else None,
             )
             in chosen
-            for entry, cause, name, at in zip(*(each[first].tolist() for each in columns), strict=True)
+            for entry, cause, name, at in zip(
+                *(column[groups.first].tolist() for column in columns), strict=True
+            )
         ],
         dtype=bool,
     )
-    return np.flatnonzero(is_chosen[group] & one.counted[cells.step])
+    return np.flatnonzero(is_chosen[groups.of_row] & one.counted[cells.step])
 
 
 def _placed(
@@ -150,16 +151,13 @@ def _placed(
     names[-1] = False
     rows = np.flatnonzero(names[spans["name"]] & (of_step[spans["step"]] >= 0))
     ran = [of_step[spans["step"][rows]], spans["name"][rows], span_stacks(trace)[rows], spans["module"][rows]]
-    groups = Groups.by(
-        [np.concatenate((mine, others)).astype(np.int64) for mine, others in zip(key, ran, strict=True)]
-    )
+    groups = Groups.by([np.concatenate(pair).astype(np.int64) for pair in zip(key, ran, strict=True)])
     of_cell, of_span = groups.of_row[: len(taken)], groups.of_row[len(taken) :]
     time_ns = Groups(of_cell, len(groups)).sums(cells.time_ns[taken])
     weight = spans["duration_ns"][rows]
     whole = Groups(of_span, len(groups)).sums(weight)
     part = np.where(whole[of_span] > 0, time_ns[of_span] * (weight / np.maximum(whole[of_span], 1)), 0.0)
-    elsewhere = taken[whole[of_cell] == 0]
-    left = Groups(cells.step[elsewhere], len(one.window.step)).sums(cells.time_ns[elsewhere])
+    left = Groups(cells.step[taken], len(one.window.step)).sums(cells.time_ns[taken], whole[of_cell] == 0)
     moments, spread = _spread(one, left, start_ns, end_ns)
     return (
         np.concatenate((spans["start_ns"][rows], moments)),

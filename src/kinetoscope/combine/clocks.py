@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.model.rows import ends_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -251,8 +253,7 @@ def _upper_hull(moments: Values, value: Values, owner: NDArray[np.int64] | None 
     whose = np.zeros(len(moments), dtype=np.int64) if owner is None else owner
     order = np.lexsort((value, moments, whose))
     # Of those at one moment the highest.
-    last = (np.diff(whose[order]) != 0) | (np.diff(moments[order]) != 0)
-    rows = order[np.append(last, True)[: len(order)]]
+    rows = order[ends_run(whose[order], moments[order])]
     while len(rows) > 2:
         x, y, who = moments[rows], value[rows], whose[rows]
         below = (y[1:-1] - y[:-2]) * (x[2:] - x[:-2]) <= (y[2:] - y[:-2]) * (x[1:-1] - x[:-2])

@@ -46,6 +46,7 @@ from kinetoscope.display.lines import folded, text_table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -750,7 +751,7 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
     if 1 < len(before) <= MOST_CLASSES and len(pairs) == len(before) == len(after):
         place = dict(pairs)
         base_kind = np.array([before.index(one) for one in known.tolist()])
-        share = np.bincount(base_kind) / len(base_kind)
+        share = Groups(base_kind, len(before)).sizes() / len(base_kind)
         of_new = {after[other]: one for one, other in place.items()}
         return (
             _series(time.steps, base_kind, share),

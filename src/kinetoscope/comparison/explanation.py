@@ -325,9 +325,8 @@ class _Places:
             if kind == "line":
                 files = same_files(*((key[0] for key in keys) for keys in compared))
                 compared[1] = [(files[key[0]], *key[1:]) for key in compared[1]]
-            pairs, gone, added = matched(compared[0], compared[1], levels)
-            for one, other in [*pairs, *((at, -1) for at in gone), *((-1, at) for at in added)]:
-                keys = [keys[at] if at >= 0 else None for keys, at in zip(mine, (one, other), strict=True)]
+            for pair in matched(compared[0], compared[1], levels):
+                keys = [keys[at] if at >= 0 else None for keys, at in zip(mine, pair, strict=True)]
                 for found, key in zip(self.of, keys, strict=True):
                     if key is not None:
                         found[key] = len(self.known)

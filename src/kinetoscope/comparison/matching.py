@@ -20,9 +20,7 @@ _TEMPLATE = re.compile(r"<.*>", re.DOTALL)
 _LINE_NUMBER = re.compile(r"\(\d+\)")
 
 
-def matched(
-    base: Sequence[Key], new: Sequence[Key], levels: Iterable[Level]
-) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+def matched(base: Sequence[Key], new: Sequence[Key], levels: Iterable[Level]) -> list[tuple[int, int]]:
     """Match rows, level by level: what has the same in common is matched in order.
 
     Args:
@@ -31,7 +29,7 @@ def matched(
         levels: For each round what rows must have in common.
 
     Returns:
-        The pairs of places, and the places of the base and of the other side that have no partner.
+        The pairs of places, those of both sides first, then those of the base and of the other side that have no partner, which is -1.
     """
     pairs: list[tuple[int, int]] = []
     left = [*range(len(base))], [*range(len(new))]
@@ -51,7 +49,7 @@ def matched(
             else:
                 alone.append(place)
         left = alone, [place for place in left[1] if place not in taken]
-    return sorted(pairs), left[0], left[1]
+    return [*sorted(pairs), *((place, -1) for place in left[0]), *((-1, place) for place in left[1])]
 
 
 # For each kind of row what two rows must have in common, the strictest first. Lines of a file that are in order stay in order.

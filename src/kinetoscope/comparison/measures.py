@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.loop import Loop
@@ -18,6 +17,7 @@ from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
 from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
 from kinetoscope.model.losses import inexact
@@ -122,7 +122,7 @@ class Population:
     def means(self, weights: Numbers, *, counts: bool = False) -> Numbers:
         """The mean time, or count, of each row, each step with its weight; together the weights are 1."""
         values = self.count if counts else self.time_ns
-        return np.bincount(self.row, values * weights[self.step], minlength=len(self.keys)).astype(np.float64)
+        return Groups(self.row, len(self.keys)).sums(values * weights[self.step])
 
 
 @dataclass(eq=False)
@@ -319,7 +319,8 @@ class _Recording:
         dims, texts = _distinct(list(trace.column("shapes", "dims")))
         paths = trace.column("modules", "path")
         shape = np.append(dims, -1)[spans["shapes"][rows]]
-        group, first = _grouped(spans["name"][rows], shape, spans["module"][rows])
+        groups = Groups.by([spans["name"][rows], shape, spans["module"][rows]])
+        first = groups.first
         keys: list[Key] = [
             (trace.strings[name], texts[shape] if shape >= 0 else "", paths[module] if module >= 0 else "")
             for name, shape, module in zip(
@@ -329,7 +330,7 @@ class _Recording:
                 strict=True,
             )
         ]
-        return _population(keys, group, self.step[rows], spans["self_ns"][rows], self.steps)
+        return _population(keys, groups.of_row, self.step[rows], spans["self_ns"][rows], self.steps)
 
     def undisturbed(self, warm_up: int) -> float:
         """The part of the operators' time that is left if each takes as long as the fastest quarter of its kind at most.
@@ -339,13 +340,13 @@ class _Recording:
         rows = self._work[self.step[self._work] >= warm_up]
         rows = rows[:: len(rows) // _ENOUGH_SPANS + 1]
         spans = self.trace.columns("spans")
-        group, first = _grouped(spans["name"][rows], spans["shapes"][rows], spans["module"][rows])
+        groups = Groups.by([spans[name][rows] for name in ("name", "shapes", "module")])
         took = spans["self_ns"][rows].astype(np.float64)
-        order = np.lexsort((took, group))
-        count = np.bincount(group, minlength=len(first))
+        order = np.lexsort((took, groups.of_row))
+        count = groups.sizes()
         usual = took[order][np.cumsum(count) - count + (count - 1) // 4]
         whole = float(took.sum())
-        return float(np.minimum(took, usual[group]).sum()) / whole if whole > 0 else 1.0
+        return float(np.minimum(took, usual[groups.of_row]).sum()) / whole if whole > 0 else 1.0
 
     def _modules(self) -> Population:
         trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
@@ -411,14 +412,16 @@ class _Recording:
         entry, cause = cells.whole_parts(rows)
         is_operator_time = _of_operators(entry, cause)
         line = np.append(line, -1)[frame]
-        group, begin = _grouped(
-            line.astype(np.int32),
-            np.where(line >= 0, -1, cells.module[rows]).astype(np.int32),
-            np.where(is_operator_time, cells.name[rows], -1).astype(np.int32),
-            np.where(is_operator_time, 0, entry * len(Cause) + cause + 1).astype(np.int32),
+        groups = Groups.by([
+            line,
+            np.where(line >= 0, -1, cells.module[rows]),
+            np.where(is_operator_time, cells.name[rows], -1),
+            np.where(is_operator_time, 0, entry * len(Cause) + cause + 1),
+        ])  # fmt: skip
+        keys = self._account_keys(one, rows[groups.first], line[groups.first], first)
+        return _population(
+            keys, groups.of_row, step[rows], cells.time_ns[rows].astype(np.float64), self.steps
         )
-        keys = self._account_keys(one, rows[begin], line[begin], first)
-        return _population(keys, group, step[rows], cells.time_ns[rows].astype(np.float64), self.steps)
 
     def _account_keys(
         self, one: ProcessLedger, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
@@ -447,9 +450,11 @@ class _Recording:
 
     def _kernels(self) -> Population:
         trace, spans, rows = self.trace, self.trace.columns("spans"), self._device_work
-        group, first = _grouped(spans["name"][rows])
-        keys: list[Key] = [(trace.strings[name],) for name in spans["name"][rows][first].tolist()]
-        return _population(keys, group, self._launched_in(rows), spans["duration_ns"][rows], self.steps)
+        groups = Groups.by([spans["name"][rows]])
+        keys: list[Key] = [(trace.strings[name],) for name in spans["name"][rows][groups.first].tolist()]
+        return _population(
+            keys, groups.of_row, self._launched_in(rows), spans["duration_ns"][rows], self.steps
+        )
 
     @cached_property
     def _device_work(self) -> Rows:
@@ -561,7 +566,8 @@ class _Recording:
 
     def _per_step(self, step: Rows, values: NDArray[Any] | None = None) -> Numbers:
         """Count, or add up, by step."""
-        return np.bincount(step, values, minlength=self.steps).astype(np.float64)
+        by_step = Groups(step, self.steps)
+        return (by_step.sizes() if values is None else by_step.sums(values)).astype(np.float64)
 
     def run_counts(self, recompiles: int) -> dict[str, int]:
         """The counts of the run, of what was recorded."""
@@ -622,21 +628,9 @@ def _population(
     known = (row >= 0) & (step >= 0)
     counted = np.zeros(len(row))
     counted[:spans] = 1
-    cell, first = _grouped((row * steps + step)[known])
-    chosen = np.flatnonzero(known)[first]
-    took, often = (
-        np.bincount(cell, values[known], minlength=len(first)).astype(np.float64)
-        for values in (time_ns, counted)
-    )
-    return Population(list(places), row[chosen], step[chosen], took, often)
-
-
-def _grouped(*keys: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Group rows with the same keys: the group of each row, and the first row of each group."""
-    if len(keys[0]) == 0:
-        nothing = np.zeros(0, dtype=np.int32)
-        return nothing, nothing
-    return _core.group([np.ascontiguousarray(key) for key in keys])
+    cells = Groups.by([row * steps + step], known)
+    took, often = (cells.sums(values).astype(np.float64) for values in (time_ns, counted))
+    return Population(list(places), row[cells.first], step[cells.first], took, often)
 
 
 def _distinct(texts: Sequence[str]) -> tuple[Rows, list[str]]:

@@ -22,6 +22,7 @@ from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ class Side:
             all_weights[counted] = weights[begin : begin + len(counted)]
             begin += len(counted)
             rows = np.array([place[key] for key in population.keys], dtype=np.int64)
-            np.add.at(found, rows, population.means(all_weights, counts=counts))
+            found += Groups(rows, len(keys)).sums(population.means(all_weights, counts=counts))
         return found
 
     def table(self, kind: str, keys: Sequence[Key | None], *, counts: bool = False) -> Numbers:

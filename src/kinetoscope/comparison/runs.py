@@ -218,12 +218,7 @@ class _Comparing:
         if kind == "line":
             files = same_files((key[0] for key in keys["base"]), (key[0] for key in known))
             known = [(files[key[0]], *key[1:]) for key in known]
-        pairs, gone, added = matched(keys["base"], known, LEVELS[kind])
-        rows: list[tuple[int, int]] = [
-            *pairs,
-            *((place, -1) for place in gone),
-            *((-1, place) for place in added),
-        ]
+        rows = matched(keys["base"], known, LEVELS[kind])
         if not rows:
             return None
         sides = ((self.base, keys["base"], 0), (self.new, keys["new"], 1))
@@ -336,7 +331,6 @@ class _Comparing:
             list(dict.fromkeys(key for run in side.runs for key in run.memory))
             for side in (self.base, self.new)
         ]
-        pairs, gone, added = matched(sides[0], sides[1], LEVELS["memory"])
         rows = [
             count_difference(
                 "memory",
@@ -348,7 +342,7 @@ class _Comparing:
                 ),
                 ", ".join(part for part in (sides[1][other] if other >= 0 else sides[0][one]) if part),
             )
-            for one, other in [*pairs, *((place, -1) for place in gone), *((-1, place) for place in added)]
+            for one, other in matched(sides[0], sides[1], LEVELS["memory"])
         ]
         return sorted(rows, key=lambda row: (-abs((row.new or 0) - (row.base or 0)), -(row.new or 0)))
 

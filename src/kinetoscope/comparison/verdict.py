@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
@@ -18,6 +17,7 @@ from kinetoscope.comparison.measures import BYTE_COUNTS, in_scope
 from kinetoscope.display.lines import text_table
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.losses import inexact
@@ -258,7 +258,7 @@ def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
     inside = found.step >= 0
     if not inside.any():
         return []
-    per_step = np.bincount(found.step[inside], weights=found.amount[inside])
+    per_step = Groups(found.step, int(found.step.max()) + 1).sums(found.amount)
     # The first one may do what is done once.
     first = 1 if len(per_step) > 2 else 0
     inside &= found.step == first + np.argmax(per_step[first:])
@@ -271,11 +271,11 @@ def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
     frame = look_up(
         look_up(found.stack[rows].astype(np.int32), user_stacks(trace)), trace.column("stacks", "frame")
     )
-    group_of, begin = _core.group([called, operator, module, frame])
-    sums = _core.group_sums(group_of, len(begin), found.amount[rows].astype(np.int64))
+    by_place = Groups.by([called, operator, module, frame])
+    sums = by_place.sums(found.amount[rows])
     shown = units.size if count in BYTE_COUNTS else "{:,.0f}".format
     groups = []
-    for group, at in enumerate(begin.tolist()):
+    for group, at in enumerate(by_place.first.tolist()):
         name = strings[called[at]] if called[at] >= 0 else _OUTSIDE
         # A kernel of one name is several where several operators launch it.
         caller = strings[operator[at]] if operator[at] >= 0 and operator[at] != called[at] else ""
@@ -501,12 +501,12 @@ def _places(
     if stacks is not None:
         stack = np.where(stack >= 0, stack, stacks).astype(np.int32)
     frame = look_up(look_up(stack, user_stacks(trace)), trace.column("stacks", "frame"))
-    group_of, first = _core.group([names.astype(np.int32), module, frame])
-    sums = _core.group_sums(group_of, len(first), values.astype(np.int64))
+    by_place = Groups.by([names, module, frame])
+    sums = by_place.sums(values.astype(np.int64))
     order = np.argsort(-sums, kind="stable")
     places = []
     for group in order[:MOST_PLACES].tolist():
-        row = int(first[group])
+        row = int(by_place.first[group])
         name = trace.strings[names[row]] if names[row] >= 0 else _OUTSIDE
         path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
         file, number, text = _line(trace, int(frame[row]))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.rows import ends_run
 from kinetoscope.storage.atomic_write import open_packed
 from kinetoscope.tables.memory.categories import judged_blocks
 from kinetoscope.tables.memory.timeline import (
@@ -130,7 +131,7 @@ def _by_category(trace: TraceData, device: int) -> Iterator[str]:
     held = live_by_category(changes, judged_blocks(trace).category)
     times = np.where(changes.time_ns < 0, -1, (changes.time_ns + _epoch_ns(trace)) // 1000)
     # What happens within a microsecond is one point: the last of it.
-    last = np.flatnonzero(np.append(times[1:] != times[:-1], True)) if len(times) else np.zeros(0, np.intp)
+    last = np.flatnonzero(ends_run(times))
     times, held = times[last], held[last]
     recorded = times[times >= 0]
     plotted_ns = np.where(times < 0, recorded[0] if len(recorded) else -1, times)

@@ -273,9 +273,7 @@ def _allocated_bytes(trace: TraceData) -> Rows:
     blocks = trace.columns("allocations")
     of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)
-    has_stack = (stack >= 0) & (blocks["time_ns"] >= 0)
-    of_stack = Groups(np.where(has_stack, stack, -1), len(trace.columns("stacks")))
-    return of_stack.sums(blocks["bytes"])
+    return Groups(stack, len(trace.columns("stacks"))).sums(blocks["bytes"], blocks["time_ns"] >= 0)
 
 
 def _sampled_profile(title: str, unit: str, samples: list[list[int]], weights: list[int]) -> dict[str, Any]:

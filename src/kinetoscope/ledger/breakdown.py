@@ -80,8 +80,8 @@ def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
 def _unrecorded_ns(ledger: ProcessLedger) -> NDArray[np.int64]:
     """How long nothing was recorded in each unit while the host was waited for."""
     cells = ledger.cells
-    rows = np.flatnonzero((part_of_cells(ledger) == PARTS.index("host_wait_ns")) & (cells.span < 0))
-    return np.asarray(Groups(cells.step[rows], len(ledger.work)).sums(cells.time_ns[rows]))
+    is_unrecorded = (part_of_cells(ledger) == PARTS.index("host_wait_ns")) & (cells.span < 0)
+    return Groups(cells.step, len(ledger.work)).sums(cells.time_ns, is_unrecorded)
 
 
 OVERLAP_SCHEMA = Table(

@@ -26,6 +26,7 @@ from kinetoscope.ledger.moments import (
     moments_of_steps,
 )
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import derived
@@ -175,13 +176,14 @@ class ProcessLedger:
     @cached_property
     def entry_ns(self) -> Rows:
         """For each step the time of each entry."""
-        groups = Groups(self.cells.step * len(Entry) + self.cells.entry, len(self.work) * len(Entry))
-        return np.asarray(groups.sums(self.cells.time_ns).reshape(-1, len(Entry)))
+        shape = (len(self.window.step), len(Entry))
+        by_entry = Groups.cells(self.cells.step, self.cells.entry, shape)
+        return by_entry.sums(self.cells.time_ns)
 
     @cached_property
     def floor_ns(self) -> Rows:
         """The floor of each unit: what it needs, and what it must wait for."""
-        return np.asarray(Groups(self.cells.step, len(self.work)).sums(self.cells.needed_ns))
+        return Groups(self.cells.step, len(self.work)).sums(self.cells.needed_ns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,9 +269,10 @@ def _simple(
 ) -> Cells:
     """The pieces of which no more is known, one cell a step; of each all of its time, or so much."""
     rows = np.flatnonzero(pieces.category == chosen if isinstance(chosen, Category) else chosen)
-    units = Groups.by([pieces.unit[rows]])
-    time_ns = units.sums((pieces.time_ns if of_each_ns is None else of_each_ns)[rows])
-    return Cells.of(pieces.unit[rows[units.first]], entry, cause, time_ns, count=units.sizes())
+    steps, step = np.unique(pieces.unit[rows], return_inverse=True)
+    by_step = Groups(step, len(steps))
+    time_ns = by_step.sums((pieces.time_ns if of_each_ns is None else of_each_ns)[rows])
+    return Cells.of(steps, entry, cause, time_ns, count=by_step.sizes())
 
 
 def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
@@ -281,9 +284,10 @@ def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> l
     issues_ns = _issues_ns(trace, pieces, gap, left_out)
     rows = np.flatnonzero(gap & ~in_backward)
     keys = pieces.unit[rows] * (int(found.kind.max(initial=0)) + 1) + found.kind[pieces.of[rows]]
-    cells = Groups.by([keys])
-    whole, issuing, count = cells.sums(pieces.time_ns[rows]), cells.sums(issues_ns[rows]), cells.sizes()
-    step, kind = np.divmod(keys[cells.first], int(found.kind.max(initial=0)) + 1)
+    distinct, cell = np.unique(keys, return_inverse=True)
+    groups = Groups(cell, len(distinct))
+    whole, issuing, count = groups.sums(pieces.time_ns[rows]), groups.sums(issues_ns[rows]), groups.sizes()
+    step, kind = np.divmod(distinct, int(found.kind.max(initial=0)) + 1)
     share, of = found.shares.of_kinds(kind)
     part, blocked, wait = (getattr(found.shares, name)[share] for name in ("part", "blocked", "wait"))
     time_ns = _divided(whole, of, part)
@@ -326,7 +330,7 @@ def _divided(whole: Rows, of: Rows, part: NDArray[np.float64]) -> Rows:
     """
     if len(of) == 0:
         return np.zeros(0, np.int64)
-    first = np.append(True, of[1:] != of[:-1])
+    first = begins_run(of)
     last = np.append(first[1:], True)
     until = np.cumsum(part)
     start = (until - part)[first][np.cumsum(first) - 1]
@@ -345,12 +349,11 @@ def _of_operators(
     counted = _counted_around(trace)[of]
     row = np.where(counted >= 0, counted, of)
     # The pieces of an operator whose cost counts follow each other. One that is made of others is several runs, of which the first is its call.
-    begins = np.append(True, (row[1:] != row[:-1]) | (step[1:] != step[:-1]))[: len(rows)]
-    first = np.flatnonzero(begins)
-    if len(first) == 0:
+    runs = Groups.runs(row, step)
+    if len(runs) == 0:
         return []
-    runs = Groups(np.cumsum(begins) - 1, len(first))
-    span, step, time_ns = row[first], step[first], runs.sums(pieces.time_ns[rows])
+    span, step = row[runs.first], step[runs.first]
+    time_ns = runs.sums(pieces.time_ns[rows])
     if on_device:
         return _grouped(trace, step, span, [(Entry.SLOW, np.full(len(span), Cause.LAUNCH), time_ns)])
     calls = runs.sums(pieces.start_ns[rows] == spans["start_ns"][of])
@@ -455,9 +458,10 @@ def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) 
     counted = np.where(costs.counted.counts[pieces.of[rows]], pieces.of[rows], counted)
     row = np.where(counted >= 0, counted, np.where(operator >= 0, operator, pieces.of[rows]))
     steps = int(pieces.unit.max(initial=0)) + 1
-    cells = Groups.by([(row * steps + pieces.unit[rows]).astype(np.int64)])
-    first, time_ns = cells.first, cells.sums(pieces.time_ns[rows])
+    groups = Groups.by([(row * steps + pieces.unit[rows]).astype(np.int64)])
+    first = groups.first
     span, step = row[first], pieces.unit[rows[first]]
+    time_ns = groups.sums(pieces.time_ns[rows])
     least = least_seconds(trace, costs)
     least_ns = np.zeros(len(span)) if least is None else np.nan_to_num(least[costs.calls.of_span[span]]) * 1e9
     size = costs.bytes_moved[span]
@@ -510,33 +514,29 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
     is_known = (cells.entry != Entry.UNKNOWN) | (cells.span >= 0)
     first = on_host & is_known & (of_calls | np.isin(cells.entry, _OF_PROCESSOR))
     second = on_host & ~first & (cells.entry == Entry.NEEDED)
-    first_ns = _sums(cells, first, cells.time_ns, len(waited_ns))
+    by_unit = Groups(cells.step, len(waited_ns))
+    first_ns = by_unit.sums(cells.time_ns, first)
     is_work, taken = cells.span >= 0, np.zeros(len(cells.span), np.int64)
     if raw is None:
         taken = _taken(cells, first, waited_ns) + _taken(cells, second, np.maximum(waited_ns - first_ns, 0))
     else:
-        of_raw = _sums(raw.cells, raw.cells.cause == Cause.PROCESSOR, raw.cells.time_ns, len(waited_ns))
+        raw_by_unit = Groups(raw.cells.step, len(waited_ns))
+        of_raw = raw_by_unit.sums(raw.cells.time_ns, raw.cells.cause == Cause.PROCESSOR)
         for mask, amount_ns in ((is_work, raw.waits_of_work_ns), (~is_work, of_raw - raw.waits_of_work_ns)):
-            before_ns = _sums(cells, first & mask, cells.time_ns, len(waited_ns))
+            before_ns = by_unit.sums(cells.time_ns, first & mask)
             taken += _taken(cells, first & mask, amount_ns)
             taken += _taken(cells, second & mask, np.maximum(amount_ns - before_ns, 0))
-    every = np.ones(len(taken), bool)
     columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
     columns["time_ns"] = cells.time_ns - taken
     # What is taken out whole is no part any more; mostly nothing is.
     left = columns["time_ns"] > 0
     if not left.all():
         columns = {name: values[left] for name, values in columns.items()}
-    waits_ns = _sums(cells, every, taken, len(waited_ns))
+    waits_ns = by_unit.sums(taken)
     waits = Cells.of(np.arange(len(waited_ns)), Entry.WAITING, Cause.PROCESSOR, waits_ns)
     share = np.minimum(waited_ns / np.maximum(first_ns, 1), 1.0)
-    waits_of_work_ns = _sums(cells, is_work, taken, len(waited_ns))
+    waits_of_work_ns = by_unit.sums(taken, is_work)
     return ProcessLedger(moments, Cells.joined([Cells(**columns), waits]), share, waits_of_work_ns)
-
-
-def _sums(cells: Cells, chosen: Mask, values: Rows, units: int) -> Rows:
-    """The sum of some cells' values for each unit."""
-    return np.asarray(Groups(cells.step[chosen], units).sums(values[chosen]))
 
 
 def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:

@@ -13,7 +13,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.model.rows import ProcessRow, rows_of_runs
+from kinetoscope.model.rows import ProcessRow, begins_run, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
@@ -197,8 +197,8 @@ def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMo
         moments = _moments(_layers_of_requests(trace, window, thread), stretches)
         of_threads.append(moments)
         operators_ns[thread] = int(moments.time_ns[moments.category == Category.OPERATOR].sum())
-        of_stretches_ns = _processor_waits(trace, window, moments, thread, stretches)
-        waited_ns += Groups(stretches.unit, len(work)).sums(of_stretches_ns)
+        waits_ns = _processor_waits(trace, window, moments, thread, stretches)
+        waited_ns += Groups(stretches.unit, len(work)).sums(waits_ns)
     busiest = max(operators_ns, key=lambda thread: operators_ns[thread], default=-1)
     suspended = {cause: time_ns[work.row] for cause, time_ns in suspended_time(trace).items()}
     return WorkMoments(work, window, busiest, MomentRows.joined(of_threads), waited_ns, suspended)
@@ -224,10 +224,8 @@ def _thread(trace: TraceData, window: Windows) -> int:
         return int(marked[0])
     rows = operator_spans(trace).rows
     rows = rows[owned(trace, window.activity.owner)[spans["thread"][rows]] & (spans["stream"][rows] < 0)]
-    if len(rows) == 0:
-        return -1
-    busy_ns = Groups(spans["thread"][rows], len(trace.columns("threads"))).sums(spans["self_ns"][rows])
-    return int(np.argmax(busy_ns))
+    by_thread = Groups(spans["thread"][rows], len(trace.columns("threads")))
+    return by_thread.largest(spans["self_ns"][rows]) if len(rows) else -1
 
 
 # Layers of stretches of time, of which the first that has a moment counts.
@@ -263,7 +261,7 @@ def _sorted_once(values: Rows) -> Rows:
     """The distinct ones of some values in order, by sorting: `np.unique` takes several times as long."""
     # Made of a few that are in order, which a stable sort merges.
     found = np.sort(values, kind="stable")
-    return np.asarray(found[np.append(True, found[1:] != found[:-1])[: len(found)]], dtype=np.int64)
+    return np.asarray(found[begins_run(found)], dtype=np.int64)
 
 
 def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:

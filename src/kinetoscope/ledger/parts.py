@@ -81,10 +81,9 @@ def part_of_cells(ledger: ProcessLedger) -> Rows:
 
 def parts_of_ledger(ledger: ProcessLedger) -> dict[str, Rows]:
     """For each of `REQUEST_PARTS` how long each unit spends on it: together its duration."""
-    units = len(ledger.work)
-    parts = Groups(part_of_cells(ledger) * units + ledger.cells.step, len(REQUEST_PARTS) * units)
-    sums = parts.sums(ledger.cells.time_ns).reshape(-1, units)
-    return dict(zip(REQUEST_PARTS, sums, strict=True))
+    shape = (len(REQUEST_PARTS), len(ledger.work))
+    by_part = Groups.cells(part_of_cells(ledger), ledger.cells.step, shape)
+    return dict(zip(REQUEST_PARTS, by_part.sums(ledger.cells.time_ns), strict=True))
 
 
 @derived

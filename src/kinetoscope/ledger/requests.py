@@ -73,7 +73,7 @@ def requests(trace: TraceData) -> pyarrow.Table:
     """
     known, count = requests_of(trace), len(requests_of(trace))
     parts = request_parts(trace)
-    pairs = np.unique(np.stack([known.of, known.stretch_thread], axis=1), axis=0)
+    by_thread = Groups.by([known.of, known.stretch_thread])
     columns: dict[str, Any] = {
         "request": np.arange(count),
         "name": labels(known.name),
@@ -85,7 +85,7 @@ def requests(trace: TraceData) -> pyarrow.Table:
         "duration_ns": known.end_ns - known.start_ns,
         **{name: parts[name] for name in REQUEST_PARTS},
         "stretches": Groups(known.of, count).sizes(),
-        "threads": Groups(pairs[:, 0], count).sizes(),
+        "threads": Groups(known.of[by_thread.first], count).sizes(),
     }
     return to_arrow(REQUESTS_SCHEMA, columns)
 

@@ -12,6 +12,7 @@ from kinetoscope.model.closures import Closures, find_closures
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
+from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import derived
@@ -95,13 +96,12 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     spans, own = trace.columns("spans"), trace.columns("steps")
     step, phase = spans["step"], spans["phase"]
     self_ns = phase_times(trace)
-    ran = (step >= 0) & host_work(trace, with_steps=False).mask
+    ran, by_step = host_work(trace, with_steps=False).mask, Groups(step, len(own))
     columns: dict[str, Any] = {"number": own["number"], "span": own["span"]}
     columns |= {name: getattr(step_extents(trace), name) for name in ("start_ns", "duration_ns")}
-    columns["operators"] = Groups(step[ran & operator_spans(trace).mask], len(own)).sizes()
+    columns["operators"] = by_step.sums(ran & operator_spans(trace).mask)
     for part in Phase:
-        rows = np.flatnonzero(ran & (phase == part))
-        columns[f"{part.name.lower()}_ns"] = Groups(step[rows], len(own)).sums(self_ns[rows])
+        columns[f"{part.name.lower()}_ns"] = by_step.sums(self_ns, ran & (phase == part))
     columns |= step_parts(trace)
     columns["compile_ns"] = compile_ns(trace)
     columns |= _largest_gaps(trace)
@@ -186,11 +186,9 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     duration_ns = np.minimum(found.end_ns, np.append(extents.end_ns, 0)[found.step]) - start_ns
     rows = np.flatnonzero((found.step >= 0) & (duration_ns > 0) & ~found.in_loading & ~found.in_backward)
     # Gaps are cut where ranges and calls of modules begin and end: those that touch are one.
-    same = (found.step[rows][1:] == found.step[rows][:-1]) & (
-        found.thread[rows][1:] == found.thread[rows][:-1]
-    )
-    same &= found.start_ns[rows][1:] == found.end_ns[rows][:-1]
-    whole = np.cumsum(np.append(np.ones(min(1, len(rows)), dtype=bool), ~same)) - 1
+    apart = begins_run(found.step[rows], found.thread[rows])
+    apart[1:] |= found.start_ns[rows][1:] != found.end_ns[rows][:-1]
+    whole = np.cumsum(apart) - 1
     length = Groups(whole, len(rows)).sums(duration_ns[rows])
     order = np.lexsort((duration_ns[rows], length[whole]))
     longest, taken = np.full((2, steps), -1, dtype=np.int64)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import ENGINE_WRAPPER, OPTIMIZER_STEP, SCOPE_BACKWARD, ZERO_GRAD, SpanKind
 
@@ -106,7 +107,7 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         # Whole operators: each with the spans after it that end before it does.
         until = end[rows[ops]]
         top = ops[np.append(True, until[1:] > np.maximum.accumulate(until)[:-1])] if len(ops) else ops
-        parts = np.maximum.reduceat(part, top).tolist() if len(top) else []
+        parts = Groups.beginning_at(top, len(part)).maxima(part).tolist()
         moments = [
             *zip(start[rows[top]].tolist(), end[rows[top]].tolist(), parts, strict=True),
             *zip(start[remote].tolist(), end[remote].tolist(), [_BACKWARD] * len(remote), strict=True),

@@ -111,5 +111,4 @@ def device_self_ns(spans: Columns, launches: Columns) -> NDArray[np.int64]:
     counted = counted_launches(spans, launches)
     owner = started_by(spans, launches)[counted]
     duration: NDArray[np.int64] = spans["duration_ns"][launches["device"][counted]]
-    sums: NDArray[np.int64] = Groups(owner, len(spans)).sums(duration)
-    return sums
+    return Groups(owner, len(spans)).sums(duration)

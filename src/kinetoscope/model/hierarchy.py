@@ -11,6 +11,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
 from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.trace_data import derived
 
@@ -229,8 +230,7 @@ def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
     outermost = np.ones(len(rows), dtype=np.bool_)
     thread, start = spans["thread"][rows], spans["start_ns"][rows]
     end = start + spans["duration_ns"][rows]
-    edges = np.flatnonzero(thread[1:] != thread[:-1]) + 1
-    for first, last in pairwise([0, *edges.tolist(), len(rows)]):
+    for first, last in pairwise([*np.flatnonzero(begins_run(thread)).tolist(), len(rows)]):
         reach = np.maximum.accumulate(end[first:last])
         outermost[first + 1 : last] = end[first + 1 : last] > reach[:-1]
     return outermost

@@ -5,7 +5,7 @@ A row number is the place of a row in the stored table of its type's name, from 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, Any, NewType
 
 import numpy as np
 
@@ -42,10 +42,23 @@ def rows_of_runs(
     return run, np.arange(len(run)) + (first - (np.cumsum(count) - count))[run]
 
 
-def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows have another key than the row before them; the first has."""
+    begins = np.ones(len(keys[0]), dtype=np.bool_)
+    begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return begins
+
+
+def ends_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows have another key than the row after them; the last has."""
+    return np.append(begins_run(*keys)[1:], True)[: len(keys[0])]
+
+
+def distinct(values: NDArray[np.int32] | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The distinct ones of some numbers in order, and for each number its place in them: `np.unique`, without sorting all numbers."""
-    group, first = _core.group([np.ascontiguousarray(values, dtype=np.int64)])
-    unsorted = values[first]
+    numbers = np.ascontiguousarray(values, dtype=np.int64)
+    group, first = _core.group([numbers])
+    unsorted = numbers[first]
     order = np.argsort(unsorted)
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))

@@ -122,6 +122,27 @@ def step_at(
     return np.where(inside, row, -1).astype(np.int32)
 
 
+def stretch_at(
+    key: NDArray[Any], time_ns: NDArray[Any], of: NDArray[Any], start_ns: NDArray[Any], end_ns: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Return for each time of a key, such as a thread, the row of the stretch of that key it falls in, the latest where they overlap; -1 outside all.
+
+    Args:
+        key: The key of each time.
+        time_ns: The times.
+        of: The key of each stretch.
+        start_ns: When each stretch starts.
+        end_ns: When it ends.
+    """
+    row = np.full(len(time_ns), -1, dtype=np.int64)
+    for number in np.unique(of).tolist():
+        stretches, times = np.flatnonzero(of == number), np.flatnonzero(key == number)
+        stretches = stretches[np.argsort(start_ns[stretches], kind="stable")]
+        start, duration = start_ns[stretches], (end_ns - start_ns)[stretches]
+        row[times] = np.append(stretches, -1)[step_at(time_ns[times], start, duration)]
+    return row
+
+
 def _number(name: str, index: int) -> int:
     """Read the number of a step mark; a mark without one is numbered by its place."""
     digits = name[len(MARK) :]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.combine.clocks import MOST_DRIFT, OWN_CLOCK, ClockLine, Visits, lines_between
 from kinetoscope.combine.ranks import BARRIERS, COLLECTIVES, CUT_OFF_NS, MICROSECOND_NS, OWN
 from kinetoscope.model.arrow import to_arrow
@@ -107,20 +106,18 @@ def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
     rank, meeting, entered, left, together = _visits(sections)
     clock = machine[rank]
     # Of those of one machine, the last to enter and the first to leave.
-    cell, first = _core.group([np.ascontiguousarray(clock), np.ascontiguousarray(meeting)])
-    last_in = np.full(len(first), np.iinfo(np.int64).min)
-    first_out = np.full(len(first), np.iinfo(np.int64).max)
-    np.maximum.at(last_in, cell, entered + offset_ns[rank] - reading_ns[rank])
-    np.minimum.at(first_out, cell, left + offset_ns[rank] + reading_ns[rank])
+    cells = Groups.by([clock, meeting])
+    first = cells.first
+    last_in = cells.maxima(entered + offset_ns[rank] - reading_ns[rank])
+    first_out = cells.minima(left + offset_ns[rank] + reading_ns[rank])
     visits = Visits(clock[first], meeting[first], last_in, first_out, together[first])
-    is_shared = (Groups(visits.meeting, int(meeting.max(initial=-1)) + 1).sizes() > 1)[meeting]
-    ranks = Groups(rank, len(sections))
-    kinds = np.array([ranks.sums(is_shared & (together == kind)) for kind in (False, True)])
-    begin_ns, end_ns = (np.zeros(count, dtype=np.int64) for _ in range(2))
-    np.minimum.at(begin_ns, machine, offset_ns)
-    np.maximum.at(end_ns, machine, offset_ns + sections.identity("duration_ns"))
+    is_shared = Groups(visits.meeting, int(meeting.max(initial=-1)) + 1).sizes() > 1
+    by_rank, by_machine = Groups(rank, len(sections)), Groups(machine, count)
+    kinds = np.array([by_rank.sums(is_shared[meeting] & (together == kind)) for kind in (False, True)])
+    begin_ns = np.minimum(by_machine.minima(offset_ns), 0)
+    end_ns = np.maximum(by_machine.maxima(offset_ns + sections.identity("duration_ns")), 0)
     # Machines are numbered in order of their first ranks.
-    reference = int(np.argmax(Groups(_tied(visits, count)[machine], count).sizes()))
+    reference = Groups(_tied(visits, count)[machine], count).largest()
     between = lines_between(visits, begin_ns, end_ns, reference, most_drift)
     row = int(np.argmax(machine == reference))
     lines: list[ClockLine | None] = []

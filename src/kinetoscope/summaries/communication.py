@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_step
-from kinetoscope.summaries.sections import medians_of
 from kinetoscope.tables.device.collectives import bus_factor
 
 if TYPE_CHECKING:
@@ -115,11 +113,10 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
     split = np.zeros(len(first), dtype=bool)
     split[cell[meetings.rows]] = True
     row = sections.rows("collectives").astype(np.int64)
-    _, rank_cells = _core.group([cell.astype(np.int64), row])
     # Steps of a rank in which it is: over these, means are comparable to step times.
-    of_step, in_step = _core.group([cell.astype(np.int64), row, sections.numbers("collectives", "step")])
-    exposed = sections.exposed_ns(of_step)
-    steps = Groups(cell[in_step], len(first)).sizes().astype(np.float64)
+    by_step = Groups.by([cell, row, sections.numbers("collectives", "step")])
+    exposed = sections.exposed_ns(by_step.of_row)
+    steps = Groups(cell[by_step.first], len(cells)).sizes()
 
     def mean(values: NDArray[Any]) -> NDArray[np.float64]:
         return np.asarray(cells.sums(values) / steps)
@@ -140,7 +137,7 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
         ],
         "size": np.array([group.size if group else -1 for group in of_group]),
         "name": texts,
-        "ranks": Groups(cell[rank_cells], len(first)).sizes(),
+        "ranks": Groups(cell[Groups.by([cell, row]).first], len(cells)).sizes(),
         "calls": cells.sizes() / steps,
         "bytes": np.where(moved > 0, moved, np.nan),
         "total_ns": mean(duration),
@@ -162,18 +159,16 @@ def links(sections: Sections) -> pyarrow.Table:
     )
     names = sections.codes("collectives", "name").astype(np.int64)[record]
     pairs = Groups.by([rank, peer, names])
-    first, count = pairs.first, pairs.sizes()
-    size, time_ns = (
-        medians_of(pairs.of_row, values, len(pairs))
-        for values in (np.maximum(sections.numbers("collectives", "bytes")[record], 0), transfer)
-    )
+    count, first = pairs.sizes(), pairs.first
+    size = pairs.medians(np.maximum(sections.numbers("collectives", "bytes")[record], 0))
+    time_ns = pairs.medians(transfer)
     # Sizes of the same power of two are compared.
-    alike = Groups.by([names[first], np.frexp(size.astype(np.float64))[1].astype(np.int64)])
-    usual = medians_of(alike.of_row, time_ns, len(alike))[alike.of_row].astype(np.float64)
-    usual[alike.sizes()[alike.of_row] < _LEAST_LINKS] = np.nan
+    alike = Groups.by([names[first], np.frexp(size.astype(np.float64))[1]])
+    usual = np.where(alike.sizes() < _LEAST_LINKS, np.nan, alike.medians(time_ns))[alike.of_row]
     row, peer_row = np.searchsorted(sections.ranks, [rank[first], peer[first]])
     hosts = sections.summaries["host"].to_pylist()
-    whole_ns = np.maximum(sections.counts("steps") * sections.step_ns, 1)[row]
+    steps = sections.counts("steps")
+    whole_ns = np.maximum(steps * sections.step_ns, 1)[row]
     slower = np.where(time_ns > 0, time_ns, np.nan) / np.maximum(usual, 1)
     columns: dict[str, Any] = {
         "rank": rank[first],
@@ -209,13 +204,14 @@ def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     outward = sent[record]
     keys = [np.where(outward, rank[record], peer[record]), np.where(outward, peer[record], rank[record])]
     keys += [sections.groups[1][record], step[record]]
-    series, _ = _core.group([np.ascontiguousarray(key) for key in keys])
+    series = Groups.by(keys).of_row
     # In order of time on either side, where both sides have equally many.
     order = np.lexsort((sections.numbers("collectives", "start_ns")[record], outward, series))
     record, outward, series = record[order], outward[order], series[order]
     count = int(series.max(initial=-1)) + 1
-    both = Groups(series[outward], count).sizes() == Groups(series[~outward], count).sizes()
-    record, outward = record[both[series]], outward[both[series]]
+    by_series = Groups(series, count)
+    both = (by_series.sums(outward) == by_series.sums(~outward))[series]
+    record, outward = record[both], outward[both]
     out, back = record[outward], record[~outward]
     duration = sections.numbers("collectives", "duration_ns")
     shorter = np.minimum(duration[out], duration[back])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import Report, table_of
@@ -27,7 +26,7 @@ from kinetoscope.summaries.engines import engine_of
 from kinetoscope.summaries.findings import examine_job
 from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_step, less_waiting, stragglers
 from kinetoscope.summaries.replay import without_lateness
-from kinetoscope.summaries.sections import Sections, codes_of, medians_of
+from kinetoscope.summaries.sections import Sections, codes_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
 from kinetoscope.tables.shares import percent
@@ -233,7 +232,7 @@ class Job:
             raise ArgumentError(f"by={by!r} is not valid: use {' or '.join(map(repr, _BY))}")
         sections = self._sections
         of_step = sections.kinds[1] if by == "kind" else np.zeros(len(sections.rows("steps")), dtype=np.int64)
-        _, first = _core.group([sections.rows("steps"), of_step])
+        first = Groups.by([sections.rows("steps"), of_step]).first
         rank = sections.rows("steps")[first] if by == "kind" else np.arange(len(self))
         kind = of_step[first] if by == "kind" else np.zeros(len(self), dtype=np.int64)
         order = np.lexsort((kind, rank))
@@ -246,7 +245,7 @@ class Job:
             kind_of_record = sections.at_steps(rows, steps, of_step)
             is_step = kind_of_record >= 0
             cell = np.searchsorted(rank * width + kind, (rows * width + kind_of_record)[is_step])
-            return medians_of(cell, values[is_step], len(rank))
+            return Groups(cell, len(rank)).medians(values[is_step])
 
         width = int(of_step.max(initial=0)) + 1
         records, steps = sections.rows("steps"), sections.numbers("steps", "step")
@@ -310,9 +309,9 @@ def _named(ranks: NDArray[np.int64]) -> str:
 def _step_kinds(sections: Sections) -> pyarrow.Table:
     operators, kind = sections.kinds
     rows, duration = sections.rows("steps"), sections.numbers("steps", "duration_ns")
-    cells, kinds = Groups.by([np.ascontiguousarray(rows), kind]), Groups(kind, len(operators))
-    first, of_rank = cells.first, medians_of(cells.of_row, duration, len(cells))
-    whole_ns = kinds.sums(duration)
+    cells, by_kind = Groups.by([rows, kind]), Groups(kind, len(operators))
+    first, of_rank = cells.first, cells.medians(duration)
+    ranks_by_kind = Groups(kind[first], len(operators))
     slowest = np.array(
         [
             max(np.flatnonzero(kind[first] == number).tolist(), key=of_rank.__getitem__)
@@ -322,10 +321,10 @@ def _step_kinds(sections: Sections) -> pyarrow.Table:
     )
     columns: dict[str, Any] = {
         "kind": np.arange(len(operators)),
-        "ranks": Groups(kind[first], len(operators)).sizes(),
-        "steps": kinds.sizes(),
-        "share_percent": percent(whole_ns, int(duration.sum())),
-        "step_ns": medians_of(kind[first], of_rank, len(operators)),
+        "ranks": ranks_by_kind.sizes(),
+        "steps": by_kind.sizes(),
+        "share_percent": percent(by_kind.sums(duration), int(duration.sum())),
+        "step_ns": ranks_by_kind.medians(of_rank),
         "slowest_rank": sections.ranks[rows[first[slowest]]],
         "slowest_ns": of_rank[slowest],
         "operators": np.array([typical_operators(of_kind) for of_kind in operators], dtype=np.int64),
@@ -340,16 +339,15 @@ def _durations(sections: Sections) -> pyarrow.Table:
     sketches = Sketches(empty, empty.astype(np.int16), empty, empty)
     on_ranks: list[int] = []
     for records in sections.batches("sketches"):
-        group, first = _core.group([codes_of(records[column]) for column in ("kind", "name")])
-        kinds, names = (records[column].take(number_array(first)).to_pylist() for column in ("kind", "name"))
+        sketched = Groups.by([codes_of(records[column]) for column in ("kind", "name")])
+        group, first = sketched.of_row, number_array(sketched.first)
+        kinds, names = (records[column].take(first).to_pylist() for column in ("kind", "name"))
         rows = np.array(
             [row_of.setdefault(key, len(row_of)) for key in zip(kinds, names, strict=True)], dtype=np.int64
         )
         on_ranks += [0] * (len(row_of) - len(on_ranks))
-        _, rank_groups = _core.group([group, to_numpy(records["row"]).astype(np.int32)])
-        for row, count in zip(
-            rows.tolist(), Groups(group[rank_groups], len(first)).sizes().tolist(), strict=True
-        ):
+        of_ranks = group[Groups.by([group, to_numpy(records["row"])]).first]
+        for row, count in zip(rows.tolist(), Groups(of_ranks, len(rows)).sizes().tolist(), strict=True):
             on_ranks[row] += count
         sketches = sketches.joined(
             Sketches(
@@ -359,13 +357,14 @@ def _durations(sections: Sections) -> pyarrow.Table:
                 integers(records["total_ns"]),
             )
         )
-    names = Groups(sketches.group, len(row_of))
-    total = names.sums(sketches.total)
+    groups = len(row_of)
+    by_name = Groups(sketches.group, groups)
+    total = by_name.sums(sketches.total)
     columns: dict[str, Any] = {
         "kind": [kind for kind, _ in row_of],
         "name": [name for _, name in row_of],
         "ranks": np.array(on_ranks, dtype=np.int64),
-        "count": names.sums(sketches.count),
+        "count": by_name.sums(sketches.count),
         "total_ns": total,
     }
     columns |= {

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.analyses.lateness import late_part, late_ranks, latest_in, middle
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Column, Table
-from kinetoscope.summaries.sections import medians_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -119,7 +117,7 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
     )
     if len(hosts) < 2 or len(hosts) == len(sections):
         return []
-    row, step, waited = sections.by_step(*_waits(sections), np.add)
+    row, step, waited = sections.by_step(*_waits(sections), Groups.sums)
     host = host_of_row[row].astype(np.int64)
     # Of a host that is late as a whole, the rank that waits longest does not wait, either.
     order = np.lexsort((waited, host, step))
@@ -139,7 +137,7 @@ def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
     """How much less each rank waits for others in a step than the median of the other ranks: its row, the step, and the time."""
 
     def make() -> tuple[Rows, Rows, Rows]:
-        return less_waiting_of(*sections.by_step(*_waits(sections), np.add))
+        return less_waiting_of(*sections.by_step(*_waits(sections), Groups.sums))
 
     return sections.cached("less_waiting", make)
 
@@ -157,20 +155,15 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
         return met.rows, waited
     size = sections.group_sizes
     complete = met.count >= size[met.first]
-    kind, first = _core.group(
-        [
-            sections.codes("collectives", "name").astype(np.int64),
-            sections.numbers("collectives", "bytes"),
-            size,
-        ]
-    )
-    usual = medians_of(kind[met.first][complete], met.shortest_ns[complete], len(first))
+    kinds = Groups.by([sections.codes("collectives", "name"), sections.numbers("collectives", "bytes"), size])
+    kind = kinds.of_row
+    usual = Groups(kind[met.first][complete], len(kinds)).medians(met.shortest_ns[complete])
     transfer = np.where(usual < 0, np.iinfo(np.int64).max, usual)[kind]
     waited = np.where(
         complete[met.place], waited, np.maximum(waited, duration[met.rows] - transfer[met.rows])
     )
-    _, member = _core.group([of_record, sections.rows("collectives").astype(np.int64)])
-    members = Groups(of_record[member] + 1, len(groups) + 1).sizes()[of_record + 1]
+    of_members = of_record[Groups.by([of_record, sections.rows("collectives")]).first]
+    members = np.append(Groups(of_members, len(groups)).sizes(), 0)[of_record]
     alone = np.flatnonzero(
         sections.may_meet & (of_record >= 0) & (members == 1) & (size > 1) & (usual >= 0)[kind]
     )
@@ -195,12 +188,12 @@ def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | N
 def _transfer_ns(sections: Sections) -> Rows:
     """How long the transfers of a step of each rank take once all ranks have arrived."""
     meetings = sections.meetings
-    transfers = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], np.add)
+    transfers = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], Groups.sums)
     return np.maximum(sections.usual(*transfers), 0)
 
 
 def exposed_by_step(sections: Sections) -> tuple[Rows, Rows, Rows]:
     """The exposed communication of each rank in each step, the transfers where there is no device that could compute meanwhile: its row, the step, and the time."""
     rows, step = sections.rows("collectives").astype(np.int64), sections.numbers("collectives", "step")
-    of_step, _ = _core.group([rows, step])
-    return sections.by_step(np.arange(len(rows)), sections.exposed_ns(of_step), np.add)
+    exposed_ns = sections.exposed_ns(Groups.by([rows, step]).of_row)
+    return sections.by_step(np.arange(len(rows)), exposed_ns, Groups.sums)

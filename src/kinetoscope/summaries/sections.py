@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
@@ -196,7 +195,7 @@ class Sections:
 
     def medians(self, rows: Rows, values: Rows) -> Rows:
         """The median of some values of each rank; -1 without."""
-        return medians_of(rows, values, len(self))
+        return Groups(rows, len(self)).medians(values)
 
     def usual(self, rows: Rows, steps: Rows, values: Rows) -> Rows:
         """What each rank has in a step: the median over its steps of each kind, and of several kinds the mean over their steps; -1 without.
@@ -206,10 +205,9 @@ class Sections:
             steps: The number of its step, of which a rank has one value at most; -1 outside.
             values: The values.
         """
-        kinds = Groups.by([np.ascontiguousarray(rows), self.at_steps(rows, steps, self._usual_kinds)])
-        medians, count = medians_of(kinds.of_row, values, len(kinds)), kinds.sizes()
-        ranks = Groups(rows[kinds.first], len(self))
-        number, totals = ranks.sums(count), ranks.sums(medians * count)
+        cells = Groups.by([rows, self.at_steps(rows, steps, self._usual_kinds)])
+        by_rank, count = Groups(rows[cells.first], len(self)), cells.sizes()
+        number, totals = by_rank.sums(count), by_rank.sums(cells.medians(values) * count)
         return np.where(number > 0, totals // np.maximum(number, 1), -1)
 
     def usual_of_steps(self, name: str) -> Rows:
@@ -220,12 +218,12 @@ class Sections:
     def _usual_kinds(self) -> Rows:
         """The kind of each record of `steps` on its rank; those of fewer than `LEAST_OF_KIND` steps of a rank count for the kind with most of them."""
         row, kind = self.rows("steps"), self.numbers("steps", "kind")
-        cell, first = _core.group([np.ascontiguousarray(row), kind])
-        often = _core.group_counts(cell, len(first))
+        cells = Groups.by([row, kind])
+        often, first = cells.sizes(), cells.first
         most = np.zeros(len(self), dtype=np.int64)
         order = np.lexsort((-kind[first], often))
         most[row[first[order]]] = kind[first[order]]  # the last one counts
-        return np.where(often >= LEAST_OF_KIND, kind[first], most[row[first]])[cell]
+        return np.where(often >= LEAST_OF_KIND, kind[first], most[row[first]])[cells.of_row]
 
     def at_steps(self, rows: Rows, steps: Rows, of_records: Rows) -> Rows:
         """What the records of `steps` say of some steps, by the row of their rank and their numbers; -1 where there is no record.
@@ -236,8 +234,9 @@ class Sections:
             of_records: What is said of each record.
         """
         recorded_rows, number = self.rows("steps"), self.numbers("steps", "step")
-        cells, first = _core.group([np.concatenate((recorded_rows, rows)), np.concatenate((number, steps))])
-        return np.append(of_records, np.full(len(rows), -1))[first][cells[len(recorded_rows) :]]
+        cells = Groups.by([np.concatenate((recorded_rows, rows)), np.concatenate((number, steps))])
+        of_cells = np.append(of_records, np.full(len(rows), -1))[cells.first]
+        return np.asarray(of_cells[cells.of_row[len(recorded_rows) :]])
 
     @cached_property
     def step_ns(self) -> Rows:
@@ -251,8 +250,8 @@ class Sections:
         Kinds of several ranks are one where about the same operators run in them.
         """
         row, kind = self.rows("steps"), self.numbers("steps", "kind")
-        cell, first = _core.group([np.ascontiguousarray(row), kind])
-        kinds_of_ranks = list(zip(row[first].tolist(), kind[first].tolist(), strict=True))
+        cells = Groups.by([row, kind])
+        kinds_of_ranks = list(zip(row[cells.first].tolist(), kind[cells.first].tolist(), strict=True))
         records = self.records("step_kinds")
         operators: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
         columns = (records[name].to_pylist() for name in ("row", "kind", "name", "count", "mean_ns"))
@@ -266,7 +265,9 @@ class Sections:
             for rank_row, of_rank in enumerate(numbers)
         ])  # fmt: skip
         merged_number = {member: number for number, (_, members) in enumerate(merged) for member in members}
-        job_kind = np.array([merged_number[member] for member in kinds_of_ranks], dtype=np.int64)[cell]
+        job_kind = np.array([merged_number[member] for member in kinds_of_ranks], dtype=np.int64)[
+            cells.of_row
+        ]
         time_ns = Groups(job_kind, len(merged)).sums(self.numbers("steps", "duration_ns"))
         order = np.argsort(-time_ns, kind="stable")
         of_place = np.empty(len(merged), dtype=np.int64)
@@ -307,7 +308,8 @@ class Sections:
         for group in self.known_groups:
             named.setdefault(group.name, []).append(group)
         row, code = self.rows("collectives"), self.codes("collectives", "group")
-        cell, first = _core.group([np.ascontiguousarray(row), code.astype(np.int64)])
+        cells = Groups.by([row, code])
+        first = cells.first
         names = self.texts("collectives", "group", first)
         number_of: dict[Group, int] = {}
         number = np.full(len(first) + 1, -1, dtype=np.int64)
@@ -324,7 +326,7 @@ class Sections:
                     or (not recorded_group.ranks and int(self.ranks[rank_row]) in group.ranks)
                 ]
                 number[index] = number_of.setdefault(same[0] if same else recorded_group, len(number_of))
-        return list(number_of), number[cell]
+        return list(number_of), number[cells.of_row]
 
     @cached_property
     def group_sizes(self) -> Rows:
@@ -375,7 +377,7 @@ class Sections:
     def late_by_step(self) -> tuple[Rows, Rows, Rows]:
         """How late each rank was in each step, at the collective for which it was latest: its row, the step, and how late."""
         meetings = self.meetings
-        return self.by_step(meetings.rows, meetings.late_of_row_ns, np.maximum)
+        return self.by_step(meetings.rows, meetings.late_of_row_ns, Groups.maxima)
 
     def exposed_ns(self, cell: NDArray[np.int32]) -> Rows:
         """The exposed communication of each record of `collectives`: of those on the host, which say nothing of it, all the time.
@@ -390,23 +392,23 @@ class Sections:
         host = host[np.lexsort((start[host], cell[host]))]
         if len(host) == 0:
             return exposed
-        begin = np.flatnonzero(np.append(True, cell[host][1:] != cell[host][:-1]))
-        lengths = np.diff(np.append(begin, len(host)))
-        offset_ns = start[host] - np.repeat(start[host][begin], lengths)
+        cells = Groups.runs(cell[host])
+        offset_ns = start[host] - start[host][cells.first][cells.of_row]
         # Cells are laid out one behind the other, so that one running maximum is that of each.
-        extent = np.maximum.reduceat(offset_ns + duration[host], begin)
-        offset_ns += np.repeat(np.cumsum(extent) - extent, lengths)
+        extent = cells.maxima(offset_ns + duration[host])
+        offset_ns += (np.cumsum(extent) - extent)[cells.of_row]
         end = offset_ns + duration[host]
         before = np.append(0, np.maximum.accumulate(end)[:-1])
         exposed[host] = np.maximum(end - np.maximum(offset_ns, before), 0)
         return exposed
 
-    def by_step(self, rows: Rows, values: Rows, join: np.ufunc) -> tuple[Rows, Rows, Rows]:
+    def by_step(
+        self, rows: Rows, values: Rows, join: Callable[[Groups, Rows], Rows]
+    ) -> tuple[Rows, Rows, Rows]:
         """Values of records of `collectives` put together for each rank and step: its row, the step (-1 outside), and the value."""
         step, row = self.numbers("collectives", "step")[rows], self.rows("collectives")[rows]
-        cell, first = _core.group([row, step])
-        joined = np.zeros(len(first), dtype=np.int64)
-        join.at(joined, cell, values)
+        cells = Groups.by([row, step])
+        joined, first = join(cells, values), cells.first
         order = np.lexsort((step[first], row[first]))
         return row[first[order]], step[first[order]], joined[order]
 
@@ -422,11 +424,6 @@ def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array
     records = column.flatten()
     columns = {field.name: part for field, part in zip(records.type, records.flatten(), strict=True)}
     return columns | {"row": number_array(np.repeat(rows, np.diff(to_numpy(column.offsets))))}
-
-
-def medians_of(group: NDArray[np.integer[Any]], values: Rows, groups: int) -> Rows:
-    """The median of the values of each group; -1 for a group without any."""
-    return _core.group_medians(group.astype(np.int32), groups, values)
 
 
 def codes_of(column: pyarrow.Array) -> NDArray[np.int32]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -55,10 +57,9 @@ class Sketches:
         """Add up what is of the same group and bucket."""
         width = int(self.bucket.max(initial=0)) + 1
         cell, inverse = np.unique(self.group * width + self.bucket, return_inverse=True)
-        sums = np.zeros((2, len(cell)), dtype=np.int64)
-        for index, values in enumerate((self.count, self.total)):
-            np.add.at(sums[index], inverse.ravel(), values)
-        return Sketches(cell // width, (cell % width).astype(np.int16), sums[0], sums[1])
+        cells = Groups(inverse.ravel(), len(cell))
+        buckets = (cell % width).astype(np.int16)
+        return Sketches(cell // width, buckets, cells.sums(self.count), cells.sums(self.total))
 
     def quantile(self, part: float, groups: int) -> NDArray[np.float64]:
         """Return a quantile of each group, NaN for a group without values.

@@ -591,8 +591,8 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
     rows = np.flatnonzero(host)
     step = np.append(trace.column("steps", "number"), -1)[spans["step"][rows]]
     module = spans["module"][rows]
-    cells = Groups.by([module.astype(np.int32), step.astype(np.int32)])
-    first, per_step = cells.first, cells.sums(spans["self_ns"][rows])
+    by_step = Groups.by([module, step])
+    per_step = by_step.sums(spans["self_ns"][rows])
     kinds: dict[str, tuple[Rows, Rows, Sequence[str]]] = {
         "operator": (spans["name"][rows].astype(np.int64), spans["self_ns"][rows].astype(np.int64), strings),
         "kernel": (
@@ -600,7 +600,7 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
             spans["duration_ns"][work.rows].astype(np.int64),
             strings,
         ),
-        "module": (module[first].astype(np.int64), per_step, list(paths)),
+        "module": (module[by_step.first].astype(np.int64), per_step, list(paths)),
     }
     parts: dict[str, list[Any]] = {name: [] for name in SKETCHES.column_names}
     for kind, (key, values, texts) in kinds.items():

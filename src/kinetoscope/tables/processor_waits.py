@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import SampleState
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals
@@ -80,10 +81,9 @@ def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
 def running_thread(trace: TraceData, mine: NDArray[np.bool_]) -> int:
     """The thread of some, for each row of `threads` whether it counts, that samples saw run or wait to run for longest; -1 without any."""
     samples = trace.columns("samples")
-    rows = np.flatnonzero(mine[samples["thread"]] & (samples["state"] != SampleState.BLOCKED))
-    if len(rows) == 0:
-        return -1
-    return int(np.argmax(np.bincount(samples["thread"][rows], weights=samples["period_ns"][rows])))
+    is_active = mine[samples["thread"]] & (samples["state"] != SampleState.BLOCKED)
+    by_thread = Groups(np.where(is_active, samples["thread"], -1), len(mine))
+    return by_thread.largest(samples["period_ns"]) if is_active.any() else -1
 
 
 def waits_in(

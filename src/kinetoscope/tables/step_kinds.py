@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
@@ -143,7 +144,7 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
             of_example.append(called)
             examples = np.vstack((examples, counts))
         kind[one] = nearest
-    time_ns = np.bincount(kind[same], weights=step_extents(trace).duration_ns[rows], minlength=len(examples))
+    time_ns = Groups(kind[same], len(examples)).sums(step_extents(trace).duration_ns[rows])
     place = np.empty(len(examples), np.int64)
     place[np.argsort(-time_ns, kind="stable")] = np.arange(len(examples))
     found = np.full(len(name), -1, np.int64)
@@ -179,20 +180,19 @@ class StepOperators:
         self._strings = trace.strings
         self._step = step[rows]
         # By counting, as sorting the names of a million spans takes longer than all else.
-        counts = np.bincount(spans["name"][rows])
+        counts = Groups(spans["name"][rows], len(trace.strings)).sizes()
         self.names = np.flatnonzero(counts).astype(np.int32)
         self._name = (np.cumsum(counts > 0) - 1)[spans["name"][rows]]
-        time_ns = np.bincount(self._name, weights=spans["self_ns"][rows], minlength=len(self.names))
+        time_ns = Groups(self._name, len(self.names)).sums(spans["self_ns"][rows])
         calls = counts[self.names]
         # What takes no time at all still tells steps apart.
         self.mean_ns = np.maximum(time_ns, 1) / calls
-        self.per_step = np.bincount(self._step, minlength=steps)
+        by_step = Groups(self._step, steps)
+        self.per_step = by_step.sizes()
         # Equal where the counts are: the sum of a number for each call, by its name.
-        self.fingerprint = np.zeros(steps, np.uint64)
-        np.add.at(self.fingerprint, self._step, _mixed(self.names)[self._name])
-        order = np.argsort(self._step, kind="stable")
+        self.fingerprint = by_step.sums(_mixed(self.names)[self._name].view(np.int64)).view(np.uint64)
+        order, self._begin = by_step.rows()
         self._name = self._name[order]
-        self._begin = np.searchsorted(self._step[order], np.arange(steps + 1))
 
     def of_kinds(self, kind: NDArray[Any]) -> list[dict[str, tuple[float, float]]]:
         """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns.
@@ -213,7 +213,7 @@ class StepOperators:
     def counts_in(self, step: int) -> Counts:
         """How many calls of each name a step has."""
         mine = self._name[self._begin[step] : self._begin[step + 1]]
-        return np.bincount(mine, minlength=len(self.names)).astype(np.float64)
+        return Groups(mine, len(self.names)).sizes().astype(np.float64)
 
 
 @derived

@@ -26,7 +26,7 @@ from kinetoscope.model.schema import (
     Column,
     Table,
 )
-from kinetoscope.model.steps import cycle_of_spans, step_at
+from kinetoscope.model.steps import cycle_of_spans, stretch_at
 
 if TYPE_CHECKING:
     import pyarrow
@@ -435,9 +435,7 @@ def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:
     own, steps = trace.columns("cycles"), trace.columns("steps")
     if len(trace.columns("processes")) == 0:
         return cycle_of_spans(steps["start_ns"], own)
-    found = np.full(len(steps), -1, dtype=np.int32)
-    for process in np.unique(steps["process_row"]).tolist():
-        mine, rows = (np.flatnonzero(table["process_row"] == process) for table in (steps, own))
-        windows = own["start_ns"][rows], own["duration_ns"][rows]
-        found[mine] = np.append(rows, -1)[step_at(steps["start_ns"][mine], *windows)]
-    return found
+    end_ns = own["start_ns"] + own["duration_ns"]
+    return stretch_at(
+        steps["process_row"], steps["start_ns"], own["process_row"], own["start_ns"], end_ns
+    ).astype(np.int32)

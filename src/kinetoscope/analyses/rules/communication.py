@@ -284,4 +284,4 @@ def _largest(loop: Loop, device: LoopDevice) -> tuple[NDArray[np.int64], str]:
         return rows, ""
     of_name = Groups(np.array([names.index(call["name"]) for call in called]), len(names))
     each_ns = np.array([call["exposed_ns"] or 0 for call in called], dtype=np.int64)
-    return rows, names[int(np.argmax(of_name.sums(each_ns)))]
+    return rows, names[of_name.largest(each_ns)]

@@ -237,7 +237,7 @@ def graph_breaks(loop: Loop) -> Answer:
         return _skipped(loop) or _breaks_by_names(loop, regions)
     row, span, time_ns = passed.row[mine], passed.span[mine], passed.time_ns[mine]
     table = loop.trace.columns("graph_breaks")
-    worst = int(np.argmax(Groups(row, len(table)).sums(time_ns)))
+    worst = Groups(row, len(table)).largest(time_ns)
     lines = {(table["file"][one], int(table["line"][one])) for one in np.unique(row).tolist()}
     usual_ns = loop.typical_sum(span, time_ns)
     words = {

@@ -110,7 +110,8 @@ def copying_calls(loop: Loop, device: LoopDevice) -> NDArray[np.int64]:
     waits, calls = waits[copying[spans["name"][calls]]], calls[copying[spans["name"][calls]]]
     copies = device.copies[0]
     owner = loop.called_by(starters(loop.trace).call[copies].astype(np.int64))
-    most_ns = Groups(owner, len(spans)).sums(most_copy_ns(loop.trace, copies))
+    by_owner = Groups(np.where(owner < 0, len(spans), owner), len(spans) + 1)
+    most_ns = by_owner.sums(most_copy_ns(loop.trace, copies))
     return np.asarray(waits[spans["duration_ns"][waits] <= TIMES_COPY * most_ns[calls]])
 
 

@@ -119,7 +119,7 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]
         found[place], rows_at[place] = found.get(place, 0) + time_ns, mine
     place = max((one for one in found if one), key=lambda one: found[one], default=Place())
     here = np.isin(rows, rows_at.get(place, rows[:0]))
-    names = Groups(spans["name"][rows[here]], len(loop.trace.strings)).sums(idle_ns[here])
+    names = Groups(spans["name"][rows], len(loop.trace.strings)).sums(idle_ns, here)
     most = int(np.argmax(names))
     has_most = names[most] >= LEAST_AT_PLACE * max(found.get(place, 0), 1)
     return place, found.get(place, 0), loop.trace.strings[most] if has_most else ""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import short_kernel_name
@@ -41,11 +40,11 @@ ELEMENTWISE = frozenset({"pointwise", "copying"})
 def dominant_kernel(loop: Loop, device: LoopDevice) -> Answer:
     """Each kernel that takes much of the step; matrix products are meant to, and `below_roofline` looks at them."""
     rows, spans = device.kernels[~device.is_product], loop.trace.columns("spans")
-    names = Groups.by([spans["name"][rows]])
-    totals = names.sums(spans["duration_ns"][rows])
+    groups = Groups.by([spans["name"][rows]])
+    totals = groups.sums(spans["duration_ns"][rows])
     matches = []
     for kernel in np.flatnonzero(totals >= 0.01 * dominant_kernel.least * loop.whole_ns).tolist():
-        runs = rows[names.of_row == kernel]
+        runs = rows[groups.of_row == kernel]
         words = _words(loop, device, runs, times=len(runs), mean=float(spans["duration_ns"][runs].mean()))
         matches.append(Match(runs, loop.typical_ns(runs), words, time=loop.when(runs)))
     return matches
@@ -93,8 +92,8 @@ def low_occupancy(loop: Loop, device: LoopDevice) -> Answer:
     if len(rows) == 0:
         return None
     lost_ns = (spans["duration_ns"][rows] * (1.0 - np.clip(blocks[is_few], 0, 1))).astype(np.int64)
-    names = Groups.by([spans["name"][rows]])
-    most = rows[names.of_row == int(np.argmax(names.sums(lost_ns)))]
+    groups = Groups.by([spans["name"][rows]])
+    most = rows[groups.of_row == groups.largest(lost_ns)]
     gain_ns, time_ns = loop.typical_sum(rows, lost_ns), loop.typical_ns(rows)
     return Match(most, time_ns, _words(loop, device, most), gain_ns=gain_ns, time=loop.when(rows))
 
@@ -115,15 +114,13 @@ def kernel_variance(loop: Loop, device: LoopDevice) -> Answer:
     launch = _launch_rows(loop, rows)
     sizes = [np.append(kernels[f"grid_{axis}"], -1).astype(np.int32)[launch] for axis in "xyz"]
     shapes = np.append(spans["shapes"], -1).astype(np.int32)[device.operators(rows)]
-    launches, duration = Groups.by([spans["name"][rows], shapes, *sizes]), spans["duration_ns"][rows]
-    count, is_large = (
-        launches.sizes(),
-        launches.sums(duration) >= 0.01 * LEAST_VARIANCE_PERCENT * loop.whole_ns,
-    )
+    groups = Groups.by([spans["name"][rows], shapes, *sizes])
+    duration = spans["duration_ns"][rows]
+    count, total = groups.sizes(), groups.sums(duration)
+    is_large = total >= 0.01 * LEAST_VARIANCE_PERCENT * loop.whole_ns
     matches = []
     for launched in np.flatnonzero((count > LEAST_RUNS) & is_large).tolist():
-        is_of_launch = launches.of_row == launched
-        runs, took_ns = rows[is_of_launch], duration[is_of_launch]
+        runs, took_ns = rows[groups.of_row == launched], duration[groups.of_row == launched]
         above_ns = np.maximum(took_ns - np.median(took_ns), 0).astype(np.int64)
         if float(took_ns.std() / max(1.0, took_ns.mean())) > MOST_VARIATION:
             words = _words(loop, device, runs, shortest=int(took_ns.min()), longest=int(took_ns.max()))
@@ -151,14 +148,14 @@ def memory_bound_elementwise(loop: Loop, device: LoopDevice) -> Answer:
     # A chain ends where another kernel, or another stream, comes.
     breaks = ~elementwise[1:] | ~elementwise[:-1] | (np.diff(spans["stream"][rows]) != 0)
     chain = np.concatenate(([0], np.cumsum(breaks))).astype(np.int32)
-    rows, chain, chains = rows[elementwise], chain[elementwise], int(chain[-1]) + 1
-    is_chained = _core.group_counts(chain, chains)[chain] > 1
-    rows, chain = rows[is_chained], chain[is_chained]
+    rows, chain = rows[elementwise], chain[elementwise]
+    chains = Groups.by([chain])
+    is_chained = chains.sizes()[chains.of_row] > 1
+    rows, chains = rows[is_chained], Groups.by([chain[is_chained]])
     # One fused kernel takes at least as long as the longest of its parts.
     spared_ns = spans["duration_ns"][rows].copy()
-    longest_ns, first = _core.group_max(chain, chains, spared_ns), np.unique(chain, return_index=True)[1]
-    spared_ns[first] -= longest_ns[chain[first]]
-    words, gain_ns = {"kernels": len(rows), "chains": len(first)}, loop.typical_sum(rows, spared_ns)
+    spared_ns[chains.first] -= chains.maxima(spared_ns)
+    words, gain_ns = {"kernels": len(rows), "chains": len(chains)}, loop.typical_sum(rows, spared_ns)
     return Match(rows, loop.typical_ns(rows), words, gain_ns=gain_ns, time=loop.when(rows))
 
 

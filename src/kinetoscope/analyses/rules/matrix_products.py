@@ -250,7 +250,7 @@ def _far_below(loop: Loop, low: Rows, ideal_ns: NDArray[np.float64], time_ns: Ro
     trace, costs, spans = loop.trace, costs_of(loop.trace), loop.trace.columns("spans")
     lost_ns = (time_ns[low] - ideal_ns[low]).clip(0).astype(np.int64)
     calls = Groups.by([costs.calls.of_span[low]])
-    worst = low[calls.of_row == int(np.argmax(calls.sums(lost_ns)))]
+    worst = low[calls.of_row == calls.largest(lost_ns)]
     shapes = int(spans["shapes"][worst[0]])
     inputs = trace.column("shapes", "dims")[shapes] if shapes >= 0 else ""
     words = {

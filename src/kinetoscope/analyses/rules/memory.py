@@ -103,9 +103,7 @@ def _growth(loop: Loop, rows: Rows, step: Rows, chosen: NDArray[np.bool_]) -> fl
     The last step still holds what the next would release, and is left out.
     """
     blocks = loop.trace.columns("allocations")
-    of_device = chosen[rows]
-    of_step = Groups(step[of_device], len(loop.start_ns))
-    each = of_step.sums(blocks["bytes"][rows][of_device])[:-1]
+    each = Groups(step, len(loop.start_ns)).sums(blocks["bytes"][rows], chosen[rows])[:-1]
     first = chosen & (blocks["time_ns"] < loop.mark_end_ns[FIRST_STEPS - 1])
     needed = int(blocks["total_bytes"][first].max(initial=0))
     least = needed * min(LEAST_OF_FIRST, LEAST_OF_FIRST_IN_ALL / len(each))

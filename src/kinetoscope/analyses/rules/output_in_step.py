@@ -95,10 +95,10 @@ def _most_output(
     """The kind of output that takes most, by samples or, without any, by its spans, and the line that led to the first of it."""
     if len(sampled):
         stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
-        most = int(np.argmax(Groups(of_stack[stacks], len(_KINDS)).sums(weight)))
+        most = Groups(of_stack[stacks], len(_KINDS)).largest(weight)
         return most, loop.place_of_stack(_around(loop, of_stack, int(stacks[of_stack[stacks] == most][0])))
     duration_ns = loop.trace.column("spans", "duration_ns")[rows]
-    most = int(np.argmax(Groups(kinds, len(_KINDS)).sums(duration_ns)))
+    most = Groups(kinds, len(_KINDS)).largest(duration_ns)
     return most, _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
 
 

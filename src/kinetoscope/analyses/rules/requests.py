@@ -123,9 +123,9 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
     chosen = threads[found.thread]
     chosen &= loop.step_at(found.start_ns, found.thread) >= 0
     time_ns = np.where(found.shares.blocked, 0, charged(loop.trace, chosen))
-    stacks = Groups.by([found.shares.stack])
-    each = stacks.sums(time_ns)
-    for stack, took in zip(found.shares.stack[stacks.first].tolist(), each.tolist(), strict=True):
+    stacks, of = np.unique(found.shares.stack, return_inverse=True)
+    each = Groups(of.ravel(), len(stacks)).sums(time_ns)
+    for stack, took in zip(stacks.tolist(), each.tolist(), strict=True):
         place = loop.place_of_stack(stack)
         times[place] = times.get(place, 0) + int(took)
     most = max((one for one in times if one), key=lambda one: times[one], default=Place())

@@ -17,6 +17,7 @@ from kinetoscope.analyses.step_difference import more_than_all_others
 from kinetoscope.analyses.warm_up import warm_up
 from kinetoscope.ledger.steps import compile_ns
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.time_spent import part_words
@@ -160,9 +161,10 @@ def slowing_steps(loop: Loop) -> Answer:
 
 def _slows(loop: Loop, place: Place, rows: Rows, first: float, last: float) -> Match | None:
     """What the operators of a line take more in later steps, if that grows with the number of the step."""
-    spans, step, steps = loop.trace.columns("spans"), loop.step_of(rows), loop.steps_of(rows)
-    each, count = steps.sums(spans["duration_ns"][rows]), steps.sizes()
-    size = steps.sums(np.maximum(spans["bytes"][rows], 0))
+    spans, step = loop.trace.columns("spans"), loop.step_of(rows)
+    by_step = Groups(step, len(loop.work))
+    each, count = by_step.sums(spans["duration_ns"][rows]), by_step.sizes()
+    size = by_step.sums(np.maximum(spans["bytes"][rows], 0))
     early, late = _ends(each)
     grows = max(_order(count), _order(size)) >= IN_ORDER
     # On a busy machine all operators take longer whenever other programs begin to work.
@@ -188,7 +190,7 @@ def _is_regular(loop: Loop, late: Rows, worst: int) -> bool:
 
     Where the worst one runs more operators, those count that do, too: others are late because the machine is busy.
     """
-    count = loop.steps_of(np.flatnonzero(loop.outermost & loop.inside)).sizes()
+    count = Groups(loop.step_of(np.flatnonzero(loop.outermost & loop.inside)), len(loop.work)).sizes()
     more = count - np.median(count)
     if more[worst] >= LEAST_MORE_CALLS * np.median(count):
         late = np.flatnonzero(2 * more >= more[worst])
@@ -204,11 +206,11 @@ def _evaluates(loop: Loop, at: int) -> bool:
     if own["source"][loop.work.row[at]] != OPTIMIZER:
         return False
     rows = np.flatnonzero(loop.inside & loop.outermost & (spans["kind"] == SpanKind.OPERATOR))
-    steps = loop.steps_of(rows)
+    by_step = Groups(loop.step_of(rows), len(loop.work))
     in_module, recorded = spans["module"][rows] >= 0, spans["sequence"][rows] >= 0
 
     def more(mask: NDArray[np.bool_]) -> float:
-        count = steps.sums(mask)
+        count = by_step.sums(mask)
         return float(count[at] - np.median(count))
 
     return more(in_module & ~recorded) > 0 >= more(in_module & recorded)

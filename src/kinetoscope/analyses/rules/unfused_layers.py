@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import Phase
 
 if TYPE_CHECKING:
@@ -121,9 +122,12 @@ def _by_hand(loop: Loop, layers: list[tuple[int, int, int] | None]) -> Answer:
         return None
     spans = loop.trace.columns("spans")
     outer = np.flatnonzero(loop.outermost & loop.threads[spans["thread"]])
-    within = np.zeros(len(outer) + 1, dtype=np.int64)
-    np.add.at(within, np.searchsorted(outer, [first for first, _, _ in of_layers]), 1)
-    np.add.at(within, np.searchsorted(outer, [last for _, _, last in of_layers]) + 1, -1)
+    first, _, last = np.array(of_layers, np.int64).T
+    begins, ends = (
+        Groups(np.searchsorted(outer, first), len(outer) + 1),
+        Groups(np.searchsorted(outer, last) + 1, len(outer) + 1),
+    )
+    within = begins.sizes() - ends.sizes()
     forward = outer[np.cumsum(within)[:-1] > 0]
     rows = np.concatenate((forward, loop.backward_of(forward)))
     time_ns = loop.cost_ns(forward) + loop.cost_ns(rows[len(forward) :])

@@ -64,6 +64,7 @@ from kinetoscope.formats.chrome.read_tracks import (
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import Placement
+from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     SCOPE_BACKWARD,
@@ -428,9 +429,7 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
     kind, index = (allocations[name][rows] for name in ("device_type", "device_index"))
     order = np.lexsort((rows, size, index, kind))
     positions = np.arange(len(order))
-    new = np.ones(len(order), dtype=bool)
-    keys = [values[order] for values in (kind, index, size)]
-    new[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in keys])
+    new = begins_run(*(values[order] for values in (kind, index, size)))
     group = np.cumsum(new) - 1
     # The number of live blocks of the size after each event, when no block was live before the first event and unmatched
     # frees do not count: the running sum, minus its running minimum if that is negative.

@@ -16,6 +16,7 @@ import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read_tracks import DEVICE_WORK
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator, is_runtime_call
+from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import SCOPE_BACKWARD
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> Fl
     order = np.lexsort((phase, time_ns, number, name, category))
     positions = np.arange(len(order))
     key = [values[order] for values in (category, name, number)]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in key])
-    first_of_key = np.maximum.accumulate(np.where(new, positions, 0))
+    first_of_key = np.maximum.accumulate(np.where(begins_run(*key), positions, 0))
     starts = phase[order] == _START
     # The last start before each event, valid if it has the same key.
     start = np.maximum.accumulate(np.where(starts, positions, -1))

@@ -130,8 +130,8 @@ def span_owners(
     threads, thread = native["threads"], spans["thread"]
     keys, on_device = _keys(threads), np.asarray(threads["on_device"]) != 0
     index_of = {process.key: index for index, process in enumerate(processes)}
-    of_process = Groups(np.array([index_of.get(key, 0) for key in keys]), len(processes))
-    main = int(of_process.sums(np.diff(threads["first_row"]) * ~on_device).argmax())
+    by_process = Groups(np.array([index_of.get(key, 0) for key in keys], np.int32), len(processes))
+    main = by_process.largest(np.diff(threads["first_row"]) * ~on_device)
     of_track = np.array(
         [
             (devices if device else index_of).get(key, -1)

@@ -19,7 +19,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import ShapesRow, begins_run
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.evaluate import is_generated, is_made_of_others, parsed_inputs, rule_of
@@ -171,7 +171,7 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
     span = given["span"].astype(np.int64)
     order = np.lexsort((span, spans["start_ns"][span]))
     span = span[order]
-    first = np.flatnonzero(np.append(True, span[1:] != span[:-1])[: len(span)])
+    first = np.flatnonzero(begins_run(span))
     row = span[first]
     process = np.append(trace.column("threads", "process_row"), -1)[spans["thread"][span]]
     storage, number = given["storage"][order], given["number"][order] != 0
@@ -183,7 +183,7 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
         tensor_flags |= np.where(given[name][order] != 0, flag, 0)
     random, inside = _inside(trace)
     kinds = [spans[name][row] for name in ("name", "overload", "shapes")]
-    kind, _ = _core.group([*kinds, inside[row].view(np.int64)])
+    kind = Groups.by([*kinds, inside[row].view(np.int64)]).of_row
     flags = _flags(trace, kinds)
     flags[random[row]] &= ~_DETERMINED
     return row, _core.find_repeats(
@@ -201,9 +201,9 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
 
 def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> NDArray[np.int64]:
     """The flags of each call for `_core.find_repeats`, which depend on its name, overload and shapes."""
-    kind, first = _core.group([np.ascontiguousarray(one, np.int32) for one in kinds])
+    groups = Groups.by(kinds)
     found = []
-    for name, overload, shapes in zip(*(one[first].tolist() for one in kinds), strict=True):
+    for name, overload, shapes in zip(*(key[groups.first].tolist() for key in kinds), strict=True):
         operator = _operator(trace.strings[name], trace.strings[overload])
         usable = operator.is_determined and _is_usable(trace, shapes, operator)
         known = (
@@ -216,7 +216,7 @@ def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> NDArray[np.int64
             operator.writes_unknown,
         )
         found.append(sum(flag << bit for bit, flag in enumerate(known)))
-    return np.array(found, np.int64)[kind]
+    return np.array(found, np.int64)[groups.of_row]
 
 
 def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, Shape, result_of
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
@@ -114,15 +113,12 @@ class _Forward:
         self.rows: Rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))].astype(np.int64)
         self._known = {one.row: one for one in calls.all}
         self._call: Rows = calls.of_span[self.rows].astype(np.int64)
-        where = np.stack((spans["thread"][self.rows], spans["step"][self.rows]))
-        self._group = np.append(0, np.cumsum((np.diff(where) != 0).any(axis=0)))[: len(self.rows)]
+        self._group = Groups.runs(spans["thread"][self.rows], spans["step"][self.rows]).of_row
         self._took_ns = spans["duration_ns"][self.rows]
 
     def heavy(self) -> list[DistinctCall]:
         """The distinct calls that take a noticeable part of all."""
-        if len(self._call) == 0:
-            return []
-        each = Groups(self._call, int(self._call.max()) + 1).sums(self._took_ns)
+        each = Groups(self._call, int(self._call.max(initial=-1)) + 1).sums(self._took_ns)
         return [
             self._known[row]
             for row in np.flatnonzero((each > 0) & (each >= LEAST_PART * each.sum())).tolist()
@@ -435,13 +431,11 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
     places = np.flatnonzero(joins & (spans["stack"][forward.rows] >= 0))
     if len(places) == 0:
         return []
-    key, first = _core.group(
-        [spans[name][forward.rows[places]].astype(np.int32) for name in ("stack", "step", "thread")]
-    )
+    groups = Groups.by([spans[name][forward.rows[places]] for name in ("stack", "step", "thread")])
     rows: list[int] = []
     times: list[int] = []
-    for one in np.flatnonzero(_core.group_counts(key, len(first)) >= LEAST_GROWN).tolist():
-        mine = places[key == one]
+    for group in np.flatnonzero(groups.sizes() >= LEAST_GROWN).tolist():
+        mine = places[groups.of_row == group]
         inputs = [call.tensors if (call := forward.at(at)) is not None else [] for at in mine.tolist()]
         sizes = [(prod(shapes[0]), sum(map(prod, shapes[1:]))) for shapes in inputs if len(shapes) > 1]
         grows = sum(now == before + new for (before, new), (now, _) in itertools.pairwise(sizes))
@@ -464,16 +458,11 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     if len(places) == 0:
         return []
     call = forward.calls_at(places)
-    each, first = _core.group(
-        [spans[name][forward.rows[places]].astype(np.int32) for name in ("step", "module", "stack")]
-        + [call.astype(np.int32)]
-    )
-    often = _core.group_counts(each, len(first))[each]
+    calls = Groups.by([*(spans[name][forward.rows[places]] for name in ("step", "module", "stack")), call])
+    often = calls.sizes()[calls.of_row]
     # How often a weight is computed: as often as the operator that runs least.
-    weight, leading = _core.group(
-        [spans[name][forward.rows[places]].astype(np.int32) for name in ("step", "module")]
-    )
-    times = np.array([often[weight == one].min() for one in range(len(leading))])[weight]
+    weights = Groups.by([spans[name][forward.rows[places]] for name in ("step", "module")])
+    times = weights.minima(often)[weights.of_row]
     found = []
     for count in np.unique(times[times >= 2]).tolist():
         part = 1.0 - 1.0 / count
@@ -500,15 +489,15 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     spans, strings = trace.columns("spans"), trace.strings
     if _ACCUMULATES not in strings:
         return []
-    phase = spans["phase"]
-    in_optimizer = calls.times(phase == Phase.OPTIMIZER) > 0
+    phase, count = spans["phase"], int(calls.of_span.max(initial=-1)) + 1
+    in_optimizer = Groups(calls.of_span, count).sums(phase == Phase.OPTIMIZER) > 0
     if not in_optimizer.any():
         return []
     outside = operator_spans(trace).rows
     outside = (
         outside[(phase[outside] == Phase.FORWARD) & is_outermost(trace, outside)] if len(outside) else outside
     )
-    in_forward = calls.times(outside) > 0
+    in_forward = Groups(calls.of_span[outside], count).sizes() > 0
     used: set[Shape] = set()
     for one in calls.all:
         in_place = one.name.endswith("_") or one.name.startswith("aten::_foreach")
@@ -532,8 +521,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     rows = rows[is_outermost(trace, rows)]
     rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))]
     in_backward = phase[rows] == Phase.BACKWARD
-    where = np.stack((spans["thread"][rows], spans["step"][rows], in_backward))
-    number = np.append(0, np.cumsum((np.diff(where) != 0).any(axis=0)))[: len(rows)]
+    number = Groups.runs(spans["thread"][rows], spans["step"][rows], in_backward).of_row
     needs = np.zeros(len(spans) + 1, bool)
     needs[nearest_of(trace, rows)[:-1][is_used]] = True
     place = np.arange(len(rows))

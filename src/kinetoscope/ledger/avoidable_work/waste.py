@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, Shape, result_of
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
 from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import ShapesRow, begins_run, ends_run
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
@@ -115,9 +114,9 @@ def called_again(trace: TraceData) -> NDArray[np.bool_]:
     around = nearest_of(trace, outer)
     rows = outer[(spans["phase"][outer] == Phase.FORWARD) & (spans["stack"][outer] >= 0)]
     keys = [spans[name][rows].astype(np.int32) for name in ("step", "stack", "module", "name")]
-    group, first = _core.group(keys)
-    again = _core.group_counts(group, len(first))[group] >= LEAST_REPEATED
-    again[first] = False
+    groups = Groups.by(keys)
+    again = groups.sizes()[groups.of_row] >= LEAST_REPEATED
+    again[groups.first] = False
     found = np.zeros(len(spans) + 1, bool)
     found[rows[again]] = True
     backward = np.flatnonzero(spans["forward"] >= 0)
@@ -250,17 +249,19 @@ def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
     mixed = (spans["name"][rows].astype(np.uint64) << np.uint64(32)) + spans["shapes"][rows].astype(np.uint32)
     place = np.arange(len(rows)) - first[run]
     mixed = (mixed + np.uint64(1)) * (place.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
-    same, leading = _core.group([np.add.reduceat(mixed, first).astype(np.int64), length])
+    alike = Groups.by([Groups(run, len(first)).sums(mixed.view(np.int64)), length])
+    same = alike.of_row
     known = {call.row: call for call in calls.all}
     each = [
-        _again(known, calls.of_span[rows[first[one] : first[one] + length[one]]]) for one in leading.tolist()
+        _again(known, calls.of_span[rows[first[one] : first[one] + length[one]]])
+        for one in alike.first.tolist()
     ]
     step = np.append(spans["step"], -1)[rows[first]]
-    in_step, _ = _core.group([same, step])
-    times = np.where(step >= 0, _core.group_counts(in_step, len(first))[in_step], 1)
+    in_step = Groups.by([same, step])
+    times = np.where(step >= 0, in_step.sizes()[in_step.of_row], 1)
     for reason in (Cause.CONSTANT, Cause.REPEATED):
         taken = np.array([one[0] if one[1] == reason else 0 for one in each], np.int64)[same]
-        often = times if reason == Cause.REPEATED else _core.group_counts(same, len(leading))[same]
+        often = times if reason == Cause.REPEATED else alike.sizes()[same]
         part = np.where(
             (taken > 0) & (often > 1), 1.0 if reason == Cause.CONSTANT else 1.0 - 1.0 / often, 0.0
         )
@@ -296,7 +297,7 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     One begins with each first constant of a function, and with each operator that is in none, which are as good as no run.
     """
     spans, frames = trace.columns("spans"), trace.columns("frames")
-    function = np.append(_core.group([frames["file"], frames["function"]])[0], np.int32(-1))[
+    function = np.append(Groups.by([frames["file"], frames["function"]]).of_row, np.int32(-1))[
         program_frames(trace)[spans["stack"][rows]]
     ]
     random = np.array([is_random(text) for text in trace.strings], dtype=bool)
@@ -305,8 +306,9 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     forward = spans["forward"]
     differentiable[outer[forward[forward >= 0]]] = True
     apart = differentiable[rows] | random[spans["name"][rows]]
-    changes = [np.diff(values) != 0 for values in (function, spans["thread"][rows], spans["step"][rows])]
-    cut = apart | np.append(True, apart[:-1]) | np.append(True, np.logical_or.reduce(changes))
+    cut = (
+        apart | np.append(True, apart[:-1]) | begins_run(function, spans["thread"][rows], spans["step"][rows])
+    )
     at = np.arange(len(rows))
     begin = np.maximum.accumulate(np.where(cut, at, 0))
     made = np.maximum.accumulate(np.where(makes & ~apart, at, -1))
@@ -449,6 +451,5 @@ def _fresh_memory(trace: TraceData, found: Waste) -> None:
     costs = costs_of(trace)
     writers = np.flatnonzero((outer >= 0) & costs.counted.counts & (costs.bytes_moved > 0))
     order = writers[np.lexsort((costs.bytes_moved[writers], outer[writers]))]
-    last = np.append(np.diff(outer[order]) != 0, True)[: len(order)]
-    chosen = order[last]
+    chosen = order[ends_run(outer[order])]
     found.fresh[chosen] = _MOST_OF * costs.bytes_moved[chosen] <= each[outer[chosen]]

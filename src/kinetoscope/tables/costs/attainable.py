@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.columns import costs_of
@@ -223,10 +223,9 @@ def least_call_ns(trace: TraceData) -> Floats:
     calls, spans = costs.calls, trace.columns("spans")
     operators = [trace.strings[name] for name in spans["name"][calls.first].tolist()]
     # Sparse and packed operands are found span by span: the most that any span of the call counts.
-    flops, size = (
-        np.maximum(of_call, _core.group_max(calls.of_span, len(calls.first), of_spans))
-        for of_call, of_spans in ((calls.flops, costs.flops), (calls.bytes, costs.bytes_moved))
-    )
+    by_call = Groups(calls.of_span, len(calls.first))
+    flops = np.maximum(calls.flops, by_call.maxima(costs.flops))
+    size = np.maximum(calls.bytes, by_call.maxima(costs.bytes_moved))
     rates = rates_of(trace)
     least_ns = rates.least_ns(calls.family, operators, calls.dtype, flops, size)
     narrow = np.flatnonzero([
@@ -249,7 +248,7 @@ def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
     Args:
         trace: A recording with shapes and memory, in which each call was made some times.
     """
-    points = _points(trace, _core.group_medians)
+    points = _points(trace, Groups.medians)
     call_ns = min((time for size, time in points[STREAM] if size <= _NOTHING), default=_seen_call_ns(trace))
     curves = {
         name: envelope
@@ -282,7 +281,7 @@ def _seen_call_ns(trace: TraceData) -> float:
 
 def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
     """The curves that the fastest call of each distinct one shows."""
-    points_of = _points(trace, _core.group_min)
+    points_of = _points(trace, Groups.minima)
     product_rate = max(
         (
             size / time
@@ -309,20 +308,17 @@ def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
 
 
 def _points(
-    trace: TraceData, typical: Callable[[NDArray[np.int32], int, NDArray[np.int64]], NDArray[np.int64]]
+    trace: TraceData, typical: Callable[[Groups, NDArray[np.int64]], NDArray[np.int64]]
 ) -> dict[str, list[tuple[float, float]]]:
     """For each curve the size of each distinct call on the host, and its typical time."""
     costs, spans = costs_of(trace), trace.columns("spans")
     calls = costs.calls
     rows = np.flatnonzero(costs.counted.counts & (spans["stream"] < 0) & (spans["duration_ns"] > 0))
-    group, first = _core.group([calls.of_span[rows]])
-    time = typical(group, len(first), spans["duration_ns"][rows])
-    sizes = [
-        _core.group_max(group, len(first), values[rows]).tolist()
-        for values in (costs.flops, costs.bytes_moved)
-    ]
-    distinct = calls.of_span[rows[first]].tolist()
-    names = spans["name"][rows[first]].tolist()
+    groups = Groups.by([calls.of_span[rows]])
+    time = typical(groups, spans["duration_ns"][rows])
+    sizes = [groups.maxima(values[rows]).tolist() for values in (costs.flops, costs.bytes_moved)]
+    distinct = calls.of_span[rows[groups.first]].tolist()
+    names = spans["name"][rows[groups.first]].tolist()
     points: dict[str, list[tuple[float, float]]] = {}
     for call, name, time_ns, *both in zip(distinct, names, time.tolist(), *sizes, strict=True):
         for by_bytes, size in enumerate(both):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
@@ -539,9 +540,7 @@ def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
     for number, when in enumerate(busy(trace)):
         mine = np.flatnonzero(device == number)
         overlapped[mine] = when.compute.within(start[mine], end[mine])
-    totals, hidden = np.zeros((2, len(kernels)), dtype=np.int64)
-    np.add.at(totals, of_call, end - start)
-    np.add.at(hidden, of_call, overlapped)
     first = np.full(len(kernels), -1, dtype=np.int32)
     first[of_call[::-1]] = device[::-1]
-    return KernelTimes(totals, hidden, first)
+    by_call = Groups(of_call, len(kernels))
+    return KernelTimes(by_call.sums(end - start), by_call.sums(overlapped), first)

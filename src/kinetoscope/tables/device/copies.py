@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
 from kinetoscope.model.trace_data import derived
@@ -193,14 +193,14 @@ def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.i
     """The direction of each row as a place in a list; each distinct text is read once."""
     spans, texts = trace.columns("spans"), trace.columns("arguments")["json"]
     keys = [spans[name][rows] for name in ("name", "arguments")]
-    group, first = _core.group([*keys, spans["kind"][rows].astype(np.int32)])
+    groups = Groups.by([*keys, spans["kind"][rows]])
     directions = []
-    for row in rows[first].tolist():
+    for row in rows[groups.first].tolist():
         arguments = int(spans["arguments"][row])
         fills = spans["kind"][row] == SpanKind.MEMSET
         text = texts[arguments] if arguments >= 0 else ""
         directions.append(direction_of(trace.strings[spans["name"][row]], text, fills=bool(fills)))
-    return group, directions
+    return groups.of_row, directions
 
 
 def _labelled(place: NDArray[np.int32], texts: list[str]) -> Labels:
@@ -261,8 +261,7 @@ def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
     for name in names:
         indices = one[name].combine_chunks().indices.fill_null(-1)
         ids.append(to_numpy(pa.chunked_array([indices])).astype(np.int32))
-    group, first = _core.group(ids)
-    groups = len(first)
+    groups = Groups.by(ids)
 
     def number(name: str, none: float) -> Any:
         return to_numpy(one[name].fill_null(none))
@@ -270,26 +269,22 @@ def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
     duration, size, rate = number("duration_ns", 0), number("bytes", -1), number("gb_per_s", np.nan)
     blocked = to_numpy(one["blocked"].fill_null(False))
     known = (size >= 0) & (duration > 0)
-    total, count = _core.group_sums(group, groups, duration), _core.group_counts(group, groups)
-    sized = np.bincount(group[size >= 0], minlength=groups)
-    rated = _core.group_sums(group, groups, np.where(known, duration, 0))
-    slowest, fastest = np.full(groups, np.inf), np.full(groups, -np.inf)
-    np.minimum.at(slowest, group[known], rate[known])
-    np.maximum.at(fastest, group[known], rate[known])
-    moved = _core.group_sums(group, groups, np.where(known, size, 0))
-    keys = {name: one[name].take(number_array(first)).to_pylist() for name in names}
+    total, count = groups.sums(duration), groups.sizes()
+    rated = Groups(np.where(known, groups.of_row, -1), len(groups))
+    rated_ns = rated.sums(duration)
+    keys = {name: one[name].take(number_array(groups.first)).to_pylist() for name in names}
     table = to_arrow(_GROUPED_SCHEMA, {
         "operator": None,
         **keys,
         "count": count,
         "total_ns": total,
         "mean_ns": total / np.maximum(count, 1),
-        "max_ns": _core.group_max(group, groups, duration),
-        "bytes": np.where(sized > 0, _core.group_sums(group, groups, np.maximum(size, 0)), -1),
-        "gb_per_s": moved / np.where(rated > 0, rated, np.nan),
-        "min_gb_per_s": np.where(np.isfinite(slowest), slowest, np.nan),
-        "max_gb_per_s": np.where(np.isfinite(fastest), fastest, np.nan),
-        "blocked": _core.group_sums(group, groups, blocked.astype(np.int64)),
-        "blocked_ns": _core.group_sums(group, groups, np.where(blocked, duration, 0)),
+        "max_ns": groups.maxima(duration),
+        "bytes": np.where(groups.maxima(size) >= 0, groups.sums(size, size >= 0), -1),
+        "gb_per_s": rated.sums(size) / np.where(rated_ns > 0, rated_ns, np.nan),
+        "min_gb_per_s": np.where(rated.sizes() > 0, rated.minima(rate), np.nan),
+        "max_gb_per_s": np.where(rated.sizes() > 0, rated.maxima(rate), np.nan),
+        "blocked": groups.sums(blocked),
+        "blocked_ns": groups.sums(duration, blocked),
     })  # fmt: skip
     return table.take(np.argsort(-total, kind="stable"))

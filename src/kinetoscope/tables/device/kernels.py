@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import is_generated_launch
@@ -119,30 +120,29 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         keys = [np.arange(len(rows), dtype=np.int32)]
     elif by == "launch":
         keys += [launch[column] for column in (*_SIZES, "registers", "shared_bytes")]
-    group, first = _core.group(keys)
-    groups, duration = len(first), spans["duration_ns"][rows]
-    total = _core.group_sums(group, groups, duration)
-    count = _core.group_counts(group, groups)
+    groups = Groups.by(keys)
+    first, duration = groups.first, spans["duration_ns"][rows]
+    total, count = groups.sums(duration), groups.sizes()
     columns: dict[str, Any] = {
         "name": Labels(name[first], trace.strings),
         "category": Labels(category[first], WORK_CATEGORIES),
         "count": count,
         "total_ns": total,
         "mean_ns": total / np.maximum(count, 1),
-        "min_ns": _core.group_min(group, groups, duration),
-        "max_ns": _core.group_max(group, groups, duration),
-        "delay_ns": _mean(group, groups, _delays_ns(trace, rows), np.ones(len(rows), np.int64)),
+        "min_ns": groups.minima(duration),
+        "max_ns": groups.maxima(duration),
+        "delay_ns": _mean(groups, _delays_ns(trace, rows), np.ones(len(rows), np.int64)),
         "kernel_percent": percent(total, int(duration.sum())),
         "device_percent": percent(total, int((work.end_ns - work.start_ns).sum())),
-        **{column: _shared(group, groups, launch[column]) for column in (*_SIZES, "registers", "shared_bytes")},
-        **{column: _mean(group, groups, launch[column], duration) for column in _MEANS},
+        **{column: _shared(groups, launch[column]) for column in (*_SIZES, "registers", "shared_bytes")},
+        **{column: _mean(groups, launch[column], duration) for column in _MEANS},
         "tensor_cores": _tensor_cores(name[first], trace.strings),
-        **_started(trace, rows, group, groups, duration),
-        **_generated(trace, rows, group, groups, total),
-        **_places(trace, work, chosen, rows, group, groups),
-        "first_ns": _core.group_min(group, groups, spans["start_ns"][rows]),
-        "span": rows if by == "span" else np.full(groups, -1),
-        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]] if by == "span" else np.full(groups, -1),
+        **_started(trace, rows, groups, duration),
+        **_generated(trace, rows, groups, total),
+        **_places(trace, work, chosen, rows, groups),
+        "first_ns": groups.minima(spans["start_ns"][rows]),
+        "span": rows if by == "span" else np.full(len(groups), -1),
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]] if by == "span" else np.full(len(groups), -1),
     }  # fmt: skip
     if by == "span":
         order = np.argsort(columns["first_ns"], kind="stable")
@@ -189,23 +189,18 @@ def least_reported(column: str) -> float:
     return np.finfo(np.float64).tiny if column == "occupancy_percent" else 0.0
 
 
-def _shared(group: NDArray[np.int32], groups: int, values: NDArray[Any]) -> NDArray[np.int64]:
+def _shared(groups: Groups, values: NDArray[Any]) -> NDArray[np.int64]:
     """The value of each group if all of its rows have the same one, else -1."""
-    wide = values.astype(np.int64)
-    least = _core.group_min(group, groups, wide)
-    return np.where(least == _core.group_max(group, groups, wide), least, -1)
+    least = groups.minima(values)
+    return np.where(least == groups.maxima(values), least, -1)
 
 
-def _mean(
-    group: NDArray[np.int32], groups: int, values: NDArray[np.float64], weight: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _mean(groups: Groups, values: NDArray[np.float64], weight: NDArray[np.int64]) -> NDArray[np.float64]:
     """The mean of the known values of each group by weight, or without weight each counting the same; null without any."""
-    known = np.flatnonzero(~np.isnan(values))
-    heavy = np.maximum(weight[known], 1)
-    sums = np.bincount(group[known], values[known] * heavy, minlength=groups)
-    weights = np.bincount(group[known], heavy, minlength=groups)
-    found: NDArray[np.float64] = sums / np.where(weights == 0, np.nan, weights)
-    return found
+    known, heavy = ~np.isnan(values), np.maximum(weight, 1)
+    weights = groups.sums(heavy, known)
+    means: NDArray[np.float64] = groups.sums(values * heavy, known) / np.where(weights == 0, np.nan, weights)
+    return means
 
 
 def _delays_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -217,8 +212,7 @@ def _delays_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.float64]
 def _started(
     trace: TraceData,
     rows: NDArray[np.int64],
-    group: NDArray[np.int32],
-    groups: int,
+    groups: Groups,
     duration: NDArray[np.int64],
 ) -> dict[str, Any]:
     """The operators that launched the kernels of each group."""
@@ -231,15 +225,15 @@ def _started(
         name = np.where(captured >= 0, np.append(origins["operator"], -1)[captured], name).astype(np.int32)
         module = np.where(captured >= 0, np.append(origins["module"], -1)[captured], module).astype(np.int32)
     paths = trace.columns("modules")["path"]
-    if groups == len(rows):
-        # Each kernel by itself, which `group` numbers in the order of `rows`.
+    if len(groups) == len(rows):
+        # Each kernel by itself, which groups number in the order of `rows`.
         return {
             "operator": Labels(name, texts),
             "operators": Labels(name, texts),
             "module": Labels(module, paths),
         }
-    most_name, listed = _ranked(group, groups, name, duration, texts)
-    most_module, _ = _ranked(group, groups, module, duration, None)
+    most_name, listed = _ranked(groups, name, duration, texts)
+    most_module, _ = _ranked(groups, module, duration, None)
     return {
         "operator": Labels(most_name, texts),
         "operators": listed,
@@ -250,8 +244,7 @@ def _started(
 def _generated(
     trace: TraceData,
     rows: NDArray[np.int64],
-    group: NDArray[np.int32],
-    groups: int,
+    groups: Groups,
     total_ns: NDArray[np.int64],
 ) -> dict[str, Any]:
     """Operations, bytes and rates of the kernels that a compiler generated, by group: the span that launches one launches nothing else."""
@@ -259,15 +252,14 @@ def _generated(
     launches = np.append(is_generated_launch(trace) | (spans["kind"] == SpanKind.FUSED_KERNEL), False)
     generated = launches[operator]
     peaks = trace_peaks(trace) or []
-    made: dict[str, Any] = {"generated": _core.group_min(group, groups, generated.astype(np.int64)) > 0}
+    made: dict[str, Any] = {"generated": groups.minima(generated) > 0}
     for name, values in (("flops", costs.flops), ("bytes_moved", costs.bytes_moved)):
         own = np.where(generated, np.append(values, -1)[operator], -1)
-        known = _core.group_min(group, groups, own) >= 0
-        made[name] = np.where(known, _core.group_sums(group, groups, own), -1)
+        made[name] = np.where(groups.minima(own) >= 0, groups.sums(own), -1)
     made["flops_per_s"] = per_second(made["flops"], total_ns)
     made["bytes_per_s"] = per_second(made["bytes_moved"], total_ns)
     dtypes = costs.calls.dtype
-    of_group = costs.calls.of_span[operator[_first_rows(group, groups)]].tolist()
+    of_group = costs.calls.of_span[operator[groups.first]].tolist()
     shortened = trace.run_info.float32_matmul_precision in ("high", "medium")
     speeds = [
         [peak_for(peak, dtypes[call], shortened=shortened) or np.nan for peak in peaks] for call in of_group
@@ -277,30 +269,20 @@ def _generated(
     return made
 
 
-def _first_rows(group: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
-    """The place of the first row of each group."""
-    first = np.zeros(groups, dtype=np.int64)
-    first[group[::-1]] = np.arange(len(group))[::-1]
-    return first
-
-
 def _ranked(
-    group: NDArray[np.int32],
-    groups: int,
+    groups: Groups,
     value: NDArray[np.int32],
     duration: NDArray[np.int64],
     texts: list[str] | None,
 ) -> tuple[NDArray[np.int32], list[str | None]]:
     """For each group the value with the most time and, with texts, those of all its values, most time first, joined."""
-    most = np.full(groups, -1, dtype=np.int32)
-    listed: list[list[str]] = [[] for _ in range(groups)] if texts is not None else []
-    rows = np.flatnonzero(value >= 0)
-    if len(rows):
-        pair, first = _core.group([group[rows], value[rows]])
-        time = _core.group_sums(pair, len(first), duration[rows])
-        of_group, of_value = group[rows[first]], value[rows[first]]
-        order = np.lexsort((-time, of_group))
-        leads = np.flatnonzero(np.diff(of_group[order], prepend=-1))
+    most = np.full(len(groups), -1, dtype=np.int32)
+    listed: list[list[str]] = [[] for _ in range(len(groups))] if texts is not None else []
+    pairs = Groups.by([groups.of_row, value], value >= 0)
+    if len(pairs):
+        of_group, of_value = groups.of_row[pairs.first], value[pairs.first]
+        order = np.lexsort((-pairs.sums(duration), of_group))
+        leads = np.flatnonzero(begins_run(of_group[order]))
         most[of_group[order[leads]]] = of_value[order[leads]]
         if texts is not None:
             # A few names for each kernel: pairs of kernel and operator, not spans.
@@ -315,17 +297,16 @@ def _places(
     work: DeviceWork,
     chosen: NDArray[np.bool_],
     rows: NDArray[np.int64],
-    group: NDArray[np.int32],
-    groups: int,
+    groups: Groups,
 ) -> dict[str, Any]:
     """On which devices and in which streams each group ran."""
     spans, streams = trace.columns("spans"), trace.columns("streams")
     device, stream = work.device[chosen], spans["stream"][rows]
     made: dict[str, Any] = {}
     for name, values in (("devices", device), ("streams", stream)):
-        _, first = _core.group([group, values])
-        made[name] = np.bincount(group[first], minlength=groups)
-    made["device_index"] = _shared(group, groups, streams["device_index"][stream])
-    made["stream"] = np.where(made["streams"] == 1, _shared(group, groups, streams["number"][stream]), -1)
+        pairs = Groups.by([groups.of_row, values])
+        made[name] = Groups(groups.of_row[pairs.first], len(groups)).sizes()
+    made["device_index"] = _shared(groups, streams["device_index"][stream])
+    made["stream"] = np.where(made["streams"] == 1, _shared(groups, streams["number"][stream]), -1)
     made["device_index"] = np.where(made["devices"] == 1, made["device_index"], -1)
     return made

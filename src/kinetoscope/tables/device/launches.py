@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
@@ -122,12 +123,10 @@ def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> ND
     """
     spans = trace.columns("spans")
     rows = np.flatnonzero((spans["origin"] >= 0) & is_device_work(spans["kind"]))
-    moved = np.zeros(groups, dtype=np.int64)
-    launcher = starters(trace).operator[rows]
-    for sign, place in ((-1, np.where(launcher >= 0, owner[launcher], -1)), (1, owner[rows])):
-        own = place >= 0
-        np.add.at(moved, place[own], sign * spans["duration_ns"][rows[own]])
-    return moved
+    launcher, duration_ns = starters(trace).operator[rows], spans["duration_ns"][rows]
+    replayed = Groups(np.where(launcher >= 0, owner[launcher], -1), groups).sums(duration_ns)
+    captured: NDArray[np.int64] = Groups(owner[rows], groups).sums(duration_ns) - replayed
+    return captured
 
 
 LAUNCHES_SCHEMA = Table(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, process_runs
 from kinetoscope.model.schema import Column, SpanKind, Table
 from kinetoscope.tables.device.work import Device, DeviceWork, WorkCategory, device_work
@@ -100,7 +100,7 @@ def streams(trace: TraceData) -> pyarrow.Table:
         "id": np.arange(len(own), dtype=np.int32),
         **{name: own[name] for name in ("device_type", "device_index", "number")},
         "name": [name or None for name in own["name"]],
-        **_busy_columns(trace, work, stream, len(own)),
+        **_busy_columns(trace, work, Groups(stream, len(own))),
     }
     order = np.lexsort((own["number"], own["device_index"], own["device_type"]))
     return to_arrow(STREAMS_SCHEMA, columns, order)
@@ -128,8 +128,8 @@ def devices(trace: TraceData) -> pyarrow.Table:
         "model": [model for model, _ in properties],
         "memory_bytes": np.array([size for _, size in properties], dtype=np.int64),
         **_memory_columns(trace, work.devices),
-        "streams": np.bincount(used // max(len(trace.columns("streams")), 1), minlength=len(work.devices)),
-        **_busy_columns(trace, work, work.device, len(work.devices)),
+        "streams": Groups(used // max(len(trace.columns("streams")), 1), len(work.devices)).sizes(),
+        **_busy_columns(trace, work, Groups(work.device, len(work.devices))),
     }
     return to_arrow(DEVICES_SCHEMA, columns)
 
@@ -151,36 +151,36 @@ def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDA
     return made
 
 
-def _busy_columns(
-    trace: TraceData, work: DeviceWork, group: NDArray[np.int32], groups: int
-) -> dict[str, NDArray[Any]]:
+def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[str, NDArray[Any]]:
     """The busy times of each group of work; a group is a queue or a device."""
     kernel = trace.column("spans", "kind")[work.rows] == SpanKind.KERNEL
-    first = _core.group_min(group, groups, work.start_ns)
-    last = _core.group_max(group, groups, work.end_ns)
-    count = _core.group_counts(group, groups)
+    first = groups.minima(work.start_ns)
+    last = groups.maxima(work.end_ns)
+    count = groups.sizes()
     made: dict[str, NDArray[Any]] = {
-        "kernels": _core.group_counts(group, groups, (~kernel).view(np.uint8)),
-        "copies": _core.group_counts(group, groups, kernel.view(np.uint8)),
-        "work_ns": _core.group_sums(group, groups, work.end_ns - work.start_ns),
+        "kernels": groups.sums(kernel),
+        "copies": groups.sums(~kernel),
+        "work_ns": groups.sums(work.end_ns - work.start_ns),
         "first_ns": np.where(count > 0, first, -1),
         "last_ns": np.where(count > 0, last, -1),
     }
     parts = united_by(
-        group * np.int32(len(WorkCategory)) + work.category,
-        groups * len(WorkCategory),
+        groups.of_row * np.int32(len(WorkCategory)) + work.category,
+        len(groups) * len(WorkCategory),
         work.start_ns,
         work.end_ns,
     )
-    totals = np.array([part.total_ns for part in parts], dtype=np.int64).reshape(groups, len(WorkCategory))
+    totals = np.array([part.total_ns for part in parts], dtype=np.int64).reshape(
+        len(groups), len(WorkCategory)
+    )
     for category, name in zip(WorkCategory, ("compute_ns", "communication_ns", "copy_ns"), strict=True):
         made[name] = totals[:, category]
-    whole = united_by(group, groups, work.start_ns, work.end_ns) if groups else []
+    whole = united_by(groups.of_row, len(groups), work.start_ns, work.end_ns) if len(groups) else []
     made["busy_ns"] = np.array([part.total_ns for part in whole], dtype=np.int64)
     made["idle_ns"] = last - first - made["busy_ns"]
     start_ns, end_ns = trace.extent_ns
     made["utilization_percent"] = _percent(made["busy_ns"], last - first)
-    made["busy_percent"] = _percent(made["busy_ns"], np.full(groups, end_ns - start_ns))
+    made["busy_percent"] = _percent(made["busy_ns"], np.full(len(groups), end_ns - start_ns))
     return made
 
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
 from kinetoscope.model.schema import STORED, Column, Table
-from kinetoscope.model.steps import step_at
+from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, when_ran
 
@@ -173,11 +174,9 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
         The table; the meaning of its columns is in `GRAPH_BREAKS_SCHEMA`.
     """
     own, passed = trace.columns("graph_breaks"), break_passages(trace)
-    count = np.bincount(passed.row, minlength=len(own)).astype(np.int64)
-    total, in_steps = np.zeros((2, len(own)), dtype=np.int64)
-    np.add.at(total, passed.row, passed.time_ns)
-    stepped = trace.column("spans", "step")[passed.span] >= 0
-    np.add.at(in_steps, passed.row[stepped], passed.time_ns[stepped])
+    by_break = Groups(passed.row, len(own))
+    count, total = by_break.sizes(), by_break.sums(passed.time_ns)
+    in_steps = by_break.sums(passed.time_ns, trace.column("spans", "step")[passed.span] >= 0)
     steps = len(trace.columns("steps"))
     skipped = own["skipped"] > 0
     order = np.lexsort((own["line"], -count, -total))
@@ -483,10 +482,6 @@ def _ids_of(trace: TraceData, rows: Rows) -> list[str]:
 def _steps_at(trace: TraceData, time_ns: Rows, process: NDArray[np.int32]) -> NDArray[np.int64]:
     """The number of the step of its process at each moment, -1 for none."""
     steps = trace.columns("steps")
-    found = np.full(len(time_ns), -1, dtype=np.int64)
-    for one in np.unique(process).tolist():
-        own = np.flatnonzero(steps["process_row"] == one)
-        mine = np.flatnonzero(process == one)
-        at = step_at(time_ns[mine], steps["start_ns"][own], steps["duration_ns"][own])
-        found[mine] = np.append(steps["number"][own], -1)[at]
-    return found
+    end_ns = steps["start_ns"] + steps["duration_ns"]
+    row = stretch_at(process, time_ns, steps["process_row"], steps["start_ns"], end_ns)
+    return np.append(steps["number"], -1)[row].astype(np.int64)

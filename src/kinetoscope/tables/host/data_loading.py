@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import (
@@ -182,11 +182,10 @@ class _OfThreads:
 
     def __init__(self, trace: TraceData, rows: NDArray[np.int64]) -> None:
         spans, count = trace.columns("spans"), len(trace.columns("threads"))
-        thread, duration = spans["thread"][rows], spans["duration_ns"][rows]
-        self.calls = np.bincount(thread, minlength=count)
-        self._total = _core.group_sums(thread, count, duration)
-        self._longest = np.full(count, -1, dtype=np.int64)
-        np.maximum.at(self._longest, thread, duration)
+        by_thread, duration = Groups(spans["thread"][rows], count), spans["duration_ns"][rows]
+        self.calls = by_thread.sizes()
+        self._total = by_thread.sums(duration)
+        self._longest = np.where(self.calls > 0, by_thread.maxima(duration), -1)
 
     def of(self, thread: int) -> _Calls:
         """The spans of one thread."""

@@ -9,6 +9,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.schema import Column, Phase, Table
@@ -74,28 +75,22 @@ def stack_sums(trace: TraceData) -> StackSums:
     spans, stacks = trace.columns("spans"), trace.columns("stacks")
     stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
     covered = covered_ranges(trace)
-    known = np.flatnonzero((stack >= 0) & host_work(trace, with_steps=False).mask)
     self_ns = np.where(covered, 0, self_ns)
-    own = np.zeros(len(stacks), dtype=np.int64)
-    np.add.at(own, stack[known], self_ns[known])
-    backward = np.zeros(len(stacks), dtype=np.int64)
-    behind = known[phase[known] == Phase.BACKWARD]
-    np.add.at(backward, stack[behind], self_ns[behind])
-    count = np.bincount(stack[known], minlength=len(stacks)).astype(np.int64)
+    by_stack = Groups(np.where(host_work(trace, with_steps=False).mask, stack, -1), len(stacks))
+    own = by_stack.sums(self_ns)
     depth = stack_depths(stacks["parent"])
     on_device = np.zeros(len(stacks), dtype=np.int64)
     if len(trace.columns("launches")):
-        launched = spans["device_self_ns"]
-        starts = np.flatnonzero((stack >= 0) & (launched > 0))
-        np.add.at(on_device, stack[starts], launched[starts])
+        on_device = Groups(stack, len(stacks)).sums(spans["device_self_ns"])
         on_device += captured_time(trace, stack, len(stacks))
     python, blocked = between_operators(trace)
     below = [
         _core.sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)
     ]
     return StackSums(
-        depth, own, backward, below[0], python, below[1], blocked, below[2], count, on_device, below[3]
-    )
+        depth, own, by_stack.sums(self_ns, phase == Phase.BACKWARD), below[0], python, below[1], blocked, below[2],
+        by_stack.sizes(), on_device, below[3],
+    )  # fmt: skip
 
 
 def between_operators(
@@ -108,10 +103,8 @@ def between_operators(
         chosen: Which of `gaps` count; None for all.
     """
     shares, time_ns = gaps(trace).shares, charged(trace, chosen)
-    sums = np.zeros((2, len(trace.columns("stacks"))), dtype=np.int64)
-    known = np.flatnonzero(shares.stack >= 0)
-    np.add.at(sums, (shares.blocked[known].astype(np.int64), shares.stack[known]), time_ns[known])
-    return sums[0], sums[1]
+    by_stack = Groups(shares.stack, len(trace.columns("stacks")))
+    return by_stack.sums(time_ns, ~shares.blocked), by_stack.sums(time_ns, shares.blocked)
 
 
 def stacks(trace: TraceData) -> pyarrow.Table:
@@ -206,7 +199,8 @@ def lines(trace: TraceData) -> pyarrow.Table:
         "count": sums.count,
         "device_self_ns": sums.device_self_ns,
     }
-    own = {name: _moved(values, shown) for name, values in own.items()}
+    of_shown = Groups(shown, len(stacks))
+    own = {name: of_shown.sums(values) for name, values in own.items()}
     below = {
         "total_ns": sums.total_ns,
         "python_ns": sums.python_ns,
@@ -217,15 +211,15 @@ def lines(trace: TraceData) -> pyarrow.Table:
     line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)
     is_user = in_user_code(trace).copy()
     is_user |= np.logical_or.reduce([values > 0 for values in own.values()])
-    rows = np.where(is_user, line_of_stack, -1).astype(np.int32)
+    by_line = Groups(np.where(is_user, line_of_stack, -1), len(first))
     inner = _core.descends_from_same(stacks["parent"], line_of_stack)
     columns: dict[str, Any] = {
         "file": Labels(frames["file"][first], trace.strings),
         "line": frames["line"][first],
         "function": Labels(frames["function"][first], trace.strings),
     }
-    columns |= {name: _core.group_sums(rows, len(first), values) for name, values in own.items()}
-    columns |= {name: _core.group_sums(rows, len(first), values, inner) for name, values in below.items()}
+    columns |= {name: by_line.sums(values) for name, values in own.items()}
+    columns |= {name: by_line.sums(values, inner == 0) for name, values in below.items()}
     everything = host_work(trace).total_self_ns
     columns["self_percent"] = percent(columns["self_ns"], everything)
     columns["total_percent"] = percent(columns["total_ns"], everything)
@@ -249,19 +243,17 @@ def lines_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     line_of, first = line_groups(trace)
     of_stack = np.append(line_of, np.int32(-1))[trace.column("stacks", "frame")]
     shown = user_stacks(trace)
-    of_span = np.where(
-        shares.counts, np.append(of_stack, np.int32(-1))[np.append(shown, np.int32(-1))[spans["stack"]]], -1
-    ).astype(np.int32)
-    own_ns = np.where(covered_ranges(trace), 0, shares.own_ns)
-    of_shown = of_stack[shown].astype(np.int32)
+    of_span = np.append(of_stack, np.int32(-1))[np.append(shown, np.int32(-1))[spans["stack"]]]
+    by_line = Groups(np.where(shares.counts, of_span, -1), len(first))
+    stacks_by_line = Groups(of_stack[shown], len(first))
     python, blocked = between_operators(trace, _gaps_in(trace, shares))
     sums = {
-        "self_ns": _core.group_sums(of_span, len(first), own_ns),
-        "python_ns": _core.group_sums(of_shown, len(first), python),
-        "blocked_ns": _core.group_sums(of_shown, len(first), blocked),
+        "self_ns": by_line.sums(np.where(covered_ranges(trace), 0, shares.own_ns)),
+        "python_ns": stacks_by_line.sums(python),
+        "blocked_ns": stacks_by_line.sums(blocked),
     }
     sums["time_ns"] = sums["self_ns"] + sums["python_ns"] + sums["blocked_ns"]
-    sums["count"] = _core.group_counts(of_span, len(first))
+    sums["count"] = by_line.sizes()
     file, line, function = (frames[name][first].tolist() for name in ("file", "line", "function"))
     return [
         {"file": strings[file[row]], "line": line[row], "function": strings[function[row]]}
@@ -285,14 +277,5 @@ def _gaps_in(trace: TraceData, shares: HostShares) -> NDArray[np.bool_]:
 def line_groups(trace: TraceData) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Group frames by file, line and function."""
     frames = trace.columns("frames")
-    if len(frames) == 0:
-        nothing = np.zeros(0, dtype=np.int32)
-        return nothing, nothing
-    return _core.group([frames[name] for name in ("file", "line", "function")])
-
-
-def _moved(values: NDArray[np.int64], to: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Add each value to the row it moves to."""
-    moved = np.zeros_like(values)
-    np.add.at(moved, to, values)
-    return moved
+    groups = Groups.by([frames[name] for name in ("file", "line", "function")])
+    return groups.of_row, groups.first

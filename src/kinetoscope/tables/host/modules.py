@@ -8,6 +8,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
 from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
@@ -38,11 +39,9 @@ def by_module(
     """
     modules, origins = len(trace.columns("modules")), trace.columns("origins")
     module = trace.column("spans", "module")
-    rows = np.flatnonzero(chosen & (module >= 0))
-    sums = np.zeros(modules, dtype=np.int64)
-    np.add.at(sums, module[rows], values[rows])
+    sums = Groups(module, modules).sums(values, chosen)
     if divided and len(origins):
-        _divide(trace, rows, values, origins["weight"], sums)
+        _divide(trace, np.flatnonzero(chosen & (module >= 0)), values, origins["weight"], sums)
     return sums
 
 
@@ -64,15 +63,14 @@ def _divide(
     """
     spans, origins = trace.columns("spans"), trace.columns("origins")
     rows = rows[spans["origin"][rows] >= 0]
-    of_kernel = np.zeros(len(origins), dtype=np.int64)
-    np.add.at(of_kernel, spans["origin"][rows], values[rows])
+    of_kernel = Groups(spans["origin"][rows], len(origins)).sums(values[rows])
     holder = np.full(len(origins), -1, dtype=np.int64)
     holder[spans["origin"][rows]] = spans["module"][rows]
     holder = holder[origins["first"]]
     other = np.flatnonzero((holder >= 0) & (origins["module"] >= 0) & (origins["module"] != holder))
     moved = (of_kernel[origins["first"][other]] * parts[other]).astype(np.int64)
-    np.add.at(sums, origins["module"][other], moved)
-    np.subtract.at(sums, holder[other], moved)
+    sums += Groups(origins["module"][other], len(sums)).sums(moved)
+    sums -= Groups(holder[other], len(sums)).sums(moved)
 
 
 def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
@@ -100,10 +98,7 @@ def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
 def python_by_module(trace: TraceData) -> NDArray[np.int64]:
     """The time between operators for each module while its forward ran, submodules left out."""
     shares, time_ns = gaps(trace).shares, charged(trace)
-    sums = np.zeros(len(trace.columns("modules")), dtype=np.int64)
-    inside = np.flatnonzero((shares.module >= 0) & ~shares.blocked)
-    np.add.at(sums, shares.module[inside], time_ns[inside])
-    return sums
+    return Groups(shares.module, len(trace.columns("modules"))).sums(time_ns, ~shares.blocked)
 
 
 def with_submodules(trace: TraceData, own: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -258,12 +253,11 @@ def modules(trace: TraceData) -> pyarrow.Table:
 
 def _self_bytes(trace: TraceData) -> NDArray[np.int64]:
     """`self_bytes` of each span, with what a compiled graph allocates for a kernel at the kernel."""
-    events, size = trace.columns("allocations"), trace.column("spans", "self_bytes").copy()
+    events, size = trace.columns("allocations"), trace.column("spans", "self_bytes")
     inner, owner = events["span"], allocating_spans(trace)
-    moved = np.flatnonzero((inner != owner) & (events["device_type"] == 0))
-    np.subtract.at(size, inner[moved], events["bytes"][moved])
-    np.add.at(size, owner[moved], events["bytes"][moved])
-    return size
+    moved = (inner != owner) & (events["device_type"] == 0)
+    given, taken = (Groups(span, len(size)).sums(events["bytes"], moved) for span in (owner, inner))
+    return np.asarray(size + given - taken)
 
 
 def _first_spans(trace: TraceData) -> NDArray[np.int32]:
@@ -287,13 +281,8 @@ def _first_spans(trace: TraceData) -> NDArray[np.int32]:
 def _first_of(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Return for each module the first of some spans in it, or -1."""
     spans = trace.columns("spans")
-    rows = np.flatnonzero(chosen & (spans["module"] >= 0))
-    module, start = spans["module"][rows], spans["start_ns"][rows]
-    count = len(trace.columns("modules"))
-    found = np.full(count, -1, np.int32)
-    earliest = np.flatnonzero(start == _core.group_min(module, count, start)[module])[::-1]
-    found[module[earliest]] = rows[earliest]
-    return found
+    by_module = Groups(np.where(chosen, spans["module"], -1), len(trace.columns("modules")))
+    return by_module.row_of_minimum(spans["start_ns"])
 
 
 MODULE_OPERATORS_SCHEMA = Table(
@@ -318,21 +307,18 @@ def module_operators(trace: TraceData) -> pyarrow.Table:
     counted = (on_host | (spans["device_self_ns"] > 0)) & ~recorded_calls(trace).mask
     rows = np.flatnonzero(counted & (spans["module"] >= 0))
     kind = spans["kind"][rows].astype(np.int32)
-    group, first = _core.group([spans["module"][rows], event_names(trace)[rows], kind])
-    groups, own = len(first), np.where(on_host, spans["self_ns"], 0)[rows]
-    self_ns = _core.group_sums(group, groups, own)
-    longest = np.full(groups, -1, np.int32)
-    at_most = np.flatnonzero(own == _core.group_max(group, groups, own)[group])[::-1]
-    longest[group[at_most]] = rows[at_most]
+    groups = Groups.by([spans["module"][rows], event_names(trace)[rows], kind])
+    own, first = np.where(on_host, spans["self_ns"], 0)[rows], groups.first
+    self_ns = groups.sums(own)
     places, texts = few_texts(event_names(trace)[rows[first]], trace.strings)
     columns: dict[str, Any] = {
         "module": spans["module"][rows[first]],
         "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
         "kind": Labels(kind[first], KIND_NAMES),
-        "count": _core.group_counts(group, groups),
+        "count": groups.sizes(),
         "self_ns": self_ns,
-        "device_self_ns": _core.group_sums(group, groups, spans["device_self_ns"][rows]),
-        "span": longest,
+        "device_self_ns": groups.sums(spans["device_self_ns"][rows]),
+        "span": rows[groups.row_of_minimum(-own)].astype(np.int32),
     }
     order = np.lexsort((kind[first], places, columns["module"], -self_ns))
     return to_arrow(MODULE_OPERATORS_SCHEMA, columns, order)

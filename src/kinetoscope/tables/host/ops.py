@@ -99,8 +99,8 @@ def ops(trace: TraceData, by: str = "name", of: str = "work") -> pyarrow.Table:
 
         place = place_labels(trace, by)
         groups_by.append(place.ids)
-    group_of, first = _core.group(groups_by, None if work.is_everything else work.mask)
-    columns = added_up(trace, keys if place is None else group_of, group_of, first)
+    groups = Groups.by(groups_by, None if work.is_everything else work.mask)
+    columns = added_up(trace, keys if place is None else groups.of_row, groups)
     if of == "calls":
         # The bytes and operations in a call are those of the work in it.
         columns |= dict.fromkeys(
@@ -109,7 +109,9 @@ def ops(trace: TraceData, by: str = "name", of: str = "work") -> pyarrow.Table:
     order = np.argsort(-columns["self_ns"], kind="stable")
     if place is None:
         return to_arrow(OPS_SCHEMA, columns, order)
-    return to_arrow(_BY_PLACE_SCHEMA, columns | {"place": Labels(place.ids[first], place.texts)}, order)
+    return to_arrow(
+        _BY_PLACE_SCHEMA, columns | {"place": Labels(place.ids[groups.first], place.texts)}, order
+    )
 
 
 def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
@@ -121,12 +123,9 @@ def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
         For each its `name`, `kind`, `count` and `self_ns`.
     """
     spans, keys = trace.columns("spans"), operator_keys(trace)
-    group_of, first = _core.group([keys], shares.counts & (spans["kind"] != SpanKind.USER_ANNOTATION))
-    kinds, own = spans["kind"][first], _core.group_sums(group_of, len(first), shares.own_ns)
-    names, count = (
-        operator_names(trace, spans["name"][first], kinds),
-        _core.group_counts(group_of, len(first)),
-    )
+    groups = Groups.by([keys], shares.counts & (spans["kind"] != SpanKind.USER_ANNOTATION))
+    kinds, own, count = spans["kind"][groups.first], groups.sums(shares.own_ns), groups.sizes()
+    names = operator_names(trace, spans["name"][groups.first], kinds)
     return [
         {
             "name": names[row],
@@ -151,16 +150,12 @@ def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     for rows in (of_loading.waits, of_loading.fetches, of_loading.collates, of_loading.pins):
         ranges[rows] = False
     ranges &= ~np.isin(spans["name"], request_names_in(trace.strings))
-    group_of, first = _core.group([keys], ranges)
-    inner = _core.descends_from_same(spans["parent"], keys)
-    total = _core.group_sums(group_of, len(first), spans["duration_ns"], inner)
-    own, count = (
-        _core.group_sums(group_of, len(first), shares.own_ns),
-        _core.group_counts(group_of, len(first)),
-    )
+    groups = Groups.by([keys], ranges)
+    total = groups.sums(spans["duration_ns"], _core.descends_from_same(spans["parent"], keys) == 0)
+    own, count = groups.sums(shares.own_ns), groups.sizes()
     return [
         {
-            "name": trace.strings[spans["name"][first[row]]],
+            "name": trace.strings[spans["name"][groups.first[row]]],
             "count": int(count[row]),
             "total_ns": int(total[row]),
             "self_ns": int(own[row]),
@@ -169,71 +164,63 @@ def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     ]
 
 
-def added_up(
-    trace: TraceData, keys: NDArray[np.int32], group_of: NDArray[np.int32], first: NDArray[np.int32]
-) -> dict[str, Any]:
+def added_up(trace: TraceData, keys: NDArray[np.int32], groups: Groups) -> dict[str, Any]:
     """Return the columns of `ops` for groups of spans.
 
     Args:
         trace: The trace.
         keys: A number for each span. Where it is that of a span around it, its time is already in the total of the other.
-        group_of: The group of each span, below 0 for none; of one group are only spans of one name and kind.
-        first: The first span of each group.
+        groups: Groups of the spans of one name and kind.
     """
     spans = trace.columns("spans")
-    groups = len(first)
-    inner = _core.descends_from_same(spans["parent"], keys)
+    outermost = _core.descends_from_same(spans["parent"], keys) == 0
     duration = spans["duration_ns"]
-    count = _core.group_counts(group_of, groups)
-    own = _core.group_sums(group_of, groups, spans["self_ns"])
+    count = groups.sizes()
+    own = groups.sums(spans["self_ns"])
     # What overlaps the nesting (lanes above 0) has no self time, so it has no share either.
-    nested = _core.group_sums(group_of, groups, duration, inner | (spans["lane"] > 0).astype(np.uint8))
+    nested = groups.sums(duration, outermost & (spans["lane"] == 0))
     everything = int(own.sum())
-    kind = spans["kind"][first]
+    kind = spans["kind"][groups.first]
     columns: dict[str, Any] = {
-        "name": operator_names(trace, spans["name"][first], kind),
+        "name": operator_names(trace, spans["name"][groups.first], kind),
         "kind": Labels(kind, KIND_NAMES),
         "count": count,
         "self_ns": own,
-        "total_ns": _core.group_sums(group_of, groups, duration, inner),
-        "mean_ns": _core.group_sums(group_of, groups, duration) / np.maximum(count, 1),
-        "min_ns": _core.group_min(group_of, groups, duration),
-        "max_ns": _core.group_max(group_of, groups, duration),
+        "total_ns": groups.sums(duration, outermost),
+        "mean_ns": groups.sums(duration) / np.maximum(count, 1),
+        "min_ns": groups.minima(duration),
+        "max_ns": groups.maxima(duration),
         "self_percent": percent(own, everything),
         "total_percent": percent(nested, everything),
         "self_bytes": None,
         "bytes": None,
-        "device_self_ns": _core.group_sums(group_of, groups, spans["device_self_ns"]),
-        "device_ns": _core.group_sums(group_of, groups, spans["device_ns"], inner),
-        **_rates(trace, group_of, groups),
+        "device_self_ns": groups.sums(spans["device_self_ns"]),
+        "device_ns": groups.sums(spans["device_ns"], outermost),
+        **_rates(trace, groups),
     }
     if memory_recorded(trace):
-        columns["self_bytes"] = _core.group_sums(group_of, groups, spans["self_bytes"])
-        columns["bytes"] = _core.group_sums(group_of, groups, spans["bytes"], inner)
+        columns["self_bytes"] = groups.sums(spans["self_bytes"])
+        columns["bytes"] = groups.sums(spans["bytes"], outermost)
     return columns
 
 
-def _rates(trace: TraceData, group_of: NDArray[np.int32], groups: int) -> dict[str, Any]:
+def _rates(trace: TraceData, groups: Groups) -> dict[str, Any]:
     """Return the columns of operations, bytes and rates."""
     costs = costs_of(trace)
     flops, moved, counts = costs.flops, costs.bytes_moved, costs.counted.counts
 
-    def add(values: NDArray[np.int64], where: NDArray[np.bool_]) -> NDArray[np.int64]:
-        return _core.group_sums(group_of, groups, np.where(where, values, 0))
-
     def null(values: NDArray[np.int64], of: NDArray[np.int64]) -> NDArray[np.int64]:
         """Null where a group has unknown members and nothing is known of it."""
-        lacking = _core.group_sums(group_of, groups, (of < 0).astype(np.int64))
-        return np.where((lacking > 0) & (values == 0), -1, values)
+        return np.where((groups.sums(of < 0) > 0) & (values == 0), -1, values)
 
-    total, size = add(flops, flops > 0), add(moved, moved > 0)
-    total[group_coverage(trace, Groups(group_of, groups)).lacking] = -1
+    total, size = groups.sums(flops, flops > 0), groups.sums(moved, moved > 0)
+    total[group_coverage(trace, groups).lacking] = -1
     both = (flops >= 0) & (moved > 0)
     return {
         "flops": total,
         "bytes_moved": null(size, moved),
-        "flops_per_s": per_second(total, add(working_ns(trace), counts)),
-        "arithmetic_intensity": per_byte(add(flops, both), add(moved, both)),
+        "flops_per_s": per_second(total, groups.sums(working_ns(trace), counts)),
+        "arithmetic_intensity": per_byte(groups.sums(flops, both), groups.sums(moved, both)),
     }
 
 

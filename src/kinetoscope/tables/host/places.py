@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
 from kinetoscope.model.rows import StackRow
@@ -113,10 +114,7 @@ def spans_of(
 @derived
 def _by_string(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The spans in order of their names, and where those of each string begin and end."""
-    name = trace.column("spans", "name")
-    edges = np.zeros(len(trace.strings) + 1, np.int64)
-    np.cumsum(np.bincount(name, minlength=len(trace.strings)), out=edges[1:])
-    return np.argsort(name, kind="stable"), edges
+    return Groups(trace.column("spans", "name"), len(trace.strings)).rows()
 
 
 @derived

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, recorded_calls
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level
-from kinetoscope.model.rows import ProcessRow, rows_of_runs
+from kinetoscope.model.rows import ProcessRow, ends_run, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
+from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.requests import ran_in_requests, request_marks, requests_as_steps
@@ -78,11 +80,9 @@ class Gaps:
             (start[1:] == end[:-1]) & (np.diff(self.step[order]) == 0) & (np.diff(self.thread[order]) == 0)
         )
         stretch = np.cumsum(np.append(np.ones(min(1, len(order)), dtype=bool), ~touches)) - 1
-        whole = np.zeros(len(order), dtype=np.int64)
-        np.add.at(whole, stretch, end - start)
-        found = np.empty_like(whole)
-        found[order] = whole[stretch]
-        return found
+        stretch_ns = np.empty_like(start)
+        stretch_ns[order] = Groups(stretch, len(order)).sums(end - start)[stretch]
+        return stretch_ns
 
     @property
     def duration_ns(self) -> Rows:
@@ -97,7 +97,7 @@ class Gaps:
     def blocked_ns(self) -> Rows:
         """How long the thread did not run in each gap, according to samples."""
         shares = self.shares
-        blocked = np.bincount(shares.kind, weights=np.where(shares.blocked, shares.part, 0.0))
+        blocked = Groups(shares.kind, shares.kinds).sums(shares.part, shares.blocked)
         return np.asarray(np.round(self.duration_ns * blocked[self.kind]), dtype=np.int64)
 
     @cached_property
@@ -130,11 +130,16 @@ class Shares:
     wait: Rows
     part: NDArray[np.float64]
 
+    @property
+    def kinds(self) -> int:
+        """How many kinds there are."""
+        return int(self.kind.max(initial=-1)) + 1
+
     @cached_property
     def main(self) -> Rows:
         """The largest share of each kind."""
         order = np.lexsort((self.part, self.kind))
-        largest = np.zeros(int(self.kind.max(initial=-1)) + 1, dtype=np.int64)
+        largest = np.zeros(self.kinds, dtype=np.int64)
         largest[self.kind[order]] = order  # the last one counts
         return largest
 
@@ -152,12 +157,13 @@ def gaps(trace: TraceData) -> Gaps:
     found = [one for owner in host_owners(trace) for one in _of_process(trace, owner)]
     parts = [np.concatenate(column) for column in zip(*found, strict=True)] if found else _NOTHING
     start, end, thread, step, before, in_loading, in_backward, *places = parts
-    sampled = _samples_of(trace, start, end, thread)
-    own = np.bincount(sampled[sampled >= 0], minlength=len(start)) >= _OWN_SAMPLES
-    keys = np.stack((np.where(own, np.arange(len(start)), -1), thread, *places), axis=1)
-    grouped, first = _core.group(list(np.ascontiguousarray(keys.T, dtype=np.int32)))
-    kind = grouped.astype(np.int64)
-    shares = _shares(trace, keys[first], np.append(kind, -1)[sampled])
+    samples = trace.columns("samples")
+    sampled = stretch_at(samples["thread"], samples["time_ns"], thread, start, end)
+    is_sampled = Groups(sampled, len(start)).sizes() >= _OWN_SAMPLES
+    keys = np.stack((np.where(is_sampled, np.arange(len(start)), -1), thread, *places), axis=1)
+    kinds = Groups.by(list(keys.T.astype(np.int32)))
+    kind = kinds.of_row.astype(np.int64)
+    shares = _shares(trace, keys[kinds.first], np.append(kind, -1)[sampled])
     return Gaps(
         start, end, thread.astype(np.int32), step, before, in_loading != 0, in_backward != 0, kind, shares
     )
@@ -173,18 +179,15 @@ def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
     Returns:
         The time that each of the shares gets; together exactly the time of the chosen gaps.
     """
-    found = gaps(trace)
-    shares, count = found.shares, int(found.kind.max(initial=-1)) + 1
-    whole = np.zeros(count, dtype=np.int64)
-    rows = slice(None) if chosen is None else np.flatnonzero(chosen)
-    np.add.at(whole, found.kind[rows], found.duration_ns[rows])
+    all_gaps = gaps(trace)
+    shares = all_gaps.shares
+    kind_ns = Groups(all_gaps.kind, shares.kinds).sums(all_gaps.duration_ns, chosen)
     # Rounded where the shares of a kind meet, so that nothing is lost between them.
-    first = np.searchsorted(shares.kind, np.arange(count))
+    first = np.searchsorted(shares.kind, np.arange(shares.kinds))
     below = np.cumsum(shares.part) - shares.part
     begin = below - below[first][shares.kind]
-    last = np.append(shares.kind[1:] != shares.kind[:-1], True)[: len(shares.kind)]
-    edges = np.round(whole[shares.kind] * begin).astype(np.int64)
-    until = np.where(last, whole[shares.kind], np.append(edges[1:], 0))
+    edges = np.round(kind_ns[shares.kind] * begin).astype(np.int64)
+    until = np.where(ends_run(shares.kind), kind_ns[shares.kind], np.append(edges[1:], 0))
     return np.asarray(until - edges)
 
 
@@ -206,21 +209,6 @@ _NEVER = np.iinfo(np.int64).max
 _NOTHING = [np.zeros(0, dtype=np.int64)] * 12
 
 
-def _samples_of(trace: TraceData, start: Rows, end: Rows, thread: Rows) -> Rows:
-    """For each sample the gap that it lies in, -1 for none."""
-    samples = trace.columns("samples")
-    found = np.full(len(samples), -1, dtype=np.int64)
-    for one in np.unique(thread).tolist():
-        rows = np.flatnonzero(thread == one)
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        mine = np.flatnonzero(samples["thread"] == one)
-        time = samples["time_ns"][mine]
-        at = np.searchsorted(start[rows], time, side="right") - 1
-        inside = (at >= 0) & (time < end[rows][at])
-        found[mine[inside]] = rows[at[inside]]
-    return found
-
-
 def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shares:
     """What ran in gaps of each kind: by the samples in them, and where there are none by the places at their ends."""
     samples = trace.columns("samples")
@@ -240,7 +228,7 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
         axis=1,
     )
     ran, which = np.unique(keys, axis=0, return_inverse=True)
-    weight = np.bincount(which.ravel(), weights=samples["period_ns"][inside], minlength=len(ran))
+    weight = Groups(which.ravel(), len(ran)).sums(samples["period_ns"][inside])
     by_ends = np.setdiff1d(np.arange(len(kinds)), ran[:, 0])
     earlier, later, toward_later, _, called = kinds[by_ends, 2:7].T
     at_ends, others = _common_functions(trace, earlier, later, toward_later != 0)
@@ -255,7 +243,7 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
         np.concatenate((np.full(len(ran), -1), others)),
         np.concatenate((ran[:, 2], kinds[by_ends, 5])),
         np.concatenate((ran[:, 3], np.full(len(by_ends), -1))),
-        weight / np.bincount(kind, weights=weight)[kind],
+        weight / Groups(kind, len(kinds)).sums(weight)[kind],
     )
     kind, stack, other, module, wait, part = (column[order] for column in columns)
     return Shares(
@@ -389,9 +377,8 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
         return int(spans["thread"][fetches[0]]), made
     if len(own) == 0:
         return -1, everything
-    threads, whose = np.unique(spans["thread"][own], return_inverse=True)
-    busy = np.bincount(whose.ravel(), weights=spans["self_ns"][own])
-    return int(threads[np.argmax(busy)]), everything
+    by_thread = Groups(spans["thread"][own], len(trace.columns("threads")))
+    return by_thread.largest(spans["self_ns"][own]), everything
 
 
 def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
@@ -481,9 +468,7 @@ def program_calls(trace: TraceData) -> Hierarchy:
 def _functions(trace: TraceData) -> NDArray[np.int32]:
     """For each stack a number of its innermost function of the program's own code; -1 without, and at the end for no stack."""
     frames, stacks = trace.columns("frames"), trace.columns("stacks")
-    if len(frames) == 0:
-        return np.full(len(stacks) + 1, -1, dtype=np.int32)
-    function, _ = _core.group([frames["file"], frames["function"]])
+    function = Groups.by([frames["file"], frames["function"]]).of_row
     frame = np.append(stacks["frame"], np.int32(-1))[np.append(user_stacks(trace), -1)]
     return np.asarray(np.append(function, np.int32(-1))[frame])
 
@@ -496,9 +481,9 @@ def _ends(spans: Columns, rows: Rows) -> Rows:
 def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
     """The innermost module that holds both of two, for each pair; -1 without."""
     holder = trace.column("modules", "holder").tolist()
-    which, distinct = _core.group([one.astype(np.int32), other.astype(np.int32)])
+    pairs = Groups.by([one, other])
     found = []
-    for first, second in zip(one[distinct].tolist(), other[distinct].tolist(), strict=True):
+    for first, second in zip(one[pairs.first].tolist(), other[pairs.first].tolist(), strict=True):
         around = set()
         while first >= 0:
             around.add(first)
@@ -506,7 +491,7 @@ def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
         while second >= 0 and second not in around:
             second = holder[second]
         found.append(second)
-    return np.array(found, dtype=np.int64)[which]
+    return np.array(found, dtype=np.int64)[pairs.of_row]
 
 
 def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later: Mask) -> tuple[Rows, Rows]:
@@ -531,7 +516,7 @@ def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later
             here[deeper] = parent[here[deeper]]
         apart = apart[one[apart] != other[apart]]
     frames, frame = trace.columns("frames"), np.append(trace.column("stacks", "frame"), np.int32(-1))
-    function = np.append(_core.group([frames["file"], frames["function"]])[0], np.int32(-1))
+    function = np.append(Groups.by([frames["file"], frames["function"]]).of_row, np.int32(-1))
     lines = function[frame[below_one]]
     lines_differ = (lines >= 0) & (lines == function[frame[below_other]])
     charged_line = np.where(toward_later, below_other, below_one)
@@ -547,10 +532,10 @@ def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
     level = np.append(stack_depths(caller), np.int32(-1))
     if len(frames) == 0:
         return np.append(rows, -1), np.append(caller, -1), level
-    place, _ = _core.group([frames[name] for name in ("file", "function", "line")])
+    place = Groups.by([frames[name] for name in ("file", "function", "line")]).of_row
     place = np.append(place, np.int32(-1))[stacks["frame"]]
     first = np.append(rows, -1).astype(np.int32)
     for alike in by_level(level[:-1]):
-        group, leading = _core.group([first[caller[alike]], place[alike]])
-        first[alike] = alike[leading][group]
+        groups = Groups.by([first[caller[alike]], place[alike]])
+        first[alike] = alike[groups.first][groups.of_row]
     return first.astype(np.int64), np.append(first[caller], -1).astype(np.int64), level

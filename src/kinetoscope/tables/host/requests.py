@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, labels, to_arrow
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.marks import parse_mark, request_names_in
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, united_by
@@ -280,15 +282,8 @@ def request_of(trace: TraceData, rows: Numbers) -> Numbers:
 def request_at(trace: TraceData, thread: NDArray[Any], time_ns: Numbers) -> Numbers:
     """Return for each of some moments of threads the request for which the thread worked; -1 for none."""
     known = requests_of(trace)
-    found = np.full(len(time_ns), -1, np.int64)
-    for one in np.unique(known.stretch_thread).tolist():
-        stretches = np.flatnonzero(known.stretch_thread == one)
-        stretches = stretches[np.argsort(known.stretch_start_ns[stretches], kind="stable")]
-        here = np.flatnonzero(thread == one)
-        at = np.searchsorted(known.stretch_start_ns[stretches], time_ns[here], side="right") - 1
-        inside = (at >= 0) & (time_ns[here] < known.stretch_end_ns[stretches[at]])
-        found[here[inside]] = known.of[stretches[at[inside]]]
-    return found
+    stretches = known.stretch_thread, known.stretch_start_ns, known.stretch_end_ns
+    return np.asarray(np.append(known.of, -1)[stretch_at(thread, time_ns, *stretches)])
 
 
 def request_modules(trace: TraceData) -> pyarrow.Table:
@@ -308,13 +303,13 @@ def request_modules(trace: TraceData) -> pyarrow.Table:
     codes = name.ids[of] if len(of) else np.zeros(0, np.int32)
     module = spans["module"][rows].astype(np.int64)
     keys, group = np.unique(np.stack([codes.astype(np.int64), module], axis=1), axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    pairs = np.unique(np.stack([group, of], axis=1), axis=0)
+    groups = Groups(group.reshape(-1), len(keys))
+    of_requests = groups.of_row[Groups.by([groups.of_row, of]).first]
     columns: dict[str, Any] = {
         "name": Labels(keys[:, 0].astype(np.int32), name.texts),
         "module": Labels(keys[:, 1].astype(np.int32), trace.columns("modules")["path"]),
-        "requests": np.bincount(pairs[:, 0], minlength=len(keys)),
-        "count": np.bincount(group, minlength=len(keys)),
-        "self_ns": np.bincount(group, work.self_ns[rows], minlength=len(keys)).astype(np.int64),
+        "requests": Groups(of_requests, len(keys)).sizes(),
+        "count": groups.sizes(),
+        "self_ns": groups.sums(work.self_ns[rows]),
     }
     return to_arrow(REQUEST_MODULES_SCHEMA, columns, np.argsort(-columns["self_ns"], kind="stable"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.stacks import user_frames, user_stacks
 
@@ -92,12 +93,10 @@ def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
         *(trace.columns(name) for name in ("spans", "stacks", "frames")),
         trace.strings,
     )
-    stack = spans["stack"]
-    known = np.flatnonzero((stack >= 0) & (spans["duration_ns"] > 0))
-    of_stack = np.bincount(stack[known], spans["duration_ns"][known], len(stacks))
+    of_stack = Groups(spans["stack"], len(stacks)).sums(spans["duration_ns"], spans["duration_ns"] > 0)
     shown = user_stacks(trace)
     heavy = np.flatnonzero((of_stack > 0) & (shown >= 0))
-    of_frame = np.bincount(stacks["frame"][shown[heavy]].clip(0), of_stack[heavy], len(frames))
+    of_frame = Groups(stacks["frame"][shown[heavy]].clip(0), len(frames)).sums(of_stack[heavy])
     order = np.argsort(-of_frame, kind="stable")
     rows = order[user_frames(trace)[order]][:_MOST_LINES].tolist()
     lines = ((strings[int(frames["file"][row])], int(frames["line"][row])) for row in rows)

@@ -15,6 +15,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import process_runs, thread_processes
+from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_device
@@ -337,7 +338,7 @@ def moments(pool: MemoryPool, part: NDArray[np.int8], parts: int, start_ns: floa
     time = np.concatenate([all_changes.clock_ns[rows], counts.time_ns[counted]])
     order = np.lexsort((rank, changes))
     changes, rank, time = changes[order], rank[order], time[order]
-    fresh = np.append(True, (changes[1:] != changes[:-1]) | (rank[1:] != rank[:-1]))[: len(rank)]
+    fresh = begins_run(changes, rank)
     begin = all_changes.rank_after(first - 1)
     moments_ns = np.concatenate([[start_ns], time[fresh].astype(np.float64), [end_ns]])
     return Moments(
@@ -357,9 +358,10 @@ def held_after(pool: MemoryPool, part: NDArray[np.int8], parts: int, changes: Ro
     """Return the live bytes of each part (columns) after given numbers of changes (rows), which are ascending."""
     last = int(changes[-1])
     segment = np.searchsorted(changes, np.arange(last), side="right")
-    cells = Groups(segment * parts + part[:last], len(changes) * parts)
-    change: Rows = cells.sums(pool.changes.change_bytes[:last])
-    return change.reshape(len(changes), parts).cumsum(axis=0)
+    change: Rows = Groups.cells(segment, part[:last], (len(changes), parts)).sums(
+        pool.changes.change_bytes[:last]
+    )
+    return change.cumsum(axis=0)
 
 
 def _table(pool: MemoryPool, labels: list[str], part: NDArray[np.int8], shown: Moments) -> pyarrow.Table:
@@ -413,15 +415,7 @@ def _firsts(time: Rows, edges: NDArray[np.float64]) -> Rows:
 
 def _highest(value: Rows, first: Rows) -> Rows:
     """Return the first row with the highest value in each group of rows; `first` are the first rows of groups."""
-    if len(first) == 0:
-        return first
-    value = value[first[0] :]
-    start = first - first[0]
-    top = np.maximum.reduceat(value, start)
-    rows = np.flatnonzero(value == np.repeat(top, np.diff(np.append(start, len(value)))))
-    group = np.searchsorted(start, rows, side="right")
-    highest_rows: Rows = first[0] + rows[np.append(True, group[1:] > group[:-1])]
-    return highest_rows
+    return Groups.beginning_at(first, len(value)).row_of_minimum(-value).astype(np.int64)
 
 
 def _latest_counts(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, TracePart, cut, pieces_of
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
+from kinetoscope.model.groups import Groups
 from kinetoscope.viewer.open_traces import Offer
 from kinetoscope.viewer.pages import (
     compare,
@@ -148,10 +149,8 @@ def _steps(trace: Trace, query: Query) -> list[list[int]]:
     """Respond to `steps`: the number of each step, its earliest start and its latest end on any process."""
     columns = trace.columns("steps")
     numbers, place = np.unique(columns["number"], return_inverse=True)
-    start = np.full(len(numbers), np.iinfo(np.int64).max)
-    end = np.full(len(numbers), np.iinfo(np.int64).min)
-    np.minimum.at(start, place, columns["start_ns"])
-    np.maximum.at(end, place, columns["start_ns"] + columns["duration_ns"])
+    steps = Groups(place, len(numbers))
+    start, end = steps.minima(columns["start_ns"]), steps.maxima(columns["start_ns"] + columns["duration_ns"])
     extents: list[list[int]] = np.stack([numbers, start, end], axis=1)[:MOST_STEPS].tolist()
     return extents
 

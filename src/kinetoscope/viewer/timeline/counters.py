@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.trace_data import derived
@@ -120,13 +121,13 @@ def _extremes(counter: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
         first = np.append(firsts[0] - 1, first)
     value = counter.value[: firsts[-1]]
     beyond = np.append(first[1:], len(value)) if len(first) else first
-    none = np.zeros(0)
+    of_pixels = Groups.beginning_at(first, len(value))
     return pa.table({
         "track": np.full(len(first), counter.id, dtype=np.float64),
         "time": counter.time_ns[first].astype(np.float64),
-        "low": np.minimum.reduceat(value, first) if len(first) else none,
-        "high": np.maximum.reduceat(value, first) if len(first) else none,
-        "last": value[beyond - 1] if len(first) else none,
+        "low": of_pixels.minima(value).astype(np.float64),
+        "high": of_pixels.maxima(value).astype(np.float64),
+        "last": value[beyond - 1].astype(np.float64),
     })  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.nesting import nest
 from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import derived
 
@@ -138,9 +139,8 @@ def span_tracks(trace: Trace) -> SpanTracks:
     """Return the layout of all spans of a trace, which is cached; each span is in exactly one row."""
     spans = trace.columns("spans")
     number, process = _numbers(trace)
-    most = int(number.max(initial=0)) + 1
-    used = np.flatnonzero(Groups(number, most).sizes())
-    index_of = np.zeros(most, np.int32)
+    used = distinct(number)[0]
+    index_of = np.zeros(int(number.max(initial=0)) + 1, np.int32)
     index_of[used] = np.arange(len(used))
     group = index_of[number]
     start = spans["start_ns"]
@@ -204,9 +204,7 @@ def rows_of(
     Returns:
         The order of the items, and the rows, without `spans` and names.
     """
-    order = np.argsort(row.astype(np.int16 if count < _FEW else np.int32), kind="stable")
-    edges = np.zeros(count + 1, np.int64)
-    np.cumsum(Groups(row, count).sizes(), out=edges[1:])
+    order, edges = Groups(row, count).rows()
     sums = np.zeros(len(row) + 1, np.int64)
     np.cumsum(duration_ns[order], out=sums[1:])
     return order, Rows(edges, start_ns[order], sums)

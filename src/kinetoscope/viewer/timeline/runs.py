@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host.rebuilt_calls import shown_frames
@@ -72,8 +73,7 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
         return []
     runs = joined(*of_threads, parent)
     threads, inverse = np.unique(runs.thread, return_inverse=True)
-    depths = np.zeros(len(threads), np.int64)
-    np.maximum.at(depths, inverse, runs.level + 1)
+    depths = Groups(inverse, len(threads)).maxima(runs.level + 1)
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
     order, rows = rows_of(
         firsts[inverse] + runs.level, int(firsts[-1]), runs.start_ns, runs.end_ns - runs.start_ns

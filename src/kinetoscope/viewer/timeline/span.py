@@ -18,7 +18,7 @@ from kinetoscope.formats.chrome.slices import described_arguments
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.names import device_name, frame_texts, module_classes, stack_frames
-from kinetoscope.model.rows import StackRow, rows_of_runs
+from kinetoscope.model.rows import StackRow, begins_run, rows_of_runs
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
     FLAG_BEGUN_BEFORE,
@@ -149,8 +149,7 @@ def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
     source, target = source[is_link], target[is_link]
     order = np.lexsort((target, source))
     source, target = source[order], target[order]
-    new = np.ones(len(source), dtype=bool)
-    new[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+    new = begins_run(source, target)
     return Pairs(source[new], target[new])
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
@@ -189,8 +190,7 @@ def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
     """Return tracks of torch.compile, one for each thread: compilations, and their phases in the row below."""
     phases, spans = compile_phases(trace), trace.columns("spans")
     threads, inverse = np.unique(spans["thread"][phases.span], return_inverse=True)
-    depths = np.zeros(len(threads), np.int64)
-    np.maximum.at(depths, inverse, phases.level + 1)
+    depths = Groups(inverse, len(threads)).maxima(phases.level + 1)
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
     order, rows = rows_of(
         firsts[inverse] + phases.level,
