@@ -45,7 +45,14 @@ def test_every_renderer_writes_the_same_numbers_in_their_units():
 
 def test_json_has_the_numbers_themselves():
     found = json.loads(json.dumps(as_json(BLOCKS)))
-    assert [one["block"] for one in found] == ["heading", "paragraph", "chart", "paragraph", "paragraph", "table"]
+    assert [one["block"] for one in found] == [
+        "heading",
+        "paragraph",
+        "chart",
+        "paragraph",
+        "paragraph",
+        "table",
+    ]
     assert found[1]["text"] == {"text": "{} recorded, {} steps", "values": [[100_000_000, "ns"], [4, ""]]}
     assert found[5]["rows"][0] == ["aten::mm", 75_000_000, 75.0, 1000]
 

@@ -152,7 +152,9 @@ GAP = Paragraph("")
 
 def as_json(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     """Blocks as values that JSON has: the name of each in `block`, and its attributes."""
-    return [{"block": type(block).__name__.removesuffix("Block").lower(), **asdict(block)} for block in blocks]
+    return [
+        {"block": type(block).__name__.removesuffix("Block").lower(), **asdict(block)} for block in blocks
+    ]
 
 
 def as_markdown(blocks: Sequence[Block]) -> str:

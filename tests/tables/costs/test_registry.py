@@ -210,7 +210,7 @@ def test_a_new_formula_reaches_everything_the_viewer_has_answered():
     asked = [
         ("operators", {}),
         ("operators", {"by": "shape"}),
-        ("modules", {}),
+        ("table/modules", {}),
         ("overview/work", {}),
         ("health", {}),
     ]

@@ -1,5 +1,6 @@
 """The server on its port: who gets in, what every answer says, which port is in use, and how it ends."""
 
+import contextlib
 import http.client
 import io
 import json
@@ -321,6 +322,19 @@ def test_who_does_not_finish_a_request_is_not_waited_for(monkeypatch, begun):
     monkeypatch.setattr(server_module, "REQUEST_S", 0.1)
     with running(list) as server:
         assert_not_waited_for(server, begun)
+
+
+def test_who_sends_a_request_byte_by_byte_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(server_module, "REQUEST_S", 0.5)
+    with running(list) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.settimeout(0.1)
+        # Each byte comes long before the server would give up waiting for one.
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            while True:
+                client.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    if client.recv(1) == b"":
+                        raise ConnectionResetError("reset by the server")
 
 
 def assert_not_waited_for(server, begun):

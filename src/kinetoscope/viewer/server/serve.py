@@ -12,6 +12,7 @@ import hmac
 import html
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import webbrowser
 from dataclasses import dataclass
@@ -265,8 +267,8 @@ class Server(ThreadingHTTPServer):
         self.uploads = uploads
         self.token, ticket = token or secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self.ticket = Ticket(ticket)
-        # The open connections, and what tells of their end.
-        self.connections: set[socket.socket] = set()
+        # The open connections, with when each must have sent a complete request, and what tells of their end.
+        self.connections: dict[socket.socket, float] = {}
         self.connections_changed = threading.Condition()
         self._listen(port)
         self.port: int = self.socket.getsockname()[1]
@@ -297,6 +299,14 @@ class Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without a look-up of the host's name, which may take long."""
         TCPServer.server_bind(self)
+
+    def service_actions(self) -> None:
+        """Close connections that send a request too slowly, however little at a time."""
+        with self.connections_changed:
+            for connection, until_s in self.connections.items():
+                if until_s < time.monotonic():
+                    with contextlib.suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
         """Serve until `stop` is called."""
@@ -332,15 +342,27 @@ class _Connection(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.settimeout(REQUEST_S)
+        self._must_send_by(time.monotonic() + REQUEST_S)
+
+    def _must_send_by(self, until_s: float) -> None:
         with self.server.connections_changed:
-            self.server.connections.add(self.connection)
+            self.server.connections[self.connection] = until_s
+
+    def handle_one_request(self) -> None:
+        self._must_send_by(time.monotonic() + REQUEST_S)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        is_request = super().parse_request()
+        self._must_send_by(math.inf)
+        return is_request
 
     def finish(self) -> None:
         try:
             super().finish()
         finally:
             with self.server.connections_changed:
-                self.server.connections.discard(self.connection)
+                self.server.connections.pop(self.connection, None)
                 self.server.connections_changed.notify_all()
 
     def do_GET(self) -> None:
