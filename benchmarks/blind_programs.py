@@ -171,7 +171,7 @@ class Told:
     def promised_ns(self) -> float | None:
         """What the first finding that leads to the fault promises for a step; None without."""
         right = next((one for one in self.findings if self.is_place(one)), None)
-        return None if right is None else (right.gain_ns or 0) / max(self.report.steps, 1)
+        return None if right is None else (right.gain_ns or 0) / max(self.report.count, 1)
 
     @property
     def is_near(self) -> bool:

@@ -115,7 +115,7 @@ def gains(runs: int) -> Result:
                 step_ns = [_usual_ns(trace.column("steps", "duration_ns")) for trace in (faulty, mended)]
                 report = examine(faulty)
             promised = next((one.gain_ns or 0 for one in report.findings if one.code == "hot-line"), 0)
-            ratio = promised / max(report.steps, 1) / max(step_ns[0] - step_ns[1], 1.0)
+            ratio = promised / max(report.count, 1) / max(step_ns[0] - step_ns[1], 1.0)
             said, near = said + 1, near + (abs(ratio - 1) <= NEAR)
             notes.append(f"{name}: promised {ratio:.2f} times the gain")
     percent = 100 * near / max(said, 1)
