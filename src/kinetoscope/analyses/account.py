@@ -251,7 +251,7 @@ def account_of(trace: TraceData) -> Account:
             without_core = (one.cells.cause == Cause.PROCESSOR) & of_kind[one.cells.step]
             # On a busy machine, the waits would hide how little is known of what ran.
             ran_ns = duration_ns - int(one.cells.time_ns[without_core].sum())
-            known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * ran_ns
+            floor_is_known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * ran_ns
             floor_ns = int(one.floor_ns[of_kind].sum())
             kinds.append(
                 KindAccount(
@@ -260,7 +260,7 @@ def account_of(trace: TraceData) -> Account:
                     kind,
                     int(of_kind.sum()),
                     duration_ns,
-                    floor_ns if known else None,
+                    floor_ns if floor_is_known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),
                     duration_ns - floor_ns - entry_ns[Entry.UNKNOWN],
                     names_by_time(trace)[kind] if one.work.unit.overlaps else "",

@@ -114,7 +114,7 @@ class RankMeetings(NamedTuple):
     """The collectives that ranks of a trace ran together.
 
     Attributes:
-        met: The collectives; its ranks are places among those that were asked for.
+        met: The collectives, with each rank by its position in the argument `counted`.
         start_ns: When the transfer of each record began; so for the next ones.
         step: The number of its step, -1 outside.
         span: Its row in `spans`.

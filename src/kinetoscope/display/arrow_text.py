@@ -213,7 +213,7 @@ def _unit_by_name(name: str) -> str:
 
 
 def _cell(value: object) -> float | str | None:
-    """A value as blocks have it."""
+    """A value of an Arrow column as a cell of a block: a number, a text, or None for null."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Decimal):

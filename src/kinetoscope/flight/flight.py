@@ -951,7 +951,7 @@ class FlightRecorder:
         STREAM.clone(path)
         if from_ns > 0:
             # A copy of the whole ring has all that is wanted.
-            with self._warns_of(f"{path} has more than what was asked for"):
+            with self._warns_of(f"{path} also has older steps than were asked for"):
                 keep_from(path, from_ns)
 
     def _kept_from_ns(self) -> int:

@@ -974,7 +974,6 @@ class ProfilerApi:
     """API-compatible with torch's `torch.autograd.profiler.profile`, for the data of the session."""
 
     def __init__(self, session: Any) -> None:
-        """Wrap a session."""
         self._session: Any = session
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *_: Any, **__: Any) -> None:
@@ -1040,7 +1039,6 @@ class KinetoResultsApi:
     """API-compatible with the collector's `_ProfilerResult`."""
 
     def __init__(self, session: Any) -> None:
-        """Wrap a session."""
         self._session: Any = session
 
     def trace_start_ns(self) -> int:

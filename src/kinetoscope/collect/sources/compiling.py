@@ -41,7 +41,6 @@ class CompileHooks(SharedHooks):
     """Collects the metrics of compilations while sessions are open, and restores torch's function afterwards."""
 
     def __init__(self) -> None:
-        """Start without hooks."""
         super().__init__()
         self._import = AfterImport(_MODULE, self._wrap)
         self._forget_compilations()

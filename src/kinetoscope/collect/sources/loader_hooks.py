@@ -39,7 +39,6 @@ class LoaderHooks(SharedHooks):
     """Hooks in torch's `DataLoader`, shared by all sessions of the process."""
 
     def __init__(self) -> None:
-        """Start without hooks."""
         super().__init__()
         # Per thread, the number of the loader whose workers it is starting.
         self._starting = threading.local()

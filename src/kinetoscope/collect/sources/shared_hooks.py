@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from typing import Any
 
 
-class SharedHooks:
+class SharedHooks(ABC):
     """Replaces what a subclass wants replaced from the first session that opens them to the last that closes them."""
 
     def __init__(self) -> None:
-        """Start without hooks."""
         self._lock = threading.RLock()
         # Weak: if a session is garbage-collected without a stop(), nothing closes the hooks for it.
         self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
@@ -43,9 +43,9 @@ class SharedHooks:
         self._sessions = weakref.WeakSet()
         self._restore()
 
+    @abstractmethod
     def _install(self, first: bool) -> None:
         """Replace what is there to be replaced; called for each session, with whether it is the first."""
-        raise NotImplementedError
 
     def _put(self, owner: Any, name: str, ours: Any) -> None:
         """Replace an attribute of a module or class, or an entry of a dictionary."""

@@ -201,11 +201,11 @@ class TensorReader:
         return []
 
     def forget(self) -> None:
-        """Clear the known storages."""
+        """Forget all storages, so that each is new when it is seen again."""
         self._memory.clear()
 
     def met(self) -> int:
-        """Number of known storages."""
+        """How many storages were seen since they were last forgotten."""
         return len(self._memory)
 
     def begin(self, time_ns: int, first: bool, /) -> None:

@@ -30,7 +30,6 @@ class TorchRanges(SharedHooks):
     """Makes torch open its ranges while sessions record, and knows whether torch's own profiler is recording."""
 
     def __init__(self) -> None:
-        """Start without hooks."""
         super().__init__()
         self._theirs: bool | None = None
 
