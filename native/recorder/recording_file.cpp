@@ -760,8 +760,11 @@ bool RecordingFile::prepare_space() {
       room = reserved_.load(std::memory_order_relaxed);
     }
   }
-  // Not all of a ring at once: its pages take memory only as they are used.
-  room = std::min(room, wanted);
+  // Not all of a ring at once: its pages take memory only as they are used. But in pieces, because each call
+  // wakes this thread.
+  uint64_t prepared = prepared_.load(std::memory_order_relaxed);
+  while (prepared < wanted) prepared += std::clamp(prepared, kLeastAheadUnits, kLargestPieceUnits);
+  room = std::min(room, prepared);
   prepared_.store(room, std::memory_order_relaxed);
   const uint64_t end = (kHeaderBytes + room * kUnitBytes) / kPageBytes * kPageBytes;
   if (faulted_ >= end) return false;

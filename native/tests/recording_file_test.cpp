@@ -390,6 +390,25 @@ void many_threads_share_a_ring() {
   unlink(path.c_str());
 }
 
+// Waking the thread that prepares space costs the program as much as a hundred records.
+void space_is_prepared_in_pieces(uint64_t ring_bytes) {
+  const std::string path = temporary_path("kinetoscope-pieces");
+  {
+    RecordingFile file(path, ring_bytes);
+    unsigned chunks = 0, wakes = 0;
+    for (; chunks < 4096 && file.take_chunk(ChunkKind::Spans, 1, 0, sizeof(CompactSpan)).header != nullptr;
+         ++chunks) {
+      if (!file.wants_space()) continue;
+      ++wakes;
+      file.prepare_space();
+      CHECK(!file.wants_space());
+    }
+    CHECK(chunks > 1000);
+    CHECK(wakes < 20);
+  }
+  unlink(path.c_str());
+}
+
 void what_nobody_wants_any_more_makes_room() {
   const std::string path = temporary_path("kinetoscope-freed");
   {
@@ -1024,6 +1043,8 @@ int main() {
   everything_written_is_read();
   a_ring_keeps_its_size();
   many_threads_share_a_ring();
+  space_is_prepared_in_pieces(0);
+  space_is_prepared_in_pieces(64 << 20);
   what_nobody_wants_any_more_makes_room();
   spans_leave_rows_alone();
   rows_have_a_share_of_a_ring();
