@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinetoscope import FormatError
-from kinetoscope.formats.execution_trace.mend import Mending, mended_values, write_mended
+from kinetoscope.formats.execution_trace.mend import write_mended
 from tests.support.execution_trace_text import file_text, node_text, side
 from tests.support.strict_json import read_strictly
 
@@ -23,7 +23,7 @@ def test_a_valid_file_keeps_every_node_and_key():
     ]  # fmt: skip
     assert done["schema"] == "1.1.1-chakra.0.0.4"
     assert (done["pid"], done["start_ts"], done["finish_ts"]) == (4242, 5, 9)
-    assert done["kinetoscope"] == {"nodes": 3, "mended": {}, "lost": {}}
+    assert done["kinetoscope"] == {"nodes": 3, "lost": {}}
 
 
 @pytest.mark.parametrize(
@@ -55,66 +55,26 @@ def test_any_name_survives(name):
 
 def test_escapes_of_single_bytes_become_characters():
     broken = file_text(node_text(2, "range", 1, side(["@"], [[]], ["String"], [[]])))
-    done = mend(broken.replace('"@"', '"h\\uffffffc3\\uffffffa9 \\\\uffffffc3"'))
-    assert done["nodes"][0]["inputs"]["values"] == ["hé \\uffffffc3"]
-    assert done["kinetoscope"]["mended"] == {"escapes": 1}
+    done = mend(broken.replace('"@"', '"h\\uffffffc3\\uffffffa9"'))
+    assert done["nodes"][0]["inputs"]["values"] == ["hé"]
 
 
 def test_bytes_that_are_no_text_are_replaced():
     done = mend(file_text(node_text(2, "na@me", 1)).encode().replace(b"@", b"\xff"))
     assert done["nodes"][0]["name"] == "na\ufffdme"
-    assert done["kinetoscope"]["mended"] == {"bytes": 1}
-
-
-def test_numbers_that_json_does_not_have_become_words_as_torch_spells_nan():
-    broken = file_text(node_text(2, "aten::full", 1, side([[2], "@", "#"], [[[]], [], []], ["a", "b", "c"])))
-    done = mend(broken.replace('"@"', "inf").replace('"#"', "-nan"))
-    assert done["nodes"][0]["inputs"]["values"] == [[2], "inf", "-nan"]
-    assert done["kinetoscope"]["mended"] == {"values": 1}
-
-
-def test_quotes_in_values_are_escaped():
-    broken = file_text(node_text(2, "range", 1, op_schema="@"))
-    done = mend(broken.replace("@", 'f(str mode="a", str x="b\x02\\q")'))
-    assert done["nodes"][0]["attrs"][6]["value"] == 'f(str mode="a", str x="b\x02\\q")'
-
-
-def test_missing_and_doubled_commas_do_not_matter():
-    text = file_text(node_text(3, "a", 1), node_text(2, "b", 1))
-    for damaged in (text.replace("      },\n", "      }\n"), text.replace("      },\n", "      },,\n\n")):
-        assert [node["id"] for node in mend(damaged)["nodes"]] == [3, 2, 1]
 
 
 def test_a_killed_process_loses_its_last_node_and_says_so():
     whole = file_text(node_text(3, "a", 2), node_text(2, "b", 1), end=False)
     done = mend(whole[: whole.rindex('"outputs"')])
     assert [node["id"] for node in done["nodes"]] == [3]
-    assert done["kinetoscope"]["lost"] == {"unfinished_nodes": 1, "end": 1, "parents_not_written": 1}
+    assert done["kinetoscope"]["lost"] == {"unreadable_nodes": 1, "end": 1}
 
 
 def test_a_file_that_breaks_off_before_the_first_node_is_empty_and_valid():
     done = mend(file_text(end=False).removesuffix(",\n"))
     assert done["nodes"] == []
     assert done["kinetoscope"]["lost"] == {"end": 1}
-
-
-def test_ids_that_a_forked_child_used_too_are_counted():
-    done = mend(file_text(node_text(3, "child", 1), node_text(3, "parent", 1)))
-    assert [node["name"] for node in done["nodes"]][:1] == ["child"]
-    assert done["kinetoscope"]["lost"] == {"nodes_with_a_used_id": 1}
-
-
-def test_a_node_written_over_another_is_counted():
-    head, _, tail = file_text(node_text(3, "a", 1), node_text(2, "b", 1)).partition('        "inputs"')
-    done = mend(head + "garbage\n      {\n" + tail)
-    assert [node["id"] for node in done["nodes"]] == [2, 1]
-    assert sum(done["kinetoscope"]["lost"].values()) >= 1
-
-
-def test_nodes_whose_parent_was_never_written_are_kept_and_counted():
-    done = mend(file_text(node_text(5, "inner", 4), node_text(6, "inner", 4)))
-    assert len(done["nodes"]) == 3
-    assert done["kinetoscope"]["lost"] == {"parents_not_written": 1}
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"traceEvents": []}', "[1, 2]\n", "\n" * 10])
@@ -130,14 +90,3 @@ def test_whatever_was_damaged_the_result_is_valid(junk, place, length):
     place = start + place % (len(whole) - start)
     done = mend(whole[:place] + junk + whole[place + length :])
     assert done["kinetoscope"]["nodes"] == len(done["nodes"])
-
-
-def test_mending_is_linear_in_the_length_of_a_text():
-    text = mended_values('{"a": "' + '"x' * 50_000 + '"}')
-    assert read_strictly(text) == {"a": '"x' * 50_000}
-
-
-def test_nodes_come_with_their_own_strict_text():
-    mending = Mending(io.BytesIO(file_text(node_text(2, 'a"b', 1)).encode()))
-    for text, node in mending.nodes():
-        assert read_strictly(text) == node

@@ -77,21 +77,18 @@ def test_compressed_files_are_read_whatever_their_name(tmp_path):
     assert len(read(tmp_path, gzip.compress(file_text(ADD).encode()), "et.json")) == 2
 
 
-def test_a_file_that_torch_left_invalid_is_mended_and_says_so(tmp_path):
+def test_a_file_that_torch_left_invalid_is_read_and_says_what_is_lost(tmp_path):
     trace = read(
         tmp_path, file_text(node_text(2, 'he said "hi"', 1), node_text(3, "cut", 2), end=False)[:-40]
     )
     assert trace.nodes["name"] == ['he said "hi"']
-    assert trace.mended == {"names": 1}
-    assert trace.lost == {"unfinished_nodes": 1, "end": 1}
+    assert trace.lost == {"unreadable_nodes": 1, "end": 1}
 
 
 def test_what_the_writer_lost_is_known_to_the_reader(tmp_path):
-    document = json.loads(file_text(ADD)) | {
-        "kinetoscope": {"nodes": 2, "mended": {"names": 3}, "lost": {"end": 1}}
-    }
+    document = json.loads(file_text(ADD)) | {"kinetoscope": {"nodes": 2, "lost": {"end": 1}}}
     trace = read(tmp_path, json.dumps(document))
-    assert (trace.mended, trace.lost) == ({}, {"end": 1})
+    assert trace.lost == {"end": 1}
 
 
 def test_nodes_that_are_none_are_counted(tmp_path):
@@ -122,7 +119,7 @@ def test_nodes_of_other_shapes_are_read_as_far_as_they_go(tmp_path, change):
     ("content", "words"),
     [
         ("", "neither valid JSON"),
-        ('{"schema": NaN, "nodes": []}', "neither valid JSON"),
+        ('{"schema": NaN, "nodes": []}', "of schema nan"),
         ("[]", "no list `nodes`"),
         ('{"schema": "1.1.1", "nodes": 3}', "no list `nodes`"),
         ('{"traceEvents": []}', ": a Chrome trace, not"),

@@ -2,7 +2,7 @@
 
 torch has one observer per process. It writes each operator's node to its file when the operator ends. The file is valid JSON
 only if no name contains a quote, and the process was neither killed nor forked. So when the trace is finished, the file is read
-node by node and replaced by a valid one, which contains the numbers of repaired and lost nodes.
+node by node and replaced by a valid one, which contains the number of lost nodes.
 """
 
 from __future__ import annotations

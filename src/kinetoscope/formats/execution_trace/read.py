@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, FormatError
-from kinetoscope.formats.execution_trace.mend import Mending
+from kinetoscope.formats.execution_trace.mend import TorchNodes
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
@@ -189,7 +189,6 @@ class ExecutionTrace:
         info: The keys of the file other than `nodes`.
         nodes: The columns of `NODES_SCHEMA`, one row per node, in the order of the file.
         tensors: The columns of `TENSORS_SCHEMA`, one row per input or output tensor of a node.
-        mended: The number of nodes that were repaired while reading, by defect; empty for a valid file.
         lost: The number of losses, by kind: those that the file lists, and those found while reading.
     """
 
@@ -197,7 +196,6 @@ class ExecutionTrace:
     info: Mapping[str, Any]
     nodes: Mapping[str, Any]
     tensors: Mapping[str, Any]
-    mended: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -226,8 +224,7 @@ class ExecutionTrace:
 def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
     """Read an execution trace of schema 1.1, written by any tool, optionally compressed with gzip.
 
-    Files that torch left invalid, or whose process was killed, are repaired while reading; `mended` and `lost` of the
-    result count the repairs and losses.
+    Files that torch left invalid, or whose process was killed, are read node by node; `lost` of the result counts the losses.
 
     Args:
         path: The file.
@@ -240,19 +237,18 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
         OSError: The file cannot be read.
     """
     data = _contents(path)
-    mended: dict[str, int] = {}
     lost: dict[str, int] = {}
     try:
         document = json.loads(data, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        mending = Mending(io.BytesIO(data))
         try:
-            nodes: list[Any] = [node for _, node in mending.nodes()]
+            torch_nodes = TorchNodes(io.BytesIO(data))
         except FormatError:
             raise FormatError(
                 f"{path}: not an execution trace: neither valid JSON nor an incomplete file of PyTorch ({error})"
             ) from error
-        facts, mended, lost = mending.facts, dict(mending.mended), dict(mending.lost)
+        nodes: list[Any] = list(torch_nodes)
+        facts, lost = torch_nodes.facts, dict(torch_nodes.lost)
     else:
         facts, nodes = _split(path, document)
     schema = _checked_schema(path, facts)
@@ -263,7 +259,7 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
     valid = [node for node in nodes if _is_node(node)]
     if len(valid) < len(nodes):
         lost["unreadable_nodes"] = lost.get("unreadable_nodes", 0) + len(nodes) - len(valid)
-    return ExecutionTrace(schema, facts, _node_columns(valid), tensors_of(valid), mended, lost)
+    return ExecutionTrace(schema, facts, _node_columns(valid), tensors_of(valid), lost)
 
 
 def _contents(path: str | os.PathLike[str]) -> bytes:
