@@ -368,14 +368,16 @@ class Loop:
 
     def step_of(self, rows: Rows) -> Rows:
         """The number of the step, among those that count, in which each span starts, on its device or on the host; -1 for none."""
+        return self._step_of_span[rows]
+
+    @cached_property
+    def _step_of_span(self) -> Rows:
         spans = self.trace.columns("spans")
-        start_ns = spans["start_ns"][rows]
-        of_host = self.step_at(start_ns, spans["thread"][rows])
-        return (
-            of_host
-            if self.unit.overlaps
-            else np.where(spans["stream"][rows] < 0, of_host, self._extent_at(start_ns))
-        )
+        step = self.step_at(spans["start_ns"], spans["thread"])
+        if not self.unit.overlaps:
+            of_device = np.flatnonzero(spans["stream"] >= 0)
+            step[of_device] = self._extent_at(spans["start_ns"][of_device])
+        return step
 
     def step_at(self, time_ns: Rows, thread: NDArray[Any] | None = None) -> Rows:
         """The number of the step, among those that count, in which the host is at some moments; -1 for none.
@@ -550,8 +552,9 @@ class Loop:
 
     def are_named(self, rows: Rows, names: Collection[str]) -> NDArray[np.bool_]:
         """Which of some of the host's operators in the steps have one of `names`."""
-        known = [self._names[name] for name in names if name in self._names]
-        return np.isin(self.trace.column("spans", "name")[rows], known)
+        is_asked = np.zeros(len(self.trace.strings), np.bool_)
+        is_asked[[self._names[name] for name in names if name in self._names]] = True
+        return np.asarray(is_asked[self.trace.column("spans", "name")[rows]])
 
     def rows_named(self, *names: str) -> Rows:
         """Rows of the host's operators in the steps whose name is one of `names`."""

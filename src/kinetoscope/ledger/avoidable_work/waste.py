@@ -432,12 +432,9 @@ def _largest_factor(number: int) -> int:
 def _fresh_memory(trace: TraceData, found: Waste) -> None:
     """Which operators write large blocks that the system hands out for them: the one of an outermost operator that moves most bytes."""
     allocations, spans = trace.columns("allocations"), trace.columns("spans")
-    if len(allocations) == 0:
-        return
-    large = (
-        (allocations["bytes"] >= FRESH_BYTES) & (allocations["span"] >= 0) & (allocations["device_type"] == 0)
-    )
-    blocks = np.flatnonzero(large)
+    blocks = np.flatnonzero((allocations["bytes"] >= FRESH_BYTES) & (allocations["device_type"] == 0))
+    # Only now: which operator allocates is computed when it is first asked for.
+    blocks = blocks[allocations["span"][blocks] >= 0] if len(blocks) else blocks
     if len(blocks) == 0:
         return
     operator = is_operator(spans["kind"])
