@@ -67,12 +67,12 @@ def test_several_members_and_the_zeros_after_them_are_one_text():
     assert unpacked(zstd(TEXT[:1000]) + zstd(TEXT[1000:])) == (TEXT, {}, "zstd")
 
 
-def test_what_follows_the_last_member_is_counted():
-    assert unpacked(gz(TEXT) + b"rubbish") == (TEXT, {"bytes_after_end": 7}, "gzip")
+def test_what_follows_the_last_member_is_damage():
+    assert unpacked(gz(TEXT) + b"rubbish") == (TEXT, {"packed_damaged": 1}, "gzip")
     content, losses, _ = unpacked(zstd(TEXT) + b"rubbish rubbish")
     assert losses == {"packed_damaged": 1}
     assert TEXT.startswith(content)
-    assert len(content) > len(TEXT) - 2 * unpacking._ZSTD_BYTES
+    assert len(content) > len(TEXT) - 2 * unpacking._READ_BYTES
 
 
 @pytest.mark.parametrize("pack", [gz, zstd])
@@ -127,7 +127,7 @@ def test_a_small_file_that_unpacks_to_far_too_much_is_stopped(pack, monkeypatch)
     packed = bomb(64 << 20, pack)
     content, losses, _ = unpacked(packed)
     assert losses == {"beyond_unpacking_limit": 1}
-    assert len(content) == max(8 << 20, 200 * len(packed))
+    assert 8 << 20 <= len(content) <= max(8 << 20, 200 * len(packed))
     assert len(unpacked(packed, 1000)[0]) == 1000
     assert unpacked(packed, 64 << 20) == (bytes(64 << 20), {}, "gzip" if pack is gz else "zstd")
 

@@ -44,8 +44,6 @@ def test_compressed_files_are_read_by_their_content(tmp_path, pack):
 def test_damaged_compressed_files_have_a_loss(tmp_path, pack):
     path = tmp_path / "trace"
     whole = pack(text() + b" " * 100)
-    path.write_bytes(whole + b"more")
-    assert [loss["code"] for loss in kinetoscope.open(path).losses] == ["bytes_after_end"]
     path.write_bytes(pack(text())[:-10] if pack is lzma.compress else whole[:-4])
     assert "packed_cut" in [loss["code"] for loss in kinetoscope.open(path).losses]
 

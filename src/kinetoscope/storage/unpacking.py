@@ -6,19 +6,20 @@ size is limited, so that a small file cannot keep a program busy for hours.
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import threading
 import zlib
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from kinetoscope.storage.byte_source import ByteSource
 
@@ -143,12 +144,8 @@ def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
         raise failure[0]
 
 
-GZIP_MAGIC = b"\x1f\x8b"
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-PACKINGS = {GZIP_MAGIC: "gzip", ZSTD_MAGIC: "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
+PACKINGS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 """How compressed data begins, and by what it was compressed."""
-# What unpacking xz may take; its strongest level takes 65 MiB.
-_XZ_BYTES = 1 << 28
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # Small enough that a block is still in the cache of the processor when it is read, and several that wait take little memory.
@@ -159,8 +156,8 @@ _BEGINNING_BYTES = 1 << 16
 _HEAD_BYTES = 2 << 20
 # A tar archive is known by the five bytes before this place.
 _TAR_BYTES = 262
-# When a read fails, pyarrow drops what that read had decompressed, so reads are small.
-_ZSTD_BYTES = 1 << 14
+# When a read fails, what it had decompressed is lost, so reads are small.
+_READ_BYTES = 1 << 14
 
 # The default limit of the uncompressed size; even well-compressed traces stay below 100 times the file's size.
 FREE_BYTES = 1 << 30
@@ -231,8 +228,7 @@ class UnpackedText:
         if not self.packing:
             yield from _plain(self.source)
             return
-        unpack = {"gzip": self._gzip, "zstd": self._zstd}.get(self.packing, self._xz_or_bzip2)
-        blocks = ahead(unpack())
+        blocks = ahead(self._decompressed())
         try:
             unpacked_bytes = 0
             for block in blocks:
@@ -252,119 +248,55 @@ class UnpackedText:
             return self._limit
         return max(FREE_BYTES, FREE_RATIO * self.source.read_bytes)
 
-    def _gzip(self) -> Generator[bytes]:
-        """Decompress the members of a gzip file."""
-        inflater, packed = zlib.decompressobj(wbits=31), b""
-        while True:
-            packed = packed or self.source.read(_PACKED_BYTES)
-            if not packed:
-                self.losses["packed_cut"] = 1
-                if rest := inflater.flush():
-                    yield rest
-                return
-            before = inflater.copy()
-            try:
-                block = inflater.decompress(packed, BLOCK_BYTES)
-            except zlib.error:
-                self.losses["packed_damaged"] = 1
-                yield from _before_damage(before, packed)
-                return
-            if block:
-                yield block
-            packed = inflater.unconsumed_tail
-            if inflater.eof:
-                packed = self._next_member(inflater.unused_data)
-                if not packed:
-                    return
-                inflater = zlib.decompressobj(wbits=31)
-
-    def _next_member(self, packed: bytes) -> bytes:
-        """Return the first bytes of the next gzip member, empty if there is none; `packed` is what follows the last one."""
-        # Some tools pad files with zeros.
-        while not (packed := packed.lstrip(b"\0")):
-            packed = self.source.read(_PACKED_BYTES)
-            if not packed:
-                return b""
-        if len(packed) < len(GZIP_MAGIC):
-            packed += self.source.read(_PACKED_BYTES)
-        if packed.startswith(GZIP_MAGIC):
-            return packed
-        count = len(packed)
-        while more := self.source.read(_PACKED_BYTES):
-            count += len(more)
-        self.losses["bytes_after_end"] = count
-        return b""
-
-    def _xz_or_bzip2(self) -> Generator[bytes]:
-        """Decompress the streams of an xz or bzip2 file."""
-        try:
-            import bz2
-            import lzma
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{self.source.name}: this Python has no {error.name}: unpack the file with `{self.packing} -d`"
-            ) from error
-
-        def new() -> lzma.LZMADecompressor | bz2.BZ2Decompressor:
-            return (
-                lzma.LZMADecompressor(memlimit=_XZ_BYTES) if self.packing == "xz" else bz2.BZ2Decompressor()
-            )
-
-        unpacker, packed = new(), b""
-        while True:
-            if unpacker.needs_input and not packed:
-                packed = self.source.read(_PACKED_BYTES)
-                if not packed:
-                    self.losses["packed_cut"] = 1
-                    return
-            try:
-                block = unpacker.decompress(packed, BLOCK_BYTES)
-            except (lzma.LZMAError, OSError):
-                self.losses["packed_damaged"] = 1
-                return
-            if block:
-                yield block
-            packed = b""
-            if unpacker.eof:
-                packed = (unpacker.unused_data or self.source.read(_PACKED_BYTES)).lstrip(b"\0")
-                if not packed:
-                    return
-                if PACKINGS.get(packed[:6], PACKINGS.get(packed[:3])) != self.packing:
-                    self.losses["bytes_after_end"] = len(packed)
-                    return
-                unpacker = new()
-
-    def _zstd(self) -> Generator[bytes]:
-        """Decompress the frames of a zstd file."""
-        try:
-            import pyarrow as pa
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{self.source.name}: reading zstd needs pyarrow: install it with `pip install pyarrow`"
-            ) from error
+    def _decompressed(self) -> Generator[bytes]:
+        """Decompress up to the end or the first damage."""
         packed = _Readable(self.source)
-        stream = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
+        read, lzma_error = _decompressor(self.packing, packed)
         parts: list[bytes] = []
         size = 0
         try:
-            while part := stream.read(_ZSTD_BYTES):
+            while part := read(_READ_BYTES):
                 parts.append(part)
                 size += len(part)
                 if size >= BLOCK_BYTES:
                     yield b"".join(parts)
                     parts, size = [], 0
-        except OSError as error:
+        except (OSError, EOFError, zlib.error, lzma_error) as error:
             if packed.failure is not None:
                 raise packed.failure from None
-            self.losses["packed_cut" if "runcated" in str(error) else "packed_damaged"] = 1
+            is_cut = isinstance(error, EOFError) or "runcated" in str(error)
+            self.losses["packed_cut" if is_cut else "packed_damaged"] = 1
         yield b"".join(parts)
 
 
+def _decompressor(packing: str, packed: _Readable) -> tuple[Callable[[int], bytes], type[Exception]]:
+    """Return a function that returns at most so many next bytes, decompressed, none at the end; and an exception that it may raise."""
+    try:
+        match packing:
+            case "gzip":
+                return gzip.GzipFile(fileobj=packed).read1, zlib.error
+            case "xz":
+                import lzma
+
+                return lzma.LZMAFile(cast("IO[bytes]", packed)).read1, lzma.LZMAError
+            case "bzip2":
+                import bz2
+
+                return bz2.BZ2File(packed).read1, OSError
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{packed.name}: reading {packing} needs {error.name}, which this Python lacks: unpack the file with `{packing} -d`"
+        ) from error
+    return pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd").read, OSError
+
+
 class _Readable(io.RawIOBase):
-    """A source as the file object that pyarrow needs."""
+    """A source as the file object that decompressors need."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
+        self.name = source.name
         self.failure: OSError | None = None
 
     def readable(self) -> bool:
@@ -374,7 +306,7 @@ class _Readable(io.RawIOBase):
         try:
             return self._source.read(_PACKED_BYTES if size < 0 else size)
         except OSError as error:
-            # pyarrow's errors for damaged data are also OSError; this attribute tells them from errors of the source.
+            # Errors for damaged data are also OSError; this attribute tells them from errors of the source.
             self.failure = error
             raise
 
@@ -384,19 +316,3 @@ def _plain(source: ByteSource) -> Generator[memoryview]:
     buffer = memoryview(bytearray(BLOCK_BYTES))
     while count := source.read_into(buffer):
         yield buffer[:count]
-
-
-def _before_damage(inflater: zlib._Decompress, packed: bytes) -> Generator[bytes]:
-    """Decompress byte by byte up to the first damaged byte."""
-    parts: list[bytes] = []
-    size = 0
-    for offset in range(len(packed)):
-        try:
-            parts.append(inflater.decompress(packed[offset : offset + 1]))
-        except zlib.error:
-            break
-        size += len(parts[-1])
-        if size >= BLOCK_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    yield b"".join(parts)
