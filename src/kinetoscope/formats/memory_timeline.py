@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,22 +46,12 @@ _ROWS_AT_ONCE = 16384
 _CHARACTERS_AT_ONCE = 1 << 20
 
 
-class TorchsTimeline(Protocol):
-    """The two calls of torch's `MemoryProfileTimeline` that write JSON."""
-
-    def export_memory_timeline(self, path: str, device_str: str) -> None:
-        """Write the bytes of each category at each time."""
-
-    def export_memory_timeline_raw(self, path: str, device_str: str) -> None:
-        """Write all events of the blocks."""
-
-
 def write_memory_timeline(
     trace: TraceData,
     path: str | os.PathLike[str],
     device: str | None = None,
     *,
-    torchs: TorchsTimeline | None = None,
+    torchs: Any = None,
 ) -> None:
     """Write the memory of a device over time, in the form that the file's suffix selects.
 
@@ -69,7 +59,7 @@ def write_memory_timeline(
         trace: A trace recorded with `profile_memory`.
         path: The file; its name ends in `.json`, `.json.gz` or `raw.json.gz`.
         device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
-        torchs: torch's timeline of the same recording; the file then holds what it says. torch's collector, unlike
+        torchs: torch's `MemoryProfileTimeline` of the same recording, or None; the file then holds what it says. torch's collector, unlike
             its text, which the trace was read from, knows when contents changed.
 
     Raises:
