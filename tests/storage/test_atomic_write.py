@@ -220,6 +220,13 @@ def test_nothing_of_a_failure_reaches_a_named_pipe(pipe):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+def test_a_named_pipe_without_a_reader_is_an_error_and_no_endless_wait(pipe, monkeypatch):
+    monkeypatch.setattr(atomic_write, "_READER_S", 0.0)
+    with pytest.raises(OSError, match="nothing reads from") as error, open_atomically(pipe) as file:
+        file.write(b"whole")
+    assert error.value.filename == str(pipe)
+
+
 def test_a_socket_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     # The name of a socket has at most 107 bytes.
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import threading
+import time
 
 import fsspec
 import pytest
@@ -39,6 +40,15 @@ def test_a_writer_that_is_there_is_waited_for(pipe):
         writing.write(b"later")
         assert source.peek(5) == b"later"
         assert source.read(5) == b"later"
+
+
+def test_a_named_pipe_without_a_writer_is_an_error_and_no_endless_wait(pipe, monkeypatch):
+    moments_s = iter((0.0, 1.0, 6.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments_s))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(OSError, match="nothing writes to") as error:
+        kinetoscope.open(pipe)
+    assert error.value.filename == str(pipe)
 
 
 class Broken(fsspec.AbstractFileSystem):

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from kinetoscope._errors import ArgumentError
 if TYPE_CHECKING:
     import kinetoscope._core as _core
 
+# How long to wait for the reader of a named pipe, which may start at the same time; and how often to look.
+_READER_S, _LOOK_S = 5.0, 0.02
 # Names of the open files of a process, such as /dev/stdout, which is a link to one.
 _OPEN_FILES = re.compile(r"/proc/(\d+)(/task/\d+)?/fd")
 _MOST_LINKS = 40
@@ -29,11 +32,11 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
 
     What is there decides how. A regular file, or nothing, is replaced by a complete file with the same permissions and,
     where this is allowed, the same owner; through a symbolic link its target is. A named pipe, a character device
-    such as `/dev/null`, and an open file of this process such as `/dev/stdout` get the bytes and stay what they are. A pipe is waited
-    for until it has a reader.
+    such as `/dev/null`, and an open file of this process such as `/dev/stdout` get the bytes and stay what they are.
 
     Raises:
-        OSError: The folder or the file cannot be written to, `path` is a folder, a block device or a socket.
+        OSError: The folder or the file cannot be written to, `path` is a folder, a block device or a socket, or nobody reads
+            from the pipe.
     """
     try:
         there: os.stat_result | None = path.stat()
@@ -152,12 +155,31 @@ def _send(written: IO[bytes], path: Path, there: os.stat_result) -> None:
 def _open_stream(path: Path, there: os.stat_result) -> int:
     """Open a device or an open file for appending."""
     if stat.S_ISFIFO(there.st_mode):
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        return _open_pipe(path)
     process, descriptor = _open_file(path) or (-1, -1)
     if stat.S_ISREG(there.st_mode) and process == os.getpid():
         # With the position of whoever redirected the output, which later output continues at.
         return os.dup(descriptor)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
+
+
+def _open_pipe(path: Path) -> int:
+    """Open a named pipe for writing, without waiting forever for its reader."""
+    until_s = time.monotonic() + _READER_S
+    while True:
+        try:
+            opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() >= until_s:
+                raise OSError(
+                    errno.ENXIO, "a named pipe that nothing reads from: start its reader first", str(path)
+                ) from None
+            time.sleep(_LOOK_S)
+            continue
+        os.set_blocking(opened, True)
+        return opened
 
 
 def file_path(path: Any) -> Path:

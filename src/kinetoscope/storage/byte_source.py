@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     Openable = str | os.PathLike[str] | IO[bytes]
+
+# How long to wait for the writer of a named pipe, which may start at the same time; and how often to look.
+_WRITER_S, _LOOK_S = 5.0, 0.02
 
 
 class ByteSource:
@@ -51,8 +55,6 @@ class ByteSource:
     def of(cls, source: Openable) -> Self:
         """Open a path or a URL (anything that contains `://`), or read an open binary file from its current position.
 
-        A named pipe is opened when its writer is there.
-
         Raises:
             ArgumentError: The file was opened in text mode, or `source` is neither a path nor a file.
             MissingDependencyError: `source` is a URL and `fsspec` is not installed.
@@ -71,10 +73,13 @@ class ByteSource:
         if "://" in text:
             return cls._of_url(text)
         path = Path(text)
-        file = builtins.open(path, "rb", buffering=0)  # noqa: SIM115  (closed by `close`)
         if path.is_fifo():
+            file, ahead = _open_pipe(path)
             # Without a path: it cannot be opened a second time.
-            return cls(file, str(path), close=file.close)
+            piped = cls(file, str(path), close=file.close)
+            piped._ahead = ahead
+            return piped
+        file = builtins.open(path, "rb", buffering=0)  # noqa: SIM115  (closed by `close`)
         size = os.fstat(file.fileno()).st_size
         return cls(file, str(path), path=path, total_bytes=size or None, close=file.close)
 
@@ -172,6 +177,31 @@ def read_text_file(path: Path, most_bytes: int) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: not a text in UTF-8: {error}") from error
+
+
+def _open_pipe(path: Path) -> tuple[IO[bytes], bytes]:
+    """Open a named pipe, and read what its writer has written so far, without waiting forever for a writer.
+
+    Raises:
+        OSError: There is none.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    until_s = time.monotonic() + _WRITER_S
+    while True:
+        try:
+            ahead = os.read(number, 1 << 16)
+        except BlockingIOError:
+            ahead = b""
+            break  # it is there, and has not written yet
+        if ahead:
+            break
+        if time.monotonic() >= until_s:
+            os.close(number)
+            message = "a named pipe that nothing writes to: start its writer first"
+            raise OSError(errno.ENODATA, message, str(path))
+        time.sleep(_LOOK_S)
+    os.set_blocking(number, True)
+    return builtins.open(number, "rb", buffering=0), ahead
 
 
 def _remaining_bytes(file: Any) -> int | None:
