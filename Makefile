@@ -12,7 +12,7 @@
 #   make stress        run all tests with many more repetitions, then fuzzing (takes hours; before a release)
 #   make fuzz          fuzz the native reader for FUZZ_SECONDS (needs clang with libFuzzer)
 #   make matrix        run the recorder's tests on other releases of torch and Python (needs uv and 6 GB of temporary disk space)
-#   make format        format the sources, and regenerate docs/tables.md
+#   make format        format the sources, and regenerate documents
 #   make trackers      run the tests with experiment trackers (W&B, MLflow ...), in an environment of their own (1.1 GB, minutes)
 #   make bench         run the benchmarks against torch.profiler
 #   make gpu-check     run the checks that need a device, with any Python that has torch and kinetoscope; results in OUT=build/gpu-check
@@ -161,8 +161,8 @@ lint: ready
 	@MYPYPATH=build/stubs $(BIN)/stubtest --mypy-config-file pyproject.toml kinetoscope._core kinetoscope._runtime
 	$(call say,import rules)
 	@$(BIN)/lint-imports --no-cache
-	$(call say,docs/tables.md is up to date)
-	@$(BIN)/python tools/generate_table_docs.py --check
+	$(call say,generated documents are up to date)
+	@$(BIN)/python tools/generate_docs.py --check
 	$(call say,workflows)
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml examples/ci/*.yml
 	@$(BIN)/zizmor --offline -q --no-progress .github/workflows
@@ -300,7 +300,7 @@ format: ready
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(NATIVE)
-	@$(BIN)/python tools/generate_table_docs.py
+	@$(BIN)/python tools/generate_docs.py
 	@if [ -d web/node_modules ]; then cd web && npm run --silent format; fi
 
 clean:

@@ -155,9 +155,9 @@ def test_pages_on_launching_and_notebooks_have_every_option():
             assert f"`{'-' if len(name) == 1 else '--'}{name}`" in notebooks, option.name
 
 
-def test_the_pages_of_tables_and_options_are_what_the_definitions_say():
+def test_generated_pages_are_what_the_declarations_say():
     checked = subprocess.run(
-        [sys.executable, ROOT / "tools" / "generate_table_docs.py", "--check"],
+        [sys.executable, ROOT / "tools" / "generate_docs.py", "--check"],
         check=False,
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as some_numpy
 import kinetoscope
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels, compact, number_array, text_array, to_arrow, to_numpy
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.strings import to_utf8
 from tests.support.hostile import hostile_text
 from tests.support.trace_builder import TraceBuilder

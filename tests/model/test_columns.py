@@ -7,7 +7,7 @@ import pytest
 
 from kinetoscope import ArgumentError
 from kinetoscope.model.columns import Columns
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import Column, Table
 
 TABLE = Table(
     "boxes",

@@ -21,10 +21,10 @@ from kinetoscope.ledger.ledger import (
     raw_ledger,
 )
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import RateSource, rates_of
@@ -41,33 +41,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.trace_data import TraceData
 
-ACCOUNT_SCHEMA = Table(
-    "account",
-    "What the time of steps was spent on: each moment belongs to one row, by what the step waits for at that moment. The rows of a step add "
-    "up to its duration. One row for each kind of step, entry, cause, operator, line and module; by step, for each step. Start-up is left out. "
-    "In a trace with requests but without steps, requests take their place, and those of one name are a kind. "
-    "Most time first.",
-    (
-        Column("process", "int64", "", "The process id."),
-        Column("step", "int64", "", "The number of the step; null for all steps of a kind, and where the trace has no steps."),
-        Column("step_kind", "int64", "", "The kind of the steps, as in `step_kinds`; null without steps."),
-        Column("request", "int64", "", "The number of the request, as in `requests`; null for all requests of a name, and where steps are counted."),
-        Column("request_name", "category", "", "The name of the requests; null where steps are counted."),
-        Column("entry", "category", "", "`needed`: what an operator must take on this machine, at the rates it attains, and what calling it costs. `slow`: the rest of "
-                                        "an operator's time. `not needed`: work that could be left out. `python`: between operators, beyond what calls the next one. "
-                                        "`waiting`, `compiling`, `garbage collection`, `profiler`; `unknown`: the rest."),
-        Column("cause", "category", "", "Why, or what is waited for, where that shows."),
-        Column("operator", "category", "", "The operator; null where none ran."),
-        Column("file", "category", "", "The file of the line that the time is spent for; of backward, that of the forward operator."),
-        Column("line", "int32", "", "The line."),
-        Column("function", "category", "", "The qualified name of its function."),
-        Column("module", "category", "", "The path of the module; null outside all."),
-        Column("count", "int64", "", "How many calls of operators, or stretches of time, these are.", 0),
-        Column("time_ns", "int64", "ns", "How long.", 0),
-        Column("needed_ns", "int64", "ns", "What of it is the floor of the step: all of what is needed and of waits for collectives and copies, nothing of the rest.", 0),
-        Column("share_percent", "float64", "%", "Share of the time of all steps of the process."),
-    ),
-)  # fmt: skip
+ACCOUNT_SCHEMA = table_definition("account")
 
 
 @derived

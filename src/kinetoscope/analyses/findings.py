@@ -24,7 +24,7 @@ from kinetoscope.display import blocks
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
 from kinetoscope.tables.host.units_of_work import Unit
@@ -40,30 +40,6 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS = 7
 """More findings than this are more than a person acts on."""
-
-FINDINGS_SCHEMA = Table(
-    "findings",
-    "What makes the run slow. Largest possible gain first.",
-    (
-        Column("code", "string", "", "A stable name of the finding, such as `input-wait`."),
-        Column("severity", "category", "", "`warning`, or `note` where little can be gained."),
-        Column("finding", "string", "", "What was found, in a sentence."),
-        Column("share_percent", "float64", "%", "The share of step time that it concerns."),
-        Column(
-            "gain_ns",
-            "int64",
-            "ns",
-            "A ceiling of what can be gained in all steps, of `hot-line` about what is gained; null where it cannot be computed.",
-        ),
-        Column("gain_percent", "float64", "%", "The same as a share of step time."),
-        Column("advice", "string", "", "What to change."),
-        Column("file", "string", "", "The file to change; null where the trace does not say."),
-        Column("line", "int32", "", "The line to change."),
-        Column("function", "string", "", "The function that the line is in."),
-        Column("module", "string", "", "The path of the module; null outside all."),
-        Column("spans", "string", "", "Rows of `spans` that show it, as JSON."),
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -132,7 +108,7 @@ def findings(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        A row for each finding, the largest possible gain first; the meaning of its columns is in `FINDINGS_SCHEMA`.
+        A row for each finding, the largest possible gain first; `docs/tables.md` describes its columns.
     """
     return table_of(examine(trace))
 
@@ -154,7 +130,7 @@ def table_of(report: Report) -> pyarrow.Table:
         "module": [one.module or None for one in found],
         "spans": [json.dumps(one.spans) for one in found],
     }
-    return to_arrow(FINDINGS_SCHEMA, columns)
+    return to_arrow(table_definition("findings"), columns)
 
 
 def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:

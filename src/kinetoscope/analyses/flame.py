@@ -14,12 +14,13 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import event_names
 from kinetoscope.model.nesting import by_level, spread_down
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps

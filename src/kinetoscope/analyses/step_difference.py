@@ -10,11 +10,12 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.rows import distinct
-from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
@@ -33,30 +34,7 @@ LEAST_OTHERS = 2
 """Fewer other steps of a kind do not say what is usual."""
 KINDS = ("part", "operator", "line", "python", "module", "kernel")
 
-STEP_DIFFERENCE_SCHEMA = Table(
-    "step_difference",
-    "What one step spends time in, beside what steps of its kind usually spend in it: the median of the others, "
-    "or another step. Of each kind, what the step has most more of comes first. In a trace with requests but without steps, requests "
-    "take their place, and those of one name are a kind.",
-    (
-        Column("step", "int64", "", "The number of the step; null where requests are compared."),
-        Column("request", "int64", "", "The number of the request, as in `requests`; null where steps are compared."),
-        Column("kind", "category", "", "What the row is about. `part`: a part of the step, or one of the parts of `requests`; the parts add up to it. `operator`: the "
-                                       "self time of operators of one name. `line`: the self time of operators by the user's line "
-                                       "that called them. `python`: Python between operators, and blocked time, by line. "
-                                       "`module`: self time by module. `kernel`: the time of kernels on devices by name, in the "
-                                       "step that launched them."),
-        Column("name", "string", "", "The name of the part, operator, function, module or kernel; null where it is unknown."),
-        Column("file", "category", "", "The file of a line; null of other kinds, and where it is unknown."),
-        Column("line", "int32", "", "The line."),
-        Column("time_ns", "int64", "ns", "How long it took in the step.", 0),
-        Column("usual_ns", "int64", "ns", "The median of the other steps of its kind, or the time in the other step.", 0),
-        Column("more_ns", "int64", "ns", "The difference; below 0 where the step has less.", 0),
-        Column("count", "int64", "", "How many times it ran in the step; null for parts."),
-        Column("usual_count", "int64", "", "The same for the other steps: the median, rounded down."),
-        Column("span", "int32", "row of spans", "The longest of its spans in the step; for Python the span before the longest gap."),
-    ),
-)  # fmt: skip
+STEP_DIFFERENCE_SCHEMA = table_definition("step_difference")
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.columns import Columns
-    from kinetoscope.model.schema import Table
+    from kinetoscope.model.dictionary import Table
     from kinetoscope.model.trace_data import AnyTrace, TraceData
 
     Rows = NDArray[np.int64]

@@ -22,8 +22,8 @@ from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.schema import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -179,51 +179,6 @@ def time_verdict(change: float, low: float, high: float, least: float, *, sure: 
     if sure and abs(change) >= least:
         return SLOWER if change > 0 else FASTER
     return SAME if -least <= low and high <= least else CANNOT_TELL
-
-
-COMPARISON_SCHEMA = Table(
-    "comparison",
-    "Something that takes time in the steps of both runs, or of one. Of each kind, what changed most comes first.",
-    (
-        Column("kind", "category", "", "What the row is about: step, part, module, operator, line, kernel or collective."),
-        Column("name", "string", "", "The part, path of the module, operator, function of the line, kernel or collective."),
-        Column("detail", "string", "", "The class of a module, the sizes of an operator's inputs, the text of a line."),
-        Column("module", "string", "", "The module of an operator."),
-        Column("file", "string", "", "The file of a line."),
-        Column("line", "int64", "", "The line in the new run."),
-        Column("base_line", "int64", "", "The line in the base."),
-        Column("verdict", "category", "", "Of its time: faster, slower, same, below the margin or cannot tell."),
-        Column("base_ns", "float64", "ns", "Its time in a step of the base."),
-        Column("new_ns", "float64", "ns", "Its time in a step of the new run."),
-        Column("change_ns", "float64", "ns", "The difference; below 0 where the new run is faster."),
-        Column("low_ns", "float64", "ns", "The lower end of the confidence interval of the difference; null where a side has one recording."),
-        Column("high_ns", "float64", "ns", "The upper end."),
-        Column("p", "float64", "", "How probable so large a difference is where there is none; null where a side has one recording."),
-        Column("share_percent", "float64", "%", "Its part of the change of the step; null where the step is not known to have changed."),
-        Column("base_count", "float64", "", "How many times it runs in a step of the base; the mean where steps differ."),
-        Column("new_count", "float64", "", "The same in the new run."),
-        Column("count_verdict", "category", "", "Of these counts: more, fewer, added, gone, same, or cannot tell where steps differ."),
-        Column("only", "category", "", "base or new where only that run has it."),
-    ),
-)  # fmt: skip
-
-COUNTS_SCHEMA = Table(
-    "comparison_counts",
-    "A count of both runs, or the memory of one holder at the peak.",
-    (
-        Column("name", "category", "", "What is counted; memory for the bytes of a holder."),
-        Column("holder", "string", "", "For memory: device, category, module, operator and line."),
-        Column("verdict", "category", "", "more, fewer, same, or cannot tell."),
-        Column(
-            "base",
-            "float64",
-            "",
-            "The median of the steps of the base, or of its recordings; the mean where the verdict is cannot tell.",
-        ),
-        Column("new", "float64", "", "The same of the new run."),
-        Column("change", "float64", "", "The difference."),
-    ),
-)
 
 
 @dataclass(eq=False)
@@ -420,7 +375,7 @@ class Comparison:
                 "new_count",
             )
         }
-        return to_arrow(COMPARISON_SCHEMA, columns | {"share_percent": np.array(shares)})
+        return to_arrow(table_definition("comparison"), columns | {"share_percent": np.array(shares)})
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as values that JSON has, with stable keys."""
@@ -507,7 +462,7 @@ def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
         "new": new,
         "change": new - base,
     }
-    return to_arrow(COUNTS_SCHEMA, columns)
+    return to_arrow(table_definition("comparison_counts"), columns)
 
 
 TITLES = {

@@ -11,7 +11,6 @@ import numpy as np
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of, raw_ledger
 from kinetoscope.ledger.moments import moments_of_requests, moments_of_steps
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.schema import Column
 from kinetoscope.model.time_spent import Cause, Entry, part_words
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.requests import requests_of
@@ -24,25 +23,11 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-PART_COLUMNS = (
-    Column("compute_ns", "int64", "ns", "A compute kernel ran; on `cpu` an operator, backward function or call of a runtime ran, on any thread.", 0),
-    Column("communication_ns", "int64", "ns", "Nothing computed, and a communication kernel, a backend on the host or a collective that waits for "
-                                              "others moved data between ranks.", 0),
-    Column("copy_ns", "int64", "ns", "Neither of these, and a copy or fill of a device ran.", 0),
-    Column("data_wait_ns", "int64", "ns", "The program waited for its data loader, and no device worked.", 0),
-    Column("device_wait_ns", "int64", "ns", "The host waited for a device of which no work was recorded; 0 where work was.", 0),
-    Column("host_wait_ns", "int64", "ns", "The device was idle while the program ran without waiting: it did not launch work in time; on `cpu` Python and "
-                                          "other code between operators ran.", 0),
-    Column("blocked_ns", "int64", "ns", "The same, but samples say that the thread did not run, such as while it read a file; 0 if samples were not "
-                                        "recorded.", 0),
-    Column("garbage_ns", "int64", "ns", "The same, while Python collected garbage.", 0),
-    Column("processor_wait_ns", "int64", "ns", "The program would have run, and was waited for, but its thread had no CPU core: other programs, or other "
-                                               "threads, had it; 0 if samples were not recorded.", 0),
-    Column("idle_ns", "int64", "ns", "The device was idle, and the host waited for it, or work that was launched did not begin, or, outside of "
-                                     "steps, nothing ran that was recorded or sampled.", 0),
+PARTS = (
+    "compute_ns", "communication_ns", "copy_ns", "data_wait_ns", "device_wait_ns", "host_wait_ns", "blocked_ns", "garbage_ns",
+    "processor_wait_ns", "idle_ns",
 )  # fmt: skip
 """The parts of a unit of work; together they are its duration. `docs/devices.md` says which moment counts for which."""
-PARTS = tuple(column.name for column in PART_COLUMNS)
 SUSPENDED = {"executor_ns": Cause.EXECUTOR, "others_ns": Cause.OTHERS, "waiting_ns": Cause.AWAITED}
 """The parts that requests have beside them: why they ran on no thread."""
 REQUEST_PARTS = (*PARTS, *SUSPENDED)

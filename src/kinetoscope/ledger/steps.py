@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.ledger.parts import PART_COLUMNS, step_parts
+from kinetoscope.ledger.parts import step_parts
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.closures import Closures, find_closures
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
-from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, thread_processes
+from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.model.rows import begins_run
-from kinetoscope.model.schema import STEP_SOURCES, Column, Phase, SpanKind, Table
+from kinetoscope.model.schema import STEP_SOURCES, Phase, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import step_work
@@ -35,44 +36,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 EVERY = slice(None)
-STEPS_SCHEMA = Table(
-    "steps",
-    "One step of the program, of training or of inference, in order of time.",
-    (
-        Column("number", "int64", "", "The number in `ProfilerStep#N`; else counted from 0 since the recording began, or with `run --steps` since the program did.", 0),
-        Column("start_ns", "int64", "ns", "When it began: at its mark or, where the host runs ahead of a device, when the device work of the step before was done.", 0),
-        Column("duration_ns", "int64", "ns", "How long it took: to the end of its mark or, where the host runs ahead of a device, until its device work was done.", 0),
-        Column("operators", "int64", "", "Operators and backward functions that began in it."),
-        Column("forward_ns", "int64", "ns", "Self time of operators and ranges outside backward, the optimizer and "
-                                            "waiting for batches, on all threads; of ranges without the time in which "
-                                            "they wait for backward on another thread."),
-        Column("backward_ns", "int64", "ns", "Self time of operators in backward, on all threads."),
-        Column("optimizer_ns", "int64", "ns", "Self time of the optimizer's step and what it runs except closures, on all threads."),
-        *PART_COLUMNS,
-        Column("compile_ns", "int64", "ns", "Time in which torch.compile compiled or autotuned, on any thread of the process; the "
-                                            "columns above count it as what it runs.", 0),
-        Column("largest_gap_ns", "int64", "ns", "The longest time in which nothing but Python ran, without what "
-                                                "autograd's engine does between backward functions."),
-        Column("largest_gap_file", "category", "", "The file of the line that took the most of it; null where it is unknown."),
-        Column("largest_gap_line", "int32", "", "That line."),
-        Column("peak_bytes", "int64", "bytes", "Peak of live host memory during the step, of the memory whose "
-                                               "allocation was recorded; null if memory was not recorded."),
-        Column("flops", "int64", "", "Floating-point operations counted in it; null where they are unknown for 10 % of "
-                                     "its operators' time or more."),
-        Column("flops_covered_percent", "float64", "%", "Coverage: the share of its operators' self time for which the "
-                                                        "operations are known."),
-        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by its duration."),
-        Column("mfu", "float64", "", "Model FLOPs utilization: the time that its matrix operations would take at the "
-                                     "peak of the devices, divided by its duration; null where the peak is unknown."),
-        Column("span", "int32", "row of spans", "The span that marks it, or the optimizer range that ends it."),
-        Column("name", "category", "", "What the program calls it, such as `prefill` and `decode` of an [engine](servers.md); null without a name."),
-        Column("arguments", "string", "", "The arguments of a step with a name, as JSON, such as its requests and tokens; null without arguments."),
-        Column("source", "category", "", "`marked` by the program, or found from the `optimizer`."),
-        Column("start_up", "bool", "", "Whether sums and shares of step time leave it out: it contains what ran before the loop, as the "
-                                       "first step does where steps are found from the optimizer."),
-        *PROCESS_COLUMNS,
-    ),
-)  # fmt: skip
 
 
 def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
@@ -88,7 +51,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
             None: the built-in table and `register_peak_flops`.
 
     Returns:
-        The table; the meaning of its columns is in `STEPS_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: `peak_flops` is not a number above 0 or a mapping to such numbers.
@@ -112,7 +75,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     called = named_steps(trace)
     columns |= {"name": Labels(called.name, called.names), "arguments": called.arguments}
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
-    return to_arrow(STEPS_SCHEMA, columns)
+    return to_arrow(table_definition("steps"), columns)
 
 
 @derived

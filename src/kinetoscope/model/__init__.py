@@ -7,6 +7,7 @@ __all__ = [
     "columns",
     "compile_facts",
     "device_time",
+    "dictionary",
     "groups",
     "hierarchy",
     "kinds",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
-    from kinetoscope.model.schema import Column, Table
+    from kinetoscope.model.dictionary import Column, Table
 
 
 @dataclass(frozen=True)

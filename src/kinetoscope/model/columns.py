@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

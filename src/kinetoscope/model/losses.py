@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import astuple, dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetoscope.model import units
+from kinetoscope.model.dictionary import page
 from kinetoscope.model.step_plan import recorded_share
 
 if TYPE_CHECKING:
@@ -46,10 +45,10 @@ class Words(NamedTuple):
 
 # The native readers count under the codes themselves. Files keep codes: never give one another meaning.
 CODES = {
-    code: Words(*words)
-    for code, words in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
+    row["code"].strip("`"): Words(row["what"], row["where"], row["affects"], row["why"])
+    for _, row in page().rows("Codes of losses", "code", "what", "where", "why")
 }
-"""Every code -> what is missing, where and why (`losses.json`). `docs/tables.md` lists them."""
+"""Every code -> what is missing, where and why, as the dictionary of tables lists them."""
 
 
 _UNKNOWN = "times, counts, memory"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.run_info import RunInfo
-from kinetoscope.model.schema import STORED, Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,23 +116,6 @@ def reading_error_ns(trace: TraceData) -> int:
     return max(_LEAST_READING_ERROR_NS, trace.run_info.clock_checks.largest_error_ns or 0)
 
 
-_STORED = STORED["processes"]
-PROCESSES_SCHEMA = Table(
-    "processes",
-    "A recorded process.",
-    (
-        Column("process", "int64", "", "Its process id."),
-        _STORED.column("rank"),
-        Column("parent", "int64", "", "The process id of its parent."),
-        *(_STORED.column(name) for name in ("host", "name", "command", "start_ns", "duration_ns", "clock", "error_ns")),
-        Column("threads", "int64", "", "How many threads of it are in the trace.", 0),
-        Column("spans", "int64", "", "How many spans of it are in the trace.", 0),
-    ),
-)  # fmt: skip
-PROCESS_COLUMNS = (
-    Column("process", "int64", "", "The process id."),
-    Column("rank", "int32", "", "The rank of the process in a distributed run."),
-)
 _SHOWN_AS = {"process": "pid", "rank": "rank"}
 # What a joined trace says of the whole, or its table `processes` of each.
 _OF_THE_WHOLE = frozenset({"processes", "start_realtime_ns", "start_monotonic_ns", "stop_ns", "complete"})
@@ -245,7 +228,7 @@ def processes(trace: TraceData) -> pyarrow.Table:
         "threads": Groups(of_thread[:-1][host_threads(trace)], count).sizes(),
         "spans": Groups(of_thread[spans], count).sizes(),
     }
-    return to_arrow(PROCESSES_SCHEMA, columns)
+    return to_arrow(table_definition("processes"), columns)
 
 
 def memory_salts(trace: TraceData) -> NDArray[np.uint64]:

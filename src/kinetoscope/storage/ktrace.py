@@ -44,7 +44,8 @@ import numpy as np
 from kinetoscope._errors import FormatError, StateError
 from kinetoscope.model.arrow import number_array, text_array, to_numpy
 from kinetoscope.model.assemble import assemble
-from kinetoscope.model.schema import STORED, Column
+from kinetoscope.model.dictionary import Column
+from kinetoscope.model.schema import STORED
 from kinetoscope.model.strings import from_utf8, to_utf8
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import open_atomically

@@ -9,9 +9,9 @@ import numpy as np
 from kinetoscope.combine.clocks import MOST_DRIFT, OWN_CLOCK, ClockLine, Visits, lines_between
 from kinetoscope.combine.ranks import BARRIERS, COLLECTIVES, CUT_OFF_NS, MICROSECOND_NS, OWN
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import MONOTONIC
-from kinetoscope.model.schema import Column, Table
 
 if TYPE_CHECKING:
     import pyarrow
@@ -21,24 +21,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-CLOCKS = Table(
-    "clocks",
-    "A rank, and how its clock is aligned with that of the reference: the lowest rank of those that most ranks can be aligned with. A moment "
-    "`t` of the rank's trace is at `offset_ns + t * (1 + drift)` on the axis of the reference.",
-    (
-        Column("rank", "int32", "", "The rank."),
-        Column("host", "category", "", "The machine."),
-        Column("reference", "int32", "", "The rank that it is aligned with; null if it cannot be aligned."),
-        Column("clock", "category", "", "By what: `own` (it is the reference), `monotonic` (the clock that all ranks of a machine share), "
-                                        "`barriers`, `collectives` or both; null if it cannot be aligned."),
-        Column("offset_ns", "float64", "ns", "Where the start of its trace is; null if it cannot be aligned. So for the next columns."),
-        Column("drift", "float64", "", "How much longer its seconds are, as a fraction."),
-        Column("error_ns", "int64", "ns", "No moment of its trace is further off, if clocks differ by straight lines."),
-        Column("meetings", "int64", "", "At how many collectives and barriers it met other machines."),
-        Column("contradiction_ns", "int64", "ns", "By how much these contradict each other; 0 if they do not."),
-        Column("reason", "category", "", "Why it cannot be aligned."),
-    ),
-)  # fmt: skip
 
 _NO_MEETINGS = "it ran no collective or barrier together with another rank, and shares no machine's clock"
 _NOT_TIED = "none of the ranks that it meets meets the reference"
@@ -84,7 +66,7 @@ def clocks(sections: Sections) -> pyarrow.Table:
             for line, has_met in zip(lines, met, strict=True)
         ],
     }
-    return to_arrow(CLOCKS, columns)
+    return to_arrow(table_definition("job: clocks"), columns)
 
 
 def _how(alignment: Aligned, row: int) -> str | None:

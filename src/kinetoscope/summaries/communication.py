@@ -9,8 +9,8 @@ import numpy as np
 
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_step
 from kinetoscope.tables.device.collectives import bus_factor
@@ -23,60 +23,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-EXPOSED = Table(
-    "exposed_communication",
-    "A collective of a process group, and what it costs: means over all ranks and steps that ran it. Most exposed first.",
-    (
-        Column("group", "category", "", "The name of the process group, or its ranks."),
-        Column("description", "category", "", "The program's description of it."),
-        Column("dimension", "category", "", "The dimension of the job that it belongs to, such as TP; see `coordinates`."),
-        Column("size", "int32", "", "How many ranks the group has."),
-        Column("name", "category", "", "The collective, such as all_reduce."),
-        Column("ranks", "int32", "", "How many ranks' summaries have it."),
-        Column("calls", "float64", "", "How many calls of a rank in a step."),
-        Column("bytes", "float64", "bytes", "The size of their messages."),
-        Column("total_ns", "float64", "ns", "How long they took: `transfer_ns` and `waited_ns`."),
-        Column("transfer_ns", "float64", "ns", "The transfers once all ranks had arrived: that of the rank that arrived last."),
-        Column("waited_ns", "float64", "ns", "Skew: how long a rank waited for later ones; null where that cannot be separated."),
-        Column("exposed_ns", "float64", "ns", "The part of `total_ns` in which the rank did not compute; on the host all of it, calls that overlap counted once."),
-        Column("exposed_transfer_ns", "float64", "ns", "What would be exposed at most if no rank arrived late; null as `waited_ns` is."),
-        Column("exposed_percent", "float64", "%", "`exposed_ns` as a share of step time."),
-        Column("bus_gb_per_s", "float64", "GB/s", "Bus bandwidth of the transfers, as in `collectives`, but without the wait for later ranks."),
-    ),
-)  # fmt: skip
-LINKS = Table(
-    "links",
-    "A pair of ranks that communicated with each other alone: in a group of two, or by send and receive. The slowest first, compared to others.",
-    (
-        Column("rank", "int32", "", "The lower rank, or the sender."),
-        Column("peer", "int32", "", "The other one."),
-        Column("host", "category", "", "The machine of `rank`."),
-        Column("peer_host", "category", "", "The machine of `peer`."),
-        Column("name", "category", "", "The collective; `send` for a send and its receive."),
-        Column("transfers", "int64", "", "How many transfers."),
-        Column("bytes", "int64", "bytes", "The size of one: the median."),
-        Column("transfer_ns", "int64", "ns", "How long one took once both ranks were there: the median of the shorter sides, or of what is common to both "
-                                             "where their clocks are aligned."),
-        Column("gb_per_s", "float64", "GB/s", "`bytes` divided by `transfer_ns`."),
-        Column("times_slower", "float64", "", "`transfer_ns` divided by the median of links with messages of this name and about this size; "
-                                              "null with fewer than three."),
-        Column("extra_percent", "float64", "%", "What it takes longer than that median, as a share of step time."),
-    ),
-)  # fmt: skip
-COORDINATES = Table(
-    "coordinates",
-    "A place along a dimension in which ranks are arranged, such as a stage of a pipeline: medians of the ranks that are there.",
-    (
-        Column("dimension", "category", "", "TP, DP, PP, EP or CP by the description of the process groups, else this description or, without "
-                                            "one, their size and the distance of their ranks."),
-        Column("coordinate", "int32", "", "The place in the group."),
-        Column("ranks", "int32", "", "How many ranks are there."),
-        Column("step_ns", "int64", "ns", "The duration of a step."),
-        *(Column(name, "int64", "ns", "See `breakdown`.") for name in PARTS),
-        Column("exposed_ns", "int64", "ns", "Exposed communication in a step."),
-        Column("late_ns", "int64", "ns", "How late they arrive at the collective of a step for which they are latest."),
-    ),
-)  # fmt: skip
 
 # Words in the descriptions of process groups, as torch's meshes, Megatron and DeepSpeed write them.
 _DIMENSIONS = {
@@ -148,7 +94,11 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
         "exposed_percent": 100.0 * mean(exposed / step_ns),
         "bus_gb_per_s": np.where(moved > 0, moved, np.nan) * factors / np.maximum(transfers, 1),
     }
-    return to_arrow(EXPOSED, columns, np.argsort(-mean(exposed) * steps, kind="stable"))
+    return to_arrow(
+        table_definition("job: exposed_communication"),
+        columns,
+        np.argsort(-mean(exposed) * steps, kind="stable"),
+    )
 
 
 def links(sections: Sections) -> pyarrow.Table:
@@ -183,7 +133,9 @@ def links(sections: Sections) -> pyarrow.Table:
         "times_slower": slower,
         "extra_percent": 100.0 * np.maximum(time_ns - usual, 0) * count / whole_ns,
     }
-    return to_arrow(LINKS, columns, np.argsort(-np.nan_to_num(slower), kind="stable"))
+    return to_arrow(
+        table_definition("job: links"), columns, np.argsort(-np.nan_to_num(slower), kind="stable")
+    )
 
 
 def _groups_of_two(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
@@ -262,7 +214,7 @@ def coordinates(sections: Sections) -> pyarrow.Table:
     of_rank: dict[str, Rows] = {"step_ns": sections.step_ns}
     of_rank |= {name: sections.usual_of_steps(name) for name in PARTS}
     of_rank |= {"exposed_ns": sections.usual(*exposed_by_step(sections)), "late_ns": sections.late_ns}
-    rows: dict[str, list[Any]] = {name: [] for name in COORDINATES.column_names}
+    rows: dict[str, list[Any]] = {name: [] for name in table_definition("job: coordinates").column_names}
     for dimension, positions in sorted(coordinates_of(sections).items()):
         for position in range(int(positions.max(initial=-1)) + 1):
             here = positions == position
@@ -273,4 +225,4 @@ def coordinates(sections: Sections) -> pyarrow.Table:
                 present = values[here & (values >= 0)]
                 rows[name].append(int(np.median(present)) if len(present) else -1)
     numbers = {name: np.array(values, dtype=np.int64) for name, values in rows.items() if name != "dimension"}
-    return to_arrow(COORDINATES, {"dimension": rows["dimension"], **numbers})
+    return to_arrow(table_definition("job: coordinates"), {"dimension": rows["dimension"], **numbers})

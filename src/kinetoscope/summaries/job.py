@@ -16,8 +16,8 @@ from kinetoscope.comparison.kinds import most_of, typical_operators
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.clocks import clocks, recorded_apart
@@ -39,60 +39,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-RANKS = Table(
-    "ranks",
-    "A rank: its step time, where it went, and how late it arrived at collectives. Times are medians over steps; of steps of several kinds, the mean "
-    "over all steps of the median of its kind.",
-    (
-        Column("rank", "int32", "", "The rank."),
-        Column("host", "category", "", "The machine."),
-        Column("coordinates", "category", "", "Its places along the dimensions of the job, such as `DP=1 TP=0`; see `coordinates`."),
-        Column("device", "category", "", "The device on which it worked most."),
-        Column("step_kind", "int64", "", "The kind of its steps, as in the table `step_kinds` of the job; null for all kinds."),
-        Column("steps", "int64", "", "How many steps."),
-        Column("step_ns", "int64", "ns", "The duration of a step."),
-        *(Column(name, "int64", "ns", "See `breakdown`.") for name in PARTS),
-        Column("exposed_ns", "int64", "ns", "Exposed communication in a step; on the host the time in collectives."),
-        Column("late_ns", "int64", "ns", "How much later than the first rank it arrived at the collective of a step for which it was "
-                                         "latest; null without collectives."),
-        Column("holds_up_ns", "int64", "ns", "How much less than the median of the other ranks it waits for others in a step: a rank with much holds the others "
-                                             "up, see `stragglers`; null without collectives.", 0),
-        Column("memory_bytes", "int64", "bytes", "The largest memory peak of its devices; null if memory was not recorded."),
-        Column("findings", "int64", "", "How many findings its trace has.", 0),
-        Column("losses", "int64", "", "How many kinds of losses.", 0),
-        Column("source", "category", "", "The file of the trace."),
-    ),
-)  # fmt: skip
-STEP_KINDS = Table(
-    "step_kinds",
-    "A kind of steps of the job: steps in which about the same operators run, such as training steps and the evaluation after every tenth. Most time first.",
-    (
-        Column("kind", "int64", "", "Its number, from 0."),
-        Column("ranks", "int64", "", "How many ranks have steps of it."),
-        Column("steps", "int64", "", "How many steps, of all ranks."),
-        Column("share_percent", "float64", "%", "Share of the time of all steps of all ranks."),
-        Column("step_ns", "int64", "ns", "The duration of a step: the median over ranks of their medians."),
-        Column("slowest_rank", "int32", "", "The rank with the longest ones."),
-        Column("slowest_ns", "int64", "ns", "How long one takes there: the median."),
-        Column("operators", "int64", "", "How many operators and backward functions one has, of the first rank that has it."),
-        Column("most_of", "category", "", "The operator by which it differs most: the one whose additional calls, compared with the kind that has the next "
-                                          "most of them, take the most time; null where it has more of none."),
-    ),
-)  # fmt: skip
-DURATIONS = Table(
-    "durations",
-    "How long an operator, kernel or module ran on all ranks, the one with most time first. Quantiles are exact to 1 %.",
-    (
-        Column("kind", "category", "", "`operator`, `kernel` or `module`."),
-        Column("name", "category", "", "The name, or the path of the module."),
-        Column("ranks", "int64", "", "On how many ranks it ran."),
-        Column("count", "int64", "", "How many calls; of a module, steps."),
-        Column("total_ns", "int64", "ns", "Their time: self time of operators and modules."),
-        Column("median_ns", "float64", "ns", "The median."),
-        Column("p95_ns", "float64", "ns", "The 95th percentile."),
-        Column("p99_ns", "float64", "ns", "The 99th percentile."),
-    ),
-)
 
 # What a row of the table `ranks` can be of: a rank, or its steps of a kind.
 _BY = ("rank", "kind")
@@ -269,7 +215,7 @@ class Job:
             "source": self.summaries["source"].take(number_array(rank)).to_pylist(),
         }
         columns |= {name: usual(records, steps, sections.numbers("steps", name)) for name in PARTS}
-        table = to_arrow(RANKS, columns)
+        table = to_arrow(table_definition("job: ranks"), columns)
         # It may be -1, which is null elsewhere.
         alone = ~np.isin(rank, less[0])
         column = table.schema.get_field_index("holds_up_ns")
@@ -330,7 +276,7 @@ def _step_kinds(sections: Sections) -> pyarrow.Table:
         "operators": np.array([typical_operators(of_kind) for of_kind in operators], dtype=np.int64),
         "most_of": most_of(operators),
     }
-    return to_arrow(STEP_KINDS, columns)
+    return to_arrow(table_definition("job: step_kinds"), columns)
 
 
 def _durations(sections: Sections) -> pyarrow.Table:
@@ -371,7 +317,7 @@ def _durations(sections: Sections) -> pyarrow.Table:
         column: sketches.quantile(part, len(names))
         for column, part in (("median_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99))
     }
-    return to_arrow(DURATIONS, columns, np.argsort(-total, kind="stable"))
+    return to_arrow(table_definition("job: durations"), columns, np.argsort(-total, kind="stable"))
 
 
 def summarize(

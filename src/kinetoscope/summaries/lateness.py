@@ -12,8 +12,8 @@ import numpy as np
 from kinetoscope.analyses.lateness import late_part, late_ranks, latest_in, middle
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.schema import Column, Table
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,43 +26,6 @@ if TYPE_CHECKING:
 # What a rank does itself before it arrives at a collective; the rest of a step is waiting, for others among it.
 _OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "blocked", "garbage", "processor_wait")
 _NETWORK = "network"
-
-ARRIVALS = Table(
-    "collective_arrivals",
-    "A collective that several ranks ran together, and who arrived last. All ranks leave such a collective together, so one whose transfer "
-    "took shorter arrived later; this compares no clocks.",
-    (
-        Column("step", "int64", "", "The number of the step."),
-        Column("group", "category", "", "The name of the process group, or its ranks."),
-        Column("name", "category", "", "The collective, such as all_reduce."),
-        Column("number", "int32", "", "Its place among those of this step, group and name."),
-        Column("ranks", "int32", "", "How many ranks' summaries have it."),
-        Column("bytes", "int64", "bytes", "The size of the message."),
-        Column("last_rank", "int32", "", "The rank that arrived last."),
-        Column("late_ns", "int64", "ns", "How long after the first one it arrived."),
-        Column("waited_ns", "int64", "ns", "How long all ranks waited for it, added up."),
-        Column(
-            "transfer_ns", "int64", "ns", "How long the transfer took once all had arrived: the shortest."
-        ),
-    ),
-)
-STRAGGLERS = Table(
-    "stragglers",
-    "A rank for which the others wait again and again. The worst first.",
-    (
-        Column("rank", "int32", "", "The rank."),
-        Column("late_ns", "int64", "ns", "How long it holds up the others in a step: how much less than the median of these it waits for others; the "
-                                           "median over steps."),
-        Column("late_percent", "float64", "%", "The same as a share of a step."),
-        Column("score", "float64", "", "How far this lies from the median of the other ranks, in robust standard deviations (1.4826 times the "
-                                       "median absolute deviation) of theirs or of its own median, whichever is larger."),
-        Column("steps_percent", "float64", "%", "In which share of the steps it held up the others most."),
-        Column("persistent", "bool", "", "Whether it is late in most steps; if not, `late_ns` is of those in which it is."),
-        Column("phase", "category", "", "What takes it longer than others, as in `breakdown`: `compute`, `copy`, `data_wait`, `host_wait`, `blocked`, `garbage`, `processor_wait`, or `network` (its "
-                                             "transfers, once all ranks have arrived); null if none does."),
-        Column("extra_ns", "int64", "ns", "How much longer, in a step."),
-    ),
-)  # fmt: skip
 
 
 def collective_arrivals(sections: Sections) -> pyarrow.Table:
@@ -81,7 +44,7 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
         "waited_ns": meetings.waited_ns,
         "transfer_ns": meetings.shortest_ns,
     }
-    return to_arrow(ARRIVALS, columns)
+    return to_arrow(table_definition("job: collective_arrivals"), columns)
 
 
 def stragglers(sections: Sections) -> pyarrow.Table:
@@ -107,7 +70,7 @@ def stragglers(sections: Sections) -> pyarrow.Table:
         "phase": phases,
         "extra_ns": longer,
     }
-    return to_arrow(STRAGGLERS, columns)
+    return to_arrow(table_definition("job: stragglers"), columns)
 
 
 def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:

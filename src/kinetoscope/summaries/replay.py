@@ -8,7 +8,7 @@ import numpy as np
 
 from kinetoscope.analyses.replay import RankSteps, Replay
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import table_definition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from kinetoscope.summaries.sections import Sections
 
     Rows = NDArray[np.int64]
-
-WITHOUT_LATENESS = Table(
-    "without_lateness",
-    "The time of a step if ranks were not late: if none took longer than the median rank from one collective to the next, and if single ranks did "
-    "not. An estimate, by a replay of the collectives of all ranks; waits within other calls, such as receives, stay.",
-    (
-        Column("rank", "int32", "", "The rank that is not late; null for all."),
-        Column("step_ns", "int64", "ns", "The step that was recorded: the median of the ranks' means."),
-        Column("replayed_ns", "int64", "ns", "The same in a replay with the times that were recorded: how far it is from `step_ns` says how good the estimate is."),
-        Column("without_ns", "int64", "ns", "In a replay in which the rank, or none, is late."),
-        Column("gain_percent", "float64", "%", "How much shorter that is than `replayed_ns`."),
-    ),
-)  # fmt: skip
 
 
 def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
@@ -57,7 +44,7 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
         "without_ns": without,
         "gain_percent": 100.0 * (replayed_ns - without) / max(replayed_ns, 1),
     }
-    return to_arrow(WITHOUT_LATENESS, columns)
+    return to_arrow(table_definition("job: without_lateness"), columns)
 
 
 def gain_without(sections: Sections, ranks: Sequence[int]) -> float:

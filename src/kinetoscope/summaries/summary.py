@@ -23,11 +23,11 @@ from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.ledger.breakdown import breakdown
 from kinetoscope.ledger.parts import PARTS, busiest_places
 from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
+from kinetoscope.model.dictionary import tables_of
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.processes import process_runs, reading_error_ns
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.storage.atomic_write import is_stream, open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.sketch import Sketches
@@ -75,129 +75,7 @@ _IDENTITY = (
     "boot_id", "source",
 )  # fmt: skip
 
-STEPS = Table(
-    "steps",
-    "A step, and what the busiest device of the rank did in it: `breakdown`.",
-    (
-        Column("step", "int64", "", "The number of the step; null for the whole recording."),
-        Column("start_ns", "int64", "ns", "When it began.", 0),
-        Column("duration_ns", "int64", "ns", "How long it took: the sum of the parts.", 0),
-        *(Column(name, "int64", "ns", "See `breakdown`.", 0) for name in PARTS),
-        Column("kind", "int64", "", "Its kind, see `step_kinds`; null where it is not known."),
-    ),
-)
-STEP_KINDS = Table(
-    "step_kinds",
-    "An operator of a kind of steps: steps in which about the same operators run are of one kind.",
-    (
-        Column("kind", "int64", "", "The number of the kind on this rank."),
-        Column("name", "category", "", "The operator."),
-        Column("count", "float64", "", "How often it runs in a typical step of the kind."),
-        Column("mean_ns", "float64", "ns", "How long a call takes: its self time on average."),
-    ),
-)
-COLLECTIVES = Table(
-    "collectives",
-    "A collective, in order of the calls of its name in its group and step.",
-    (
-        Column("step", "int64", "", "The number of the step it began in."),
-        Column(
-            "group",
-            "category",
-            "",
-            "The name of the process group, or its ranks; empty in a job with one group, null where it is not known which.",
-        ),
-        Column("name", "category", "", "The collective, such as all_reduce."),
-        Column("number", "int32", "", "Its place among those of this step, group and name."),
-        Column(
-            "leaves_together", "bool", "", "Whether no rank can have the result before all have contributed."
-        ),
-        Column(
-            "peer",
-            "int32",
-            "",
-            "Of a send or receive the rank of the other side; null where that is not known.",
-        ),
-        Column("bytes", "int64", "bytes", "The size of the message."),
-        Column("start_ns", "int64", "ns", "When its transfer began: the rank arrived."),
-        Column("duration_ns", "int64", "ns", "How long the transfer took, waiting for other ranks included."),
-        Column("exposed_ns", "int64", "ns", "Exposed communication."),
-    ),
-)
-GROUPS = Table(
-    "groups",
-    "A process group that the rank is in.",
-    (
-        Column("group", "category", "", "Its name, as in `collectives`."),
-        Column("description", "category", "", "The program's description of it, such as mesh_dp."),
-        Column("ranks", "category", "", "Its global ranks, as JSON."),
-        Column("size", "int32", "", "How many these are."),
-    ),
-)
-CLOCK_MARKS = Table(
-    "clock_marks",
-    "A barrier of the job that aligns clocks.",
-    (
-        Column("name", "category", "", "Its name, which no two barriers of any job share."),
-        Column("entered_ns", "int64", "ns", "When the rank entered it.", 0),
-        Column("left_ns", "int64", "ns", "When the rank left it.", 0),
-    ),
-)
-SKETCHES = Table(
-    "sketches",
-    "How long operators, kernels and modules ran: one record for each bucket of durations.",
-    (
-        Column("kind", "category", "", "`operator`, `kernel` or `module`."),
-        Column("name", "category", "", "The name, or the path of the module."),
-        Column("bucket", "int16", "", "The bucket, as `kinetoscope.summaries.sketch` defines it."),
-        Column("count", "int64", "", "How many calls; of a module, steps."),
-        Column("total_ns", "int64", "ns", "Their time: self time of operators and modules."),
-    ),
-)
-MEMORY = Table(
-    "memory",
-    "The memory peak of a device.",
-    (
-        Column("device", "category", "", "The device, such as `cuda:0`."),
-        Column(
-            "bytes",
-            "int64",
-            "bytes",
-            "The peak that the allocator counted or, if it did not, the attributed one.",
-        ),
-        Column("attributed_bytes", "int64", "bytes", "The attributed peak."),
-        Column("reserved_bytes", "int64", "bytes", "The peak of what the allocator had reserved.", -1),
-    ),
-)
-FINDINGS = Table(
-    "findings",
-    "A finding.",
-    (
-        Column("code", "category", "", "The code."),
-        Column("severity", "category", "", "The severity."),
-        Column("finding", "category", "", "The sentence."),
-        Column("share_percent", "float64", "%", "The share of step time."),
-        Column("gain_ns", "int64", "ns", "The ceiling of the gain."),
-        Column("file", "category", "", "The file."),
-        Column("line", "int64", "", "The line."),
-        Column("module", "category", "", "The module."),
-    ),
-)
-LOSSES = Table(
-    "losses",
-    "What the trace or the summary lacks.",
-    (
-        Column("code", "category", "", "The code."),
-        Column("count", "int64", "", "How many."),
-        Column("what", "category", "", "What is missing."),
-        Column("where", "category", "", "Where."),
-        Column("why", "category", "", "Why."),
-    ),
-)
-SECTIONS = {
-    one.name: one
-    for one in (STEPS, STEP_KINDS, COLLECTIVES, GROUPS, CLOCK_MARKS, SKETCHES, MEMORY, FINDINGS, LOSSES)
-}
+SECTIONS = tables_of("summary")
 _TEXTS = [
     f"{section.name}.list.element.{column.name}"
     for section in SECTIONS.values()
@@ -365,10 +243,10 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
     if int(version) >= _WITH_CHECKSUM and not _CHECKSUM.search(content):
         raise FormatError(f"{name} is damaged: it has no checksum; {_REPLACE}")
     has_kinds = int(version) >= _WITH_KINDS
-    texts = [name for name in _TEXTS if has_kinds or not name.startswith(f"{STEP_KINDS.name}.")]
+    texts = [name for name in _TEXTS if has_kinds or not name.startswith("step_kinds.")]
     with pq.ParquetFile(buffer, metadata=described, read_dictionary=texts) as file:
         asked = [*(columns or (*_IDENTITY, *SECTIONS))]
-        stored = [name for name in asked if has_kinds or name != STEP_KINDS.name]
+        stored = [name for name in asked if has_kinds or name != "step_kinds"]
         missing = {*stored} - {*file.schema_arrow.names}
         if missing:
             raise FormatError(f"{name} is damaged: it has no column {min(missing)!r}; {_REPLACE}")
@@ -383,23 +261,26 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
     import_aside()
     import pyarrow as pa
 
-    if STEPS.name in table.column_names:
-        lists = table[STEPS.name].combine_chunks()
+    if "steps" in table.column_names:
+        lists = table["steps"].combine_chunks()
         records = lists.values
         fields = {_FORMER_NAMES.get(field.name, field.name): field.name for field in records.type}
         none = {name: number_array(np.zeros(len(records), np.int64)) for name in PARTS}
         none["kind"] = pa.nulls(len(records), pa.int64())
         arrays = {
-            name: records.field(fields[name]) if name in fields else none[name] for name in STEPS.column_names
+            name: records.field(fields[name]) if name in fields else none[name]
+            for name in SECTIONS["steps"].column_names
         }
         steps = pa.ListArray.from_arrays(
             lists.offsets, pa.StructArray.from_arrays([*arrays.values()], [*arrays])
         )
-        table = table.set_column(table.column_names.index(STEPS.name), STEPS.name, steps)
-    if STEP_KINDS.name in columns and not has_kinds:
-        none = _as_list(to_arrow(STEP_KINDS, {name: [] for name in STEP_KINDS.column_names}))
+        table = table.set_column(table.column_names.index("steps"), "steps", steps)
+    if "step_kinds" in columns and not has_kinds:
+        none = _as_list(
+            to_arrow(SECTIONS["step_kinds"], {name: [] for name in SECTIONS["step_kinds"].column_names})
+        )
         empty = pa.concat_arrays([none] * table.num_rows)
-        table = table.append_column(STEP_KINDS.name, empty)
+        table = table.append_column("step_kinds", empty)
     return table
 
 
@@ -422,9 +303,11 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
         "memory": _memory(trace),
         "findings": _findings(trace),
     }
-    texts: dict[str, Any] = {name: [getattr(loss, name) for loss in lost] for name in LOSSES.column_names}
+    texts: dict[str, Any] = {
+        name: [getattr(loss, name) for loss in lost] for name in SECTIONS["losses"].column_names
+    }
     counts = np.array([loss.count for loss in lost], dtype=np.int64)
-    sections["losses"] = to_arrow(LOSSES, texts | {"count": counts})
+    sections["losses"] = to_arrow(SECTIONS["losses"], texts | {"count": counts})
     numbers: dict[str, tuple[int | None, type[np.integer[Any]]]] = {
         "rank": (info.rank, np.int32),
         "world_size": (info.world_size, np.int32),
@@ -477,10 +360,10 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
     """The steps, start-up left out."""
     rows = breakdown(trace)
     of_device = np.array([name == device for name in rows["device"].to_pylist()], dtype=bool)
-    columns = {name: integers(rows[name]) for name in STEPS.column_names if name != "kind"}
+    columns = {name: integers(rows[name]) for name in SECTIONS["steps"].column_names if name != "kind"}
     columns["kind"] = integers(rows["step_kind"])
     counted = np.flatnonzero(of_device & ~to_numpy(rows["start_up"]))
-    return _last(to_arrow(STEPS, columns, counted), MOST_STEPS, "steps", lost)
+    return _last(to_arrow(SECTIONS["steps"], columns, counted), MOST_STEPS, "steps", lost)
 
 
 def _step_kinds(trace: Trace) -> pyarrow.Table:
@@ -490,13 +373,13 @@ def _step_kinds(trace: Trace) -> pyarrow.Table:
         most = sorted(operators.items(), key=lambda entry: -entry[1][0] * entry[1][1])[:MOST_OF_KIND]
         rows += [(kind, name, count, mean_ns) for name, (count, mean_ns) in most]
     columns: dict[str, Any] = dict(
-        zip(STEP_KINDS.column_names, zip(*rows, strict=True) if rows else ((),) * 4, strict=True)
+        zip(SECTIONS["step_kinds"].column_names, zip(*rows, strict=True) if rows else ((),) * 4, strict=True)
     )
     columns |= {
         name: np.array(columns[name], dtype=kind)
         for name, kind in (("kind", np.int64), ("count", np.float64), ("mean_ns", np.float64))
     }
-    return to_arrow(STEP_KINDS, columns | {"name": list(columns["name"])})
+    return to_arrow(SECTIONS["step_kinds"], columns | {"name": list(columns["name"])})
 
 
 def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow.Table:
@@ -531,7 +414,7 @@ def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow
         "exposed_ns": integers(rows["exposed_ns"]),
     }
     # All are numbered before the first ones are left out: other ranks number theirs alike.
-    return _last(to_arrow(COLLECTIVES, columns, carried), MOST_COLLECTIVES, "collectives", lost)
+    return _last(to_arrow(SECTIONS["collectives"], columns, carried), MOST_COLLECTIVES, "collectives", lost)
 
 
 def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
@@ -570,7 +453,9 @@ def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
         "description": [group[0] for group in described],
         "ranks": [group[1] for group in described],
     }
-    return to_arrow(GROUPS, texts | {"size": np.array([group[2] for group in described], dtype=np.int32)})
+    return to_arrow(
+        SECTIONS["groups"], texts | {"size": np.array([group[2] for group in described], dtype=np.int32)}
+    )
 
 
 def _clock_marks(trace: Trace) -> pyarrow.Table:
@@ -579,7 +464,7 @@ def _clock_marks(trace: Trace) -> pyarrow.Table:
     marks = [mark for run in process_runs(trace) for mark in run.clock_marks] if begin_ns is not None else []
     names, *moments = zip(*marks, strict=True) if marks else ((), (), ())
     entered, left = (np.array(times, dtype=np.int64) - (begin_ns or 0) for times in moments)
-    return to_arrow(CLOCK_MARKS, {"name": list(names), "entered_ns": entered, "left_ns": left})
+    return to_arrow(SECTIONS["clock_marks"], {"name": list(names), "entered_ns": entered, "left_ns": left})
 
 
 def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
@@ -602,7 +487,7 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
         ),
         "module": (module[by_step.first].astype(np.int64), per_step, list(paths)),
     }
-    parts: dict[str, list[Any]] = {name: [] for name in SKETCHES.column_names}
+    parts: dict[str, list[Any]] = {name: [] for name in SECTIONS["sketches"].column_names}
     for kind, (key, values, texts) in kinds.items():
         group, bucket, count, total, left_out = _sketched(key, values)
         if left_out:
@@ -613,7 +498,7 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
         parts["count"].append(count)
         parts["total_ns"].append(total)
     columns = {name: np.concatenate(parts[name]) for name in ("bucket", "count", "total_ns")}
-    return to_arrow(SKETCHES, {**parts, **columns})
+    return to_arrow(SECTIONS["sketches"], {**parts, **columns})
 
 
 def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, Rows, int]:
@@ -637,13 +522,15 @@ def _memory(trace: Trace) -> pyarrow.Table:
         "attributed_bytes": np.array([peak.attributed_bytes for peak in peaks], dtype=np.int64),
         "reserved_bytes": np.array([peak.reserved_bytes or -1 for peak in peaks], dtype=np.int64),
     }
-    return to_arrow(MEMORY, columns)
+    return to_arrow(SECTIONS["memory"], columns)
 
 
 def _findings(trace: Trace) -> pyarrow.Table:
     rows = as_dict(examine(trace), MOST_FINDINGS)["findings"]
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in FINDINGS.column_names}
+    columns: dict[str, Any] = {
+        name: [row[name] for row in rows] for name in SECTIONS["findings"].column_names
+    }
     for name in ("gain_ns", "line"):
         columns[name] = np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
     columns["share_percent"] = np.array(columns["share_percent"], dtype=np.float64)
-    return to_arrow(FINDINGS, columns)
+    return to_arrow(SECTIONS["findings"], columns)

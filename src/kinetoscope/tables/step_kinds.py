@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.named_steps import named_steps
@@ -24,28 +25,8 @@ if TYPE_CHECKING:
 
     Counts = NDArray[np.float64]
 
-STEP_KINDS_SCHEMA = Table(
-    "step_kinds",
-    "Steps in which about the same operators run, and which the program gave one name, start-up left out. Most time first.",
-    (
-        Column("kind", "int64", "", "Its number, from 0: the column `step_kind` of `breakdown`."),
-        Column("name", "category", "", "What the program calls them, such as `prefill`; null without a name."),
-        Column("count", "int64", "", "How many steps, of all processes."),
-        Column("total_ns", "int64", "ns", "How long they took together."),
-        Column("share_percent", "float64", "%", "Share of the time of all steps."),
-        Column("median_ns", "int64", "ns", "The median duration."),
-        Column("min_ns", "int64", "ns", "The shortest."),
-        Column("max_ns", "int64", "ns", "The longest."),
-        Column("operators", "int64", "", "The median number of operators and backward functions that began in one."),
-        Column("most_of", "category", "", "The operator by which it differs most: the one whose additional calls, compared with the kind "
-                                          "that has the next most of them, take the most time; null where it has more of none."),
-        Column("first_step", "int64", "", "The number of the first one."),
-        Column("last_step", "int64", "", "The number of the last one."),
-        Column("flops_per_s", "float64", "FLOP/s", "Floating-point operations a second: the median over its steps of that of `steps`; null where "
-                                                   "they are not known."),
-        Column("mfu", "float64", "", "Model FLOPs utilization: the same of `mfu`."),
-    ),
-)  # fmt: skip
+STEP_KINDS_SCHEMA = table_definition("step_kinds")
+
 
 # Two steps are of one kind if they have so much of their operators in common, in the time that these take on average.
 _ALIKE = 0.75
@@ -75,7 +56,7 @@ def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
     """The rows of the table without what is computed in the steps, which takes longer to count."""
     known = tuple(column for column in STEP_KINDS_SCHEMA.columns if column.name not in ("flops_per_s", "mfu"))
     rows: list[dict[str, Any]] = to_arrow(
-        Table("step_kinds", STEP_KINDS_SCHEMA.row, known), _times(trace)
+        replace(STEP_KINDS_SCHEMA, columns=known), _times(trace)
     ).to_pylist()
     return rows
 

@@ -13,19 +13,12 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentTypeError
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import effects
 from kinetoscope.model.names import module_classes, stack_texts
-from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
-from kinetoscope.model.schema import (
-    FLAG_ASYNC,
-    FLAG_UNFINISHED,
-    KIND_NAMES,
-    PHASE_NAMES,
-    STORED,
-    Column,
-    Table,
-)
+from kinetoscope.model.processes import of_processes
+from kinetoscope.model.schema import FLAG_ASYNC, FLAG_UNFINISHED, KIND_NAMES, PHASE_NAMES
 from kinetoscope.model.steps import cycle_of_spans, stretch_at
 
 if TYPE_CHECKING:
@@ -36,166 +29,6 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 EVERY = slice(None)
-_COLUMN = {name: {column.name: column for column in table.columns} for name, table in STORED.items()}
-
-
-def _same(table: str, *names: str) -> tuple[Column, ...]:
-    """Take over the definitions of stored columns."""
-    return tuple(_COLUMN[table][name] for name in names)
-
-
-SPANS_SCHEMA = Table(
-    "spans",
-    "Something that ran: an operator, a backward function, a marked range, a kernel.",
-    (
-        Column("id", "int32", "row of spans", "The row, which `parent` and `forward` refer to."),
-        Column("name", "category", "", "Its name."),
-        Column("overload", "category", "", "The overload of the operator's schema."),
-        Column("kind", "category", "", f"One of {', '.join(KIND_NAMES)}."),
-        Column("category", "category", "", _COLUMN["spans"]["category"].meaning.replace("; empty without", "")),
-        *_same("spans", "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane"),
-        Column("process", "int64", "", "The process id."),
-        *_same("spans", "thread"),
-        Column("os_tid", "int64", "", "The operating system's id of that thread."),
-        Column("thread_name", "category", "", "The name of that thread."),
-        Column("rank", "int32", "", "The rank of the process in a distributed run."),
-        Column("step", "int64", "", "The number of the step it began in."),
-        Column("cycle", "int64", "", "The number of the cycle it was recorded in."),
-        Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
-        Column("recompute", "bool", "", "Whether it is recomputation: a forward operator that activation checkpointing "
-                                        "runs again."),
-        Column("module", "category", "", "The path of the module that it ran in; in backward that of its forward operator."),
-        Column("module_class", "category", "", "The class of that module."),
-        Column("stack", "category", "", "The Python stack, root first, joined by `;`; in backward that of the forward "
-                                        "operator."),
-        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
-        Column("types", "category", "", "The types of its inputs, as JSON."),
-        Column("inputs", "category", "", "Its scalar arguments, as JSON."),
-        Column("arguments", "category", "", "Further metadata from its source, as JSON."),
-        *_same("spans", "sequence", "forward", "origin", "stream", "correlation", "external_id"),
-        Column("flops", "int64", "", "Floating-point operations counted here; 0 where an enclosing or inner span counts "
-                                     "them, null where unknown."),
-        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null "
-                                                "where unknown."),
-        Column("bytes", "int64", "bytes", "Host memory allocated minus freed within it; null if memory was not recorded."),
-        Column("self_bytes", "int64", "bytes", "The same, inner spans excluded."),
-        *_same("spans", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns"),
-        Column("is_async", "bool", "", "Whether it ended on another thread than it began on, or torch says that it can."),
-        Column("unfinished", "bool", "", "Whether it had not ended when the recording did; it is clipped there."),
-    ),
-)  # fmt: skip
-THREADS_SCHEMA = Table(
-    "threads",
-    STORED["threads"].row,
-    (
-        Column("id", "int32", "row of threads", "The row, which `thread` of other tables refers to."),
-        *_same("threads", "index", "os_tid"),
-        Column("torch_tid", "int64", "", "torch's logical thread id, the `thread` of torch's events."),
-        *_same("threads", "name"),
-        *PROCESS_COLUMNS,
-    ),
-)
-ALLOCATIONS_SCHEMA = Table(
-    "allocations",
-    "A block of memory allocated or freed.",
-    (
-        Column("id", "int32", "row of allocations", "The row, which `match` refers to."),
-        *_same("allocations", "time_ns"),
-        Column(
-            "bytes",
-            "int64",
-            "bytes",
-            "The size of the block; negative for a free, 0 for a free of a block of unknown size.",
-            0,
-        ),
-        Column(
-            "lifetime_ns",
-            "int64",
-            "ns",
-            "How long the block lived; null for frees and for blocks that were not freed.",
-        ),
-        *_same("allocations", "match", "total_bytes", "allocated_bytes", "reserved_bytes"),
-        *_same("allocations", "address", "device_type", "device_index"),
-        *_same("allocations", "thread"),
-        Column("os_tid", "int64", "", "The operating system's id of that thread."),
-        Column("span", "int32", "row of spans", "The innermost span that ran on the thread at that time."),
-        Column("operator", "category", "", "The name of that span."),
-        Column("module", "category", "", "The path of the module that the span ran in."),
-        Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
-        *PROCESS_COLUMNS,
-    ),
-)
-ORIGINS_SCHEMA = Table(
-    "origins",
-    STORED["origins"].row,
-    (
-        Column("id", "int32", "row of origins", "The row, which `origin` of `spans` and `first` refer to."),
-        *_same("origins", "first"),
-        Column("kernel", "category", "", "The name of the kernel in the generated code."),
-        Column("node", "category", "", "The name of the node."),
-        Column("operator", "category", "", "The operator that it calls."),
-        Column("module", "category", "", "The path of the module that the node belongs to."),
-        Column(
-            "stack",
-            "category",
-            "",
-            "The Python stack of the program's line that made the node, root first, joined by `;`.",
-        ),
-        _same("origins", "weight")[0],
-        Column("dtype", "category", "", "The element type of its first tensor; empty where unknown."),
-        *_same("origins", "flops", "bytes"),
-    ),
-)
-FRAMES_SCHEMA = Table(
-    "frames",
-    STORED["frames"].row,
-    (
-        Column("id", "int32", "row of frames", "The row."),
-        Column("function", "category", "", "The qualified name of the function."),
-        Column("file", "category", "", "The file, as the interpreter names it."),
-        *_same("frames", "line"),
-    ),
-)
-SHAPES_SCHEMA = STORED["shapes"]
-COUNTERS_SCHEMA = Table(
-    "counters",
-    STORED["counters"].row,
-    (
-        *_same("counters", "time_ns"),
-        Column("name", "category", "", "The name of the counter."),
-        *_same("counters", "value"),
-        *PROCESS_COLUMNS,
-    ),
-)
-LOSSES_SCHEMA = Table(
-    "losses",
-    STORED["losses"].row,
-    (
-        *_same("losses", "what", "count", "where", "why", "code"),
-        Column(
-            "affects",
-            "string",
-            "",
-            "What is not complete because of it, separated by commas. Everything else is exact.",
-        ),
-    ),
-)
-INFO_SCHEMA = Table(
-    "info",
-    "An entry of the run's metadata.",
-    (
-        Column("key", "string", "", "Its key."),
-        Column("value", "string", "", "Its value, as JSON."),
-    ),
-)
-STRINGS_SCHEMA = Table(
-    "strings",
-    "A string of the trace.",
-    (
-        Column("id", "int32", "row of strings", "The row."),
-        Column("text", "string", "", "The string; a lone surrogate is written `\\u{d800}`."),
-    ),
-)
 
 
 def memory_recorded(trace: TraceData) -> bool:
@@ -227,6 +60,10 @@ class _RowSlice:
 
 def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
     """Return the `spans` table, or some rows of it: large files are written in parts.
+
+    Args:
+        trace: The trace.
+        rows: Only these rows of the trace: a slice, such as `slice(0, 10)`.
 
     Raises:
         ArgumentTypeError: `rows` is not a slice.
@@ -276,7 +113,7 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
         "is_async": (flags & FLAG_ASYNC) != 0,
         "unfinished": (flags & FLAG_UNFINISHED) != 0,
     }
-    return to_arrow(SPANS_SCHEMA, columns)
+    return to_arrow(table_definition("spans"), columns)
 
 
 def allocations(trace: TraceData) -> pyarrow.Table:
@@ -304,7 +141,7 @@ def allocations(trace: TraceData) -> pyarrow.Table:
         "process": processes(trace)[own["thread"]],
         "rank": ranks(trace)[own["thread"]],
     }
-    return to_arrow(ALLOCATIONS_SCHEMA, columns)
+    return to_arrow(table_definition("allocations"), columns)
 
 
 def frames(trace: TraceData) -> pyarrow.Table:
@@ -316,7 +153,7 @@ def frames(trace: TraceData) -> pyarrow.Table:
         "file": Labels(own["file"], trace.strings),
         "line": own["line"],
     }
-    return to_arrow(FRAMES_SCHEMA, columns)
+    return to_arrow(table_definition("frames"), columns)
 
 
 def origins(trace: TraceData) -> pyarrow.Table:
@@ -329,7 +166,7 @@ def origins(trace: TraceData) -> pyarrow.Table:
         "module": Labels(own["module"], trace.columns("modules")["path"]),
         "stack": Labels(own["stack"], stack_texts(trace)),
     }
-    return to_arrow(ORIGINS_SCHEMA, columns)
+    return to_arrow(table_definition("origins"), columns)
 
 
 def threads(trace: TraceData) -> pyarrow.Table:
@@ -340,7 +177,7 @@ def threads(trace: TraceData) -> pyarrow.Table:
         "process": processes(trace),
         "rank": ranks(trace),
     }
-    return to_arrow(THREADS_SCHEMA, columns)
+    return to_arrow(table_definition("threads"), columns)
 
 
 def shapes(trace: TraceData) -> pyarrow.Table:
@@ -352,7 +189,7 @@ def losses(trace: TraceData) -> pyarrow.Table:
     """Return the `losses` table."""
     own = trace.columns("losses")
     affects = [", ".join(effects([code])) for code in own["code"]]
-    return to_arrow(LOSSES_SCHEMA, {**{name: own[name] for name in own}, "affects": affects})
+    return to_arrow(table_definition("losses"), {**{name: own[name] for name in own}, "affects": affects})
 
 
 def counters(trace: TraceData) -> pyarrow.Table:
@@ -360,20 +197,21 @@ def counters(trace: TraceData) -> pyarrow.Table:
     own = trace.columns("counters")
     columns = {"time_ns": own["time_ns"], "name": Labels(own["name"], trace.strings), "value": own["value"]}
     columns |= of_processes(trace, own["process_row"])
-    return to_arrow(COUNTERS_SCHEMA, columns)
+    return to_arrow(table_definition("counters"), columns)
 
 
 def info(trace: TraceData) -> pyarrow.Table:
     """Return the `info` table."""
     keys = sorted(trace.info)
     values = [json.dumps(trace.info[key], ensure_ascii=False) for key in keys]
-    return to_arrow(INFO_SCHEMA, {"key": keys, "value": values})
+    return to_arrow(table_definition("info"), {"key": keys, "value": values})
 
 
 def strings(trace: TraceData) -> pyarrow.Table:
     """Return the `strings` table."""
     return to_arrow(
-        STRINGS_SCHEMA, {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings}
+        table_definition("strings"),
+        {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings},
     )
 
 
@@ -385,7 +223,7 @@ def rank(trace: TraceData) -> int | None:
 def _as_stored(trace: TraceData, name: str) -> pyarrow.Table:
     """Show a stored table as it is."""
     own = trace.columns(name)
-    return to_arrow(STORED[name], {column: own[column] for column in own})
+    return to_arrow(table_definition(name), {column: own[column] for column in own})
 
 
 def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
@@ -397,21 +235,6 @@ def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
 def _look_up(rows: Any, values: Any) -> Any:
     """Look up `values` at `rows`, and -1 where the row is -1."""
     return np.where(rows >= 0, np.append(values, -1)[rows], -1)
-
-
-CYCLES_SCHEMA = Table(
-    "cycles",
-    STORED["cycles"].row,
-    (
-        *(column for column in STORED["cycles"].columns if column.name != "process_row"),
-        Column(
-            "first_step", "int64", "", "The number of the first step that began in it; null without steps."
-        ),
-        Column("steps", "int64", "", "How many steps began in it.", 0),
-        Column("spans", "int64", "", "How many spans began in it.", 0),
-        *PROCESS_COLUMNS,
-    ),
-)
 
 
 def cycles(trace: TraceData) -> pyarrow.Table:
@@ -427,7 +250,7 @@ def cycles(trace: TraceData) -> pyarrow.Table:
         "spans": Groups(trace.column("spans", "cycle"), len(own)).sizes(),
         **of_processes(trace, own["process_row"]),
     }
-    return to_arrow(CYCLES_SCHEMA, columns)
+    return to_arrow(table_definition("cycles"), columns)
 
 
 def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:

@@ -14,6 +14,7 @@ from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.formats import execution_trace
 from kinetoscope.model.arrow import array_of_any
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.tables import device, host, memory
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-    from kinetoscope.model.schema import Table
+    from kinetoscope.model.dictionary import Table
 
     Make = Callable[..., pyarrow.Table]
 
@@ -98,7 +99,7 @@ def definition(name: str) -> TableDefinition:
     path = TABLES[name]
     import_aside()
     module = importlib.import_module(path)
-    return TableDefinition(getattr(module, name), getattr(module, f"{name.upper()}_SCHEMA"))
+    return TableDefinition(getattr(module, name), table_definition(name))
 
 
 # Each room knows its tables; their order is that of the documentation.

@@ -24,9 +24,10 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.formats.execution_trace.mend import TorchNodes
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
-from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES, Column, Table
+from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,36 +38,12 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 
-TENSORS_SCHEMA = Table(
-    "tensors",
-    "A tensor that is an input or output of a node of an execution trace.",
-    (
-        Column("node", "int64", "", "The id of the node."),
-        Column("side", "category", "", "`input` or `output`."),
-        Column(
-            "argument", "int32", "", "The index of the input or output; all tensors of a list have the same."
-        ),
-        Column("tensor", "int64", "", "The tensor's id in the file."),
-        Column("storage", "int64", "", "The id of its storage: tensors with one storage share memory."),
-        Column("offset", "int64", "", "Its offset in the storage, in elements."),
-        Column("elements", "int64", "", "The number of elements."),
-        Column("item_bytes", "int64", "bytes", "The size of one element."),
-        Column("bytes", "int64", "bytes", "The size of all its elements."),
-        Column("device", "category", "", "The device, as torch names it."),
-        Column("type", "category", "", "The data type, by its C++ name in torch."),
-        Column("shape", "category", "", "Its sizes, as JSON."),
-        Column(
-            "strides", "category", "", "Its strides, as JSON; null if the file's schema is older than 1.1.1."
-        ),
-    ),
-)
-
 # [tensor, storage, offset, elements, bytes per element, device]
 _FIELDS = 6
 
 
 def tensors_of(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns of `TENSORS_SCHEMA` for the nodes of a file."""
+    """Return the columns of the table `execution trace: tensors` for the nodes of a file."""
     rows = [
         (node["id"], side, argument, *tensor)
         for node in nodes
@@ -78,7 +55,7 @@ def tensors_of(nodes: list[dict[str, Any]]) -> dict[str, Any]:
               "shape", "strides")  # fmt: skip
     for index, name in enumerate(names):
         values = [row[index] for row in rows]
-        kind = TENSORS_SCHEMA.column(name).type
+        kind = table_definition("execution trace: tensors").column(name).type
         columns[name] = values if kind == "category" else np.array(values, kind)
     sizes = np.where(columns["item_bytes"] >= 0, columns["elements"] * columns["item_bytes"], -1)
     return columns | {"bytes": sizes}
@@ -148,30 +125,6 @@ def _numbers(value: object) -> str | None:
 READABLE = "1.1"
 _VERSION = re.compile(r"(\d+\.\d+)\.\d+(?:-chakra\.[\w.]+)?")
 
-NODES_SCHEMA = Table(
-    "nodes",
-    "A node of an execution trace: an operator, a range, a thread or the process.",
-    (
-        Column("id", "int64", "", "Its id in the file."),
-        Column("name", "category", "", "Its name."),
-        Column("parent", "int64", "", "The id of the node that called it; null for the process."),
-        Column("rf_id", "int64", "", "torch's record function number of the call; null for threads and the process."),
-        Column("torch_tid", "int64", "", "torch's logical id of the thread."),
-        Column("sequence", "int64", "", "Autograd's sequence number."),
-        Column("forward_torch_tid", "int64", "", "For a backward function, torch's logical id of its forward operator's thread.", 0),
-        Column("scope", "int64", "", "torch's record scope: 0 function, 1 backward function, 7 user range.", 0),
-        Column("op_schema", "category", "", "The operator's schema."),
-        Column("kernel_backend", "category", "", "The generator of its kernel, such as triton."),
-        Column("kernel_file", "category", "", "The file of the generated kernel."),
-        Column("input_shapes", "category", "", "The sizes of its inputs, as JSON."),
-        Column("input_types", "category", "", "Their types, as JSON."),
-        Column("input_strides", "category", "", "Their strides, as JSON; null if the file's schema is older than 1.1.1."),
-        Column("inputs", "string", "", "Their values, as JSON; a tensor is `[tensor, storage, offset, elements, item bytes, device]`."),
-        Column("output_shapes", "category", "", "The sizes of its outputs, as JSON."),
-        Column("output_types", "category", "", "Their types, as JSON."),
-        Column("outputs", "string", "", "Their values, as JSON."),
-    ),
-)  # fmt: skip
 
 _NUMBERS = {
     "rf_id": "rf_id", "torch_tid": "tid", "sequence": "seq_id", "forward_torch_tid": "fw_tid", "scope": "scope",
@@ -187,8 +140,8 @@ class ExecutionTrace:
     Attributes:
         schema: The file's schema version, such as `1.1.1-chakra.0.0.4`.
         info: The keys of the file other than `nodes`.
-        nodes: The columns of `NODES_SCHEMA`, one row per node, in the order of the file.
-        tensors: The columns of `TENSORS_SCHEMA`, one row per input or output tensor of a node.
+        nodes: The columns of the table `execution trace: nodes`, one row per node, in the order of the file.
+        tensors: The columns of the table `execution trace: tensors`, one row per input or output tensor of a node.
         lost: The number of losses, by kind: those that the file lists, and those found while reading.
     """
 
@@ -215,9 +168,9 @@ class ExecutionTrace:
             ArgumentError: `name` is neither.
         """
         if name == "nodes":
-            return to_arrow(NODES_SCHEMA, self.nodes)
+            return to_arrow(table_definition("execution trace: nodes"), self.nodes)
         if name == "tensors":
-            return to_arrow(TENSORS_SCHEMA, self.tensors)
+            return to_arrow(table_definition("execution trace: tensors"), self.tensors)
         raise ArgumentError(f"an execution trace has no table {name!r}; choose 'nodes' or 'tensors'")
 
 
@@ -366,50 +319,9 @@ def _refuse(word: str) -> None:
 # process. A call that only one of them has is also a row, with nulls in the columns of the other and with `match` set.
 
 MATCHES = ("both", "trace only", "execution trace only")
-
-_OF_NODES = tuple(
-    NODES_SCHEMA.column(name)
-    for name in (
-        "op_schema", "kernel_backend", "kernel_file", "input_shapes", "input_types", "input_strides", "inputs",
-        "output_shapes", "output_types", "outputs",
-    )
-)  # fmt: skip
-
-EXECUTION_SCHEMA = Table(
-    "execution",
-    "An operator or range, with its times from the trace and its tensors from an execution trace of the same run. "
-    "Sorted by time; those without times are last.",
-    (
-        Column("node", "int64", "", "Its id in the execution trace; null if only the trace has it."),
-        Column("span", "int32", "row of spans", "Its span; null if only the execution trace has it."),
-        Column("match", "category", "", f"Which of the two has it: {', '.join(MATCHES)}."),
-        Column("name", "category", "", "Its name."),
-        Column("kind", "category", "", "What it is, as in `spans`."),
-        Column("start_ns", "int64", "ns", "Its start, from the start of the trace."),
-        Column("duration_ns", "int64", "ns", "Its duration."),
-        Column("self_ns", "int64", "ns", "Its duration minus that of its child spans."),
-        Column("parent_node", "int64", "", "The id of the node that called it."),
-        Column("parent", "int32", "row of spans", "The innermost span of the same thread that encloses it."),
-        Column("os_tid", "int64", "", "The operating system's id of the thread on which it started."),
-        Column("step", "int64", "", "The number of the step in which it started."),
-        Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
-        Column("module", "category", "", "The path of its module; in backward, that of its forward operator."),
-        Column("stack", "category", "", "Its Python stack, root first, joined by `;`; in backward, that of its forward operator."),
-        Column("sequence", "int64", "", "Autograd's sequence number."),
-        *_OF_NODES,
-        Column("input_bytes", "int64", "bytes", "The size of its input tensors; repeated ones count each time."),
-        Column("output_bytes", "int64", "bytes", "The size of its output tensors."),
-    ),
-)  # fmt: skip
-
-EXECUTION_TENSORS_SCHEMA = Table(
-    "execution_tensors",
-    TENSORS_SCHEMA.row,
-    (
-        TENSORS_SCHEMA.columns[0],
-        Column("span", "int32", "row of spans", "The span of that node; null if only the execution trace has it."),
-        *TENSORS_SCHEMA.columns[1:],
-    ),
+_OF_NODES = (
+    "op_schema", "kernel_backend", "kernel_file", "input_shapes", "input_types", "input_strides", "inputs", "output_shapes",
+    "output_types", "outputs",
 )  # fmt: skip
 
 
@@ -423,7 +335,7 @@ def execution(
         execution_trace: The execution trace of the same run, or its path. The default is the one in the trace's metadata.
 
     Returns:
-        The table, with the columns of `EXECUTION_SCHEMA`; empty if there is no execution trace.
+        The table, with the columns of the table `execution`; empty if there is no execution trace.
 
     Raises:
         ArgumentError: The two are of different processes, or the trace has no record function numbers.
@@ -431,7 +343,7 @@ def execution(
     """
     other = _execution_trace(trace, execution_trace)
     if other is None:
-        return _without_rows(EXECUTION_SCHEMA)
+        return _without_rows(table_definition("execution"))
     spans = trace.columns("spans")
     node_of, span_of = matched(trace, other)
     span_rows = np.flatnonzero(spans["stream"] < 0)
@@ -463,12 +375,11 @@ def execution(
         time: _look_up(span, spans[time]) for time in ("start_ns", "duration_ns", "self_ns", "parent")
     }
     columns |= {
-        column.name: [other.nodes[column.name][row] if row >= 0 else None for row in node.tolist()]
-        for column in _OF_NODES
+        name: [other.nodes[name][row] if row >= 0 else None for row in node.tolist()] for name in _OF_NODES
     }
     for side in ("input", "output"):
         columns[f"{side}_bytes"] = _look_up(node, _bytes_of_nodes(other, side))
-    return to_arrow(EXECUTION_SCHEMA, columns)
+    return to_arrow(table_definition("execution"), columns)
 
 
 def execution_tensors(
@@ -489,9 +400,11 @@ def execution_tensors(
     """
     other = _execution_trace(trace, execution_trace)
     if other is None:
-        return _without_rows(EXECUTION_TENSORS_SCHEMA)
+        return _without_rows(table_definition("execution_tensors"))
     _, span_of = matched(trace, other)
-    return to_arrow(EXECUTION_TENSORS_SCHEMA, {**other.tensors, "span": span_of[_nodes_of_tensors(other)]})
+    return to_arrow(
+        table_definition("execution_tensors"), {**other.tensors, "span": span_of[_nodes_of_tensors(other)]}
+    )
 
 
 def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from kinetoscope.model import units
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
@@ -22,47 +22,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.trace_data import TraceData
 
-FLOPS_SCHEMA = Table(
-    "flops",
-    "An operator with one combination of inputs. Most operations first; `flops` adds up to the program's total.",
-    (
-        Column("name", "category", "", "Its name."),
-        Column("overload", "category", "", "The overload of its schema."),
-        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
-        Column("types", "category", "", "The types of its inputs, as JSON."),
-        Column("inputs", "category", "", "Its scalar arguments, as JSON."),
-        Column("family", "category", "", "The family of its formula; `registered` for a formula that the program registered."),
-        Column("calls", "int64", "", "How often it was called.", 0),
-        Column("counted", "int64", "", "In how many of these calls its own cost is counted; otherwise that of an "
-                                       "enclosing or inner operator is.", 0),
-        Column("flops", "int64", "", "Operations counted; null where they are unknown in every call."),
-        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written in the counted calls; null "
-                                                "where unknown."),
-        Column("time_ns", "int64", "ns", "Time of the counted calls: device time where they launched device work, "
-                                         "otherwise host time.", 0),
-        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by `time_ns`."),
-        Column("arithmetic_intensity", "float64", "FLOP/byte", "`flops` divided by `bytes_moved`."),
-        Column("peak_percent", "float64", "%", "Share of the device's peak, for matrix operations; null where the peak "
-                                               "is unknown."),
-        Column("covered", "bool", "", "Whether its cost is known in all calls."),
-    ),
-)  # fmt: skip
-FLOPS_COVERAGE_SCHEMA = Table(
-    "flops_coverage",
-    "An operator, and the part of its self time for which the operations are unknown. Most uncovered time first.",
-    (
-        Column("name", "string", "", "Its name."),
-        Column("calls", "int64", "", "How often it was called.", 0),
-        Column("covered_calls", "int64", "", "Calls whose cost is known, or is counted at an inner or enclosing operator.", 0),
-        Column("self_ns", "int64", "ns", "Self time of all its calls.", 0),
-        Column("covered_ns", "int64", "ns", "The part of it in covered calls.", 0),
-        Column("uncovered_ns", "int64", "ns", "The rest of it.", 0),
-        Column("uncovered_device_ns", "int64", "ns", "Self device time of the calls that are not covered.", 0),
-        Column("uncovered_percent", "float64", "%", "`uncovered_ns` as a share of the self time of all operators."),
-        Column("why", "category", "", "Why it is not covered: `no formula`, or `inputs` where they were not recorded or "
-                                      "are not sufficient."),
-    ),
-)  # fmt: skip
+
 _REASONS = ("no formula", "inputs")
 _LACKS = {"no formula": "no formula", "inputs": "no shapes"}
 
@@ -76,7 +36,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
             None: the built-in table and `register_peak_flops`.
 
     Returns:
-        The table; the meaning of its columns is in `FLOPS_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: `peak_flops` is not a number above 0 or a mapping to such numbers.
@@ -118,7 +78,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
         "covered": (unknown == 0)[rows],
     }
     order = np.lexsort((-time[rows], -total[rows]))
-    return to_arrow(FLOPS_SCHEMA, columns, order)
+    return to_arrow(table_definition("flops"), columns, order)
 
 
 def flops_coverage(trace: TraceData) -> pyarrow.Table:
@@ -128,7 +88,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `FLOPS_COVERAGE_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     costs, spans = costs_of(trace), trace.columns("spans")
     operators = Groups.by([spans["name"]], operator_spans(trace).mask)
@@ -154,7 +114,9 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         "why": Labels(np.where(uncovered_calls == 0, -1, np.where(without_formula, 0, 1)), _REASONS),
     }
     return to_arrow(
-        FLOPS_COVERAGE_SCHEMA, columns, np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns))
+        table_definition("flops_coverage"),
+        columns,
+        np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns)),
     )
 
 

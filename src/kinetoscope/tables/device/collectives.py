@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
-from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS, Column, Table
+from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
@@ -144,61 +145,6 @@ def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str
     return both[: call.parts]
 
 
-COLLECTIVES_SCHEMA = Table(
-    "collectives",
-    "A collective, send, receive or barrier among ranks. In order of time.",
-    (
-        Column("span", "int32", "row of spans", "The span of the call, or of its kernel where no call was recorded."),
-        Column("name", "category", "", "The collective, such as all_reduce."),
-        Column("backend", "category", "", "The backend that ran it, such as gloo."),
-        Column("group", "category", "", "The name of the process group; null if shapes were not recorded."),
-        Column("group_description", "category", "", "The program's description of the group."),
-        Column("group_size", "int32", "", "How many ranks the group has."),
-        Column("group_ranks", "category", "", "The global ranks of the group, as JSON."),
-        Column("rank", "int32", "", "The global rank of the process."),
-        Column("group_rank", "int32", "", "Its rank in the group."),
-        Column("peer", "int32", "", "The root's rank or, for send and receive, the rank of the other side."),
-        Column("reduction", "category", "", "The reduction, such as SUM."),
-        Column("dtype", "category", "", "The element type, as `torch.dtype` names it."),
-        Column("bytes", "int64", "bytes", "The size of the message: the larger of input and output."),
-        Column("input_bytes", "int64", "bytes", "The size of the caller's input; null if shapes were not recorded."),
-        Column("output_bytes", "int64", "bytes", "The size of the caller's output; null if shapes were not recorded."),
-        Column("input_elements", "int64", "", "How many elements the caller's input has."),
-        Column("output_elements", "int64", "", "How many elements the caller's output has."),
-        Column("input_splits", "category", "", "How many elements go to each rank where they differ, as JSON."),
-        Column("output_splits", "category", "", "How many elements come from each rank where they differ, as JSON."),
-        Column("is_async", "bool", "", "Whether the call returns without waiting (`async_op`); null if shapes were not "
-                                       "recorded."),
-        Column("start_ns", "int64", "ns", "When the call began, from the start of the trace."),
-        Column("call_ns", "int64", "ns", "How long the call took; the transfer can go on after it."),
-        Column("transfers", "int32", "", "How many device kernels, or ranges of the backend on the host, ran it, as far "
-                                         "as recorded.", 0),
-        Column("transfer_span", "int32", "row of spans", "The first of them."),
-        Column("transfer_start_ns", "int64", "ns", "When the first of them began."),
-        Column("transfer_ns", "int64", "ns", "From there to the end of the last one, waiting for other ranks included; "
-                                             "on a device the time of its kernels."),
-        Column("overlapped_ns", "int64", "ns", "On a device, the part of `transfer_ns` in which it also computed; null "
-                                               "on the host."),
-        Column("exposed_ns", "int64", "ns", "On a device, the rest of `transfer_ns`: exposed communication."),
-        Column("gb_per_s", "float64", "GB/s", "`bytes` divided by `transfer_ns`, in 10^9 bytes per second."),
-        Column("bus_gb_per_s", "float64", "GB/s", "Bus bandwidth: `gb_per_s` times 2(n-1)/n for an all_reduce, and "
-                                                  "(n-1)/n for an all_gather, reduce_scatter or all_to_all of n ranks, "
-                                                  "as nccl-tests defines it."),
-        Column("device", "category", "", "The device whose kernels ran it, such as `cuda:0`."),
-        Column("stream", "int64", "", "The number of the stream that they ran in."),
-        Column("queued_ns", "int64", "ns", "From the start of the call to the start of the transfer."),
-        Column("waited_ns", "int64", "ns", "If the caller waits on the host: from the end of the call to the end of the "
-                                           "transfer."),
-        Column("os_tid", "int64", "", "The operating system's id of the calling thread; null where only a kernel was "
-                                      "recorded."),
-        Column("step", "int64", "", "The number of the step it began in."),
-        Column("phase", "category", "", f"One of {', '.join(PHASE_NAMES)}."),
-        Column("module", "category", "", "The path of the module that it ran in."),
-        Column("stack", "category", "", "The Python stack, root first, joined by `;`."),
-        Column("process", "int64", "", "The process id."),
-    ),
-)  # fmt: skip
-
 # Backends whose ranges on the host only ask a device for the transfer.
 _ON_DEVICE = ("nccl", "xccl", "hccl")
 _WHOLE_MESSAGES = ("broadcast", "reduce", "send", "recv")
@@ -241,7 +187,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table, without rows if the process called no other; the meaning of its columns is in `COLLECTIVES_SCHEMA`.
+        The table, without rows if the process called no other; `docs/tables.md` describes its columns.
     """
     spans = trace.columns("spans")
     rows = _rows(trace)
@@ -302,7 +248,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         "stack": Labels(spans["stack"][at], stack_texts(trace)),
         "process": processes(trace)[spans["thread"][at]],
     }
-    return to_arrow(COLLECTIVES_SCHEMA, columns)
+    return to_arrow(table_definition("collectives"), columns)
 
 
 def count_collectives(trace: TraceData) -> int:

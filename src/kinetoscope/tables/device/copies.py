@@ -10,9 +10,10 @@ import numpy as np
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
-from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.launches import starters, waiting_calls
 
@@ -91,36 +92,6 @@ def _stated_kind(arguments: str) -> str:
     return ""
 
 
-COPIES_SCHEMA = Table(
-    "copies",
-    "A copy between memories, or a fill. In order of time.",
-    (
-        Column("span", "int32", "row of spans", "The span on the device."),
-        Column("name", "category", "", "Its name in the source."),
-        Column("kind", "category", "", "`memcpy` or `memset`."),
-        Column("direction", "category", "", "From where to where, of host (H), device (D) and another device (P): "
-                                            "`HtoD`, `DtoH`, `DtoD`, `PtoP` or `HtoH`; null for fills and if unknown."),
-        Column("source", "category", "", "The kind of memory that is read, such as `pageable`, `pinned` or `device`."),
-        Column("target", "category", "", "The kind of memory that is written."),
-        Column("bytes", "int64", "bytes", "How much was written; null if unknown."),
-        Column("start_ns", "int64", "ns", "When it began.", 0),
-        Column("duration_ns", "int64", "ns", "How long it took.", 0),
-        Column("gb_per_s", "float64", "GB/s", "`bytes` divided by `duration_ns`, in 10^9 bytes per second; null if "
-                                              "either is unknown."),
-        Column("device_index", "int32", "", "The index of the device."),
-        Column("stream", "int64", "", "The number of the stream."),
-        Column("call", "category", "", "The runtime call that started it, such as `cudaMemcpyAsync`; null if unknown."),
-        Column("call_ns", "int64", "ns", "How long the call took."),
-        Column("is_async", "bool", "", "Whether the call can return before the copy is done; null if the call is unknown."),
-        Column("blocked", "bool", "", "Whether the host waited for it: the call returned after the copy was done, or "
-                                      "the same operator then waited for the device; null if the call is unknown."),
-        Column("operator", "category", "", "The operator or range that requested it."),
-        Column("module", "category", "", "The path of the module that the operator ran in."),
-        Column("step", "int64", "", "The number of the step it began in."),
-    ),
-)  # fmt: skip
-
-
 def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
     """Return the `copies` table: one row for each copy between memories and each filling of one.
 
@@ -129,7 +100,7 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
         by: `copy`; or `direction` to add them up by direction, kind, source and destination, `operator` also by operator.
 
     Returns:
-        The table; the meaning of its columns is in `COPIES_SCHEMA`. Added up, it has their `count`, their total, mean and longest duration,
+        The table; `docs/tables.md` describes its columns. Added up, it has their `count`, their total, mean and longest duration,
         their bytes and rates, and how many of them the host waited for; the meaning of these columns is in the metadata of the table.
 
     Raises:
@@ -170,7 +141,7 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
         ),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
     }
-    return to_arrow(COPIES_SCHEMA, columns)
+    return to_arrow(table_definition("copies"), columns)
 
 
 @derived
@@ -228,27 +199,6 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
     return found
 
 
-_GROUPED_SCHEMA = Table(
-    "copies",
-    "Copies and memsets by source and destination. Largest total time first.",
-    (
-        Column("direction", "category", "", "Source and destination: host (H), device (D) or another device (P); null for memsets."),
-        Column("kind", "category", "", "`memcpy` or `memset`."),
-        Column("source", "category", "", "The source memory: `pageable`, `pinned`, `device` and others."),
-        Column("target", "category", "", "The destination memory."),
-        Column("operator", "category", "", "The operator or range that launched it; null where not grouped by it, or unknown."),
-        Column("count", "int64", "", "How many.", 0),
-        Column("total_ns", "int64", "ns", "Total duration.", 0),
-        Column("mean_ns", "float64", "ns", "Mean duration."),
-        Column("max_ns", "int64", "ns", "The longest.", 0),
-        Column("bytes", "int64", "bytes", "Bytes written; null if no sizes were recorded."),
-        Column("gb_per_s", "float64", "GB/s", "`bytes` by the time of those where both are known, in 10^9 bytes a second."),
-        Column("min_gb_per_s", "float64", "GB/s", "The slowest of them."),
-        Column("max_gb_per_s", "float64", "GB/s", "The fastest of them."),
-        Column("blocked", "int64", "", "For how many of them the host waited.", 0),
-        Column("blocked_ns", "int64", "ns", "How long these took.", 0),
-    ),
-)  # fmt: skip
 _KEYS = ("direction", "kind", "source", "target")
 
 
@@ -273,7 +223,7 @@ def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
     rated = Groups(np.where(known, groups.of_row, -1), len(groups))
     rated_ns = rated.sums(duration)
     keys = {name: one[name].take(number_array(groups.first)).to_pylist() for name in names}
-    table = to_arrow(_GROUPED_SCHEMA, {
+    table = to_arrow(table_definition("grouped: copies"), {
         "operator": None,
         **keys,
         "count": count,

@@ -9,9 +9,10 @@ import numpy as np
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import begins_run
-from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import is_generated_launch
 from kinetoscope.tables.costs.peaks import peak_for, per_second, trace_peaks
@@ -44,56 +45,6 @@ _USES_NOT = re.compile(
     r"simt|ffma|(^|_)(maxwell|volta|turing|ampere)_(s|d|c|z)gemm|convolve_sgemm|gemv", re.IGNORECASE
 )
 
-KERNELS_SCHEMA = Table(
-    "kernels",
-    "Kernels, grouped by name, or with `by` by name and launch size, or one by one. Largest total time first; one by "
-    "one in order of time.",
-    (
-        Column("name", "category", "", "Its name."),
-        Column("category", "category", "", "`compute`; `communication` if it moves data between devices; `copy` for a "
-                                       "kernel that only copies."),
-        Column("count", "int64", "", "How many times it ran.", 0),
-        Column("total_ns", "int64", "ns", "The total duration of all runs.", 0),
-        Column("mean_ns", "float64", "ns", "The mean duration of one run."),
-        Column("min_ns", "int64", "ns", "The shortest.", 0),
-        Column("max_ns", "int64", "ns", "The longest.", 0),
-        Column("delay_ns", "float64", "ns", "The mean time from the start of its launch to its own start: little where the device waits for the host, much where "
-                                            "launches queue; null where no launch is known."),
-        Column("kernel_percent", "float64", "%", "Share of the total time of all kernels."),
-        Column("device_percent", "float64", "%", "Share of the total time of all kernels, copies and fills."),
-        *(Column(size, "int32", "", f"{'Blocks of the grid' if size[0] == 'g' else 'Threads of a block'} in {size[-1]}; null if"
-                 " it differs.") for size in _SIZES),
-        Column("registers", "int32", "", "Registers per thread; null if it differs."),
-        Column("shared_bytes", "int64", "bytes", "Shared memory per block; null if it differs."),
-        Column("blocks_per_sm", "float64", "", "Blocks per SM: the mean, weighted by time."),
-        Column("warps_per_sm", "float64", "", "Warps per SM: the mean, weighted by time."),
-        Column("occupancy_percent", "float64", "%", "Estimated achieved occupancy: the mean, weighted by time; null where it was not "
-                                                      "reported, which Kineto writes as 0."),
-        Column("tensor_cores", "bool", "", "Whether its name says that it uses tensor cores (matrix cores on AMD): an instruction such as `s16816`, `hmma`, `gmma` or "
-                                           "`MI32x32x8`, or a family such as `tensorop`, `xmma`, `nvjet`, `xdlops`. No for names that say the opposite, such as "
-                                           "`simt` or `sgemm`; null where the name does not tell.", -1),
-        Column("operator", "category", "", "The operator or range that launched most of its time; null if unknown."),
-        Column("operators", "string", "", f"All of them joined by `; `, most time first, at most {_MOST_OPERATORS}."),
-        Column("module", "category", "", "The path of the module that launched most of its time; in backward that of "
-                                         "the forward operator."),
-        Column("generated", "bool", "", "Whether a compiler generated it, as `torch.compile` does with Triton."),
-        Column("flops", "int64", "", "Operations of generated kernels: those of the nodes of the graph, or as the compiler "
-                                     "states them; otherwise null."),
-        Column("bytes_moved", "int64", "bytes", "What generated kernels read and write, known in the same way."),
-        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by `total_ns`."),
-        Column("bytes_per_s", "float64", "byte/s", "`bytes_moved` divided by `total_ns`."),
-        Column("peak_percent", "float64", "%", "`flops_per_s` as a share of the device's peak for matrix operations; null "
-                                               "where either is unknown."),
-        Column("devices", "int64", "", "How many devices it ran on.", 0),
-        Column("streams", "int64", "", "How many streams it ran in.", 0),
-        Column("first_ns", "int64", "ns", "When the first run began.", 0),
-        Column("span", "int32", "row of spans", "One by one: its span; otherwise null."),
-        Column("step", "int64", "", "One by one: the number of the step it began in; otherwise null."),
-        Column("device_index", "int32", "", "The index of its device; null if it ran on several."),
-        Column("stream", "int64", "", "The number of its stream; null if it ran in several."),
-    ),
-)  # fmt: skip
-
 
 def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
     """Return the `kernels` table.
@@ -104,7 +55,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
             memory, `span` for one for each time a kernel ran.
 
     Returns:
-        The table; the meaning of its columns is in `KERNELS_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: Another value of `by`.
@@ -148,7 +99,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         order = np.argsort(columns["first_ns"], kind="stable")
     else:
         order = np.argsort(-total, kind="stable")
-    return to_arrow(KERNELS_SCHEMA, columns, order)
+    return to_arrow(table_definition("kernels"), columns, order)
 
 
 def uses_tensor_cores(name: str) -> bool | None:

@@ -9,10 +9,11 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
-from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import united_by
 
@@ -129,34 +130,6 @@ def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> ND
     return captured
 
 
-LAUNCHES_SCHEMA = Table(
-    "launches",
-    "A launch: a host call that started work on a device, and that work. In order of the calls.",
-    (
-        Column("host", "int32", "row of spans", "The span of the call."),
-        Column("device", "int32", "row of spans", "The span on the device."),
-        Column("host_name", "category", "", "The name of the call, such as `cudaLaunchKernel`."),
-        Column("device_name", "category", "", "The name of the work, such as that of the kernel."),
-        Column("device_kind", "category", "", "Its kind, as in `spans`."),
-        Column("operator", "category", "", "The operator or range that the device time is attributed to; null if unknown."),
-        Column("operator_span", "int32", "row of spans", "Its span."),
-        Column("os_tid", "int64", "", "The operating system's id of the calling thread."),
-        Column("device_index", "int32", "", "The index of the device."),
-        Column("stream", "int64", "", "The number of the stream."),
-        Column("correlation", "int64", "", "The correlation id by which the runtime matches the two."),
-        Column("host_start_ns", "int64", "ns", "When the call began.", 0),
-        Column("host_ns", "int64", "ns", "How long the call took.", 0),
-        Column("device_start_ns", "int64", "ns", "When the work began on the device.", 0),
-        Column("device_ns", "int64", "ns", "How long it ran there.", 0),
-        Column("delay_ns", "int64", "ns", "From the start of the call to the start of the work; negative only where the "
-                                          "clocks of host and device disagree.", 0),
-        Column("queue_ns", "int64", "ns", "The part of `delay_ns` in which its stream was busy with other work; the "
-                                          "rest is the launch itself, or waiting for other streams.", 0),
-        Column("step", "int64", "", "The number of the step in which it was called."),
-    ),
-)  # fmt: skip
-
-
 def launches(trace: TraceData) -> pyarrow.Table:
     """Return the `launches` table: one row for each piece of work that a call of the host started on a device.
 
@@ -164,7 +137,7 @@ def launches(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `LAUNCHES_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     spans, own, texts = trace.columns("spans"), trace.columns("launches"), trace.strings
     known = np.flatnonzero((own["host"] >= 0) & (own["device"] >= 0))
@@ -195,7 +168,7 @@ def launches(trace: TraceData) -> pyarrow.Table:
         "queue_ns": _queued(trace, device, start["host"]),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][host]],
     }
-    return to_arrow(LAUNCHES_SCHEMA, columns)
+    return to_arrow(table_definition("launches"), columns)
 
 
 def _queued(trace: TraceData, device: NDArray[np.int32], launched_ns: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes, process_runs
-from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.processes import of_processes, process_runs
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.work import Device, DeviceWork, WorkCategory, device_work
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
@@ -23,67 +24,6 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.trace_data import TraceData
 
-_BUSY = (
-    Column("kernels", "int64", "", "How many kernels ran.", 0),
-    Column("copies", "int64", "", "How many copies and fills ran.", 0),
-    Column("busy_ns", "int64", "ns", "Busy time: how long any of these ran, overlapping work counted once.", 0),
-    Column("compute_ns", "int64", "ns", "How long a compute kernel ran.", 0),
-    Column("communication_ns", "int64", "ns", "How long a communication kernel ran.", 0),
-    Column("copy_ns", "int64", "ns", "How long a copy or fill ran.", 0),
-    Column("work_ns", "int64", "ns", "The sum of their durations, which exceeds `busy_ns` where some overlap.", 0),
-    Column("first_ns", "int64", "ns", "When the first of them began; null if there are none."),
-    Column("last_ns", "int64", "ns", "When the last of them ended; null if there are none."),
-    Column("idle_ns", "int64", "ns", "The time from the first to the last in which none ran.", 0),
-    Column("utilization_percent", "float64", "%", "`busy_ns` divided by the time from the first to the last; at most 100."),
-    Column("busy_percent", "float64", "%", "`busy_ns` divided by the duration of the trace; at most 100."),
-)  # fmt: skip
-
-STREAMS_SCHEMA = Table(
-    "streams",
-    "A stream of a device. By device and number.",
-    (
-        Column("id", "int32", "row of streams", "The row, which the `stream` of spans refers to."),
-        Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
-        Column("device_index", "int32", "", "The index of the device.", 0),
-        Column("number", "int64", "", "The number of the stream on its device.", 0),
-        Column("name", "category", "", "Its name in the source."),
-        *_BUSY,
-    ),
-)
-DEVICES_SCHEMA = Table(
-    "devices",
-    "A device that a process used, all its streams together. By rank, type, index and process.",
-    (
-        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
-        *PROCESS_COLUMNS,
-        Column("device_type", "uint8", "", "torch's device type: 1 CUDA.", 1),
-        Column("device_index", "int32", "", "The index of the device.", 0),
-        Column("model", "category", "", "Its model name; null if not recorded."),
-        Column("memory_bytes", "int64", "bytes", "The size of its memory; null if not recorded."),
-        Column(
-            "allocated_peak_bytes",
-            "int64",
-            "bytes",
-            "Peak of the allocated bytes, as its allocator counted; null if not recorded.",
-        ),
-        Column(
-            "attributed_peak_bytes",
-            "int64",
-            "bytes",
-            "Peak of the live bytes whose allocation was recorded, of all processes; null if no memory of the device "
-            "was recorded.",
-        ),
-        Column(
-            "reserved_peak_bytes",
-            "int64",
-            "bytes",
-            "Peak of the bytes that its allocator had reserved; null if not recorded.",
-        ),
-        Column("streams", "int64", "", "How many of its streams ran work.", 0),
-        *_BUSY,
-    ),
-)
-
 
 def streams(trace: TraceData) -> pyarrow.Table:
     """Return the `streams` table: how busy each queue of each device was.
@@ -92,7 +32,7 @@ def streams(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `STREAMS_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     own, work = trace.columns("streams"), device_work(trace)
     stream = trace.column("spans", "stream")[work.rows]
@@ -103,7 +43,7 @@ def streams(trace: TraceData) -> pyarrow.Table:
         **_busy_columns(trace, work, Groups(stream, len(own))),
     }
     order = np.lexsort((own["number"], own["device_index"], own["device_type"]))
-    return to_arrow(STREAMS_SCHEMA, columns, order)
+    return to_arrow(table_definition("streams"), columns, order)
 
 
 def devices(trace: TraceData) -> pyarrow.Table:
@@ -113,7 +53,7 @@ def devices(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `DEVICES_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     work = device_work(trace)
     stream = trace.column("spans", "stream")[work.rows].astype(np.int64)
@@ -131,7 +71,7 @@ def devices(trace: TraceData) -> pyarrow.Table:
         "streams": Groups(used // max(len(trace.columns("streams")), 1), len(work.devices)).sizes(),
         **_busy_columns(trace, work, Groups(work.device, len(work.devices))),
     }
-    return to_arrow(DEVICES_SCHEMA, columns)
+    return to_arrow(table_definition("devices"), columns)
 
 
 def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDArray[np.int64]]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from kinetoscope._errors import checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import table_definition
+from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.work import busy, device_work
 
@@ -75,23 +75,6 @@ def sampled_counters(trace: TraceData) -> list[SampledCounter]:
     return found
 
 
-UTILIZATION_SCHEMA = Table(
-    "utilization",
-    "A stretch of time of a device, with the share in which it was busy, or of a sampled counter. All stretches are equally long, and "
-    "together they are the trace.",
-    (
-        Column("name", "category", "", "`busy`, or the name of the counter."),
-        Column("device", "category", "", "The device, such as `cuda:0`; null for counters."),
-        Column("unit", "category", "", "The unit of `value`; null where the counter's name does not say."),
-        Column("start_ns", "float64", "ns", "When the stretch begins.", 0),
-        Column("duration_ns", "float64", "ns", "How long it is.", 0),
-        Column("value", "float64", "", "For devices the percentage of the stretch in which anything ran; for counters in bytes the "
-                                       "maximum, and for others the mean, which is null before the first sample."),
-        *PROCESS_COLUMNS,
-    ),
-)  # fmt: skip
-
-
 def utilization(trace: TraceData, stretches: int = 240) -> pyarrow.Table:
     """Return the `utilization` table: how busy devices were over time, and what counters showed.
 
@@ -101,7 +84,7 @@ def utilization(trace: TraceData, stretches: int = 240) -> pyarrow.Table:
 
     Returns:
         The table, the stretches of each device and then of each counter in order of time; the meaning of its columns is in
-        `UTILIZATION_SCHEMA`.
+        the table `utilization`.
 
     Raises:
         ArgumentError: `stretches` is not a whole number from 1 on.
@@ -129,7 +112,7 @@ def utilization(trace: TraceData, stretches: int = 240) -> pyarrow.Table:
     # Some files say the rank of a device, but not its process.
     ranks = np.array([device.rank for device in work.devices], dtype=np.int64)
     columns["rank"][: len(ranks) * stretches] = np.repeat(ranks, stretches)
-    return to_arrow(UTILIZATION_SCHEMA, columns)
+    return to_arrow(table_definition("utilization"), columns)
 
 
 def edges_of(trace: TraceData, stretches: int) -> NDArray[np.float64]:

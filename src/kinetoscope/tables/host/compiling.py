@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
-from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
-from kinetoscope.model.schema import STORED, Column, Table
+from kinetoscope.model.processes import of_processes
 from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, when_ran
@@ -79,39 +79,6 @@ _OPERATOR = "::"
 # How far torch's clock reading for its metrics can be from that for the range, which is inside.
 _APART_NS = 1_000_000
 
-_STORED, _STORED_BREAKS = STORED["compiles"], STORED["graph_breaks"]
-COMPILES_SCHEMA = Table(
-    "compiles",
-    "A compilation by torch.compile while the trace was recorded. The six phases exclude each other.",
-    (
-        *(_STORED.column(name) for name in ("compile_id", "stage", "function", "file", "line")),
-        Column("start_ns", "int64", "ns", "When it began; negative for before the start of the trace.", 0),
-        *(_STORED.column(name) for name in ("duration_ns", *_PHASES, "cache_hits", "cache_misses")),
-        Column("recompile", "bool", "", "Whether the function had been compiled before, and its guards failed."),
-        *(_STORED.column(name) for name in ("reason", "failure", "guards", "operators")),
-        Column("step", "int64", "", "The number of the step it began in."),
-        Column("span", "int32", "row of spans", "The range of it on the timeline."),
-        _STORED.column("thread"),
-        *PROCESS_COLUMNS,
-    ),
-)  # fmt: skip
-GRAPH_BREAKS_SCHEMA = Table(
-    "graph_breaks",
-    "A place where torch.compile could not continue a graph, of functions that were compiled or ran in the recording.",
-    (
-        *(_STORED_BREAKS.column(name) for name in ("file", "line", "function", "reason", "stack")),
-        Column("skipped", "bool", "", "Whether the whole function runs uncompiled instead of in two parts."),
-        Column("compiles", "int64", "", "How many compilations were cut there, also before the recording.", 0),
-        Column("count", "int64", "", "How often the program went from one compiled part to the next there, in the "
-                                     "recording; null for skipped functions."),
-        Column("time_ns", "int64", "ns", "The time between the compiled graphs before and after it: the Python and "
-                                         "operators of the line, guards, and the call of the next part; compiling is "
-                                         "left out. Null where it was never passed."),
-        Column("time_per_step_ns", "int64", "ns", "The part of that in steps, divided by the number of steps."),
-        *PROCESS_COLUMNS,
-    ),
-)  # fmt: skip
-
 
 def compiles(trace: TraceData) -> pyarrow.Table:
     """Return the `compiles` table, in order of time.
@@ -120,7 +87,7 @@ def compiles(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `COMPILES_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     own, spans, ranges = trace.columns("compiles"), trace.columns("spans"), compile_ranges(trace)
     rows = np.flatnonzero((own["recorded"] > 0) & (own["start_ns"] + own["duration_ns"] >= 0))
@@ -161,7 +128,7 @@ def compiles(trace: TraceData) -> pyarrow.Table:
     made: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
     made |= {name: labels(values[row] or None for row in order.tolist()) for name, values in texts.items()}
     made |= of_processes(trace, process[order])
-    return to_arrow(COMPILES_SCHEMA, made)
+    return to_arrow(table_definition("compiles"), made)
 
 
 def graph_breaks(trace: TraceData) -> pyarrow.Table:
@@ -171,7 +138,7 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `GRAPH_BREAKS_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     own, passed = trace.columns("graph_breaks"), break_passages(trace)
     by_break = Groups(passed.row, len(own))
@@ -191,7 +158,7 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
     made: dict[str, Any] = {name: values[order] for name, values in columns.items()}
     for name in ("file", "function", "reason", "stack"):
         made[name] = labels(own[name][row] or None for row in order.tolist())
-    return to_arrow(GRAPH_BREAKS_SCHEMA, made | of_processes(trace, own["process_row"][order]))
+    return to_arrow(table_definition("graph_breaks"), made | of_processes(trace, own["process_row"][order]))
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.schema import (
-    COLLATE_BATCH,
-    FETCH_BATCH,
-    LOADING_INFO,
-    NEXT_BATCH,
-    PIN_BATCH,
-    Column,
-    SpanKind,
-    Table,
-)
+from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, LOADING_INFO, NEXT_BATCH, PIN_BATCH, SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.stored import processes, ranks
 
@@ -94,33 +86,7 @@ def in_waits(trace: TraceData) -> NDArray[np.bool_]:
 
 ROLES = ("loop", "worker", "pinning")
 
-DATA_LOADING_SCHEMA = Table(
-    "data_loading",
-    "A thread that requested, made or pinned batches: the thread that runs the steps, and the workers of a `DataLoader`.",
-    (
-        Column("role", "category", "", "`loop`: requests batches and, without workers, makes them. `worker`: a process "
-                                       "that makes them. `pinning`: a thread that copies them to pinned memory.", 0),
-        Column("process", "int64", "", "The process id; null if unknown."),
-        Column("rank", "int32", "", "The rank of the process; null if unknown."),
-        Column("thread_name", "category", "", "The name of the thread.", 0),
-        Column("loader", "int64", "", "For a worker, the number of its loader: loops over loaders with workers are "
-                                      "numbered in order."),
-        Column("worker", "int64", "", "For a worker, its number within the loader."),
-        Column("batches", "int64", "", "How many batches it made or, for a loop with workers, requested.", 0),
-        Column("alive_ns", "int64", "ns", "How long it existed while the trace was recorded.", 0),
-        Column("wait_ns", "int64", "ns", "For a loop: the time until its batches arrived; without workers, this "
-                                         "includes making them."),
-        Column("longest_wait_ns", "int64", "ns", "For a loop: the longest it waited for one batch."),
-        Column("wait_percent", "float64", "%", "For a loop: `wait_ns` as a share of `alive_ns`."),
-        Column("fetch_ns", "int64", "ns", "Time to get samples from the dataset; null if making batches was not recorded."),
-        Column("collate_ns", "int64", "ns", "Time to collate samples; null if making batches was not recorded."),
-        Column("pin_ns", "int64", "ns", "Time to copy batches to pinned memory; null without."),
-        Column("longest_ns", "int64", "ns", "The longest time to make one batch; null if none was made."),
-        Column("busy_ns", "int64", "ns", "For a worker and for pinning: busy time.", -1),
-        Column("idle_ns", "int64", "ns", "The rest of `alive_ns`: it was idle, or passed a batch on.", -1),
-        Column("busy_percent", "float64", "%", "`busy_ns` as a share of `alive_ns`."),
-    ),
-)  # fmt: skip
+DATA_LOADING_SCHEMA = table_definition("data_loading")
 
 
 @dataclass(frozen=True)

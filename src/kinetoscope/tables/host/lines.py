@@ -9,10 +9,11 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
-from kinetoscope.model.schema import Column, Phase, Table
+from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
@@ -26,30 +27,6 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.host.host_shares import HostShares
-
-STACKS_SCHEMA = Table(
-    "stacks",
-    "A Python call stack: the stack of its parent with one more frame.",
-    (
-        Column("id", "int32", "row of stacks", "The row, which `parent` refers to."),
-        Column("parent", "int32", "row of stacks", "The stack of the caller; null at the root."),
-        Column("depth", "int32", "", "How many frames enclose the innermost one.", 0),
-        Column("frame", "category", "", "The innermost frame, as `file(line): function`."),
-        Column("stack", "string", "", "All frames, root first, joined by `;`."),
-        Column("self_ns", "int64", "ns", "Self time of operators with exactly this stack, and of ranges where Python "
-                                         "between operators is not measured; in backward the stack is that of the "
-                                         "forward operator."),
-        Column("total_ns", "int64", "ns", "The same, including stacks that begin with this one."),
-        Column("python_self_ns", "int64", "ns", "Python between operators at exactly this stack: as recorded calls and samples "
-                                                "say or, without any, between the operators that were called from there."),
-        Column("python_ns", "int64", "ns", "The same, including stacks that begin with this one."),
-        Column("blocked_self_ns", "int64", "ns", "Time at exactly this stack in which samples say that the thread did not run."),
-        Column("blocked_ns", "int64", "ns", "The same, including stacks that begin with this one."),
-        Column("count", "int64", "", "How many spans have exactly this stack."),
-        Column("device_self_ns", "int64", "ns", "Device time of what spans with exactly this stack launched."),
-        Column("device_ns", "int64", "ns", "The same, including stacks that begin with this one."),
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,7 +91,7 @@ def stacks(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `STACKS_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     own, sums = trace.columns("stacks"), stack_sums(trace)
     columns: dict[str, Any] = {
@@ -133,49 +110,7 @@ def stacks(trace: TraceData) -> pyarrow.Table:
         "device_self_ns": sums.device_self_ns,
         "device_ns": sums.device_ns,
     }
-    return to_arrow(STACKS_SCHEMA, columns)
-
-
-LINES_SCHEMA = Table(
-    "lines",
-    "A line of the user's source code. Operators are attributed to the innermost frame outside torch and this package, "
-    "and outside what torch calls of Python's standard library, "
-    "backward operators to the line of their forward operator. Most time of operators and Python first.",
-    (
-        Column("file", "category", "", "The file."),
-        Column("line", "int32", "", "The line that was executed.", 0),
-        Column("function", "category", "", "The qualified name of the function."),
-        Column("self_ns", "int64", "ns", "Time of what this line started itself, code in torch included."),
-        Column("total_ns", "int64", "ns", "The same, including user code called from this line."),
-        Column("backward_self_ns", "int64", "ns", "The part of `self_ns` that ran in backward."),
-        Column("self_percent", "float64", "%", "Share of all self time of the trace."),
-        Column("total_percent", "float64", "%", "Share of all self time of the trace; at most 100."),
-        Column(
-            "python_self_ns",
-            "int64",
-            "ns",
-            "Python between operators that this line ran itself, code in torch "
-            "included: as recorded calls and samples say or, without any, between the operators that "
-            "were called from there.",
-        ),
-        Column("python_ns", "int64", "ns", "The same, including user code called from this line."),
-        Column(
-            "blocked_self_ns",
-            "int64",
-            "ns",
-            "Time at this line in which samples say that the thread did not run.",
-        ),
-        Column("blocked_ns", "int64", "ns", "The same, including user code called from this line."),
-        Column("count", "int64", "", "How many spans this line started itself."),
-        Column(
-            "device_self_ns",
-            "int64",
-            "ns",
-            "Device time of what this line launched itself, code in torch included.",
-        ),
-        Column("device_ns", "int64", "ns", "The same, including user code called from this line."),
-    ),
-)
+    return to_arrow(table_definition("stacks"), columns)
 
 
 def lines(trace: TraceData) -> pyarrow.Table:
@@ -185,7 +120,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `LINES_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     sums = stack_sums(trace)
@@ -225,7 +160,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
     columns["total_percent"] = percent(columns["total_ns"], everything)
     seen = np.flatnonzero(np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]))
     weights = [sum(columns[name][seen] for name in names) for names in (_BELOW, _OWN)]
-    return to_arrow(LINES_SCHEMA, columns, seen[np.lexsort([-weight for weight in weights])])
+    return to_arrow(table_definition("lines"), columns, seen[np.lexsort([-weight for weight in weights])])
 
 
 _OWN = ("self_ns", "python_self_ns", "blocked_self_ns")

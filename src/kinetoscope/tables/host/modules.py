@@ -8,11 +8,12 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
-from kinetoscope.model.processes import PROCESS_COLUMNS, of_processes
-from kinetoscope.model.schema import KIND_NAMES, Column, Phase, SpanKind, Table
+from kinetoscope.model.processes import of_processes
+from kinetoscope.model.schema import KIND_NAMES, Phase, SpanKind
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.tables.costs.columns import costs_of, coverage
 from kinetoscope.tables.device.launches import captured_time
@@ -122,51 +123,6 @@ def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
     return order
 
 
-MODULES_SCHEMA = Table(
-    "modules",
-    "An `nn.Module` instance. The rows form an outline: each module is followed by its submodules, longest total time first.",
-    (
-        Column("id", "int32", "row of modules", "The row in the trace, which `parent` refers to."),
-        Column("path", "string", "", "Its dotted path as `named_modules()` spells it; a root's is its class."),
-        Column("class", "category", "", "Its class."),
-        Column("depth", "int32", "", "How many modules contain it.", 0),
-        Column("parent", "int32", "row of modules", "The module that contains it."),
-        Column("calls", "int64", "", "How often it was called; null unless module calls were recorded as spans, because "
-                                     "operators alone do not separate successive calls of one module."),
-        Column("call_ns", "int64", "ns", "Time from the start to the end of its calls, recursive calls counted once; "
-                                         "null unless module calls were recorded."),
-        Column("call_self_ns", "int64", "ns", "The same minus the calls of other modules inside."),
-        Column("operators", "int64", "", "Operators and backward functions that ran in it, submodules excluded."),
-        Column("total_operators", "int64", "", "The same, submodules included."),
-        Column("self_ns", "int64", "ns", "Self time of what ran in it, submodules excluded."),
-        Column("total_ns", "int64", "ns", "The same, submodules included."),
-        Column("total_percent", "float64", "%", "Share of all self time of the trace."),
-        Column("forward_self_ns", "int64", "ns", "The part of `self_ns` outside backward and recomputation."),
-        Column("forward_ns", "int64", "ns", "The part of `total_ns` outside backward and recomputation."),
-        Column("backward_self_ns", "int64", "ns", "The part of `self_ns` in backward, attributed through the forward "
-                                                  "operator."),
-        Column("backward_ns", "int64", "ns", "The part of `total_ns` in backward."),
-        Column("recompute_self_ns", "int64", "ns", "The part of `self_ns` spent on recomputation under activation "
-                                                   "checkpointing."),
-        Column("recompute_ns", "int64", "ns", "The part of `total_ns` spent on recomputation."),
-        Column("recompute_percent", "float64", "%", "Share of `recompute_ns` in `total_ns`."),
-        Column("python_self_ns", "int64", "ns", "Python between operators while its forward ran, submodules excluded."),
-        Column("python_ns", "int64", "ns", "The same, submodules included."),
-        Column("self_bytes", "int64", "bytes", "Host memory allocated minus freed, submodules excluded; null if memory "
-                                               "was not recorded."),
-        Column("bytes", "int64", "bytes", "The same, submodules included."),
-        Column("device_self_ns", "int64", "ns", "Device time of what was launched in it, in backward attributed through "
-                                                "the forward operator, submodules excluded."),
-        Column("device_ns", "int64", "ns", "The same, submodules included."),
-        Column("self_flops", "int64", "", "Operations counted in it, in backward attributed through the forward operator, submodules "
-                                          "excluded; null where they are known of too little, as without `record_shapes=True`."),
-        Column("flops", "int64", "", "The same, submodules included."),
-        *PROCESS_COLUMNS,
-        Column("span", "int32", "row of spans", "Its first recorded call, or else the first operator in it or its submodules."),
-    ),
-)  # fmt: skip
-
-
 def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int64]]:
     """Sum the time of module calls, inclusive and without nested module calls."""
     spans = trace.columns("spans")
@@ -192,7 +148,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `MODULES_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     spans, own = trace.columns("spans"), trace.columns("modules")
     self_ns = spans["self_ns"]
@@ -248,7 +204,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     if memory_recorded(trace):
         size = by_module(trace, _self_bytes(trace), everywhere)
         columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}
-    return to_arrow(MODULES_SCHEMA, columns, np.array(tree_order(trace, total), dtype=np.int64))
+    return to_arrow(table_definition("modules"), columns, np.array(tree_order(trace, total), dtype=np.int64))
 
 
 def _self_bytes(trace: TraceData) -> NDArray[np.int64]:
@@ -285,21 +241,6 @@ def _first_of(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
     return by_module.row_of_minimum(spans["start_ns"])
 
 
-MODULE_OPERATORS_SCHEMA = Table(
-    "module_operators",
-    "The spans of one name and kind in one module, submodules left out. Most self time first.",
-    (
-        Column("module", "int32", "row of modules", "The module."),
-        Column("name", "category", "", "Their name."),
-        Column("kind", "category", "", "What they are, as in `spans`."),
-        Column("count", "int64", "", "How many."),
-        Column("self_ns", "int64", "ns", "Self time: the time outside of child spans."),
-        Column("device_self_ns", "int64", "ns", "Device time that they launched themselves."),
-        Column("span", "int32", "row of spans", "The one with the most host self time."),
-    ),
-)  # fmt: skip
-
-
 def module_operators(trace: TraceData) -> pyarrow.Table:
     """Return the `module_operators` table: what ran in each module itself, by name and kind."""
     spans = trace.columns("spans")
@@ -321,7 +262,7 @@ def module_operators(trace: TraceData) -> pyarrow.Table:
         "span": rows[groups.row_of_minimum(-own)].astype(np.int32),
     }
     order = np.lexsort((kind[first], places, columns["module"], -self_ns))
-    return to_arrow(MODULE_OPERATORS_SCHEMA, columns, order)
+    return to_arrow(table_definition("module_operators"), columns, order)
 
 
 def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.marks import request_names_in
-from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
@@ -27,49 +29,11 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.host.host_shares import HostShares
 
-OPS_SCHEMA = Table(
-    "ops",
-    "An operator, backward function or range: all spans of one name and kind. Largest self time first.",
-    (
-        Column("name", "string", "", "Its name; all steps share the name `ProfilerStep*`."),
-        Column("kind", "category", "", "Its kind, as in `spans`."),
-        Column("count", "int64", "", "How many spans."),
-        Column("self_ns", "int64", "ns", "Self time: their duration minus that of the spans directly inside."),
-        Column("total_ns", "int64", "ns", "Total time; where it calls itself, only the outermost call counts."),
-        Column("mean_ns", "float64", "ns", "The mean duration of one span."),
-        Column("min_ns", "int64", "ns", "The shortest."),
-        Column("max_ns", "int64", "ns", "The longest."),
-        Column("self_percent", "float64", "%", "Share of all self time."),
-        Column("total_percent", "float64", "%", "Share of all self time that was spent inside it; at most 100."),
-        Column("self_bytes", "int64", "bytes", "Host memory that it allocated minus what it freed, inner spans "
-                                               "excluded; null if memory was not recorded."),
-        Column("bytes", "int64", "bytes", "The same, inner spans included; where it calls itself, only the outermost "
-                                          "call counts."),
-        Column("device_self_ns", "int64", "ns", "Device time of what it launched itself."),
-        Column("device_ns", "int64", "ns", "The same, inner spans included; where it calls itself, only the outermost "
-                                           "call counts."),
-        Column("flops", "int64", "", "Floating-point operations counted for it; null where they are unknown for 10 % of "
-                                     "its self time or more."),
-        Column("bytes_moved", "int64", "bytes", "Bytes of inputs read and outputs written, counted like `flops`; null "
-                                                "where unknown."),
-        Column("flops_per_s", "float64", "FLOP/s", "`flops` divided by the time of the counted calls: device time where "
-                                                   "they launched device work, otherwise total host time."),
-        Column("arithmetic_intensity", "float64", "FLOP/byte", "Operations divided by bytes moved, over the calls for which "
-                                                               "both are known."),
-    ),
-)  # fmt: skip
+OPS_SCHEMA = table_definition("ops")
 
 
-PLACE = Column(
-    "place",
-    "category",
-    "",
-    "What else they have in common: the sizes of their inputs, the innermost line of the user's code, its stack, or the module; "
-    "null where it is not known.",
-)
-_BY_PLACE_SCHEMA = Table(
-    "ops", "As `ops`, of one place.", (*OPS_SCHEMA.columns[:2], PLACE, *OPS_SCHEMA.columns[2:])
-)
+PLACE = table_definition("by place: ops").columns[0]
+_BY_PLACE_SCHEMA = replace(OPS_SCHEMA, columns=(*OPS_SCHEMA.columns[:2], PLACE, *OPS_SCHEMA.columns[2:]))
 
 WAYS = ("name", "shape", "line", "stack", "module")
 SORTS = ("work", "calls")

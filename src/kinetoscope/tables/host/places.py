@@ -9,11 +9,12 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
 from kinetoscope.model.rows import StackRow
-from kinetoscope.model.schema import KIND_NAMES, Column, SpanKind, Table
+from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import derived
@@ -130,17 +131,6 @@ def _strings(trace: TraceData) -> dict[str, list[int]]:
 
 _BARS = 40
 
-HISTOGRAM_SCHEMA = Table(
-    "histogram",
-    "How many spans took about as long: a range of durations. All operators and backward functions or, with `span`, the spans of one "
-    "name. Ranges are about equally wide on a logarithmic scale; spans that took no time have one of their own.",
-    (
-        Column("from_ns", "int64", "ns", "The shortest duration.", 0),
-        Column("below_ns", "int64", "ns", "Durations are below this.", 0),
-        Column("count", "int64", "", "How many spans.", 0),
-    ),
-)
-
 
 @dataclass(frozen=True)
 class Durations:
@@ -217,14 +207,14 @@ def histogram(
         place: With `by`, the place, as in `table("ops", by=...)`; None for spans without one.
 
     Returns:
-        The table, the shortest first; the meaning of its columns is in `HISTOGRAM_SCHEMA`.
+        The table, the shortest first; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: There is no such kind or way, or one of them without a name.
     """
     found = durations(trace, _operators_or(trace, span, kind, by, place))
     return to_arrow(
-        HISTOGRAM_SCHEMA,
+        table_definition("histogram"),
         {
             "from_ns": np.array(found.edges_ns[:-1], np.int64),
             "below_ns": np.array(found.edges_ns[1:], np.int64),
@@ -242,21 +232,6 @@ def _operators_or(
     if (kind, by, place) != (None, None, None):
         raise ArgumentError("a kind or place needs the name of the spans, such as span='aten::mm'")
     return np.flatnonzero(operator_spans(trace).mask)
-
-
-INSTANCES_SCHEMA = Table(
-    "instances",
-    "A span of one name; without `span` an operator or backward function. Longest first.",
-    (
-        Column("span", "int32", "row of spans", "The span."),
-        Column("start_ns", "int64", "ns", "When it begins.", 0),
-        Column("duration_ns", "int64", "ns", "How long it lasts.", 0),
-        Column("self_ns", "int64", "ns", "Self time: the time outside of child spans.", 0),
-        Column("step", "int64", "", "The number of the step it began in."),
-        Column("module", "category", "", "The path of the module it ran in; in backward that of its forward operator."),
-        Column("shapes", "category", "", "The sizes of its inputs, as JSON."),
-    ),
-)  # fmt: skip
 
 
 def instances(
@@ -283,7 +258,7 @@ def instances(
         limit: The largest number of rows; None for all.
 
     Returns:
-        The table, the longest first; the meaning of its columns is in `INSTANCES_SCHEMA`.
+        The table, the longest first; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: There is no such kind or way, or one of them without a name; or a number that is not whole or below 0.
@@ -321,4 +296,4 @@ def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = 
         "module": Labels(spans["module"][rows], trace.columns("modules")["path"]),
         "shapes": Labels(spans["shapes"][rows], trace.columns("shapes")["dims"]),
     }
-    return to_arrow(INSTANCES_SCHEMA, columns)
+    return to_arrow(table_definition("instances"), columns)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.marks import parse_mark, request_names_in
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
@@ -32,17 +32,6 @@ if TYPE_CHECKING:
 
 _NEVER_NS = 2**62
 STATUSES = ("unfinished", "finished", "error", "canceled")
-REQUEST_MODULES_SCHEMA = Table(
-    "request_modules",
-    "What requests of one name spend in the operators of a module. Most time first.",
-    (
-        Column("name", "category", "", "The name of the requests."),
-        Column("module", "category", "", "The path of the module; empty outside of modules."),
-        Column("requests", "int64", "", "How many requests ran operators of it.", 0),
-        Column("count", "int64", "", "How many operators.", 0),
-        Column("self_ns", "int64", "ns", "Their self time."),
-    ),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +282,7 @@ def request_modules(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table; the meaning of its columns is in `REQUEST_MODULES_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
     """
     known, spans, work = requests_of(trace), trace.columns("spans"), operator_spans(trace)
     rows = work.rows[is_operator(spans["kind"][work.rows]) & (spans["stream"][work.rows] < 0)]
@@ -312,4 +301,6 @@ def request_modules(trace: TraceData) -> pyarrow.Table:
         "count": groups.sizes(),
         "self_ns": groups.sums(work.self_ns[rows]),
     }
-    return to_arrow(REQUEST_MODULES_SCHEMA, columns, np.argsort(-columns["self_ns"], kind="stable"))
+    return to_arrow(
+        table_definition("request_modules"), columns, np.argsort(-columns["self_ns"], kind="stable")
+    )

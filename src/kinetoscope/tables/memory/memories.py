@@ -12,11 +12,11 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import begins_run
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_device
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks

@@ -9,10 +9,11 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentTypeError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow
-from kinetoscope.model.schema import Column, SpanKind, Table
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
@@ -25,35 +26,6 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.trace_data import TraceData
 
-
-MEMORY_PEAK_SCHEMA = Table(
-    "memory_peak",
-    "The owners of a device's memory at its peak: blocks grouped by category, module, operator and source line. Largest "
-    "first.",
-    (
-        Column("bytes", "int64", "bytes", "Their total size.", 0),
-        Column("peak_percent", "float64", "%", "Their share of the attributed peak."),
-        Column("blocks", "int64", "", "How many blocks.", 0),
-        Column("category", "category", "", f"Their category: {', '.join(CATEGORY_NAMES)}."),
-        Column("module", "category", "", "The path of the module they belong to."),
-        Column(
-            "operator",
-            "category",
-            "",
-            "The operator that allocated them, or that called an operator such as `aten::empty` to do so; null for "
-            "blocks from before the recording.",
-        ),
-        Column(
-            "line",
-            "category",
-            "",
-            "The innermost line of the user's code that allocated them, as `file(line): function`; in backward the line "
-            "of the forward operator.",
-        ),
-        Column("stack", "category", "", "The full Python stack of the first of them, root first, joined by `;`."),
-        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
-    ),
-)  # fmt: skip
 
 # Operators that other operators call to allocate their results.
 _EMPTY = frozenset(
@@ -222,7 +194,7 @@ def memory_peak(
         by: `category`, `module`, `operator` or `line` to group by that alone; the other three are null.
 
     Returns:
-        The table, without rows if no memory was recorded; the meaning of its columns is in `MEMORY_PEAK_SCHEMA`.
+        The table, without rows if no memory was recorded; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: No memory of that device was recorded, another value of `by`, or a time or number of rows that is no whole number.
@@ -245,7 +217,7 @@ def memory_peak(
         "device": Labels(np.full(len(first), place), device_names(trace)),
     }
     size = columns["bytes"]
-    table = to_arrow(MEMORY_PEAK_SCHEMA, columns, np.argsort(-size, kind="stable"))
+    table = to_arrow(table_definition("memory_peak"), columns, np.argsort(-size, kind="stable"))
     return table if rows is None else table.slice(0, rows)
 
 
@@ -303,37 +275,6 @@ def look_up(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
     return np.where(rows >= 0, np.append(values, -1)[rows], -1).astype(np.int32)
 
 
-MEMORY_SCHEMA = Table(
-    "memory",
-    "Blocks that were live at the memory peak, grouped by category, operator, module and stack. Largest first.",
-    (
-        Column("bytes", "int64", "bytes", "Their total size.", 0),
-        Column("peak_percent", "float64", "%", "Their share of the attributed peak."),
-        Column("blocks", "int64", "", "How many blocks.", 0),
-        Column("category", "category", "", f"Their category: {', '.join(CATEGORY_NAMES)}."),
-        Column(
-            "operator",
-            "category",
-            "",
-            "The operator that allocated them; null for blocks from before the recording.",
-        ),
-        Column("module", "category", "", "The path of the module they belong to."),
-        Column(
-            "stack",
-            "category",
-            "",
-            "The Python stack, root first, joined by `;`; in backward that of the forward operator.",
-        ),
-        Column("step", "int64", "", "The number of the step in which the first of them was allocated."),
-        Column(
-            "first_ns", "int64", "ns", "When the first of them was allocated; null for before the recording."
-        ),
-        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
-        Column("never_freed", "int64", "", "How many of them were not freed within the trace.", 0),
-    ),
-)
-
-
 def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
     """Return the `memory` table: what was live at the peak.
 
@@ -342,7 +283,7 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
         device_type: 0 for the host, anything else for the device with the largest peak.
 
     Returns:
-        The table, without rows if no memory was recorded; the meaning of its columns is in `MEMORY_SCHEMA`.
+        The table, without rows if no memory was recorded; `docs/tables.md` describes its columns.
     """
     judged, spans = judged_blocks(trace), trace.columns("spans")
     blocks = judged.blocks
@@ -365,4 +306,4 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
         "device": [top.device if top is not None else None] * len(groups),
         "never_freed": groups.sums(blocks.end_ns[live] == NEVER_NS),
     }
-    return to_arrow(MEMORY_SCHEMA, columns, np.argsort(-size, kind="stable"))
+    return to_arrow(table_definition("memory"), columns, np.argsort(-size, kind="stable"))

@@ -10,9 +10,9 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.schema import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, events_of_device, keys_of, owners_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
 # What can happen to a block; the numbers are torch's, whose 3 is a change of its content.
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 _ACTIONS = ("", "preexisting", "create", "increment version", "destroy")
-
-MEMORY_TIMELINE_SCHEMA = Table(
-    "memory_timeline",
-    "A block of memory that existed before the recording, was allocated, or was freed. In order of time.",
-    (
-        Column("time_ns", "int64", "ns", "When; null for blocks from before the recording."),
-        Column("device", "category", "", "The device as torch writes it, such as `cuda:0`."),
-        Column("action", "category", "", "`preexisting`, `create` or `destroy`."),
-        Column("category", "category", "", f"The category of the block: {', '.join(CATEGORY_NAMES)}."),
-        Column("change_bytes", "int64", "bytes", "The size of the block; negative when it is freed.", 0),
-        Column("bytes", "int64", "bytes", "Live bytes of the category on that device after this row.", 0),
-        Column(
-            "total_bytes", "int64", "bytes", "Live bytes of all categories on that device after this row.", 0
-        ),
-    ),
-)
 
 
 class DeviceWithoutMemoryError(ArgumentError):
@@ -240,7 +224,7 @@ def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.T
         device: The device, such as `cpu` or `cuda:0`; None: all, one after the other.
 
     Returns:
-        The table, without rows if no memory was recorded; the meaning of its columns is in `MEMORY_TIMELINE_SCHEMA`.
+        The table, without rows if no memory was recorded; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: No memory of that device was recorded.
@@ -266,7 +250,7 @@ def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.T
     texts = {"device": device_names(trace), "action": _ACTIONS, "category": CATEGORY_NAMES}
     for name, labels in texts.items():
         columns[name] = Labels(columns[name], labels)
-    return to_arrow(MEMORY_TIMELINE_SCHEMA, columns)
+    return to_arrow(table_definition("memory_timeline"), columns)
 
 
 def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.parts import parts_of
 from kinetoscope.model.arrow import to_arrow, to_numpy
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS
 from kinetoscope.tables.host.places import durations, instances_of, lasting, spans_of

@@ -16,7 +16,7 @@ from kinetoscope.analyses.overview import TOP
 from kinetoscope.analyses.trace_blocks import ahead_sentence
 from kinetoscope.display.sentence import Sentence, plain, sentence
 from kinetoscope.model.arrow import to_arrow, to_numpy
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.tables.device.utilization import edges_of
 from kinetoscope.viewer.pages.every_page import advised
 from kinetoscope.viewer.requests import Limited

@@ -13,7 +13,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
-from kinetoscope.model.schema import Column, Table
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.summaries.lateness import less_waiting

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import recorded_calls
-from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.viewer.requests import choice, span_of_time
 from kinetoscope.viewer.timeline.rows import MODULES, PYTHON, STEPS, STREAM, THREAD, span_tracks
 from kinetoscope.viewer.timeline.tracks import timeline, whole_of

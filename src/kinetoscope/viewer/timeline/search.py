@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
-from kinetoscope.model.schema import KIND_NAMES, Column, Table
+from kinetoscope.model.dictionary import Column, Table
+from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.viewer.requests import Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import label_maker
 from kinetoscope.viewer.timeline.tracks import timeline

@@ -1,0 +1,166 @@
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from kinetoscope import FormatError
+from kinetoscope.formats.execution_trace.read import MATCHES
+from kinetoscope.ledger.parts import PARTS, REQUEST_PARTS
+from kinetoscope.model import dictionary
+from kinetoscope.model.dictionary import Column, Page, Table, page, table_definition
+from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES, SAMPLE_STATES, SAMPLE_WAITS, STORED
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES
+from kinetoscope.trace.tables import TABLES, definition
+
+ROOT = Path(__file__).parents[2]
+FILE = Path(dictionary.__file__).with_name("tables.md")
+TEXT = FILE.read_text("utf-8")
+GROUPS = ("by place", "grouped", "execution trace", "job", "summary", "stored")
+PLAIN = """\
+# Tables
+
+## runs
+
+A run.
+
+Longest first.
+
+| column | type | unit | default | meaning |
+|---|---|---|---|---|
+| `time_ns` | int64 | ns | 0 | How long. |
+| `name` | category | | | *Derived.* Its name. |
+
+Options:
+
+- `by`: How.
+
+## stored: lanes
+
+A lane.
+
+| column | type | unit | meaning |
+|---|---|---|---|
+| `lane` | int32 | row of lanes | Its number. |
+"""
+
+
+def options_on_the_page(name: str) -> list[str]:
+    """The list of options in the section of a table."""
+    section = re.split(r"\n#+ ", TEXT.partition(f"\n## {name}\n")[2])[0]
+    return re.findall(r"^- (`\w+`: .*)$", section.partition("\nOptions:\n")[2], re.MULTILINE)
+
+
+def options_in_the_docstring(name: str) -> list[str]:
+    """The arguments of the function that makes a table, as its docstring describes them."""
+    _, _, text = (inspect.getdoc(definition(name).make) or "").partition("Args:\n")
+    arguments = re.split(r"\n    (?=\w+: )", "\n" + text.partition("\n\n")[0])
+    described = [" ".join(argument.split()) for argument in arguments if argument.strip()]
+    return [re.sub(r"^(\w+): ", r"`\1`: ", text) for text in described if not text.startswith("trace:")]
+
+
+def test_a_section_is_a_table_and_its_rows_are_columns():
+    runs, lanes = (Page(PLAIN).table(heading) for heading in ("runs", "stored: lanes"))
+    columns = (
+        Column("time_ns", "int64", "ns", "How long.", 0),
+        Column("name", "category", "", "Its name.", -1, derived=True),
+    )
+    assert runs == Table("runs", "A run.", columns)
+    assert lanes == Table("lanes", "A lane.", (Column("lane", "int32", "row of lanes", "Its number."),))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line", "what"),
+    [
+        ("| int64 |", "| int65 |", 11, "no type 'int65'"),
+        ("`name`", "`time_ns`", 12, "a column 'time_ns' above"),
+        ("| ns | 0 |", "| 0 |", 11, "4 cells instead of 5"),
+        ("How long.", "", 11, "the cell 'meaning' is empty"),
+        ("| 0 |", "| none |", 11, "the default 'none' is not a number"),
+        ("How long. |", "How long.", 11, "a row ends with `|`"),
+        ("| `name`", "`name`", 12, "a row begins with `|`"),
+        ("| unit | default |", "| units | default |", 11, "no cell 'units'"),
+        ("| column | type | unit | default |", "| name | type | unit | default |", 9, "no column 'column'"),
+        ("stored: lanes", "runs", 18, "a section 'runs' above"),
+        ("A run.\n\nLongest first.\n\n", "", 3, "does not say what a row is"),
+        ("| column | type | unit | meaning |\n|---|---|---|---|\n| `lane` | int32 | row of lanes | Its number. |\n", "", 18, "has no table"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_with_its_line(right, wrong, line, what):
+    assert PLAIN.count(right) == 1
+    with pytest.raises(FormatError, match=re.escape(what)) as refusal:
+        changed = Page(PLAIN.replace(right, wrong))
+        for heading in changed.headings:
+            changed.table(heading)
+    assert f"line {line}:" in str(refusal.value)
+
+
+def test_the_documentation_shows_the_page_itself():
+    assert (ROOT / "docs" / "tables.md").read_text("utf-8") == TEXT
+
+
+def test_every_table_of_a_trace_has_a_section_in_its_order():
+    plain = [heading for heading in page().headings if heading in TABLES]
+    assert plain == list(TABLES)
+    assert [definition(name).schema.name for name in TABLES] == list(TABLES)
+
+
+def test_every_section_with_columns_is_a_table_of_something():
+    headings = re.findall(r"^#+ (.+)\n(?:(?!#).*\n)*?\| column \|", TEXT, re.MULTILINE)
+    groups = {heading.partition(": ")[0] for heading in headings if ": " in heading}
+    assert groups == set(GROUPS)
+    assert {heading for heading in headings if ": " not in heading} == {
+        *TABLES, "comparison", "comparison_counts",
+    }  # fmt: skip
+    for heading in headings:
+        assert table_definition(heading).columns
+
+
+def test_units_that_name_rows_name_stored_tables():
+    for heading in re.findall(r"^#+ (.+)\n(?:(?!#).*\n)*?\| column \|", TEXT, re.MULTILINE):
+        for column in table_definition(heading).columns:
+            if column.unit.startswith("row of "):
+                assert column.unit.removeprefix("row of ") in {*STORED, "strings"}, (heading, column.name)
+            if column.name.endswith(("_ns", "bytes")):
+                assert column.unit == ("ns" if column.name.endswith("_ns") else "bytes"), (
+                    heading,
+                    column.name,
+                )
+
+
+@pytest.mark.parametrize(
+    ("heading", "column", "names"),
+    [
+        ("spans", "kind", KIND_NAMES),
+        ("spans", "phase", PHASE_NAMES),
+        ("collectives", "phase", PHASE_NAMES),
+        ("execution", "phase", PHASE_NAMES),
+        ("execution", "match", MATCHES),
+        ("samples", "state", SAMPLE_STATES),
+        ("samples", "waits_for", SAMPLE_WAITS[1:]),
+        ("memory", "category", CATEGORY_NAMES),
+        ("memory_peak", "category", CATEGORY_NAMES),
+        ("memory_timeline", "category", CATEGORY_NAMES),
+    ],
+)
+def test_meanings_list_the_names_that_a_column_can_have(heading, column, names):
+    assert f"{', '.join(names)}." in table_definition(heading).column(column).meaning
+
+
+def test_the_introduction_lists_all_kinds_of_spans():
+    assert f"The kinds of spans are {', '.join(f'`{kind}`' for kind in KIND_NAMES)}.\n" in TEXT
+
+
+@pytest.mark.parametrize("heading", ["breakdown", "steps", "requests", "request_names", "summary: steps", "job: ranks", "job: coordinates"])  # fmt: skip
+def test_tables_of_time_have_its_parts_in_their_order(heading):
+    parts = REQUEST_PARTS if heading.startswith("request") else PARTS
+    columns = table_definition(heading).column_names
+    first = columns.index(parts[0])
+    assert columns[first : first + len(parts)] == parts
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_options_are_those_of_the_function_and_its_docstring(name):
+    _, *options = inspect.signature(definition(name).make).parameters
+    assert [re.match(r"`(\w+)`", text)[1] for text in options_on_the_page(name)] == options
+    assert options_on_the_page(name) == options_in_the_docstring(name)
