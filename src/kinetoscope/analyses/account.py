@@ -121,8 +121,8 @@ class Account:
     def rows_of(self, kind: KindAccount) -> list[dict[str, Any]]:
         """The rows of one kind of steps of one process."""
         if kind.request:
-            mine = (row for row in self.rows if row["request_name"] == kind.request)
-            return [row for row in mine if row["process"] == kind.pid]
+            of_request = (row for row in self.rows if row["request_name"] == kind.request)
+            return [row for row in of_request if row["process"] == kind.pid]
         number = None if kind.kind < 0 else kind.kind
         return [row for row in self.rows if row["step_kind"] == number and row["process"] == kind.pid]
 
@@ -144,9 +144,12 @@ class Account:
         """
         if not self.kinds:
             raise ArgumentError("what_if needs a trace with time in it: this one has none")
-        kinds = [one for one in self.kinds if one.process == self.kinds[0].process]
-        rows = [row for one in kinds for row in self.rows_of(one)]
-        steps, duration_ns = max(sum(one.steps for one in kinds), 1), sum(one.duration_ns for one in kinds)
+        kinds = [kind for kind in self.kinds if kind.process == self.kinds[0].process]
+        rows = [row for kind in kinds for row in self.rows_of(kind)]
+        steps, duration_ns = (
+            max(sum(kind.steps for kind in kinds), 1),
+            sum(kind.duration_ns for kind in kinds),
+        )
         gain_ns = sum(row["time_ns"] for row in mended_rows(rows, mended))
         return WhatIf(duration_ns / steps, (duration_ns - gain_ns) / steps)
 
@@ -161,19 +164,19 @@ def mended_rows(rows: Iterable[dict[str, Any]], mended: Iterable[str]) -> list[d
     # What operators of unknown inputs need is unknown, and so is what they would gain.
     above = [row for row in rows if row["entry"] != "unknown"]
     taken: set[int] = set()
-    for one in mended:
-        found = {at for at, row in enumerate(above) if _is_about(one, row)}
-        if not found and any(_is_about(one, row) for row in rows):
+    for change in mended:
+        rows_about = {index for index, row in enumerate(above) if _is_about(change, row)}
+        if not rows_about and any(_is_about(change, row) for row in rows):
             raise ArgumentError(
-                f"what_if({one!r}): what that needs is unknown, as the sizes of inputs were not recorded: record_shapes=True, --shapes"
+                f"what_if({change!r}): what that needs is unknown, as the sizes of inputs were not recorded: record_shapes=True, --shapes"
             )
-        if not found:
+        if not rows_about:
             raise ArgumentError(
-                f"what_if({one!r}): nothing above the floor is of that name; use a line such as 'train.py:12', a cause, an entry or an operator "
+                f"what_if({change!r}): nothing above the floor is of that name; use a line such as 'train.py:12', a cause, an entry or an operator "
                 "of the table account"
             )
-        taken |= found
-    return [above[at] for at in sorted(taken)]
+        taken |= rows_about
+    return [above[index] for index in sorted(taken)]
 
 
 def _is_about(change: str, row: dict[str, Any]) -> bool:
@@ -216,20 +219,22 @@ def _handles(row: dict[str, Any]) -> tuple[str, ...]:
 def account_of(trace: TraceData) -> Account:
     """Return what the time of the steps of a trace was spent on."""
     kinds = []
-    for one in accounts(trace):
-        pid = int(of_processes(trace, np.array([one.window.activity.owner.process], np.int32))["process"][0])
-        for kind in np.unique(one.work.kind[one.counted]).tolist():
-            of_kind = one.counted & (one.work.kind == kind)
-            entry_ns = one.entry_ns[of_kind].sum(axis=0).tolist()
-            duration_ns = int(one.duration_ns[of_kind].sum())
-            without_core = (one.cells.cause == Cause.PROCESSOR) & of_kind[one.cells.step]
+    for ledger in accounts(trace):
+        pid = int(
+            of_processes(trace, np.array([ledger.window.activity.owner.process], np.int32))["process"][0]
+        )
+        for kind in np.unique(ledger.work.kind[ledger.counted]).tolist():
+            of_kind = ledger.counted & (ledger.work.kind == kind)
+            entry_ns = ledger.entry_ns[of_kind].sum(axis=0).tolist()
+            duration_ns = int(ledger.duration_ns[of_kind].sum())
+            without_core = (ledger.cells.cause == Cause.PROCESSOR) & of_kind[ledger.cells.step]
             # On a busy machine, the waits would hide how little is known of what ran.
-            ran_ns = duration_ns - int(one.cells.time_ns[without_core].sum())
+            ran_ns = duration_ns - int(ledger.cells.time_ns[without_core].sum())
             floor_is_known = entry_ns[Entry.UNKNOWN] <= MOST_UNKNOWN * ran_ns
-            floor_ns = int(one.floor_ns[of_kind].sum())
+            floor_ns = int(ledger.floor_ns[of_kind].sum())
             kinds.append(
                 KindAccount(
-                    one.window.activity.owner.process,
+                    ledger.window.activity.owner.process,
                     None if pid < 0 else pid,
                     kind,
                     int(of_kind.sum()),
@@ -237,11 +242,11 @@ def account_of(trace: TraceData) -> Account:
                     floor_ns if floor_is_known else None,
                     dict(zip(ENTRIES, entry_ns, strict=True)),
                     duration_ns - floor_ns - entry_ns[Entry.UNKNOWN],
-                    names_by_time(trace)[kind] if one.work.unit.overlaps else "",
+                    names_by_time(trace)[kind] if ledger.work.unit.overlaps else "",
                 )
             )
     return Account(
-        tuple(sorted(kinds, key=lambda one: -one.duration_ns)),
+        tuple(sorted(kinds, key=lambda kind: -kind.duration_ns)),
         rates_of(trace).source == RateSource.CALIBRATION,
         tuple(account(trace).to_pylist()),
     )
@@ -260,11 +265,11 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    each = checked_by(by) == "step"
-    made = [_columns(one, each=each) for one in accounts(trace)]
-    names = made[0] if made else {}
-    joined: dict[str, Any] = {name: np.concatenate([one[name] for one in made]) for name in names}
-    if not made:
+    by_step = checked_by(by) == "step"
+    parts = [_columns(ledger, each=by_step) for ledger in accounts(trace)]
+    names = parts[0] if parts else {}
+    joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    if not parts:
         return to_arrow(ACCOUNT_SCHEMA, _empty())
     process = joined.pop("process_row").astype(np.int32)
     frames, frame = trace.columns("frames"), joined.pop("frame")
@@ -286,11 +291,11 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
 
 def _empty() -> dict[str, Any]:
     """No rows."""
-    none: dict[str, Any] = {one.name: np.zeros(0, np.int64) for one in ACCOUNT_SCHEMA.columns}
-    return none | {
-        one.name: Labels(np.zeros(0, np.int64), ())
-        for one in ACCOUNT_SCHEMA.columns
-        if one.type == "category"
+    empty: dict[str, Any] = {column.name: np.zeros(0, np.int64) for column in ACCOUNT_SCHEMA.columns}
+    return empty | {
+        column.name: Labels(np.zeros(0, np.int64), ())
+        for column in ACCOUNT_SCHEMA.columns
+        if column.type == "category"
     }
 
 

@@ -69,7 +69,7 @@ def describe(overview: Overview) -> list[Paragraph]:
         _fact("Contents", ", ".join(contents(overview)) or "nothing"),
         _fact("Incident", _incident(overview)),
         _fact("Memory peak", "\n".join(map(plain, peaks(overview)))),
-        _fact("Missing", "\n".join(f"{what}: {why}" for what, why in overview.lost)),
+        _fact("Missing", "\n".join(f"{subject}: {why}" for subject, why in overview.lost)),
         _fact("Clock", _clock(trace.run_info.clock_checks)),
         *(
             _fact(key, _shortened(value))
@@ -244,9 +244,9 @@ def _with_parentheses(text: str, addition: str) -> str:
 def _lost_in_short(trace: TraceData) -> str:
     """Return the losses without their reasons."""
     counts: Counter[str] = Counter()
-    for (what, _), count in lost(trace.losses).items():
-        counts[what] += count
-    return "; ".join(counted(what, count) for what, count in counts.items())
+    for (subject, _), count in lost(trace.losses).items():
+        counts[subject] += count
+    return "; ".join(counted(subject, count) for subject, count in counts.items())
 
 
 def _when(trace: TraceData) -> str:

@@ -92,13 +92,13 @@ def examine(trace: TraceData) -> Report:
         The findings, ordered by what can be gained at most, and the rules that could not decide.
     """
     by_rules = rule_findings(trace)
-    loop, found = by_rules.loop, by_rules.found
+    loop, findings = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
-        found = findings_with_gains([*found, *(tried(hot_lines, loop) or ())], loop.moments)
+        findings = findings_with_gains([*findings, *(tried(hot_lines, loop) or ())], loop.moments)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None
-    return Report(found, by_rules.unknown, loop.unit, len(loop.work), loop.whole_ns, process, account)
+    return Report(findings, by_rules.unknown, loop.unit, len(loop.work), loop.whole_ns, process, account)
 
 
 def findings(trace: TraceData) -> pyarrow.Table:
@@ -115,20 +115,26 @@ def findings(trace: TraceData) -> pyarrow.Table:
 
 def table_of(report: Report) -> pyarrow.Table:
     """Return a report as the `findings` table."""
-    found, whole_ns = report.findings, report.whole_ns
+    findings, whole_ns = report.findings, report.whole_ns
     columns: dict[str, Any] = {
-        "code": [one.code for one in found],
-        "severity": [severity(one) for one in found],
-        "finding": [plain(one.finding) for one in found],
-        "share_percent": np.array([one.share_percent for one in found], dtype=np.float64),
-        "gain_ns": np.array([-1 if one.gain_ns is None else one.gain_ns for one in found], dtype=np.int64),
-        "gain_percent": np.array([_or_nan(gain_percent(one, whole_ns)) for one in found], dtype=np.float64),
-        "advice": [one.advice for one in found],
-        "file": [one.place.file or None for one in found],
-        "line": np.array([one.place.line if one.place else -1 for one in found], dtype=np.int32),
-        "function": [one.place.function or None for one in found],
-        "module": [one.module or None for one in found],
-        "spans": [json.dumps(one.spans) for one in found],
+        "code": [finding.code for finding in findings],
+        "severity": [severity(finding) for finding in findings],
+        "finding": [plain(finding.finding) for finding in findings],
+        "share_percent": np.array([finding.share_percent for finding in findings], dtype=np.float64),
+        "gain_ns": np.array(
+            [-1 if finding.gain_ns is None else finding.gain_ns for finding in findings], dtype=np.int64
+        ),
+        "gain_percent": np.array(
+            [_or_nan(gain_percent(finding, whole_ns)) for finding in findings], dtype=np.float64
+        ),
+        "advice": [finding.advice for finding in findings],
+        "file": [finding.place.file or None for finding in findings],
+        "line": np.array(
+            [finding.place.line if finding.place else -1 for finding in findings], dtype=np.int32
+        ),
+        "function": [finding.place.function or None for finding in findings],
+        "module": [finding.module or None for finding in findings],
+        "spans": [json.dumps(finding.spans) for finding in findings],
     }
     return to_arrow(table_definition("findings"), columns)
 
@@ -147,7 +153,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
     """
     rows = table_of(report).slice(0, most or None).to_pylist()
     return {
-        **{f"{one.noun}s": report.count if one is report.unit else 0 for one in (Unit.STEP, Unit.REQUEST)},
+        **{f"{unit.noun}s": report.count if unit is report.unit else 0 for unit in (Unit.STEP, Unit.REQUEST)},
         "step_ns": round(report.whole_ns / max(1, report.count)),
         "process": report.process or None,
         "findings": [
@@ -158,7 +164,9 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         ],
         "account": None if report.account is None else as_mapping(report.account),
         "more": len(report.findings) - len(rows),
-        "cannot_tell": [{"code": one.code, "record": one.signal.how} for one in report.cannot_tell],
+        "cannot_tell": [
+            {"code": unknown.code, "record": unknown.signal.how} for unknown in report.cannot_tell
+        ],
     }
 
 
@@ -169,15 +177,15 @@ def finding_blocks(report: Report, most: int = MOST_FINDINGS) -> list[Block]:
         report: What `examine` found.
         most: At most this many findings; 0 for all.
     """
-    shown = report.findings[: most or None]
+    findings = report.findings[: most or None]
     entries: list[Block] = [blocks.Paragraph(whose_line(report), tone=blocks.FAINT)] if report.process else []
-    for number, one in enumerate(shown, 1):
-        tone = blocks.WARNING if severity(one) == "warning" else blocks.STRONG
-        head = blocks.Paragraph(headline(one, report.whole_ns), f"{number}.", tone)
-        entries += [head, blocks.Paragraph(one.advice, "")]
-    if not shown:
+    for number, finding in enumerate(findings, 1):
+        tone = blocks.WARNING if severity(finding) == "warning" else blocks.STRONG
+        head = blocks.Paragraph(headline(finding, report.whole_ns), f"{number}.", tone)
+        entries += [head, blocks.Paragraph(finding.advice, "")]
+    if not findings:
         entries.append(blocks.Paragraph(report.no_problem))
-    if more := len(report.findings) - len(shown):
+    if more := len(report.findings) - len(findings):
         entries.append(blocks.Paragraph(f"{more} more: --max 0 prints all.", tone=blocks.FAINT))
     return [
         *entries,
@@ -198,10 +206,10 @@ def waterfall_blocks(report: Report) -> list[Block]:
     if kind.floor_ns is None:
         return waterfall
     parts, step_ns = parts_of_step(account, kind), kind.duration_ns / max(kind.steps, 1)
-    lengths = [one.time_ns / step_ns if step_ns else 0.0 for one in parts]
+    lengths = [part.time_ns / step_ns if step_ns else 0.0 for part in parts]
     table = blocks.TableBlock(
         (blocks.BlockColumn("", is_text=True), blocks.BlockColumn("", "ns")),
-        tuple((one.what, one.time_ns) for one in parts),
+        tuple((part.what, part.time_ns) for part in parts),
         bars=tuple(zip((0.0, *accumulate(lengths)), lengths, strict=False)),
     )
     return [*waterfall, table]
@@ -234,8 +242,8 @@ def gain_bound(finding: Finding) -> str:
 def unknown_lines(report: Report) -> list[str]:
     """The rules that could not decide, in a sentence for each way to record what they need."""
     lacking: dict[str, list[str]] = {}
-    for one in report.cannot_tell:
-        lacking.setdefault(one.signal.how, []).append(one.code)
+    for unknown in report.cannot_tell:
+        lacking.setdefault(unknown.signal.how, []).append(unknown.code)
     return [
         f"Cannot tell about {', '.join(codes)}: record with {record}." for record, codes in lacking.items()
     ]

@@ -112,11 +112,11 @@ def shown_stacks(
     # A parent that does not come first would be a cycle, which only damaged files have.
     parent = np.where(parent < rows, parent, np.int32(-1))
     depth = stack_depths(parent)
-    kept = (frame >= 0) if shown is None else np.append(shown, False)[frame]
-    row = spread_down(parent, depth, np.where(kept, rows, np.int32(-1)), -1)
+    visible = (frame >= 0) if shown is None else np.append(shown, False)[frame]
+    row = spread_down(parent, depth, np.where(visible, rows, np.int32(-1)), -1)
     caller = np.append(row, np.int32(-1))[parent]
     # The row of a visible caller is its own.
-    return Stacks(row, caller, stack_depths(np.where(kept, caller, np.int32(-1))), frame)
+    return Stacks(row, caller, stack_depths(np.where(visible, caller, np.int32(-1))), frame)
 
 
 def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
@@ -136,26 +136,26 @@ def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64])
         parents, frames = np.append(parents, np.int32(-1)), np.append(frames, np.int32(-1))
     level = stack_depths(parents)
     totals = _core.sums_below(parents, level, Groups(of_stack, len(parents)).sums(weight))
-    kept = totals >= _least(weight[heavy])
-    number = np.where(kept, np.arange(len(parents), dtype=np.int32), np.int32(-1))
+    heavy_enough = totals >= _least(weight[heavy])
+    number = np.where(heavy_enough, np.arange(len(parents), dtype=np.int32), np.int32(-1))
     nearest = spread_down(parents, level, number, -1)
     # Light nodes are merged in their nearest ancestor that is kept.
-    cut = np.flatnonzero(~kept & (totals > 0))
-    heads = cut[np.append(kept, True)[parents[cut]]]
+    cut = np.flatnonzero(~heavy_enough & (totals > 0))
+    heads = cut[np.append(heavy_enough, True)[parents[cut]]]
     homes, counts = np.unique(parents[heads], return_counts=True)
     rest_of = np.full(len(parents) + 1, -1, np.int32)
     rest_of[homes] = len(parents) + np.arange(len(homes))
-    lost = np.flatnonzero((of_stack >= 0) & ~np.append(kept, True)[of_stack])
+    lost = np.flatnonzero((of_stack >= 0) & ~np.append(heavy_enough, True)[of_stack])
     of_stack[lost] = rest_of[nearest[of_stack[lost]]]
-    names = np.concatenate((np.flatnonzero(kept), len(parents) + np.arange(len(homes))))
-    place = np.full(len(parents) + len(homes) + 1, -1, np.int32)
-    place[names] = np.arange(len(names))
+    names = np.concatenate((np.flatnonzero(heavy_enough), len(parents) + np.arange(len(homes))))
+    row_of = np.full(len(parents) + len(homes) + 1, -1, np.int32)
+    row_of[names] = np.arange(len(names))
     return _flame(
         _Nodes(
-            place[np.concatenate((parents[kept], homes))],
-            np.concatenate((frames[kept], np.full(len(homes), -1))).astype(np.int32),
-            np.concatenate((np.zeros(int(kept.sum()), np.int64), counts)).astype(np.int32),
-            place[of_stack],
+            row_of[np.concatenate((parents[heavy_enough], homes))],
+            np.concatenate((frames[heavy_enough], np.full(len(homes), -1))).astype(np.int32),
+            np.concatenate((np.zeros(int(heavy_enough.sum()), np.int64), counts)).astype(np.int32),
+            row_of[of_stack],
         ),
         weight,
         count,
@@ -172,30 +172,30 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
     """
     items = np.flatnonzero(weight > 0)
     least = _least(weight[items])
-    at, within = stacks.row[items], np.full(len(items), -1, np.int32)
+    row, within = stacks.row[items], np.full(len(items), -1, np.int32)
     frame = np.append(stacks.frame, np.int32(-1))
     of_stack = np.full(len(weight), -1, np.int32)
     parents, frames, rests, nodes = [_NOBODY], [_NOBODY], [_NOBODY], 0
     while len(items):
-        groups = Groups.by([within, frame[at]])
+        groups = Groups.by([within, frame[row]])
         group, first = groups.of_row, groups.first
-        kept = groups.sums(weight[items]) >= least
+        heavy = groups.sums(weight[items]) >= least
         # All light children of a node become one additional node.
         around = within[first]
-        homes, place, counts = np.unique(around[~kept], return_inverse=True, return_counts=True)
+        homes, home_of, counts = np.unique(around[~heavy], return_inverse=True, return_counts=True)
         number = np.empty(len(first), np.int32)
-        number[kept] = nodes + np.arange(int(kept.sum()))
-        number[~kept] = nodes + int(kept.sum()) + place
-        parents += [around[kept], homes]
-        frames += [frame[at][first[kept]], np.full(len(homes), -1, np.int32)]
-        rests += [np.zeros(int(kept.sum()), np.int32), counts.astype(np.int32)]
-        nodes += int(kept.sum()) + len(homes)
+        number[heavy] = nodes + np.arange(int(heavy.sum()))
+        number[~heavy] = nodes + int(heavy.sum()) + home_of
+        parents += [around[heavy], homes]
+        frames += [frame[row][first[heavy]], np.full(len(homes), -1, np.int32)]
+        rests += [np.zeros(int(heavy.sum()), np.int32), counts.astype(np.int32)]
+        nodes += int(heavy.sum()) + len(homes)
         within = of_stack[items] = number[group]
         # The outermost frames and merged nodes have no children.
-        further = kept[group] & (at >= 0) & (np.append(stacks.caller, np.int32(-1))[at] >= 0)
-        items, within, at = items[further], within[further], stacks.caller[at[further]]
-    found = [np.concatenate(parts).astype(np.int32) for parts in (parents, frames, rests)]
-    return _flame(_Nodes(found[0], found[1], found[2], of_stack), weight, count)
+        further = heavy[group] & (row >= 0) & (np.append(stacks.caller, np.int32(-1))[row] >= 0)
+        items, within, row = items[further], within[further], stacks.caller[row[further]]
+    tree = [np.concatenate(parts).astype(np.int32) for parts in (parents, frames, rests)]
+    return _flame(_Nodes(tree[0], tree[1], tree[2], of_stack), weight, count)
 
 
 def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
@@ -203,7 +203,7 @@ def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
     node_of = np.full(len(stacks.frame) + 1, -1, np.int32)
     parents, frames, nodes = [_NOBODY], [_NOBODY], 0
     visible = np.unique(stacks.row[stacks.row >= 0])
-    for rows in (visible[places] for places in by_level(stacks.level[visible])):
+    for rows in (visible[level_rows] for level_rows in by_level(stacks.level[visible])):
         around = node_of[stacks.caller[rows]]
         groups = Groups.by([around, stacks.frame[rows]])
         node_of[rows] = nodes + groups.of_row
@@ -222,21 +222,21 @@ def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -
     """Compute inclusive weights, and sort the nodes."""
     size = len(nodes.parent)
     by_node = Groups(nodes.of_stack, size)
-    own = by_node.sums(weight)
+    self_weight = by_node.sums(weight)
     level = stack_depths(nodes.parent)
-    total = _core.sums_below(nodes.parent, level, own)
+    total = _core.sums_below(nodes.parent, level, self_weight)
     counted = _core.sums_below(nodes.parent, level, by_node.sums(count))
     order = _outline(nodes, total)
-    place = np.full(size + 1, -1, np.int32)
-    place[order] = np.arange(size)
+    row_of = np.full(size + 1, -1, np.int32)
+    row_of[order] = np.arange(size)
     return Flame(
-        place[nodes.parent[order]],
+        row_of[nodes.parent[order]],
         nodes.frame[order],
         nodes.rest[order],
         total[order],
-        own[order],
+        self_weight[order],
         counted[order],
-        place[nodes.of_stack],
+        row_of[nodes.of_stack],
     )
 
 
@@ -295,15 +295,15 @@ def flame_graph(
     tree = _tree(trace, by, order, library, process)
     frames, strings = trace.columns("frames"), trace.strings
     real = {name: np.append(frames[name], -1)[tree.frame] for name in ("function", "file", "line")}
-    shown: dict[str, Any] = {
+    labels: dict[str, Any] = {
         name: Labels(*few_texts(real[name], _and_none(strings))) for name in ("function", "file")
     }
-    shown["function"] = Labels(
-        shown["function"].ids, [_ADDRESS.sub("", text) for text in shown["function"].texts]
+    labels["function"] = Labels(
+        labels["function"].ids, [_ADDRESS.sub("", text) for text in labels["function"].texts]
     )
     columns = {
         "parent": tree.parent,
-        **shown,
+        **labels,
         "line": real["line"],
         "user": np.append(user_frames(trace), False)[tree.frame] if len(frames) else tree.frame >= 0,
         "rest": tree.rest,
@@ -324,25 +324,25 @@ def flame_operators(
     """
     tree, spans = _tree(trace, by, order, library, process), trace.columns("spans")
     span, stack, value = _heavy(trace, by, process)
-    known = np.flatnonzero(stack >= 0)
-    span, node = span[known], tree.of_stack[stack[known]]
+    with_stack = np.flatnonzero(stack >= 0)
+    span, node = span[with_stack], tree.of_stack[stack[with_stack]]
     # After the names of spans come the names of weights without a span, and last the one for no name.
-    strings = [*trace.strings, *(_PYTHON_NAMES[place] for place in sorted(_PYTHON_NAMES)), ""]
-    others = np.array([len(strings) - 3, len(strings) - 2, len(strings) - 1], dtype=np.int32)
-    names = np.concatenate((event_names(trace), others))[span]
+    strings = [*trace.strings, *(_PYTHON_NAMES[number] for number in sorted(_PYTHON_NAMES)), ""]
+    without_span = np.array([len(strings) - 3, len(strings) - 2, len(strings) - 1], dtype=np.int32)
+    names = np.concatenate((event_names(trace), without_span))[span]
     kinds = np.append(spans["kind"].astype(np.int32), np.full(3, -1, dtype=np.int32))[span]
     groups = Groups.by([node, names, kinds])
     first = groups.first
-    node, value = node[first], groups.sums(value[known])
-    places, texts = few_texts(names[first], strings)
+    node, value = node[first], groups.sums(value[with_stack])
+    name_ids, texts = few_texts(names[first], strings)
     columns: dict[str, Any] = {
         "node": node,
-        "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
+        "name": Labels(name_ids, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
         "kind": Labels(kinds[first], KIND_NAMES),
         "count": groups.sizes(),
         "value": value,
     }
-    rows = np.lexsort((places, -value, node))
+    rows = np.lexsort((name_ids, -value, node))
     return to_arrow(_operators_schema(MEASURES[by]), columns, rows)
 
 
@@ -353,8 +353,8 @@ def _tree(trace: TraceData, by: str, order: str, library: bool, process: int) ->
     checked_choice("order", order, tuple(ORDERS))
     stacks, weights = trace.columns("stacks"), weights_of(trace, by, process)
     frame = np.append(_like_frames(trace), np.int32(-1))[stacks["frame"]]
-    shown = shown_stacks(stacks["parent"], frame, None if library else user_frames(trace))
-    return ORDERS[order](shown, weights.of_stack, weights.count)
+    visible = shown_stacks(stacks["parent"], frame, None if library else user_frames(trace))
+    return ORDERS[order](visible, weights.of_stack, weights.count)
 
 
 @derived
@@ -412,8 +412,8 @@ def _times(trace: TraceData, by: str) -> tuple[Rows, NDArray[np.int32], Rows, ND
         (np.where(work, spans["self_ns"], 0), charged(trace)),
         (thread, shares.thread.astype(np.int32)),
     )
-    whole = [np.concatenate(both) for both in parts]
-    return whole[0], whole[1], whole[2], whole[3]
+    columns = [np.concatenate(both) for both in parts]
+    return columns[0], columns[1], columns[2], columns[3]
 
 
 def _allocated(trace: TraceData) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:

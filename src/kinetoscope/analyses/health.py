@@ -156,16 +156,16 @@ def _recording(facts: dict[str, Any]) -> Check:
 
 
 def _losses(facts: dict[str, Any]) -> Check:
-    found = facts["losses"]
-    if found["kinds"] == 0:
+    lost = facts["losses"]
+    if lost["kinds"] == 0:
         return _check(
             GOOD, "Losses", sentence("Nothing was lost"), "No record was dropped, truncated or damaged."
         )
     meaning = "The table below lists what is missing, where, and why."
-    if effect := found["consequence"]:
+    if effect := lost["consequence"]:
         return _check(WARN, "Losses", sentence(f"{effect[0].upper()}{effect[1:]}"), meaning)
-    if found["affects"]:
-        finding = sentence(f"Not complete: {units.listed(found['affects'])}")
+    if lost["affects"]:
+        finding = sentence(f"Not complete: {units.listed(lost['affects'])}")
         return _check(NOTE, "Losses", finding, f"Other numbers are exact. {meaning}")
     return _check(NOTE, "Losses", sentence("Numbers are exact"), meaning)
 
@@ -190,74 +190,74 @@ def _ends(facts: dict[str, Any]) -> Check | None:
 
 
 def _launches(facts: dict[str, Any]) -> Check | None:
-    found = facts["launches"]
-    if found is None:
+    launched = facts["launches"]
+    if launched is None:
         return None
     unused, values = "", cast("tuple[int, ...]", ())
-    if found["without_work"]:
+    if launched["without_work"]:
         unused = (
-            f"{{}} of {{}} {units.noun(found['calls'], 'launch', 'launches')} {units.noun(found['without_work'], 'has', 'have')} no device work: it ran outside the "
+            f"{{}} of {{}} {units.noun(launched['calls'], 'launch', 'launches')} {units.noun(launched['without_work'], 'has', 'have')} no device work: it ran outside the "
             "recorded time, or there was none to do."
         )
-        values = (found["without_work"], found["calls"])
-    lacking = found["work"] - found["tied"]
+        values = (launched["without_work"], launched["calls"])
+    lacking = launched["work"] - launched["tied"]
     if lacking == 0:
         finding = sentence(
-            f"{units.noun(found['work'], 'The', 'All')} {{}} {units.noun(found['work'], 'kernel or copy is', 'kernels and copies are')} linked to "
-            f"{units.noun(found['work'], 'its', 'their')} launch",
-            found["work"],
+            f"{units.noun(launched['work'], 'The', 'All')} {{}} {units.noun(launched['work'], 'kernel or copy is', 'kernels and copies are')} linked to "
+            f"{units.noun(launched['work'], 'its', 'their')} launch",
+            launched["work"],
         )
         return _check(GOOD, "Launches", finding, sentence(unused, *values))
-    state = WARN if lacking > found["work"] * 0.01 else NOTE
+    state = WARN if lacking > launched["work"] * 0.01 else NOTE
     finding = sentence(
         f"{{}} of {{}} kernels and copies {units.noun(lacking, 'has', 'have')} no launch",
         lacking,
-        found["work"],
+        launched["work"],
     )
     why = "Their time is attributed to no operator, module or line: the launch came before the recording, or its record was lost. "
     return _check(state, "Launches", finding, sentence(why + unused, *values))
 
 
 def _early(facts: dict[str, Any]) -> Check | None:
-    found = facts["launches"]
-    if found is None or found["tied"] == 0:
+    launched = facts["launches"]
+    if launched is None or launched["tied"] == 0:
         return None
-    if found["earliest_ns"] <= _ROUNDING_NS:
+    if launched["earliest_ns"] <= _ROUNDING_NS:
         return _check(GOOD, "Host and device clocks", sentence("No kernel or copy starts before its launch"))
-    state = WARN if found["early"] > found["tied"] * 0.01 else NOTE
+    state = WARN if launched["early"] > launched["tied"] * 0.01 else NOTE
     finding = sentence(
-        f"{{}} of {{}} kernels and copies {units.noun(found['early'], 'starts before its', 'start before their')} launch",
-        found["early"],
-        found["tied"],
+        f"{{}} of {{}} kernels and copies {units.noun(launched['early'], 'starts before its', 'start before their')} launch",
+        launched["early"],
+        launched["tied"],
     )
     meaning = sentence(
         "By up to {}: the clocks of host and device are off by at least that much.",
-        (found["earliest_ns"], "ns"),
+        (launched["earliest_ns"], "ns"),
     )
     return _check(state, "Host and device clocks", finding, meaning)
 
 
 def _clock_check(facts: dict[str, Any]) -> Check | None:
-    found = facts["clock"] or {}
-    if "readings" not in found:
+    clock = facts["clock"] or {}
+    if "readings" not in clock:
         return None
-    error, times = found.get("largest_error_ns", 0), units.noun(found["readings"], "time")
+    error, times = clock.get("largest_error_ns", 0), units.noun(clock["readings"], "time")
     finding = (
-        sentence(f"Checked {{}} {times}, at most {{}} off", found["readings"], (error, "ns"))
+        sentence(f"Checked {{}} {times}, at most {{}} off", clock["readings"], (error, "ns"))
         if error
-        else sentence(f"Checked {{}} {times}, never off", found["readings"])
+        else sentence(f"Checked {{}} {times}, never off", clock["readings"])
     )
     meaning = "The recorder's clock compared with the system's."
     return _check(WARN if error > _MOST_CLOCK_ERROR_NS else GOOD, "Clock", finding, meaning)
 
 
 def _device_clock(facts: dict[str, Any]) -> Check | None:
-    found = facts["clock"] or {}
-    calls, crossing = found.get("device_calls", 0), found.get("device_calls_crossing", 0)
+    clock = facts["clock"] or {}
+    calls, crossing = clock.get("device_calls", 0), clock.get("device_calls_crossing", 0)
     if calls == 0:
         return None
     meaning = sentence("Operators and runtime calls were timed by two clocks.")
-    if shift := found.get("device_shift_ns", 0):
+    if shift := clock.get("device_shift_ns", 0):
         meaning = sentence(f"{meaning['text']} Device times were shifted by {{}} to match.", (shift, "ns"))
     if crossing == 0:
         return _check(
@@ -278,17 +278,19 @@ def _device_clock(facts: dict[str, Any]) -> Check | None:
 
 
 def _processes(facts: dict[str, Any]) -> Check | None:
-    found = facts["processes"]
-    if found["count"] < 2:
+    processes = facts["processes"]
+    if processes["count"] < 2:
         return None
-    if found["unknown_clocks"]:
+    if processes["unknown_clocks"]:
         finding = sentence(
-            "The clocks of {} of {} processes could not be aligned", found["unknown_clocks"], found["count"]
+            "The clocks of {} of {} processes could not be aligned",
+            processes["unknown_clocks"],
+            processes["count"],
         )
         meaning = "They are shown as if they had started together: do not compare times across processes."
         return _check(WARN, "Process clocks", finding, meaning)
-    error = found["largest_error_ns"]
-    finding = sentence("{} processes, at most {} off", found["count"], (error, "ns"))
+    error = processes["largest_error_ns"]
+    finding = sentence("{} processes, at most {} off", processes["count"], (error, "ns"))
     meaning = (
         "Events on two processes that are closer together than this may have happened in either order."
         if error
@@ -298,15 +300,17 @@ def _processes(facts: dict[str, Any]) -> Check | None:
 
 
 def _overhead(facts: dict[str, Any]) -> Check | None:
-    found = facts["overhead"]
-    if found["spans"] == 0:
+    overhead = facts["overhead"]
+    if overhead["spans"] == 0:
         return None
-    share = 100.0 * found["time_ns"] / found["duration_ns"] if found["duration_ns"] else 0.0
+    share = 100.0 * overhead["time_ns"] / overhead["duration_ns"] if overhead["duration_ns"] else 0.0
     state = WARN if share > 5 else NOTE if share > 1 else GOOD
-    finding = sentence("The profiler itself took {}, {} of the trace", (found["time_ns"], "ns"), (share, "%"))
+    finding = sentence(
+        "The profiler itself took {}, {} of the trace", (overhead["time_ns"], "ns"), (share, "%")
+    )
     meaning = sentence(
-        f"The profiler recorded {{}} overhead {units.noun(found['spans'], 'span')}, in which the program waited.",
-        found["spans"],
+        f"The profiler recorded {{}} overhead {units.noun(overhead['spans'], 'span')}, in which the program waited.",
+        overhead["spans"],
     )
     return _check(state, "Overhead", finding, meaning)
 
@@ -348,12 +352,12 @@ def health(trace: TraceData, *, running: bool) -> dict[str, Any]:
         The numbers (`spans`, `unfinished`, `launches`, `clock`, `processes`, `overhead`, `losses`), the verdict (`state`, `line`,
         `checks`), and `recorded`: what the trace holds of all that can be recorded, and how to record the rest.
     """
-    found = {
+    facts = {
         **numbers(trace),
         "running": running,
         "losses": losses(trace, UNTIL_STOPPED if running else ()),
     }
-    return {**found, **judged(found), "recorded": recorded(trace)}
+    return {**facts, **judged(facts), "recorded": recorded(trace)}
 
 
 def losses(trace: TraceData, expected: tuple[str, ...]) -> dict[str, Any]:
@@ -398,9 +402,9 @@ def launches(trace: TraceData) -> dict[str, int] | None:
     work = device_work(trace).rows
     if len(work) == 0:
         return None
-    spans, own = trace.columns("spans"), trace.columns("launches")
-    known = (own["host"] >= 0) & (own["device"] >= 0)
-    host, device = own["host"][known], own["device"][known]
+    spans, links = trace.columns("spans"), trace.columns("launches")
+    linked = (links["host"] >= 0) & (links["device"] >= 0)
+    host, device = links["host"][linked], links["device"][linked]
     is_work = np.zeros(len(spans), bool)
     is_work[work] = True
     tied, starting = np.zeros((2, len(spans)), bool)
@@ -445,11 +449,11 @@ def recorded(trace: TraceData) -> list[dict[str, Any]]:
     }
     return [
         {
-            "title": RECORDED[what][0],
-            "gives": RECORDED[what][1],
-            "how": how_to_record(trace, what),
-            "rows": rows[what] if what in rows else len(trace.columns(what)),
-            "requested": None if (requested := _requested(trace, what)) is None else bool(requested),
+            "title": RECORDED[signal][0],
+            "gives": RECORDED[signal][1],
+            "how": how_to_record(trace, signal),
+            "rows": rows[signal] if signal in rows else len(trace.columns(signal)),
+            "requested": None if (requested := _requested(trace, signal)) is None else bool(requested),
         }
-        for what in RECORDED
+        for signal in RECORDED
     ]

@@ -81,15 +81,18 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     usual_ns = loop.usual_sum(step, cells.time_ns[rows])
     if loop.share(usual_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
-    place, mine = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
-    if cause == Cause.BLOCKED and not place:
+    line, cells_there = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
+    if cause == Cause.BLOCKED and not line:
         return None
-    spans = np.unique(cells.span[mine])
+    spans = np.unique(cells.span[cells_there])
     spans = spans[spans >= 0]
-    what, words, advice = _words(loop, account, cause, str(place), rows, mine)
-    text, module = HOT_LINE.text.replace("{what}", what), loop.module_of(int(spans[0]) if len(spans) else -1)
+    phrase, words, advice = _words(loop, account, cause, str(line), rows, cells_there)
+    text, module = (
+        HOT_LINE.text.replace("{what}", phrase),
+        loop.module_of(int(spans[0]) if len(spans) else -1),
+    )
     match = Match(
-        spans, usual_ns, words, place=place, module=module, spans=spans, text=text, advice=advice,
+        spans, usual_ns, words, place=line, module=module, spans=spans, text=text, advice=advice,
         gain_ns=min(usual_ns, int(cells.time_ns[rows].sum())), time=_when(loop, cells, rows),
     )  # fmt: skip
     return HOT_LINE.finding(loop, match)
@@ -122,12 +125,12 @@ def _is_everything(account: ProcessLedger, rows: Rows) -> bool:
 def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
     """The line at which some cells take most, and those of them that are there; in an optimizer only if nowhere else."""
     cells = account.cells
-    places: dict[Place, list[int]] = {}
+    stacks_of: dict[Place, list[int]] = {}
     for stack in np.unique(cells.stack[rows]).tolist():
-        places.setdefault(loop.place_of_stack(stack), []).append(stack)
-    of_line = {place: rows[np.isin(cells.stack[rows], stacks)] for place, stacks in places.items()}
-    place = max(of_line, key=lambda one: (bool(one), int(cells.time_ns[of_line[one]].sum())))
-    return place, of_line[place]
+        stacks_of.setdefault(loop.place_of_stack(stack), []).append(stack)
+    of_line = {line: rows[np.isin(cells.stack[rows], stacks)] for line, stacks in stacks_of.items()}
+    worst = max(of_line, key=lambda line: (bool(line), int(cells.time_ns[of_line[line]].sum())))
+    return worst, of_line[worst]
 
 
 def _words(
@@ -163,9 +166,9 @@ def _words(
     if cause in _REPEATS:
         return *_repeat(loop, account, cause, here, mine), cause.advice
     longest = Groups(cells.cause[mine], len(Cause)).largest(cells.time_ns[mine])
-    what, advice = waiting(wait_of([*Cause][longest]))
-    more = OTHER_WAITS if what == "waits" else ""
-    return f"{{subject}} {what} in {{named}}{more}", {}, advice
+    waits, advice = waiting(wait_of([*Cause][longest]))
+    more = OTHER_WAITS if waits == "waits" else ""
+    return f"{{subject}} {waits} in {{named}}{more}", {}, advice
 
 
 def _repeat(
@@ -173,9 +176,9 @@ def _repeat(
 ) -> tuple[str, dict[str, Any]]:
     """What is said of work that repeats other work, with the place of that, too."""
     cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
-    of = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
+    repeated_by = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
     largest = mine[np.argsort(-cells.time_ns[mine], kind="stable")]
-    other = of[nearest_of(loop.trace, of[:-1] >= 0)[cells.span[largest]]]
+    other = repeated_by[nearest_of(loop.trace, repeated_by[:-1] >= 0)[cells.span[largest]]]
     stack = np.append(spans["stack"], -1)[other[:1]]
     # As far from the outermost call as the line that is named.
     parent = loop.trace.column("stacks", "parent")
@@ -189,16 +192,16 @@ def _repeat(
     if cause == Cause.OVERWRITTEN:
         by = "{first} overwrites" if is_elsewhere else "is overwritten"
         return f"{{place}} fills memory that {by} before anything reads it", words
-    known = "that {first} computed before" if is_elsewhere else "again that it computed before"
-    return f"{{place}} computes a result {known} in the {{unit}}", words
+    words_for_result = "that {first} computed before" if is_elsewhere else "again that it computed before"
+    return f"{{place}} computes a result {words_for_result} in the {{unit}}", words
 
 
 def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
     """The call of which nearly all is among some cells, such as that of a whole network, or else the line where most of them are."""
-    place, mine = _worst_line(loop, account, rows)
-    node, inside = _whole_call(loop, account, mine)
+    line, cells_there = _worst_line(loop, account, rows)
+    node, inside = _whole_call(loop, account, cells_there)
     call = loop.place_of_stack(node)
-    return (call, rows[inside[account.cells.stack[rows]]]) if call else (place, mine)
+    return (call, rows[inside[account.cells.stack[rows]]]) if call else (line, cells_there)
 
 
 def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, NDArray[np.bool_]]:
@@ -210,21 +213,21 @@ def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, ND
     forward &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     depth = stack_depths(parent)
     by_stack = Groups(cells.stack, len(parent))
-    whole, part = (
-        _core.sums_below(parent, depth, by_stack.sums(cells.time_ns, of))
-        for of in (forward, forward & repeated)
+    all_ns, repeated_ns = (
+        _core.sums_below(parent, depth, by_stack.sums(cells.time_ns, chosen))
+        for chosen in (forward, forward & repeated)
     )
     stacks = cells.stack[mine]
     if (stacks < 0).all():
         return -1, np.zeros(len(parent) + 1, bool)
     node = Groups(stacks, len(parent)).largest(cells.time_ns[mine])
-    found = node
-    while node >= 0 and part[node] >= _NEARLY_ALL * whole[node]:
-        found, node = node, int(parent[node])
+    outermost = node
+    while node >= 0 and repeated_ns[node] >= _NEARLY_ALL * all_ns[node]:
+        outermost, node = node, int(parent[node])
     inside = np.zeros(len(parent) + 1, bool)
-    for row in range(found, len(parent)):
-        inside[row] = row == found or (parent[row] >= 0 and inside[parent[row]])
-    return found, inside
+    for row in range(outermost, len(parent)):
+        inside[row] = row == outermost or (parent[row] >= 0 and inside[parent[row]])
+    return outermost, inside
 
 
 def _runs(loop: Loop, spans: Rows) -> int:

@@ -73,12 +73,14 @@ def less_waiting(row: Rows, step: Rows, waited_ns: Rows) -> tuple[Rows, Rows, Ro
     row, step, waited = row[order], step[order], waited_ns[order]
     steps = Groups.runs(step)
     first, count = steps.first[steps.of_row].astype(np.int64), steps.sizes()[steps.of_row]
-    place = np.arange(len(step)) - first
+    rank_in_step = np.arange(len(step)) - first
     several = count > 1
-    row, step, first, count, place = (one[several] for one in (row, step, first, count, place))
+    row, step, first, count, rank_in_step = (
+        values[several] for values in (row, step, first, count, rank_in_step)
+    )
     # Of the others: those behind its own place move up by one.
     low, high = (count - 2) // 2, (count - 1) // 2
-    middle = waited[first + low + (place <= low)] + waited[first + high + (place <= high)]
+    middle = waited[first + low + (rank_in_step <= low)] + waited[first + high + (rank_in_step <= high)]
     return row, step, middle // 2 - waited[several]
 
 
@@ -91,8 +93,8 @@ def late_ranks(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[Late
         late_ns: How long it held up the others.
         step_ns: How long a step takes, for each row.
     """
-    found = _usually_late(row, step, late_ns, step_ns) or _late_at_times(row, step, late_ns, step_ns)
-    return sorted(found, key=lambda one: -one.late_ns)
+    late = _usually_late(row, step, late_ns, step_ns) or _late_at_times(row, step, late_ns, step_ns)
+    return sorted(late, key=lambda rank: -rank.late_ns)
 
 
 def latest_in(row: Rows, step: Rows, late_ns: Rows, rows: int) -> Rows:
@@ -113,8 +115,8 @@ def late_part(more_ns: Mapping[str, int], late_ns: int) -> str | None:
     """
     if more_ns.get("processor_wait", 0) >= _EXPLAINS * late_ns:
         return "processor_wait"
-    known = [name for name, more in more_ns.items() if more > 0 and more >= _LEAST_PART * late_ns]
-    return min(known, key=lambda name: abs(more_ns[name] - late_ns), default=None)
+    longer = [name for name, more in more_ns.items() if more > 0 and more >= _LEAST_PART * late_ns]
+    return min(longer, key=lambda name: abs(more_ns[name] - late_ns), default=None)
 
 
 def middle(values: Rows) -> tuple[float, float]:
@@ -125,41 +127,43 @@ def middle(values: Rows) -> tuple[float, float]:
 
 def _usually_late(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
     """The ranks that are late in most steps: how late, and how far that lies from the others."""
-    known = np.unique(row)
-    if len(known) == 0:
+    ranks = np.unique(row)
+    if len(ranks) == 0:
         return []
     usually = np.zeros(len(step_ns), dtype=np.int64)
     order = np.lexsort((step, row))
-    edges = [*np.searchsorted(row[order], known, side="left").tolist(), len(order)]
-    of_rank = {one: order[edges[at] : edges[at + 1]] for at, one in enumerate(known.tolist())}
-    for one, places in of_rank.items():
-        usually[one] = int(np.median(late_ns[places]))
+    edges = [*np.searchsorted(row[order], ranks, side="left").tolist(), len(order)]
+    of_rank = {rank: order[edges[index] : edges[index + 1]] for index, rank in enumerate(ranks.tolist())}
+    for rank, values_of in of_rank.items():
+        usually[rank] = int(np.median(late_ns[values_of]))
     latest = latest_in(row, step, late_ns, len(step_ns))
-    among_latest, part = _in_latest_quarter(step, late_ns, len(known))
+    among_latest, part = _in_latest_quarter(step, late_ns, len(ranks))
     # By chance, one of many ranks is further off than one of a few: the bound on the tail of a normal distribution.
-    least_score = float(np.sqrt(2 * np.log(max(1, len(known)) / FALSE_ALARMS)))
-    found = []
-    for one, places in of_rank.items():
-        own, own_step_ns = late_ns[places], float(step_ns[one])
+    least_score = float(np.sqrt(2 * np.log(max(1, len(ranks)) / FALSE_ALARMS)))
+    late = []
+    for rank, values_of in of_rank.items():
+        own_late_ns, own_step_ns = late_ns[values_of], float(step_ns[rank])
         least_ns = 0.01 * LEAST_LATE_PERCENT * own_step_ns
-        if usually[one] < least_ns:
+        if usually[rank] < least_ns:
             continue
-        median, spread = middle(usually[known[known != one]])
+        median, spread = middle(usually[ranks[ranks != rank]])
         # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
-        error_ns = 1.2533 * middle(own)[1] / math.sqrt(len(own))
-        score = (usually[one] - median) / max(spread, error_ns, _FLOOR * own_step_ns, 1.0)
+        error_ns = 1.2533 * middle(own_late_ns)[1] / math.sqrt(len(own_late_ns))
+        score = (usually[rank] - median) / max(spread, error_ns, _FLOOR * own_step_ns, 1.0)
         by_chance = min(
-            _at_least(int(latest[one]), len(own), 1 / len(known)),
-            _at_least(int((among_latest[places] & (own >= least_ns)).sum()), len(own), part),
+            _at_least(int(latest[rank]), len(own_late_ns), 1 / len(ranks)),
+            _at_least(
+                int((among_latest[values_of] & (own_late_ns >= least_ns)).sum()), len(own_late_ns), part
+            ),
         )
         throughout = all(
-            np.median(part) >= usually[one] / 2
-            for part in np.array_split(own, PARTS_OF_RECORDING)
+            np.median(part) >= usually[rank] / 2
+            for part in np.array_split(own_late_ns, PARTS_OF_RECORDING)
             if len(part)
         )
-        if score >= least_score and by_chance * len(known) < BY_CHANCE and throughout:
-            found.append(LateRank(one, int(usually[one]), score, persistent=True))
-    return found
+        if score >= least_score and by_chance * len(ranks) < BY_CHANCE and throughout:
+            late.append(LateRank(rank, int(usually[rank]), score, persistent=True))
+    return late
 
 
 def _in_latest_quarter(step: Rows, late_ns: Rows, ranks: int) -> tuple[NDArray[np.bool_], float]:
@@ -167,10 +171,10 @@ def _in_latest_quarter(step: Rows, late_ns: Rows, ranks: int) -> tuple[NDArray[n
     most = -(-ranks // 4)
     order = np.lexsort((-late_ns, step))
     steps = Groups.runs(step[order])
-    place = np.arange(len(order)) - steps.first[steps.of_row]
-    found = np.zeros(len(order), dtype=bool)
-    found[order] = place < most
-    return found, most / ranks
+    rank_in_step = np.arange(len(order)) - steps.first[steps.of_row]
+    is_latest = np.zeros(len(order), dtype=bool)
+    is_latest[order] = rank_in_step < most
+    return is_latest, most / ranks
 
 
 def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
@@ -184,20 +188,20 @@ def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[
     limit = median + max(LEAST_SCORE * spread, 0.01 * LEAST_LATE_PERCENT * usual_step_ns)
     outside = late_ns >= limit
     sums = Groups(row, len(step_ns)).sums(late_ns - median, outside)
-    one, *others = np.argsort(-sums, kind="stable")[:2].tolist()
-    own = late_ns[outside & (row == one)]
-    least_ns = 0.01 * LEAST_LATE_PERCENT * usual_step_ns * int((row == one).sum())
-    if sums[one] < max(least_ns, MUCH_MORE * sums[others].max(initial=0.0)):
+    latest, *next_latest = np.argsort(-sums, kind="stable")[:2].tolist()
+    its_late_ns = late_ns[outside & (row == latest)]
+    least_ns = 0.01 * LEAST_LATE_PERCENT * usual_step_ns * int((row == latest).sum())
+    if sums[latest] < max(least_ns, MUCH_MORE * sums[next_latest].max(initial=0.0)):
         return []
     # Late steps in a row are one event: the machine was busy for so long.
     order = np.lexsort((step, row))
     is_late, whose = outside[order], row[order]
     starts = is_late & ~np.append(False, is_late[:-1] & (np.diff(whose) == 0))
-    events, all_events = int((starts & (whose == one)).sum()), int(starts.sum())
+    events, all_events = int((starts & (whose == latest)).sum()), int(starts.sum())
     if _at_least(events, all_events, 1 / len(ranks)) * len(ranks) >= BY_CHANCE:
         return []
-    typical = float(np.median(own))
-    return [LateRank(one, int(typical), (typical - median) / spread, persistent=False)]
+    typical = float(np.median(its_late_ns))
+    return [LateRank(latest, int(typical), (typical - median) / spread, persistent=False)]
 
 
 def _at_least(successes: int, trials: int, chance: float) -> float:

@@ -149,10 +149,10 @@ class Loop:
             self.thread, self.work = account.thread, account.work
         elif self.unit is Unit.STEP:
             total_ns = {
-                one: int(counted.of_process(one).duration_ns.sum())
-                for one in np.unique(counted.process).tolist()
+                process: int(counted.of_process(process).duration_ns.sum())
+                for process in np.unique(counted.process).tolist()
             }
-            self.process = max(total_ns, key=lambda one: (total_ns[one], -one))
+            self.process = max(total_ns, key=lambda process: (total_ns[process], -process))
             self.work = counted.of_process(self.process)
             mark = trace.column("steps", "span")[self.work.row[0]]
             self.thread = int(np.append(trace.column("spans", "thread"), -1)[mark])
@@ -251,14 +251,14 @@ class Loop:
     @cached_property
     def threads(self) -> NDArray[np.bool_]:
         """For each row of `threads`, and for -1, whether it is the thread of the loop, or one that worked for its requests."""
-        found = np.zeros(len(self.trace.columns("threads")) + 1, bool)
+        in_loop = np.zeros(len(self.trace.columns("threads")) + 1, bool)
         if not self.unit.overlaps:
-            found[self.thread] = True
-            return found
-        ran = [len(one) > 0 for one in ran_in_requests(self.trace)]
+            in_loop[self.thread] = True
+            return in_loop
+        has_run = [len(intervals) > 0 for intervals in ran_in_requests(self.trace)]
         of_process = self.trace.column("threads", "process_row") == self.process
-        found[:-1] = np.array(ran, bool) & of_process
-        return found
+        in_loop[:-1] = np.array(has_run, bool) & of_process
+        return in_loop
 
     @property
     def machine_is_busy(self) -> bool:
@@ -271,17 +271,19 @@ class Loop:
 
         L-BFGS evaluates as often as its line search asks, often at first and once where it has converged. Zeros without closures.
         """
-        found, count = closures(self.trace), len(self.start_ns)
-        mine = found.thread == self.thread
-        took_ns = Intervals.of(found.start_ns[mine], found.end_ns[mine]).within(
+        all_closures, count = closures(self.trace), len(self.start_ns)
+        in_thread = all_closures.thread == self.thread
+        took_ns = Intervals.of(all_closures.start_ns[in_thread], all_closures.end_ns[in_thread]).within(
             self.mark_start_ns, self.mark_end_ns
         )
         back = np.flatnonzero(self.inside & (self.trace.column("spans", "kind") == SpanKind.BACKWARD))
         functions = self.steps_of(back).sizes()
-        known = (took_ns > 0) & (functions > 0)
-        if not known.any():
+        with_closures = (took_ns > 0) & (functions > 0)
+        if not with_closures.any():
             return np.zeros(count)
-        return np.where(known, functions, 0) * float(np.median(took_ns[known] / functions[known]))
+        return np.where(with_closures, functions, 0) * float(
+            np.median(took_ns[with_closures] / functions[with_closures])
+        )
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
@@ -297,12 +299,14 @@ class Loop:
     @cached_property
     def loading(self) -> Intervals:
         """When the program waited for the next batch or made it; with a device, while that did nothing."""
-        mine = [one for one in activities(self.trace) if one.owner.process == self.process]
-        found = united([one.host.loading for one in mine])
+        of_process = [
+            activity for activity in activities(self.trace) if activity.owner.process == self.process
+        ]
+        loading = united([activity.host.loading for activity in of_process])
         if self.device is None:
-            return found
+            return loading
         activity = self.device.activity
-        return found - activity.compute - activity.communication - activity.copies
+        return loading - activity.compute - activity.communication - activity.copies
 
     @cached_property
     def in_loading(self) -> NDArray[np.bool_]:
@@ -326,18 +330,20 @@ class Loop:
     @cached_property
     def optimizer_ns(self) -> int:
         """What the steps of the optimizers usually cost, without what closures in them cost."""
-        rows, spans, found = self.optimizer_ranges, self.trace.columns("spans"), closures(self.trace)
-        mine = found.thread == self.thread
+        rows, spans, all_closures = self.optimizer_ranges, self.trace.columns("spans"), closures(self.trace)
+        in_thread = all_closures.thread == self.thread
         start = spans["start_ns"][rows]
         end = start + spans["duration_ns"][rows]
-        own = when_ran(self.trace, rows) - Intervals.of(found.start_ns[mine], found.end_ns[mine])
+        optimizing = when_ran(self.trace, rows) - Intervals.of(
+            all_closures.start_ns[in_thread], all_closures.end_ns[in_thread]
+        )
         if self.device is None:
-            return self.typical_sum(rows, own.within(start, end))
-        own &= self.device.idle
+            return self.typical_sum(rows, optimizing.within(start, end))
+        optimizing &= self.device.idle
         work = np.flatnonzero(self.outermost & self.in_optimizer)
         return self.typical_sum(
             np.concatenate((rows, work)),
-            np.concatenate((own.within(start, end), spans["device_ns"][work])),
+            np.concatenate((optimizing.within(start, end), spans["device_ns"][work])),
         )
 
     def ranges_named(self, prefix: str) -> Rows:
@@ -345,16 +351,18 @@ class Loop:
         spans, strings = self.trace.columns("spans"), self.trace.strings
         rows = np.flatnonzero((spans["kind"] == SpanKind.USER_ANNOTATION) & self.threads[spans["thread"]])
         rows = rows[self.in_steps(rows)]
-        known = [one for one in np.unique(spans["name"][rows]).tolist() if strings[one].startswith(prefix)]
-        return rows[np.isin(spans["name"][rows], known)]
+        names = [name for name in np.unique(spans["name"][rows]).tolist() if strings[name].startswith(prefix)]
+        return rows[np.isin(spans["name"][rows], names)]
 
     def ranges_and_operators_named(self, *prefixes: str) -> Rows:
         """Rows of operators and ranges of the host in the steps, on the loop's thread, whose name begins with one of `prefixes`."""
         spans, strings = self.trace.columns("spans"), self.trace.strings
         rows = np.flatnonzero(self.threads[spans["thread"]] & (spans["stream"] < 0) & ~is_call(spans["kind"]))
         rows = rows[self.in_steps(rows)]
-        known = [one for one in np.unique(spans["name"][rows]).tolist() if strings[one].startswith(prefixes)]
-        return rows[np.isin(spans["name"][rows], known)]
+        names = [
+            name for name in np.unique(spans["name"][rows]).tolist() if strings[name].startswith(prefixes)
+        ]
+        return rows[np.isin(spans["name"][rows], names)]
 
     def in_steps(self, rows: Rows) -> NDArray[np.bool_]:
         """Which spans start in a step that counts."""
@@ -398,12 +406,19 @@ class Loop:
     def compilations(self) -> Rows:
         """The step of each compilation of a function by torch.compile, -1 outside all; those of backward graphs belong to one."""
         columns = ["stage", "start_ns", "thread"]
-        rows = [one for one in compiles(self.trace).select(columns).to_pylist() if one["stage"] == "frame"]
+        rows = [
+            compile_row
+            for compile_row in compiles(self.trace).select(columns).to_pylist()
+            if compile_row["stage"] == "frame"
+        ]
         process = np.append(self.trace.column("threads", "process_row"), -1)
-        thread = np.array([-1 if one["thread"] is None else one["thread"] for one in rows], dtype=np.int64)
-        start_ns = np.array([one["start_ns"] for one in rows], dtype=np.int64)
-        mine = process[thread] == self.process
-        return self.step_at(start_ns[mine], thread[mine])
+        thread = np.array(
+            [-1 if compile_row["thread"] is None else compile_row["thread"] for compile_row in rows],
+            dtype=np.int64,
+        )
+        start_ns = np.array([compile_row["start_ns"] for compile_row in rows], dtype=np.int64)
+        of_process = process[thread] == self.process
+        return self.step_at(start_ns[of_process], thread[of_process])
 
     @property
     def first_warm_step(self) -> int:
@@ -574,11 +589,11 @@ class Loop:
         """The operator that the program called around each of some spans of the host, or what is not in one itself; -1 for -1."""
         spans = self.trace.columns("spans")
         parent, operator = np.append(spans["parent"], -1), np.append(is_operator(spans["kind"]), False)
-        found, above = rows.astype(np.int64), parent[rows].astype(np.int64)
+        operators, above = rows.astype(np.int64), parent[rows].astype(np.int64)
         while (above >= 0).any():
-            found = np.where(operator[above], above, found)
+            operators = np.where(operator[above], above, operators)
             above = parent[above].astype(np.int64)
-        return found
+        return operators
 
     def place_of(self, row: int) -> Place:
         """The user's line that started a span; none for -1."""
@@ -610,8 +625,8 @@ class Loop:
     def common_stack(self, rows: Rows) -> int:
         """The innermost stack that all of some spans were called from, as its row; -1 where one has no stack."""
         parent = np.append(self.trace.column("stacks", "parent"), -1)
-        common, *others = np.unique(self.trace.column("spans", "stack")[rows]).tolist() or [-1]
-        for stack in others:
+        common, *stacks = np.unique(self.trace.column("spans", "stack")[rows]).tolist() or [-1]
+        for stack in stacks:
             # A parent has a lower row than what it calls.
             while common != stack:
                 if common > stack:
@@ -650,7 +665,7 @@ class Loop:
             samples["stack"][rows].tolist(), samples["period_ns"][rows].tolist(), strict=True
         ):
             times[self.place_of_stack(stack)] += period_ns
-        return max((one for one in times if one), key=lambda one: times[one], default=Place())
+        return max((line for line in times if line), key=lambda line: times[line], default=Place())
 
     def caller_of(self, stack: int, called: Callable[[str], bool], otherwise: int = -1) -> Place:
         """The user's line that called the outermost frame of a stack in a file that `called` accepts; that of `otherwise` without one."""
@@ -659,13 +674,13 @@ class Loop:
             self.trace.columns("stacks"),
             self.trace.strings,
         )
-        found = otherwise
+        caller = otherwise
         while stack >= 0:
             above = int(stacks["parent"][stack])
             if called(strings[int(frames["file"][stacks["frame"][stack]])]):
-                found = above
+                caller = above
             stack = above
-        return self.place_of_stack(found)
+        return self.place_of_stack(caller)
 
     def module_of(self, row: int) -> str:
         """The path of the module that a span ran in; empty outside all and for -1."""
@@ -703,8 +718,8 @@ class Loop:
 
         With a device only the moments in which it was idle: the others cost nothing.
         """
-        found, mine = gaps(self.trace), self._gap_rows(0)
-        python = Intervals.of(found.start_ns[mine], found.end_ns[mine])
+        all_gaps, rows = gaps(self.trace), self._gap_rows(0)
+        python = Intervals.of(all_gaps.start_ns[rows], all_gaps.end_ns[rows])
         return python if self.device is None else python & self.device.idle
 
     @cached_property
@@ -718,71 +733,71 @@ class Loop:
 
     def _gaps(self, least_ns: int, *, by_function: bool) -> list[Gap]:
         """Python between operators, by line or by function."""
-        found = gaps(self.trace)
-        mine = self._gap_rows(least_ns)
-        mine = mine[~found.in_backward[mine]]
-        if len(mine) == 0:
+        all_gaps = gaps(self.trace)
+        gap_rows = self._gap_rows(least_ns)
+        gap_rows = gap_rows[~all_gaps.in_backward[gap_rows]]
+        if len(gap_rows) == 0:
             return []
-        length = self.python.within(found.start_ns[mine], found.end_ns[mine])
-        step = self.step_at(found.start_ns[mine], found.thread[mine])
+        length = self.python.within(all_gaps.start_ns[gap_rows], all_gaps.end_ns[gap_rows])
+        step = self.step_at(all_gaps.start_ns[gap_rows], all_gaps.thread[gap_rows])
         steps = len(self.start_ns)
         # The time of each kind of gap in each step is divided into the shares of the kind.
-        cells, which = distinct((found.kind[mine] * steps + step).astype(np.int64))
-        in_cell = Groups(which, len(cells)).sums(length)
-        share, cell = found.shares.of_kinds(cells // steps)
-        lines = [self._shown_frame[stack] for stack in (found.shares.stack, found.shares.other)]
+        cells, cell_of = distinct((all_gaps.kind[gap_rows] * steps + step).astype(np.int64))
+        in_cell = Groups(cell_of, len(cells)).sums(length)
+        share, cell = all_gaps.shares.of_kinds(cells // steps)
+        lines = [self._shown_frame[stack] for stack in (all_gaps.shares.stack, all_gaps.shares.other)]
         groups = Groups.by(lines)
         lines_of_group = [
             self._from_to(*pair)
             for pair in zip(*(line[groups.first].tolist() for line in lines), strict=True)
         ]
-        keys = [(one.file, one.function) if by_function else one for one in lines_of_group]
+        keys = [(line.file, line.function) if by_function else line for line in lines_of_group]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         place_of = np.array([numbers[key] for key in keys])[groups.of_row]
         # Imports are start-up, also in a run without steps and in the middle of one.
-        importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[found.shares.stack]
-        part = np.where(importing | self._shares_of_torch, 0.0, found.shares.part)
+        importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[all_gaps.shares.stack]
+        part = np.where(importing | self._shares_of_torch, 0.0, all_gaps.shares.part)
         # Time without a processor is no Python.
-        ran = np.where(found.shares.blocked[share], 1.0, 1.0 - self._processor_share[cells[cell] % steps])
-        place, each = place_of[share], in_cell[cell] * part[share] * ran
-        cells, which = distinct((place * steps + cells[cell] % steps).astype(np.int64))
-        of_step = Groups(which, len(cells)).sums(each)
+        ran = np.where(all_gaps.shares.blocked[share], 1.0, 1.0 - self._processor_share[cells[cell] % steps])
+        line_of_share, time_ns = place_of[share], in_cell[cell] * part[share] * ran
+        cells, cell_of = distinct((line_of_share * steps + cells[cell] % steps).astype(np.int64))
+        of_step = Groups(cell_of, len(cells)).sums(time_ns)
         largest = np.zeros(len(numbers), dtype=np.int64)
-        in_share = Groups(share, len(place_of)).sums(each)
+        in_share = Groups(share, len(place_of)).sums(time_ns)
         order = np.argsort(in_share, kind="stable")
         largest[place_of[order]] = order  # the last one counts
         kind_ns = usual_totals(cells // steps, cells % steps, of_step, len(numbers), self.kind_of_step)
         usual = kind_ns.sum(axis=0)
-        of_others = self._in_other_libraries[found.shares.stack]
+        of_others = self._in_other_libraries[all_gaps.shares.stack]
         by_place = Groups(place_of, len(numbers))
-        whole, blocked, called = (
-            by_place.sums(in_share, chosen) for chosen in (None, found.shares.blocked, of_others)
+        all_ns, blocked, called = (
+            by_place.sums(in_share, chosen) for chosen in (None, all_gaps.shares.blocked, of_others)
         )
-        by_wait = Groups.cells(found.shares.wait, place_of, (len(SampleWait), len(numbers)))
-        waits = by_wait.sums(in_share, found.shares.blocked)
+        by_wait = Groups.cells(all_gaps.shares.wait, place_of, (len(SampleWait), len(numbers)))
+        waits = by_wait.sums(in_share, all_gaps.shares.blocked)
         # What shows a place: the operators before the longest gaps in which most ran there.
-        main = place_of[found.shares.main[found.kind[mine]]]
+        main = place_of[all_gaps.shares.main[all_gaps.kind[gap_rows]]]
         order = np.lexsort((-length, main))
         first, last = (
             np.searchsorted(main[order], np.arange(len(numbers)), side=side) for side in ("left", "right")
         )
-        made = []
+        listed = []
         for number in range(len(numbers)):
-            before = found.before[mine[order[first[number] : last[number]][:MOST_ROWS]]]
+            before = all_gaps.before[gap_rows[order[first[number] : last[number]][:MOST_ROWS]]]
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
-            made.append(
+            listed.append(
                 Gap(
                     lines_of_group[groups.of_row[largest[number]]],
                     int(usual[number]),
                     int(last[number] - first[number]),
                     rows,
-                    float(blocked[number] / whole[number]) if whole[number] else 0.0,
-                    float(called[number] / whole[number]) if whole[number] else 0.0,
+                    float(blocked[number] / all_ns[number]) if all_ns[number] else 0.0,
+                    float(called[number] / all_ns[number]) if all_ns[number] else 0.0,
                     int(waits[:, number].argmax()),
                     tuple(kind_ns[:, number].tolist()),
                 )
             )
-        return sorted((gap for gap in made if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
+        return sorted((gap for gap in listed if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)
 
     @cached_property
     def _processor_share(self) -> NDArray[np.float64]:
@@ -816,10 +831,10 @@ class Loop:
 
     def _gap_rows(self, least_ns: int) -> Rows:
         """The gaps in the steps of this loop, of at least a length."""
-        found = gaps(self.trace)
-        mine = self.work.place_in(found.step, found.start_ns, found.thread) >= 0
-        mine &= self.threads[found.thread] & ~found.in_loading & (found.stretch_ns >= least_ns)
-        return np.flatnonzero(mine)
+        all_gaps = gaps(self.trace)
+        is_chosen = self.work.place_in(all_gaps.step, all_gaps.start_ns, all_gaps.thread) >= 0
+        is_chosen &= self.threads[all_gaps.thread] & ~all_gaps.in_loading & (all_gaps.stretch_ns >= least_ns)
+        return np.flatnonzero(is_chosen)
 
     def _from_to(self, frame: int, other: int) -> Place:
         """The line of a frame, or from there to that of another frame of the same function."""
@@ -843,11 +858,11 @@ def _busiest_thread(trace: TraceData) -> tuple[int, int]:
 
 def usual_kinds(kind: Rows) -> Rows:
     """Some kinds of steps, numbered from 0 without gaps; those of fewer than `LEAST_OF_KIND` steps count for the kind with most of them."""
-    _, found, often = np.unique(kind, return_inverse=True, return_counts=True)
+    _, kinds, often = np.unique(kind, return_inverse=True, return_counts=True)
     if len(often) == 0:
-        return np.asarray(found, dtype=np.int64)
-    place = np.where(often >= LEAST_OF_KIND, np.arange(len(often)), np.argmax(often))
-    return np.asarray(np.unique(place[found], return_inverse=True)[1], dtype=np.int64)
+        return np.asarray(kinds, dtype=np.int64)
+    merged = np.where(often >= LEAST_OF_KIND, np.arange(len(often)), np.argmax(often))
+    return np.asarray(np.unique(merged[kinds], return_inverse=True)[1], dtype=np.int64)
 
 
 def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Rows) -> NDArray[np.float64]:
@@ -861,9 +876,9 @@ def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Ro
         kind: The kind of each step, from 0.
     """
     totals = []
-    for one, often in enumerate(Groups(kind, int(kind.max(initial=-1)) + 1).sizes().tolist()):
-        mine = kind[step] == one
-        totals.append(medians(key[mine], value[mine], keys, often) * often)
+    for kind_number, often in enumerate(Groups(kind, int(kind.max(initial=-1)) + 1).sizes().tolist()):
+        of_kind = kind[step] == kind_number
+        totals.append(medians(key[of_kind], value[of_kind], keys, often) * often)
     return np.array(totals).reshape(-1, keys)
 
 
@@ -874,7 +889,7 @@ def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np
     first = np.searchsorted(key, np.arange(keys))
     zeros = count - (np.searchsorted(key, np.arange(keys), side="right") - first)
     middle = [
-        np.where(at >= zeros, value[np.clip(first + at - zeros, 0, len(value) - 1)], 0.0)
-        for at in ((count - 1) // 2, count // 2)
+        np.where(rank >= zeros, value[np.clip(first + rank - zeros, 0, len(value) - 1)], 0.0)
+        for rank in ((count - 1) // 2, count // 2)
     ]
     return np.asarray((middle[0] + middle[1]) / 2)

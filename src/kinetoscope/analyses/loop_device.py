@@ -72,11 +72,11 @@ class LoopDevice:
         nothing = steps - activity.compute - activity.communication - activity.copies
         self.idle, self.stalled = nothing - activity.queued, nothing & activity.queued
         work = device_work(trace)
-        mine = work.device == work.devices.index(device)
-        at = np.searchsorted(steps.start_ns, work.start_ns, side="right") - 1
-        mine &= (at >= 0) & (work.start_ns < np.append(steps.end_ns, 0)[at])
-        self.rows: Rows = work.rows[mine].astype(np.int64)
-        self.category = work.category[mine]
+        is_ours = work.device == work.devices.index(device)
+        step = np.searchsorted(steps.start_ns, work.start_ns, side="right") - 1
+        is_ours &= (step >= 0) & (work.start_ns < np.append(steps.end_ns, 0)[step])
+        self.rows: Rows = work.rows[is_ours].astype(np.int64)
+        self.category = work.category[is_ours]
 
     @classmethod
     def of(cls, trace: TraceData, process: int, name: str, start_ns: Rows, end_ns: Rows) -> Self | None:
@@ -89,9 +89,13 @@ class LoopDevice:
             start_ns: When each step starts.
             end_ns: When each ends.
         """
-        for one in activities(trace):
-            if one.owner.process == process and one.device is not None and one.device.name == name:
-                return cls(trace, one.device, one, Intervals.of(start_ns, end_ns))
+        for activity in activities(trace):
+            if (
+                activity.owner.process == process
+                and activity.device is not None
+                and activity.device.name == name
+            ):
+                return cls(trace, activity.device, activity, Intervals.of(start_ns, end_ns))
         return None
 
     @cached_property
@@ -127,14 +131,14 @@ class LoopDevice:
     def families(self) -> list[str]:
         """For each string of the trace that names an operator, the family of its formula; empty for all others."""
         spans = self._trace.columns("spans")
-        found = [""] * len(self._trace.strings)
+        families = [""] * len(self._trace.strings)
         for name in np.unique(spans["name"][is_operator(spans["kind"])]).tolist():
             text = self._trace.strings[name]
             rule = rule_of(text)
             # Operators of torch before 1.11, of which no formula is known.
             other = "convolution" if text.startswith(_FORMER_CONVOLUTIONS) else ""
-            found[name] = rule.family if rule else other
-        return found
+            families[name] = rule.family if rule else other
+        return families
 
     def operators(self, rows: Rows) -> Rows:
         """The operator that launched each of some rows, -1 where it is unknown."""
@@ -146,11 +150,11 @@ class LoopDevice:
         member = np.array([family in families for family in self.families], dtype=bool)
         name, parent = np.append(spans["name"], 0), np.append(spans["parent"], -1)
         above = self.operators(rows)
-        found = np.zeros(len(rows), dtype=bool)
+        is_member = np.zeros(len(rows), dtype=bool)
         while (above >= 0).any():
-            found |= (above >= 0) & member[name[above]]
+            is_member |= (above >= 0) & member[name[above]]
             above = parent[above].astype(np.int64)
-        return found
+        return is_member
 
     @cached_property
     def gaps(self) -> IdleGaps:
@@ -167,11 +171,11 @@ class LoopDevice:
         last = np.searchsorted(begun, start, side="right") - 1
         reach = np.maximum.accumulate(ended) if len(ended) else ended
         longest = np.searchsorted(reach, reach, side="left") if len(reach) else reach
-        found = np.full(len(start), -1, dtype=np.int64)
-        known = np.flatnonzero(last >= 0)
-        covers = known[reach[last[known]] >= start[known]]
-        found[covers] = waits[longest[last[covers]]]
-        return IdleGaps(start, length, found)
+        wait_of_gap = np.full(len(start), -1, dtype=np.int64)
+        after_wait = np.flatnonzero(last >= 0)
+        covers = after_wait[reach[last[after_wait]] >= start[after_wait]]
+        wait_of_gap[covers] = waits[longest[last[covers]]]
+        return IdleGaps(start, length, wait_of_gap)
 
     @cached_property
     def after_stalls(self) -> Rows:
@@ -179,8 +183,8 @@ class LoopDevice:
         rows = self._all_rows
         start = self._trace.column("spans", "start_ns")[rows]
         order = np.argsort(start, kind="stable")
-        place = np.searchsorted(start[order], self.stalled.end_ns, side="left")
-        return np.append(rows[order], -1)[np.minimum(place, len(rows))].astype(np.int64)
+        next_row = np.searchsorted(start[order], self.stalled.end_ns, side="left")
+        return np.append(rows[order], -1)[np.minimum(next_row, len(rows))].astype(np.int64)
 
     @cached_property
     def first_of_streams(self) -> Rows:
@@ -215,11 +219,11 @@ class LoopDevice:
         done = spans["start_ns"][copies] + spans["duration_ns"][copies]
         ended = np.append(spans["start_ns"] + spans["duration_ns"], 0)[call]
         blocking = call[(call >= 0) & (ended >= done)]
-        found = [waiting_calls(self._trace), blocking]
+        calls_of_kind = [waiting_calls(self._trace), blocking]
         if frees:
             calls = np.flatnonzero(is_runtime_call(spans["kind"]))
             names = np.unique(spans["name"][calls]).tolist()
-            named = [one for one in names if _FREES.match(self._trace.strings[one])]
-            found.append(calls[np.isin(spans["name"][calls], named)])
-        waits = np.unique(np.concatenate(found).astype(np.int64))
+            named = [name for name in names if _FREES.match(self._trace.strings[name])]
+            calls_of_kind.append(calls[np.isin(spans["name"][calls], named)])
+        waits = np.unique(np.concatenate(calls_of_kind).astype(np.int64))
         return np.asarray(waits[owned(self._trace, self.activity.owner)[spans["thread"][waits]]])

@@ -92,11 +92,11 @@ class Meetings:
         if not agreed.all():
             records, series, number, rank = records[agreed], series[agreed], number[agreed], rank[agreed]
         groups = Groups.by([series, number])
-        which, count = groups.of_row, groups.sizes()
+        meeting, count = groups.of_row, groups.sizes()
         if (count < 2).any():
-            several = (count > 1)[which]
-            records, which, rank = records[several], which[several], rank[several]
-        order = np.argsort(which, kind="stable")
+            several = (count > 1)[meeting]
+            records, meeting, rank = records[several], meeting[several], rank[several]
+        order = np.argsort(meeting, kind="stable")
         records = records[order]
         return cls(records, rank[order], duration_ns[records], count[count > 1])
 
@@ -133,7 +133,7 @@ def meetings_of_ranks(trace: TraceData, counted: Mapping[int, Collection[int | N
         trace: The trace.
         counted: For each rank the numbers of its steps that count, None for what is outside of all.
     """
-    place = {rank: at for at, rank in enumerate(counted)}
+    row_of = {rank: row for row, rank in enumerate(counted)}
     one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
     records: list[tuple[int, ...]] = []
     series: dict[tuple[Any, ...], int] = {}
@@ -156,7 +156,7 @@ def meetings_of_ranks(trace: TraceData, counted: Mapping[int, Collection[int | N
             continue
         if row["step"] not in counted.get(row["rank"], ()):
             continue
-        rank, step = place[row["rank"]], -1 if row["step"] is None else row["step"]
+        rank, step = row_of[row["rank"]], -1 if row["step"] is None else row["step"]
         kind = series.setdefault((step, group, row["name"]), len(series))
         size = row["bytes"] or 0 if row["name"] == "all_reduce" else 0
         times = row["transfer_start_ns"], row["transfer_ns"]

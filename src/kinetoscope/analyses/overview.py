@@ -219,34 +219,34 @@ class Incident:
     @property
     def notes(self) -> list[str]:
         """What else is known, a sentence each."""
-        found = list(self.ranks)
+        sentences = list(self.ranks)
         if self.missing:
             word = "rank" if len(self.missing) == 1 else "ranks"
-            found.append(
+            sentences.append(
                 f"nothing is known of {word} {', '.join(map(str, self.missing))}: no answer, and no ring on this machine"
             )
         if self.overhead:
-            found.append(f"recording cost {self.overhead}")
-        return found
+            sentences.append(f"recording cost {self.overhead}")
+        return sentences
 
 
 def _out_of_memory(failures: object) -> Incident | None:
     """The last allocation that failed, of those in the metadata of a memory snapshot; None if it has none."""
-    known = (
+    dicts = (
         [failure for failure in failures if isinstance(failure, dict)] if isinstance(failures, list) else []
     )
-    if not known:
+    if not dicts:
         return None
-    last = known[-1]
+    last = dicts[-1]
     requested, free = (
         units.size(value) if isinstance(value := last.get(name), int) else "an unknown size"
         for name in ("bytes", "free_bytes")
     )
     frames = [frame for frame in str(last.get("stack", "")).split(";") if frame]
     notes = [f"at {' < '.join(reversed(frames))}"] if frames else []
-    notes += [f"{len(known):,} allocations failed; this was the last"] if len(known) > 1 else []
-    what = f"{requested} requested on {last.get('device', 'the device')}, which had {free} free"
-    return Incident("out of memory", what, None, None, "", tuple(notes), ())
+    notes += [f"{len(dicts):,} allocations failed; this was the last"] if len(dicts) > 1 else []
+    request = f"{requested} requested on {last.get('device', 'the device')}, which had {free} free"
+    return Incident("out of memory", request, None, None, "", tuple(notes), ())
 
 
 def _of_rank(facts: dict[str, Any]) -> str:
@@ -328,27 +328,27 @@ class Overview:
     @cached_property
     def steps(self) -> StepDurations | None:
         """How long the steps took; None without any."""
-        own = self.trace.columns("steps")
-        if len(own) == 0:
+        marks = self.trace.columns("steps")
+        if len(marks) == 0:
             return None
         start_up = start_up_steps(self.trace)
         every = step_extents(self.trace)
         duration = every.duration_ns[~start_up]
-        shown_of, mine = steps_of_one(self.trace)
-        before = every.duration_ns[mine & start_up].tolist()
+        shown_of, is_shown = steps_of_one(self.trace)
+        before = every.duration_ns[is_shown & start_up].tolist()
         return StepDurations(
-            count=len(own),
-            numbers=len(np.unique(own["number"])),
-            processes=len(np.unique(own["process_row"])),
+            count=len(marks),
+            numbers=len(np.unique(marks["number"])),
+            processes=len(np.unique(marks["process_row"])),
             start_up=int(start_up.sum()),
             mean_ns=float(duration.mean()),
             min_ns=int(duration.min()),
             max_ns=int(duration.max()),
             p95_ns=float(np.percentile(duration, 95)),
             shown_of=shown_of,
-            shown_ns=tuple(every.duration_ns[mine & ~start_up].tolist()),
+            shown_ns=tuple(every.duration_ns[is_shown & ~start_up].tolist()),
             left_out_ns=tuple(before),
-            ahead_ns=int((every.end_ns - own["start_ns"] - own["duration_ns"]).max()),
+            ahead_ns=int((every.end_ns - marks["start_ns"] - marks["duration_ns"]).max()),
         )
 
     @cached_property
@@ -377,30 +377,32 @@ class Overview:
     def requests(self) -> list[str]:
         """A sentence for each name of requests: how many, how long they took, on what, and what the slowest have more of."""
         rows = request_names(self.trace).to_pylist()
-        on_host = all(place.device == "cpu" for place in self.places)
+        on_host = all(times.device == "cpu" for times in self.places)
         words = dict(zip(REQUEST_PARTS, part_names(on_host, REQUEST_PARTS), strict=True))
         return [_of_requests(*pair, words) for pair in zip(rows[::2], rows[1::2], strict=True)]
 
     @cached_property
     def incident(self) -> Incident | None:
         """What happened, if the trace is of an incident of a job that was left on, or a snapshot of memory that had run out."""
-        found = self.trace.info.get("incident")
-        if not isinstance(found, dict) or "reason" not in found:
+        facts = self.trace.info.get("incident")
+        if not isinstance(facts, dict) or "reason" not in facts:
             return _out_of_memory(self.trace.info.get("out_of_memory"))
-        ranks = found.get("ranks")
+        ranks = facts.get("ranks")
         of_ranks = [
-            one for one in (ranks if isinstance(ranks, dict) else {}).values() if isinstance(one, dict)
+            rank_facts
+            for rank_facts in (ranks if isinstance(ranks, dict) else {}).values()
+            if isinstance(rank_facts, dict)
         ]
-        missing = found.get("missing")
-        step, time_s = found.get("step"), found.get("time_s")
+        missing = facts.get("missing")
+        step, time_s = facts.get("step"), facts.get("time_s")
         return Incident(
-            str(found["reason"]),
-            str(found.get("what", "")),
+            str(facts["reason"]),
+            str(facts.get("what", "")),
             step if isinstance(step, int) else None,
             time_s if isinstance(time_s, float | int) else None,
-            str(found.get("overhead", "")),
-            tuple(_of_rank(one) for one in of_ranks) if len(of_ranks) > 1 else (),
-            tuple(one for one in missing if isinstance(one, int)) if isinstance(missing, list) else (),
+            str(facts.get("overhead", "")),
+            tuple(_of_rank(rank_facts) for rank_facts in of_ranks) if len(of_ranks) > 1 else (),
+            tuple(rank for rank in missing if isinstance(rank, int)) if isinstance(missing, list) else (),
         )
 
     @cached_property
@@ -442,37 +444,37 @@ class Overview:
         """How busy each device was, or each process that used none: those with steps first, and of each sort the busiest."""
         rows = devices(self.trace).select(["process", "device", "model"]).to_pylist()
         models = {(row["process"], row["device"]): row["model"] for row in rows}
-        of_rows = of_processes(self.trace, np.array([place.process for place in self.places], np.int32))
+        of_rows = of_processes(self.trace, np.array([times.process for times in self.places], np.int32))
         pids = of_rows["process"].tolist()
-        found = [
-            Utilization(place, models.get((None if pid < 0 else pid, place.device)))
-            for place, pid in zip(self.places, pids, strict=True)
+        busy = [
+            Utilization(times, models.get((None if pid < 0 else pid, times.device)))
+            for times, pid in zip(self.places, pids, strict=True)
         ]
-        return sorted(found, key=lambda one: (one.place.steps == 0, -one.percent))
+        return sorted(busy, key=lambda place_use: (place_use.place.steps == 0, -place_use.percent))
 
     @property
     def busy_percent(self) -> float | None:
         """How busy the places that count were, together; None if they have no time."""
-        whole_ns = sum(place.duration_ns for place in self.places_that_count)
+        whole_ns = sum(times.duration_ns for times in self.places_that_count)
         return (
-            100 * sum(place.working_ns for place in self.places_that_count) / whole_ns if whole_ns else None
+            100 * sum(times.working_ns for times in self.places_that_count) / whole_ns if whole_ns else None
         )
 
     @cached_property
     def processes(self) -> list[Process]:
         """The processes of a trace of several, as a tree."""
-        tree, places = process_tree(self.trace), busiest_places(self.trace)
+        tree, times_of = process_tree(self.trace), busiest_places(self.trace)
         if not tree:
             return []
         whose = self.trace.column("threads", "process_row")[self.trace.column("spans", "thread")]
         operators = Groups(whose, len(tree)).sums(operator_spans(self.trace).mask).tolist()
-        found = []
+        listed = []
         for row in tree:
-            place = places.get(row["row"])
+            times = times_of.get(row["row"])
             of_row = {name: row[name] for name in ("row", "name", "pid", "rank", "depth")}
-            whole_ns = row["duration_ns"] if place is None else place.duration_ns
-            found.append(Process(**of_row, operators=operators[row["row"]], place=place, whole_ns=whole_ns))
-        return found
+            whole_ns = row["duration_ns"] if times is None else times.duration_ns
+            listed.append(Process(**of_row, operators=operators[row["row"]], place=times, whole_ns=whole_ns))
+        return listed
 
     def busiest_processes(self, most: int) -> list[Process]:
         """The first process and the busiest others, as a tree; the busiest alone where `most` is 1."""
@@ -491,11 +493,11 @@ class Overview:
     def elsewhere(self) -> HostTime | None:
         """What the busiest process without steps did, such as a worker of a `DataLoader`, where others have steps."""
         idle = [
-            place for place in self.places if place.process >= 0 and place.steps == 0 and place.working_ns
+            times for times in self.places if times.process >= 0 and times.steps == 0 and times.working_ns
         ]
         if not idle or not self.host.shares.in_steps:
             return None
-        process = max(idle, key=lambda place: place.working_ns).process
+        process = max(idle, key=lambda times: times.working_ns).process
         name = self.trace.columns("processes")["name"][process]
         return self._host_time(name, host_shares(self.trace, process))
 
@@ -574,8 +576,8 @@ class Overview:
         import pyarrow.compute as pc
 
         key = f"overview: top {name} {time}"
-        rows, whole = self.trace.cached(key, lambda: self._top(name, time))
-        share = pc.divide(pc.multiply(rows["time_ns"].cast(pa.float64()), 100.0), float(whole or 1))
+        rows, whole_ns = self.trace.cached(key, lambda: self._top(name, time))
+        share = pc.divide(pc.multiply(rows["time_ns"].cast(pa.float64()), 100.0), float(whole_ns or 1))
         table = rows.append_column("share", share).filter(pc.greater(rows["time_ns"], 0))
         order = pc.sort_indices(table["time_ns"], sort_keys=[("", "descending")])[:most]
         if name == "modules":
@@ -589,22 +591,22 @@ class Overview:
         columns = TOP[name]
         if time == "host" and name != "kernels":
             rows = {"ops": self.host.operators, "modules": self.modules, "lines": self.host.lines}[name]
-            own = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
-            found = pa.table({
+            time_column = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
+            table = pa.table({
                 column: text_array(to_utf8(row[column]) for row in rows)
                 if column in _TEXTS
                 else number_array(np.array([row[column] for row in rows], dtype=np.int64))
-                for column in [own, *columns.values()]
+                for column in [time_column, *columns.values()]
             })  # fmt: skip
-            return _named(found, own, columns), self.host.shares.whole_ns
-        own, make = _ON_DEVICE[name]
-        found = _named(make(self.trace), own, columns)
+            return _named(table, time_column, columns), self.host.shares.whole_ns
+        time_column, make = _ON_DEVICE[name]
+        table = _named(make(self.trace), time_column, columns)
         if name == "modules" and self.counts["processes"]:
-            found = _alike_together(found)
-        whole = pc.sum(found["time_ns"]).as_py() or 0
+            table = _alike_together(table)
+        whole_ns = pc.sum(table["time_ns"]).as_py() or 0
         if name != "kernels":
-            whole = int(self.trace.column("spans", "device_self_ns").clip(0).sum())
-        return found, whole
+            whole_ns = int(self.trace.column("spans", "device_self_ns").clip(0).sum())
+        return table, whole_ns
 
     # Operations and memory
 
@@ -615,16 +617,16 @@ class Overview:
         rate, used = None, None
         kinds: tuple[WorkOfKind, ...] = ()
         if operations.flops is not None and self.counts["steps"]:
-            each = {name: values.tolist() for name, values in work_of_kinds(self.trace).items()}
-            usual = [self.step_kinds[one] for one in self._usual_kinds]
-            weights = [one["count"] * one["median_ns"] for one in usual]
+            values_of = {name: values.tolist() for name, values in work_of_kinds(self.trace).items()}
+            usual = [self.step_kinds[kind_number] for kind_number in self._usual_kinds]
+            weights = [kind["count"] * kind["median_ns"] for kind in usual]
             rate, used = (
-                _known(_mean_of_known(weights, [each[name][one["kind"]] for one in usual]))
+                _known(_mean_of_known(weights, [values_of[name][kind["kind"]] for kind in usual]))
                 for name in ("flops_per_s", "mfu")
             )
             kinds = tuple(
                 WorkOfKind(_known(speed), _known(100.0 * share))
-                for speed, share in zip(each["flops_per_s"], each["mfu"], strict=True)
+                for speed, share in zip(values_of["flops_per_s"], values_of["mfu"], strict=True)
             )
         elif operations.flops and self.trace.duration_ns:
             rate = operations.flops * 1e9 / self.trace.duration_ns
@@ -667,8 +669,8 @@ class Overview:
         """What was held at the peak of a device by `category`, in `bytes`, the most first."""
         held = self.peak_owners(device).select(["category", "bytes"])
         sums = held.group_by("category").aggregate([("bytes", "sum")]).to_pylist()
-        found = [{"category": row["category"], "bytes": row["bytes_sum"]} for row in sums]
-        return sorted(found, key=lambda row: (-row["bytes"], row["category"] or ""))
+        sums_of = [{"category": row["category"], "bytes": row["bytes_sum"]} for row in sums]
+        return sorted(sums_of, key=lambda row: (-row["bytes"], row["category"] or ""))
 
 
 def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
@@ -684,8 +686,8 @@ _MOST_UNKNOWN = 0.1
 def _mean_of_known(weights: Sequence[float], values: Sequence[float]) -> float:
     """The mean of those values that are numbers; not a number where they are few."""
     pairs = [(weight, value) for weight, value in zip(weights, values, strict=True) if math.isfinite(value)]
-    known = sum(weight for weight, _ in pairs)
-    if known <= (1 - _MOST_UNKNOWN) * sum(weights):
+    known_weight = sum(weight for weight, _ in pairs)
+    if known_weight <= (1 - _MOST_UNKNOWN) * sum(weights):
         return math.nan
     return _mean(*zip(*pairs, strict=True))
 
@@ -730,8 +732,8 @@ def _named(table: pyarrow.Table, time: str, columns: dict[str, str]) -> pyarrow.
     )
     columns = columns | {"time_ns": time}
     return pa.table({
-        name: table[columns[name]].cast(of) if name in columns else pa.nulls(len(table), of)
-        for name, of in types.items()
+        name: table[columns[name]].cast(column_type) if name in columns else pa.nulls(len(table), column_type)
+        for name, column_type in types.items()
     })  # fmt: skip
 
 
@@ -743,10 +745,10 @@ def _alike_together(table: pyarrow.Table) -> pyarrow.Table:
     sums = table.append_column("place", number_array(np.arange(len(table)))).group_by(keys)
     added = sums.aggregate([("key", "min"), ("count", "sum"), ("time_ns", "sum"), ("place", "min")])
     added = added.sort_by("place_min")
-    made = {name: added[name] for name in keys}
-    made |= {"key": added["key_min"], "count": added["count_sum"], "time_ns": added["time_ns_sum"]}
-    made["kind"] = pa.nulls(len(added), pa.string())
-    return pa.table({name: made[name] for name in table.column_names})
+    columns = {name: added[name] for name in keys}
+    columns |= {"key": added["key_min"], "count": added["count_sum"], "time_ns": added["time_ns_sum"]}
+    columns["kind"] = pa.nulls(len(added), pa.string())
+    return pa.table({name: columns[name] for name in table.column_names})
 
 
 # A part is named with this share of a request, or of what the slowest have more.

@@ -78,12 +78,12 @@ def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) ->
     if len(keys) == 0:
         return []
     groups = Groups.by([keys])
-    found, total, count = keys[groups.first], groups.sums(time_ns), groups.sizes()
-    order = np.lexsort((found, -count, -total))
-    shown = order[:_MOST_PARTS]
+    group_keys, total, count = keys[groups.first], groups.sums(time_ns), groups.sizes()
+    order = np.lexsort((group_keys, -count, -total))
+    listed = order[:_MOST_PARTS]
     rows = [
-        {**describe(int(found[at])), "count": int(count[at]), "total_ns": int(total[at])}
-        for at in shown.tolist()
+        {**describe(int(group_keys[group])), "count": int(count[group]), "total_ns": int(total[group])}
+        for group in listed.tolist()
     ]
     rest = order[_MOST_PARTS:]
     if len(rest):
@@ -121,9 +121,9 @@ def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: NDArray[np.int64]) -
     texts = operator_names(trace, name, kind)
 
     def describe(key: int) -> dict[str, Any]:
-        at = int(np.searchsorted(unique, key))
-        text = to_utf8(texts[at])
-        label = {"label": text, "name": text, "kind": KIND_NAMES[int(kind[at])]}
+        index = int(np.searchsorted(unique, key))
+        text = to_utf8(texts[index])
+        label = {"label": text, "name": text, "kind": KIND_NAMES[int(kind[index])]}
         return {"label": None} if key == -2 else label
 
     return _part(keys, time_ns, describe)
@@ -133,15 +133,15 @@ def _inside(trace: TraceData, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
     """Group the children of the spans by name, which is the time that self time does not contain."""
     spans = trace.columns("spans")
     parent, calls = spans["parent"], recorded_calls(trace).mask
-    found = mark[parent]
+    is_child = mark[parent]
     if calls.any():
         # Calls inside an operator do not reduce its self time, but operators directly inside a call reduce that of the call.
         is_call = np.append(calls, np.False_)
         caller = np.append(spans["caller"], np.int32(-1))
-        found &= ~calls | is_call[parent]
-        found |= ~calls & (caller[parent] != caller[:-1]) & mark[caller[:-1]]
+        is_child &= ~calls | is_call[parent]
+        is_child |= ~calls & (caller[parent] != caller[:-1]) & mark[caller[:-1]]
     # A selected span inside another one counts as self time of that one, not as its child.
-    within = np.flatnonzero(found & ~mark[:-1] & (spans["lane"] == 0))
+    within = np.flatnonzero(is_child & ~mark[:-1] & (spans["lane"] == 0))
     return _by_name(trace, within, spans["duration_ns"][within])
 
 
@@ -150,30 +150,30 @@ def _started_within(trace: TraceData, mark: NDArray[np.bool_]) -> NDArray[np.int
     parent = np.append(trace.column("spans", "parent"), np.int32(-1))
     operator = starters(trace).operator[:-1]
     work = np.flatnonzero(operator >= 0)
-    around, found = operator[work], np.zeros(len(work), dtype=bool)
+    around, is_within = operator[work], np.zeros(len(work), dtype=bool)
     # One iteration for each level of nesting, a few dozen at most, over all launches at once.
     left = np.arange(len(work))
     for _ in range(_MOST_LAUNCHES_UP):
         if len(left) == 0:
             break
         hit = mark[around[left]]
-        found[left[hit]] = True
+        is_within[left[hit]] = True
         left = left[~hit]
         around[left] = parent[around[left]]
         left = left[around[left] >= 0]
-    return work[found]
+    return work[is_within]
 
 
 def _launches(trace: TraceData, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Group kernels by grid, block, registers and shared memory; empty if these were not recorded."""
-    own = trace.columns("kernels")
-    place = np.full(len(trace.columns("spans")), -1, dtype=np.int32)
-    place[own["span"]] = np.arange(len(own), dtype=np.int32)
-    at = place[rows]
-    if not (at >= 0).any():
+    kernels = trace.columns("kernels")
+    row_of = np.full(len(trace.columns("spans")), -1, dtype=np.int32)
+    row_of[kernels["span"]] = np.arange(len(kernels), dtype=np.int32)
+    kernel_rows = row_of[rows]
+    if not (kernel_rows >= 0).any():
         return []
     names = [f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"] + ["registers", "shared_bytes"]
-    values = [np.append(own[name], -1)[at].astype(np.int64) for name in names]
+    values = [np.append(kernels[name], -1)[kernel_rows].astype(np.int64) for name in names]
     group, first = _core.group(values)
     labels = [
         {

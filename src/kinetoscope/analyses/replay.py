@@ -101,9 +101,9 @@ class Replay:
         order = np.lexsort((self._start_ns, self.rank))
         width = int(max(self._start_ns.max(initial=0), time_ns.max(initial=0))) + 1
         keys = self.rank[order] * width + self._start_ns[order]
-        place = np.searchsorted(keys, rank * width + np.maximum(time_ns, 0), side="right")
-        behind = place >= self._first[rank + 1]
-        gain = Groups(order[place[~behind]], len(self.own_ns)).sums(gain_ns[~behind])
+        next_visit = np.searchsorted(keys, rank * width + np.maximum(time_ns, 0), side="right")
+        behind = next_visit >= self._first[rank + 1]
+        gain = Groups(order[next_visit[~behind]], len(self.own_ns)).sums(gain_ns[~behind])
         tail = Groups(rank, len(self._steps)).sums(gain_ns, behind)
         return np.maximum(self.own_ns - gain, -self._lead_ns), tail
 
@@ -112,8 +112,8 @@ class Replay:
         if len(self._keys) == 0:
             return np.full(len(rank), -1, dtype=np.int64)
         asked = rank * self._width + np.clip(moment_ns + 1, 0, self._width - 1)
-        place = np.searchsorted(self._keys, asked, side="right") - 1
-        return np.asarray(np.where(place >= self._first[rank], self._by_end[place], -1))
+        last_visit = np.searchsorted(self._keys, asked, side="right") - 1
+        return np.asarray(np.where(last_visit >= self._first[rank], self._by_end[last_visit], -1))
 
     def recorded_ns(self) -> int:
         """The step time of the median rank as it was recorded."""
@@ -150,9 +150,9 @@ class Replay:
 
 def _lower_medians(values: Rows, count: Rows) -> Rows:
     """The lower median of the values of each group, of which those of a group stand in a row: of two, the smaller one."""
-    found, group = np.zeros(len(count), dtype=np.int64), np.repeat(count, count)
+    medians, group = np.zeros(len(count), dtype=np.int64), np.repeat(count, count)
     for size in np.unique(count).tolist():
         middle = (size - 1) // 2
-        own = values[group == size].reshape(-1, size)
-        found[count == size] = np.partition(own, middle, axis=1)[:, middle]
-    return found
+        groups_of_size = values[group == size].reshape(-1, size)
+        medians[count == size] = np.partition(groups_of_size, middle, axis=1)[:, middle]
+    return medians

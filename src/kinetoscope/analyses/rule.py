@@ -139,10 +139,10 @@ class Rule:
         if isinstance(answer, Signal):
             return [CannotTell(self.code, answer)]
         matches = answer if isinstance(answer, list) else [] if answer is None else [answer]
-        matches = [one for one in matches if self._counts(loop, one)]
+        matches = [match for match in matches if self._counts(loop, match)]
         if len(matches) > 1 and not self.every:
             matches = [max(matches, key=_gain_ns)]
-        return [self.finding(loop, one) for one in matches]
+        return [self.finding(loop, match) for match in matches]
 
     def of_job(self, match: Match | None, whole_ns: int) -> list[Finding]:
         """The finding of a match in the summaries of a job, whose steps take so long together; none without one that reaches the thresholds."""
@@ -171,13 +171,13 @@ class Rule:
     def finding(self, loop: Loop, match: Match) -> Finding:
         """The finding of a match, whatever the thresholds."""
         calls = calls_of(loop, match.rows)
-        place, rows = match.place, match.rows
-        if place is None and (calls >= 0).any():
+        line, rows = match.place, match.rows
+        if line is None and (calls >= 0).any():
             duration_ns = loop.trace.column("spans", "duration_ns")[rows]
-            place, _, of_line = loop.by_place(calls[calls >= 0], duration_ns[calls >= 0])[0]
+            line, _, of_line = loop.by_place(calls[calls >= 0], duration_ns[calls >= 0])[0]
             is_there = np.isin(calls, of_line)
             rows, calls = rows[is_there], calls[is_there]
-        place = place or Place()
+        line = line or Place()
         spans = longest(loop, rows) if match.spans is None else match.spans[:MOST_ROWS]
         module = match.module
         if module is None:
@@ -188,11 +188,11 @@ class Rule:
         share = _share_of(match, loop.whole_ns)
         return Finding(
             self.code,
-            self._sentence(loop, match, share, place, loop.whole_ns),
+            self._sentence(loop, match, share, line, loop.whole_ns),
             match.advice or self.advice,
             share,
             None if match.gain_ns is None else int(_gain_ns(match)),
-            place,
+            line,
             module,
             tuple(spans.tolist()),
             match.rank,
@@ -242,8 +242,8 @@ class Rule:
             if kind == "of_time":
                 value, kind = min(100.0, 100.0 * value / max(time_ns, 1)), "%"
             elif loop is not None and kind.startswith("each"):
-                each = value / max(steps.count, 1) if steps else loop.per_step(value)
-                value, kind = (each, kind[5:]) if kind != "each" else (max(1, round(each)), "")
+                amount = value / max(steps.count, 1) if steps else loop.per_step(value)
+                value, kind = (amount, kind[5:]) if kind != "each" else (max(1, round(amount)), "")
             elif loop is not None and kind not in _UNITS:
                 return loop.counted(value, kind, steps.count if steps else None)
             values.append(value if isinstance(value, tuple) else (value, kind))

@@ -48,10 +48,10 @@ def rule_findings(trace: TraceData) -> RuleFindings:
     """Apply all rules to a trace, once."""
     loop = Loop(trace)
     rules = [rule for rule in RULES.values() if loop.unit is Unit.REQUEST or not rule.of_requests]
-    results = [one for rule in (rules if loop.whole_ns > 0 else ()) for one in tried(rule, loop) or ()]
-    findings = [_with_time(loop, one) for one in results if isinstance(one, Finding)]
+    results = [result for rule in (rules if loop.whole_ns > 0 else ()) for result in tried(rule, loop) or ()]
+    findings = [_with_time(loop, result) for result in results if isinstance(result, Finding)]
     causes = tuple(owned.finding for owned in owners(findings, loop.moments))
-    return RuleFindings(loop, causes, tuple(one for one in results if isinstance(one, CannotTell)))
+    return RuleFindings(loop, causes, tuple(result for result in results if isinstance(result, CannotTell)))
 
 
 def _with_time(loop: Loop, finding: Finding) -> Finding:
@@ -107,7 +107,9 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     ordered = _causes_first(findings)
     times = [None if finding.time is None else finding.time & moments for finding in ordered]
     sets = [moments, *(time for time in times if time is not None)]
-    edges = np.unique(np.concatenate([edge for one in sets for edge in (one.start_ns, one.end_ns)]))
+    edges = np.unique(
+        np.concatenate([edge for times_of in sets for edge in (times_of.start_ns, times_of.end_ns)])
+    )
     row_ns = moments.within(edges[:-1], edges[1:]).astype(np.float64)
     has_rows = [
         np.ones(len(row_ns), bool) if time is None else time.within(edges[:-1], edges[1:]) > 0
@@ -120,10 +122,10 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     owned_ns: list[NDArray[np.float64]] = []
     explained_by: list[set[int]] = []
     result: list[RowOwner] = []
-    for place, (finding, time, rows) in enumerate(zip(ordered, times, has_rows, strict=True)):
+    for index, (finding, time, rows) in enumerate(zip(ordered, times, has_rows, strict=True)):
         causes = {
             cause
-            for cause in range(place)
+            for cause in range(index)
             if _explains(ordered[cause], finding)
             and (time is None or times[cause] is None or (rows & has_rows[cause]).any())
         }
@@ -131,7 +133,7 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
         # What may be any time of the steps may be that of the rows.
         of_causes_ns = sum(
             owned_ns[cause][rows if times[cause] is not None else slice(None)].sum()
-            for cause in explained_by[place]
+            for cause in explained_by[index]
         )
         gain_ns = min(finding.gain_ns or 0, row_ns[rows].sum())
         owned_ns.append(np.zeros(len(row_ns)))
@@ -139,9 +141,9 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
             continue
         gain_ns = int(min(gain_ns, left_ns[rows].sum() + _ROUNDING_NS))
         for pieces in (rows & is_free, rows):
-            missing_ns = gain_ns - owned_ns[place].sum()
+            missing_ns = gain_ns - owned_ns[index].sum()
             taken_ns = left_ns[pieces] * min(1.0, missing_ns / max(left_ns[pieces].sum(), 1.0))
-            owned_ns[place][pieces] += taken_ns
+            owned_ns[index][pieces] += taken_ns
             left_ns[pieces] -= taken_ns
         result.append(RowOwner(finding, None if finding.gain_ns is None else gain_ns))
     return sorted(result, key=lambda owner: _rank(owner.finding))
@@ -156,9 +158,13 @@ def _causes_first(findings: Sequence[Finding]) -> list[Finding]:
     """Findings in order of their gains, each behind those that explain it."""
     left, ordered = sorted(findings, key=_rank), list[Finding]()
     while left:
-        free = (one for one in left if not any(_explains(other, one) for other in left if other is not one))
+        free = (
+            finding
+            for finding in left
+            if not any(_explains(other, finding) for other in left if other is not finding)
+        )
         ordered.append(next(free, left[0]))
-        left = [one for one in left if one is not ordered[-1]]
+        left = [finding for finding in left if finding is not ordered[-1]]
     return ordered
 
 

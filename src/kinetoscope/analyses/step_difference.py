@@ -85,24 +85,24 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
             )
         return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
     chosen = _most_late(loop) if step is None else _place(numbers, noun, "step", step)
-    others = _others(loop, chosen)
+    compared = _others(loop, chosen)
     if other is not None:
-        others = np.array([_place(numbers, noun, "other", other)])
-    if len(others) == 0:
+        compared = np.array([_place(numbers, noun, "other", other)])
+    if len(compared) == 0:
         if step is None:
             return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
         raise StateError(
             f"{noun} {step} is the only one, so there is nothing to compare it with: record more {noun}s"
         )
-    return _table(loop, chosen, others)
+    return _table(loop, chosen, compared)
 
 
 def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
     """What a step, by its place in the loop, has more of than the median of all others, whatever their kind: the rows of `step_difference`."""
-    found: list[dict[str, Any]] = _table(
+    rows: list[dict[str, Any]] = _table(
         loop, step, np.setdiff1d(np.arange(len(loop.work)), [step])
     ).to_pylist()
-    return found
+    return rows
 
 
 def _table(loop: Loop, chosen: int, others: Rows) -> pyarrow.Table:
@@ -123,8 +123,8 @@ def _others(loop: Loop, step: int) -> Rows:
 def _most_late(loop: Loop) -> int:
     """The step that takes most longer than a usual one of its kind."""
     late_ns, kind = loop.end_ns - loop.start_ns, _kind_of_step(loop)
-    for one in np.unique(kind).tolist():
-        late_ns[kind == one] -= int(np.median(late_ns[kind == one]))
+    for kind_number in np.unique(kind).tolist():
+        late_ns[kind == kind_number] -= int(np.median(late_ns[kind == kind_number]))
     return int(np.argmax(late_ns))
 
 
@@ -187,35 +187,35 @@ def _parts(loop: Loop) -> Ran:
 def _python(loop: Loop) -> Ran:
     """The gaps in steps, by line; where a kind of gap ran in several lines, each with its part."""
     trace = loop.trace
-    found = gaps(trace)
-    step = loop.work.place_in(found.step, found.start_ns, found.thread)
-    rows = np.flatnonzero((step >= 0) & ~found.in_loading)
-    shares = found.shares
-    share, at = shares.of_kinds(found.kind[rows])
-    row = rows[at]
+    all_gaps = gaps(trace)
+    step = loop.work.place_in(all_gaps.step, all_gaps.start_ns, all_gaps.thread)
+    rows = np.flatnonzero((step >= 0) & ~all_gaps.in_loading)
+    shares = all_gaps.shares
+    share, gap_index = shares.of_kinds(all_gaps.kind[rows])
+    row = rows[gap_index]
     frame = _lines_of(trace, shares.stack[share])
-    time_ns = np.round(found.duration_ns[row] * shares.part[share]).astype(np.int64)
-    return Ran(frame, step[row], time_ns, found.before[row])
+    time_ns = np.round(all_gaps.duration_ns[row] * shares.part[share]).astype(np.int64)
+    return Ran(frame, step[row], time_ns, all_gaps.before[row])
 
 
 def _lines_of(trace: TraceData, stack: NDArray[Any]) -> Rows:
     """For the user's line of each stack the first frame of that line, -1 without."""
-    shown = np.append(user_stacks(trace), -1)[stack]
-    frame = np.append(trace.column("stacks", "frame"), -1)[shown]
+    user_stack = np.append(user_stacks(trace), -1)[stack]
+    frame = np.append(trace.column("stacks", "frame"), -1)[user_stack]
     line, first = line_groups(trace)
     return np.asarray(np.append(first[line], -1)[frame], dtype=np.int64)
 
 
 def more_on_average(ran: Ran, some: Rows, others: Rows) -> dict[int, float]:
     """For each key how much more time of it a step of some has than one of others, on average."""
-    found: dict[int, float] = {}
+    more_ns: dict[int, float] = {}
     for steps, sign in ((some, 1.0), (others, -1.0)):
         rows = np.flatnonzero(np.isin(ran.step, steps))
-        keys, at = distinct(ran.key[rows])
-        sums = Groups(at, len(keys)).sums(ran.time_ns[rows]) / len(steps)
+        keys, key_index = distinct(ran.key[rows])
+        sums = Groups(key_index, len(keys)).sums(ran.time_ns[rows]) / len(steps)
         for key, time_ns in zip(keys.tolist(), sums.tolist(), strict=True):
-            found[key] = found.get(key, 0.0) + sign * time_ns
-    return found
+            more_ns[key] = more_ns.get(key, 0.0) + sign * time_ns
+    return more_ns
 
 
 def _differences(ran: Ran, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:
@@ -256,13 +256,13 @@ def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) ->
         return names[key] if kind == "part" else strings[key]
 
     is_part = np.array([kind == "part" for kind, _, _ in rows], dtype=bool)
-    made: dict[str, Any] = dict(
+    columns: dict[str, Any] = dict(
         zip(("time_ns", "usual_ns", "more_ns", "count", "usual_count", "span"), values.T, strict=True)
     )
-    made |= {name: np.where(is_part, -1, made[name]) for name in ("count", "usual_count")}
+    columns |= {name: np.where(is_part, -1, columns[name]) for name in ("count", "usual_count")}
     numbers, none = np.full(len(rows), number, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
-    return made | {
-        **{one: numbers if one == loop.unit.noun else none for one in ("step", "request")},
+    return columns | {
+        **{unit: numbers if unit == loop.unit.noun else none for unit in ("step", "request")},
         "kind": Labels(np.array([KINDS.index(kind) for kind, _, _ in rows], dtype=np.int32), KINDS),
         "name": [name_of(kind, key) for kind, key, _ in rows],
         "file": Labels(np.append(frames["file"], -1)[frame], strings),

@@ -111,8 +111,8 @@ def trace_blocks(
     ]
     if not shown.run.is_snapshot:
         head += [*_steps(shown), *_divided(shown, threads=tables)]
-        many = Paragraph('This trace has many spans; table("ops") sums them by operator.')
-        head += _findings(shown, run, in_full=in_full) if tables else [many]
+        note = Paragraph('This trace has many spans; table("ops") sums them by operator.')
+        head += _findings(shown, run, in_full=in_full) if tables else [note]
     tables_of_time: list[TableBlock | None] = [_processes(shown, rows)]
     if tables:
         tables_of_time += [
@@ -147,11 +147,11 @@ def _incident(shown: Overview) -> list[Block]:
 
 def _totals(shown: Overview, run: RunFacts, *, work: bool) -> list[Block]:
     """How long was recorded, how much, and how the program ended."""
-    info, of = shown.run, f" of {len(shown.processes)} processes" if shown.processes else ""
+    info, in_processes = shown.run, f" of {len(shown.processes)} processes" if shown.processes else ""
     operators, threads = shown.work_counts["operators"], shown.working_threads
     parts = [
         "{} recorded",
-        f"{{}} operator{'s' * (operators != 1)} on {{}} thread{'s' * (threads != 1)}{of}",
+        f"{{}} operator{'s' * (operators != 1)} on {{}} thread{'s' * (threads != 1)}{in_processes}",
         f"recorded by {by}" if (by := info.recorded_by) else f"{run.engine} engine",
         run.ended,
     ]
@@ -173,8 +173,10 @@ def _work(shown: Overview) -> Sentence | str:
     if work.flops_per_s is None:
         return sentence(f"{{}}, {covered}", (work.flops, "FLOP"), share)
     several = len(shown.step_kinds) > 1
-    of = "" if shown.steps is None else " in steps" if several else " in the median step"
-    return sentence(f"{{}}, {{}}{of}, {covered}", (work.flops, "FLOP"), (work.flops_per_s, "FLOP/s"), share)
+    scope = "" if shown.steps is None else " in steps" if several else " in the median step"
+    return sentence(
+        f"{{}}, {{}}{scope}, {covered}", (work.flops, "FLOP"), (work.flops_per_s, "FLOP/s"), share
+    )
 
 
 def _steps(shown: Overview) -> list[Block]:
@@ -190,14 +192,14 @@ def _steps(shown: Overview) -> list[Block]:
     times, kinds = steps.shown_ns, shown.step_kinds_in_words
     total = len(times) + len(steps.left_out_ns)
     count = f"{{}} step{'s' * (total != 1)} · min {{}} · "
-    of = f" · {steps.shown_of}" if steps.shown_of else ""
+    process = f" · {steps.shown_of}" if steps.shown_of else ""
     low, high = (min(times), "ns"), (max(times), "ns")
     # The mean of steps of several kinds is that of none of them.
     mean = (sum(times) / len(times), "ns")
     text = (
-        sentence(f"{count}max {{}}{of}", total, low, high)
+        sentence(f"{count}max {{}}{process}", total, low, high)
         if kinds
-        else sentence(f"{count}mean {{}} · max {{}}{of}", total, low, mean, high)
+        else sentence(f"{count}mean {{}} · max {{}}{process}", total, low, mean, high)
     )
     warm = shown.warm_up
     costly = shown.warm_up_is_shown and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(times)
@@ -222,11 +224,11 @@ def _divided(shown: Overview, *, threads: bool) -> list[Block]:
     """Where the step time went: the parts of the table `breakdown`, which add up to it."""
     texts: list[Block] = []
     named = shown.divided
-    for place, parts in named[:_MOST_DEVICES]:
-        only = "" if place.device == "cpu" else f" of {place.device}"
-        whose = f" of {_place_name(shown, place)}" if len(named) > 1 else only
-        text = f"{'step' if place.steps else 'recorded'} time{whose}: {', '.join(f'{name} {{}}' for name, _ in parts)}"
-        shares = ((100 * part_ns / place.duration_ns, "%") for _, part_ns in parts)
+    for use, parts in named[:_MOST_DEVICES]:
+        only = "" if use.device == "cpu" else f" of {use.device}"
+        whose = f" of {_place_name(shown, use)}" if len(named) > 1 else only
+        text = f"{'step' if use.steps else 'recorded'} time{whose}: {', '.join(f'{name} {{}}' for name, _ in parts)}"
+        shares = ((100 * part_ns / use.duration_ns, "%") for _, part_ns in parts)
         texts += [Paragraph(sentence(text, *shares))] if parts else []
     if (more := len(named) - _MOST_DEVICES) > 0:
         texts.append(Paragraph(sentence("and {} more (table `breakdown`)", more)))
@@ -249,9 +251,9 @@ def _findings(shown: Overview, run: RunFacts, *, in_full: bool) -> list[Block]:
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
     texts = [Paragraph(report.above_floor, label="floor")] if report.above_floor else []
-    for place, finding in enumerate(report.findings[:_MOST_FINDINGS]):
+    for index, finding in enumerate(report.findings[:_MOST_FINDINGS]):
         texts.append(
-            Paragraph(headline(finding, report.whole_ns), label="" if place else "findings", tone=WARNING)
+            Paragraph(headline(finding, report.whole_ns), label="" if index else "findings", tone=WARNING)
         )
     if report.findings:
         texts += [Paragraph(whose_line(report), label="", tone=FAINT)] if report.process else []
@@ -269,7 +271,7 @@ def _processes(shown: Overview, most: int) -> TableBlock | None:
     if not shown.processes:
         return None
     rows = shown.busiest_processes(most)
-    on_host = all(place.device == "cpu" for place in shown.places)
+    on_host = all(use.device == "cpu" for use in shown.places)
     cells = tuple(
         (
             f"{'  ' * row.depth}{row.name} ({row.pid}{f', rank {row.rank}' if row.rank >= 0 else ''})",
@@ -368,7 +370,7 @@ def _calls(
     ]
     return TableBlock(
         (BlockColumn(label, is_text=True), *columns, *(column for column, _ in more or [])),
-        tuple((*row, *(values[at] for _, values in more or [])) for at, row in enumerate(cells)),
+        tuple((*row, *(values[index] for _, values in more or [])) for index, row in enumerate(cells)),
         bars=_bars([row[time] for row in rows], host),
         most_rows=most_rows,
         total=total,
@@ -401,7 +403,7 @@ def _modules(shown: Overview, most: int) -> TableBlock | None:
     tree = shown.modules
     # One is left out only after its submodules.
     largest = sorted(range(len(tree)), key=lambda at: (-tree[at]["total_ns"], tree[at]["depth"]))
-    rows = [tree[at] for at in sorted(largest[:most]) if tree[at]["total_ns"] > 0]
+    rows = [tree[index] for index in sorted(largest[:most]) if tree[index]["total_ns"] > 0]
     forward_ns, backward_ns = shown.outside_ns[Phase.FORWARD], shown.outside_ns[Phase.BACKWARD]
     optimizer_ns = shown.outside_ns[Phase.OPTIMIZER]
     if not rows and not backward_ns + optimizer_ns:
@@ -519,17 +521,17 @@ def _short(line: str | None, run: RunFacts) -> str:
 def _devices(shown: Overview) -> list[Block]:
     """How busy each device was."""
     models = {device.place: device.model for device in shown.utilization}
-    places = [place for place in shown.places if place.device != "cpu"]
+    devices = [device for device in shown.places if device.device != "cpu"]
     texts = [
-        f"{_place_name(shown, place)} busy {{}} of {'step time' if place.steps else 'the recorded time'}"
-        f"{f' ({model})' if (model := models[place]) else ''}"
-        for place in places[:_MOST_DEVICES]
+        f"{_place_name(shown, device)} busy {{}} of {'step time' if device.steps else 'the recorded time'}"
+        f"{f' ({model})' if (model := models[device]) else ''}"
+        for device in devices[:_MOST_DEVICES]
     ]
     shares = [
-        (100 * place.working_ns / place.duration_ns if place.duration_ns else None, "%")
-        for place in places[:_MOST_DEVICES]
+        (100 * device.working_ns / device.duration_ns if device.duration_ns else None, "%")
+        for device in devices[:_MOST_DEVICES]
     ]
-    more = len(places) - len(texts)
+    more = len(devices) - len(texts)
     texts += [f"and {more:,} more (table `breakdown`)"] if more else []
     return [Paragraph(sentence(", ".join(texts), *shares), label="devices")] if texts else []
 
@@ -555,7 +557,7 @@ def _lost(shown: Overview) -> list[Block]:
     """What is missing from the trace."""
     if not shown.lost:
         return [Paragraph("nothing", label="lost")]
-    text = "; ".join(f"{what}: {why.rstrip('.')}" for what, why in shown.lost)
+    text = "; ".join(f"{subject}: {why.rstrip('.')}" for subject, why in shown.lost)
     if shown.loss_effect:
         return [Paragraph(f"{shown.loss_effect}. {text}", label="lost", tone=WARNING, most_lines=4)]
     return [Paragraph(text, label="missing", most_lines=4)]

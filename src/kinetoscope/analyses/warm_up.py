@@ -88,8 +88,8 @@ def warm_up(trace: TraceData) -> WarmUp:
 
 def of_loop(loop: Loop) -> WarmUp:
     """What the first steps of a loop cost."""
-    mine = start_up_steps(loop.trace) & (loop.trace.column("steps", "process_row") == loop.process)
-    start_up_ns = int(step_extents(loop.trace).duration_ns[mine].sum())
+    is_start_up = start_up_steps(loop.trace) & (loop.trace.column("steps", "process_row") == loop.process)
+    start_up_ns = int(step_extents(loop.trace).duration_ns[is_start_up].sum())
     step_ns = loop.work.duration_ns.astype(np.float64)
     steps = leading_steps(step_ns, loop.compilations) if loop.step_count else 0
     usual_ns = float(np.median(step_ns[steps:])) if loop.step_count else 0.0

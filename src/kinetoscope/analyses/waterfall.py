@@ -58,23 +58,23 @@ def parts_of_step(account: Account, kind: KindAccount, most: int = MOST_PARTS) -
     """The parts of the steps of one kind, which add up to the step: the floor, or what operators are known to need, then the largest others."""
     steps, sums = max(kind.steps, 1), dict[_Place, int]()
     for row in account.rows_of(kind):
-        place = _place(row)
-        sums[place] = sums.get(place, 0) + row["time_ns"]
+        part = _place(row)
+        sums[part] = sums.get(part, 0) + row["time_ns"]
     floor_ns = sums.pop(_FLOOR, 0)
-    named = [one for one in sums if sums[one] >= LEAST_PART * kind.duration_ns]
-    largest = sorted(named, key=lambda one: (-sums[one], one))[:most]
-    found = [
+    named = [part for part in sums if sums[part] >= LEAST_PART * kind.duration_ns]
+    largest = sorted(named, key=lambda part: (-sums[part], part))[:most]
+    parts = [
         Part(
             "floor" if kind.floor_ns is not None else "needed, as far as known",
             floor_ns / steps,
             is_floor=True,
         )
     ]
-    found += [
-        Part(what, sums[what, file, line] / steps, file=file, line=line) for what, file, line in largest
+    parts += [
+        Part(words, sums[words, file, line] / steps, file=file, line=line) for words, file, line in largest
     ]
-    rest_ns = kind.duration_ns - floor_ns - sum(sums[one] for one in largest)
-    return [*found, Part("everything else", rest_ns / steps)] if rest_ns > 0 else found
+    rest_ns = kind.duration_ns - floor_ns - sum(sums[part] for part in largest)
+    return [*parts, Part("everything else", rest_ns / steps)] if rest_ns > 0 else parts
 
 
 def no_problem(account: Account) -> str:
@@ -82,27 +82,27 @@ def no_problem(account: Account) -> str:
     if not account.kinds:
         return "No problem found."
     kind = account.kinds[0]
-    said = (
+    sentence = (
         f"{what_takes(account, kind)} takes {_times(kind)} times its floor"
         if kind.times_floor is not None
         else ""
     )
     named = ", ".join(
-        f"{what} ({units.percent(100 * time_ns / kind.duration_ns)})"
-        for what, time_ns in _largest(account, kind)
+        f"{words} ({units.percent(100 * time_ns / kind.duration_ns)})"
+        for words, time_ns in _largest(account, kind)
         if kind.duration_ns
     )
     largest = f"the largest parts are {named}" if named else ""
-    if not said and not largest:
+    if not sentence and not largest:
         return "No problem found."
-    return printable(f"No problem found: {'; '.join(one for one in (said, largest) if one)}.")
+    return printable(f"No problem found: {'; '.join(part for part in (sentence, largest) if part)}.")
 
 
 def what_takes(account: Account, kind: KindAccount) -> str:
     """What a sentence about a kind of steps is about: a step, a request, with its name where there are several, or the whole run."""
     if not kind.request:
         return "a step" if kind.kind >= 0 else "the run"
-    several = len({one.request for one in account.kinds}) > 1
+    several = len({kind_account.request for kind_account in account.kinds}) > 1
     return f"a request named {kind.request}" if several else "a request"
 
 
@@ -126,8 +126,8 @@ def floor_with_parts(account: Account | None, most: int = 3) -> str:
     if account is None or not account.kinds or account.kinds[0].times_floor is None:
         return ""
     kind = account.kinds[0]
-    above = (one for one in parts_of_step(account, kind, most) if not one.is_floor)
-    named = ", ".join(f"{units.duration(one.time_ns)} {one.what}" for one in above)
+    above = (part for part in parts_of_step(account, kind, most) if not part.is_floor)
+    named = ", ".join(f"{units.duration(part.time_ns)} {part.what}" for part in above)
     return printable(f"{floor_sentence(account, kind)}: {named}")
 
 
@@ -148,13 +148,13 @@ def as_mapping(account: Account) -> dict[str, Any] | None:
         "entries_ns": {name: round(time_ns / max(kind.steps, 1)) for name, time_ns in kind.entry_ns.items()},
         "parts": [
             {
-                "what": one.what,
-                "time_ns": round(one.time_ns),
-                "is_floor": one.is_floor,
-                "file": one.file or None,
-                "line": one.line if one.file else None,
+                "what": part.what,
+                "time_ns": round(part.time_ns),
+                "is_floor": part.is_floor,
+                "file": part.file or None,
+                "line": part.line if part.file else None,
             }
-            for one in parts_of_step(account, kind)
+            for part in parts_of_step(account, kind)
         ],
     }
 
@@ -162,7 +162,8 @@ def as_mapping(account: Account) -> dict[str, Any] | None:
 def bar(before_ns: float, time_ns: float, whole_ns: float, width: int) -> str:
     """A bar of a waterfall: it begins where the parts before it end."""
     first, last = (
-        round(width * min(one / whole_ns, 1.0)) if whole_ns else 0 for one in (before_ns, before_ns + time_ns)
+        round(width * min(edge_ns / whole_ns, 1.0)) if whole_ns else 0
+        for edge_ns in (before_ns, before_ns + time_ns)
     )
     return (
         " " * min(first, width - 1) + "█" * (last - first)
@@ -187,10 +188,10 @@ def _place(row: dict[str, Any]) -> _Place:
     cause = row["cause"] or ""
     if row["needed_ns"]:
         return _FLOOR
-    what = words_of(row["entry"], cause)
+    words = words_of(row["entry"], cause)
     if cause in _WITHOUT_LINE or not row["file"]:
-        return what, "", -1
-    return f"{what} at {line_of(row)}", row["file"], row["line"]
+        return words, "", -1
+    return f"{words} at {line_of(row)}", row["file"], row["line"]
 
 
 def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[str, int]]:
@@ -198,7 +199,7 @@ def _largest(account: Account, kind: KindAccount, most: int = 3) -> list[tuple[s
     sums: dict[str, int] = {}
     for row in account.rows_of(kind):
         issues = f"Python at {line_of(row)}" if row["cause"] == Cause.CALL.words and row["file"] else ""
-        what = row["operator"] or _place(row)[0] or issues or row["cause"] or "other"
-        what = f"{what} at {line_of(row)}" if row["operator"] and row["file"] else what
-        sums[what] = sums.get(what, 0) + row["time_ns"]
-    return sorted(sums.items(), key=lambda one: (-one[1], one[0]))[:most]
+        words = row["operator"] or _place(row)[0] or issues or row["cause"] or "other"
+        words = f"{words} at {line_of(row)}" if row["operator"] and row["file"] else words
+        sums[words] = sums.get(words, 0) + row["time_ns"]
+    return sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:most]

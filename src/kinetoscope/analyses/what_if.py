@@ -54,13 +54,13 @@ def what_if(trace: TraceData, *mended: str) -> WhatIf:
     chosen = {_key(row) for row in rows}
     parts: list[tuple[Rows, Rows, Rows]] = []
     alone_ns = 0.0
-    for at, one in enumerate(ranks):
-        mine = _taken(trace, one, chosen)
-        alone_ns = max(alone_ns, float(one.cells.time_ns[mine].sum()) / max(int(one.counted.sum()), 1))
-        visits = met.rank == at
+    for index, ledger in enumerate(ranks):
+        taken = _taken(trace, ledger, chosen)
+        alone_ns = max(alone_ns, float(ledger.cells.time_ns[taken].sum()) / max(int(ledger.counted.sum()), 1))
+        visits = met.rank == index
         begin_ns = start_ns[met.rows[visits]]
-        time_ns, gain_ns = _placed(trace, one, mine, begin_ns, begin_ns + met.duration_ns[visits])
-        parts.append((np.full(len(time_ns), at), time_ns, gain_ns))
+        time_ns, gain_ns = _placed(trace, ledger, taken, begin_ns, begin_ns + met.duration_ns[visits])
+        parts.append((np.full(len(time_ns), index), time_ns, gain_ns))
     then_ns = replay.step_ns(
         *replay.shorter(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     )
@@ -71,28 +71,32 @@ def _ranks(trace: TraceData) -> list[ProcessLedger]:
     """The account of each rank that has steps."""
     rank = np.append(trace.column("processes", "rank"), -1)
     return [
-        one
-        for one in accounts(trace)
-        if not one.work.unit.overlaps and rank[one.window.activity.owner.process] >= 0 and one.counted.any()
+        ledger
+        for ledger in accounts(trace)
+        if not ledger.work.unit.overlaps
+        and rank[ledger.window.activity.owner.process] >= 0
+        and ledger.counted.any()
     ]
 
 
 def _steps(ranks: list[ProcessLedger]) -> RankSteps:
     """The steps of all ranks, without those of start-up."""
-    counted = [np.flatnonzero(one.counted) for one in ranks]
+    counted = [np.flatnonzero(ledger.counted) for ledger in ranks]
     return RankSteps(
         np.repeat(np.arange(len(ranks)), [len(rows) for rows in counted]),
-        np.concatenate([one.window.start_ns[rows] for one, rows in zip(ranks, counted, strict=True)]),
-        np.concatenate([one.window.end_ns[rows] for one, rows in zip(ranks, counted, strict=True)]),
+        np.concatenate([ledger.window.start_ns[rows] for ledger, rows in zip(ranks, counted, strict=True)]),
+        np.concatenate([ledger.window.end_ns[rows] for ledger, rows in zip(ranks, counted, strict=True)]),
     )
 
 
 def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> RankMeetings:
     """The collectives that ranks ran together in steps that count."""
-    numbers, own = np.append(trace.column("processes", "rank"), -1), trace.column("steps", "number")
+    numbers, step_numbers = np.append(trace.column("processes", "rank"), -1), trace.column("steps", "number")
     counted = {
-        int(numbers[one.window.activity.owner.process]): set(own[one.window.step[one.counted]].tolist())
-        for one in ranks
+        int(numbers[ledger.window.activity.owner.process]): set(
+            step_numbers[ledger.window.step[ledger.counted]].tolist()
+        )
+        for ledger in ranks
     }
     return meetings_of_ranks(trace, counted)
 
@@ -102,9 +106,9 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["entry"], row["cause"] or "", row["operator"], row["file"], row["line"]
 
 
-def _taken(trace: TraceData, one: ProcessLedger, chosen: set[tuple[Any, ...]]) -> Rows:
+def _taken(trace: TraceData, ledger: ProcessLedger, chosen: set[tuple[Any, ...]]) -> Rows:
     """The cells of a process that are of chosen rows of the account."""
-    cells, frames, strings = one.cells, trace.columns("frames"), trace.strings
+    cells, frames, strings = ledger.cells, trace.columns("frames"), trace.strings
     frame = program_frames(trace)[cells.stack]
     columns: list[NDArray[Any]] = [cells.entry, cells.cause, cells.name, frame]
     groups = Groups.by(columns)
@@ -114,21 +118,21 @@ def _taken(trace: TraceData, one: ProcessLedger, chosen: set[tuple[Any, ...]]) -
                 ENTRIES[entry],
                 CAUSES[cause],
                 strings[name] if name >= 0 else None,
-                strings[int(frames["file"][at])] if at >= 0 else None,
-                int(frames["line"][at]) if at >= 0 else None,
+                strings[int(frames["file"][frame_row])] if frame_row >= 0 else None,
+                int(frames["line"][frame_row]) if frame_row >= 0 else None,
             )
             in chosen
-            for entry, cause, name, at in zip(
+            for entry, cause, name, frame_row in zip(
                 *(column[groups.first].tolist() for column in columns), strict=True
             )
         ],
         dtype=bool,
     )
-    return np.flatnonzero(is_chosen[groups.of_row] & one.counted[cells.step])
+    return np.flatnonzero(is_chosen[groups.of_row] & ledger.counted[cells.step])
 
 
 def _placed(
-    trace: TraceData, one: ProcessLedger, taken: Rows, start_ns: Rows, end_ns: Rows
+    trace: TraceData, ledger: ProcessLedger, taken: Rows, start_ns: Rows, end_ns: Rows
 ) -> tuple[Rows, Rows]:
     """When the time of some cells of a rank was spent, and how much at each moment.
 
@@ -141,13 +145,13 @@ def _placed(
         start_ns: When each collective of the rank began.
         end_ns: When it ended.
     """
-    cells = one.cells
+    cells = ledger.cells
     key = [cells.step[taken], cells.name[taken], cells.stack[taken], cells.module[taken]]
     spans, steps = trace.columns("spans"), len(trace.columns("steps"))
     of_step = np.full(steps + 1, -1, np.int64)
-    of_step[one.window.step] = np.arange(len(one.window.step))
+    of_step[ledger.window.step] = np.arange(len(ledger.window.step))
     names = np.zeros(len(trace.strings) + 1, bool)
-    names[cells.name[taken]] = one.window.activity.device is None
+    names[cells.name[taken]] = ledger.window.activity.device is None
     names[-1] = False
     rows = np.flatnonzero(names[spans["name"]] & (of_step[spans["step"]] >= 0))
     ran = [of_step[spans["step"][rows]], spans["name"][rows], span_stacks(trace)[rows], spans["module"][rows]]
@@ -155,10 +159,12 @@ def _placed(
     of_cell, of_span = groups.of_row[: len(taken)], groups.of_row[len(taken) :]
     time_ns = Groups(of_cell, len(groups)).sums(cells.time_ns[taken])
     weight = spans["duration_ns"][rows]
-    whole = Groups(of_span, len(groups)).sums(weight)
-    part = np.where(whole[of_span] > 0, time_ns[of_span] * (weight / np.maximum(whole[of_span], 1)), 0.0)
-    left = Groups(cells.step[taken], len(one.window.step)).sums(cells.time_ns[taken], whole[of_cell] == 0)
-    moments, spread = _spread(one, left, start_ns, end_ns)
+    span_ns = Groups(of_span, len(groups)).sums(weight)
+    part = np.where(span_ns[of_span] > 0, time_ns[of_span] * (weight / np.maximum(span_ns[of_span], 1)), 0.0)
+    left = Groups(cells.step[taken], len(ledger.window.step)).sums(
+        cells.time_ns[taken], span_ns[of_cell] == 0
+    )
+    moments, spread = _spread(ledger, left, start_ns, end_ns)
     return (
         np.concatenate((spans["start_ns"][rows], moments)),
         np.concatenate((part, spread)).astype(np.int64),
@@ -166,17 +172,17 @@ def _placed(
 
 
 def _spread(
-    one: ProcessLedger, left_ns: NDArray[Any], start_ns: Rows, end_ns: Rows
+    ledger: ProcessLedger, left_ns: NDArray[Any], start_ns: Rows, end_ns: Rows
 ) -> tuple[Rows, NDArray[np.float64]]:
     """Spread an amount of each step over what a rank runs in it outside its collectives: moments, and how much at each."""
-    begin, end = one.window.start_ns, one.window.end_ns
+    begin, end = ledger.window.start_ns, ledger.window.end_ns
     order = np.argsort(start_ns, kind="stable")
     start, until = start_ns[order], np.maximum.accumulate(end_ns[order]) if len(order) else end_ns
     edges = np.unique(np.concatenate((begin, end, start, until)))
-    at, length = edges[:-1], np.diff(edges)
-    step = np.searchsorted(begin, at, side="right") - 1
-    before = np.searchsorted(start, at, side="right") - 1
-    own = (step >= 0) & (at < end[step]) & ((before < 0) | (at >= np.append(until, 0)[before]))
-    at, length, step = at[own], length[own], step[own]
-    whole = Groups(step, len(begin)).sums(length)
-    return at, left_ns[step] * (length / np.maximum(whole[step], 1))
+    moments, length = edges[:-1], np.diff(edges)
+    step = np.searchsorted(begin, moments, side="right") - 1
+    before = np.searchsorted(start, moments, side="right") - 1
+    is_own = (step >= 0) & (moments < end[step]) & ((before < 0) | (moments >= np.append(until, 0)[before]))
+    moments, length, step = moments[is_own], length[is_own], step[is_own]
+    own_ns = Groups(step, len(begin)).sums(length)
+    return moments, left_ns[step] * (length / np.maximum(own_ns[step], 1))

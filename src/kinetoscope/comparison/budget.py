@@ -164,7 +164,7 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """`broken` if any limit is, else `cannot tell` if that is so of any, else `held`."""
-        verdicts = {one.verdict for one in self.checked}
+        verdicts = {check.verdict for check in self.checked}
         if BROKEN in verdicts or (self.strict and WON in verdicts):
             return BROKEN
         return CANNOT_TELL if CANNOT_TELL in verdicts else HELD
@@ -183,15 +183,15 @@ class Outcome:
     def to_text(self, width: int = UNLIMITED) -> str:
         """Plain text of a width: what is not held first, with the places; then a line for what is."""
         lines = []
-        for one in self.checked:
-            if one.verdict != HELD:
-                lines += folded(f"{one.verdict}: {one.message}", width)
+        for check in self.checked:
+            if check.verdict != HELD:
+                lines += folded(f"{check.verdict}: {check.message}", width)
                 rows = [
                     ("in all", "operator", "module", "line"),
-                    *((shown.value, shown.name, shown.module, shown.line) for shown in one.where),
+                    *((where.value, where.name, where.module, where.line) for where in check.where),
                 ]
-                lines += text_table(rows, "><<<", width=width) if one.where else []
-        held = sum(one.verdict == HELD for one in self.checked)
+                lines += text_table(rows, "><<<", width=width) if check.where else []
+        held = sum(check.verdict == HELD for check in self.checked)
         return "\n".join(
             [*lines, f"{held} of {units.count(len(self.checked), 'limit')} held: {self.verdict}"]
         )
@@ -204,14 +204,14 @@ class Outcome:
                 "strict": self.strict,
                 "limits": [
                     {
-                        "name": one.name,
-                        "verdict": one.verdict,
-                        "allowed": one.allowed,
-                        "measured": one.measured,
-                        "message": one.message,
-                        "where": [shown.to_dict() for shown in one.where],
+                        "name": check.name,
+                        "verdict": check.verdict,
+                        "allowed": check.allowed,
+                        "measured": check.measured,
+                        "message": check.message,
+                        "where": [where.to_dict() for where in check.where],
                     }
-                    for one in self.checked
+                    for check in self.checked
                 ],
             },
             ensure_ascii=False,
@@ -221,12 +221,12 @@ class Outcome:
         """A table for the summary page of a build."""
         rows = tuple(
             (
-                f"`{one.name}`",
-                _shown(one.name, one.allowed),
-                "not recorded" if one.measured is None else _shown(one.name, one.measured),
-                one.verdict,
+                f"`{check.name}`",
+                _shown(check.name, check.allowed),
+                "not recorded" if check.measured is None else _shown(check.name, check.measured),
+                check.verdict,
             )
-            for one in sorted(self.checked, key=lambda one: not self.fails(one))
+            for check in sorted(self.checked, key=lambda check: not self.fails(check))
         )
         columns = (
             BlockColumn("limit", is_text=True),
@@ -239,17 +239,21 @@ class Outcome:
     def annotations(self) -> list[str]:
         """A line for each limit that fails, which GitHub shows at the line of the program that contributed most."""
         lines = []
-        for one in self.checked:
-            if self.fails(one):
-                place = next((shown for shown in one.where if shown.file), None)
-                at = f" file={_property(place.file)},line={place.number}" if place is not None else ""
-                lines.append(f"::error{at}::{_data(one.message)}")
+        for check in self.checked:
+            if self.fails(check):
+                source_line = next((where for where in check.where if where.file), None)
+                location = (
+                    f" file={_property(source_line.file)},line={source_line.number}"
+                    if source_line is not None
+                    else ""
+                )
+                lines.append(f"::error{location}::{_data(check.message)}")
         return lines
 
     def to_junit(self) -> str:
         """A JUnit report with a case for each limit."""
-        failed = sum(self.fails(one) for one in self.checked)
-        unknown = sum(one.verdict == CANNOT_TELL for one in self.checked)
+        failed = sum(self.fails(check) for check in self.checked)
+        unknown = sum(check.verdict == CANNOT_TELL for check in self.checked)
         suite = Xml.Element(
             "testsuite",
             name="kinetoscope budget",
@@ -258,12 +262,12 @@ class Outcome:
             skipped=str(unknown),
             errors="0",
         )
-        for one in self.checked:
-            case = Xml.SubElement(suite, "testcase", classname="kinetoscope.budget", name=_xml(one.name))
-            if self.fails(one):
-                Xml.SubElement(case, "failure", message=_xml(one.message))
-            elif one.verdict == CANNOT_TELL:
-                Xml.SubElement(case, "skipped", message=_xml(one.message))
+        for check in self.checked:
+            case = Xml.SubElement(suite, "testcase", classname="kinetoscope.budget", name=_xml(check.name))
+            if self.fails(check):
+                Xml.SubElement(case, "failure", message=_xml(check.message))
+            elif check.verdict == CANNOT_TELL:
+                Xml.SubElement(case, "skipped", message=_xml(check.message))
         return Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -308,27 +312,27 @@ def read_budget(text: str, source: str = "the budget") -> Budget:
             "it again with --update"
         )
     try:
-        found = tomllib.loads(text)
+        sections = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FormatError(f"{source}: not a TOML file: {error}") from error
-    _known(source, found, ("counts", "modules", "operators", "margins", "places", "time"), "section")
-    for section, content in found.items():
+    _known(source, sections, ("counts", "modules", "operators", "margins", "places", "time"), "section")
+    for section, content in sections.items():
         if not isinstance(content, dict):
             raise FormatError(f"{source}: {section} = {content!r} must be a section: write [{section}]")
-    margins = found.get("margins", {})
+    margins = sections.get("margins", {})
     _known(source, margins, COUNTS, "count in [margins]")
     for name, value in margins.items():
         _checked_number(source, f"margins.{name}", value)
-    limits = [*_limits(source, found.get("counts", {}), margins, None)]
+    limits = [*_limits(source, sections.get("counts", {}), margins, None)]
     for kind in ("modules", "operators"):
-        for name, content in found.get(kind, {}).items():
+        for name, content in sections.get(kind, {}).items():
             if not isinstance(content, dict):
                 raise FormatError(f'{source}: {kind}.{name} must be a section: write [{kind}."{name}"]')
             limits += _limits(source, content, margins, (kind, name))
-    if not limits and "time" not in found:
+    if not limits and "time" not in sections:
         raise FormatError(f"{source}: it has no limit: write some with `kinetoscope check --update`")
-    baseline = _baseline(source, found["time"]) if "time" in found else None
-    return Budget(tuple(limits), baseline, _read_places(source, found.get("places", {})))
+    baseline = _baseline(source, sections["time"]) if "time" in sections else None
+    return Budget(tuple(limits), baseline, _read_places(source, sections.get("places", {})))
 
 
 def _read_places(source: str, content: dict[str, Any]) -> dict[str, dict[str, int]]:
@@ -336,12 +340,12 @@ def _read_places(source: str, content: dict[str, Any]) -> dict[str, dict[str, in
     _known(source, content, COUNTS, "key in [places]")
     read = {}
     for count, text in content.items():
-        found = [_PLACE.fullmatch(word) for word in text.split()] if isinstance(text, str) else [None]
-        if None in found:
+        matches = [_PLACE.fullmatch(word) for word in text.split()] if isinstance(text, str) else [None]
+        if None in matches:
             raise FormatError(
                 f"{source}: places.{count} is not what --update writes: delete the section [places]"
             )
-        read[count] = {one[1]: int(one[2]) for one in found if one is not None}
+        read[count] = {match[1]: int(match[2]) for match in matches if match is not None}
     return read
 
 
@@ -349,10 +353,10 @@ def _limits(
     source: str, content: dict[str, Any], margins: dict[str, Any], scope: Scope | None
 ) -> list[Limit]:
     """The limits of one section."""
-    place = "counts" if scope is None else f'{scope[0]}."{scope[1]}"'
-    _known(source, content, COUNTS if scope is None else SCOPED, f"count in [{place}]")
+    section = "counts" if scope is None else f'{scope[0]}."{scope[1]}"'
+    _known(source, content, COUNTS if scope is None else SCOPED, f"count in [{section}]")
     for name, value in content.items():
-        _checked_number(source, f"{place}.{name}", value)
+        _checked_number(source, f"{section}.{name}", value)
     return [
         Limit(name, float(value), float(margins.get(name, 0.0)), scope) for name, value in content.items()
     ]
@@ -371,12 +375,13 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
         isinstance(steps, list)
         and steps
         and all(
-            isinstance(each, list)
-            and each
+            isinstance(times_us, list)
+            and times_us
             and all(
-                isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < 1e15 for one in each
+                isinstance(time_us, int | float) and not isinstance(time_us, bool) and 0 < time_us < 1e15
+                for time_us in times_us
             )
-            for each in steps
+            for times_us in steps
         )
     )
     if not fits:
@@ -397,20 +402,23 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
     except (ArgumentError, TypeError, ValueError) as error:
         raise FormatError(f"{source}: [time]: {error}") from error
     return Baseline(
-        [1000 * np.array(each, dtype=np.float64) for each in steps],
+        [1000 * np.array(times_us, dtype=np.float64) for times_us in steps],
         str(content.get("machine", "")),
         margins,
-        [np.array(each, np.int64) for each in kinds],
+        [np.array(step_kinds, np.int64) for step_kinds in kinds],
     )
 
 
 def _fits(kinds: list[Any], steps: list[Any]) -> bool:
     """Whether some lists have a whole number for each step of others."""
     return len(kinds) == len(steps) and all(
-        isinstance(each, list)
-        and len(each) == len(of)
-        and all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 2**53 for one in each)
-        for each, of in zip(kinds, steps, strict=True)
+        isinstance(recording_kinds, list)
+        and len(recording_kinds) == len(recording_steps)
+        and all(
+            isinstance(kind, int) and not isinstance(kind, bool) and 0 <= kind < 2**53
+            for kind in recording_kinds
+        )
+        for recording_kinds, recording_steps in zip(kinds, steps, strict=True)
     )
 
 
@@ -473,13 +481,13 @@ def updated_budget(
             f"{source}: one recording does not show how much recordings differ: pass several to write times, or leave out --times"
         )
     if not text.strip():
-        shown = (
+        place_lines = (
             ["", "[places]  # of what is counted, in short, so that what is added can be named"]
             if places
             else []
         )
-        shown += _places_lines(places or {})
-        return _complete([*_new_budget(runs), *shown, *(_time_lines(runs) if times else _NO_TIMES)])
+        place_lines += _places_lines(places or {})
+        return _complete([*_new_budget(runs), *place_lines, *(_time_lines(runs) if times else _NO_TIMES)])
     budget = read_budget(text, source)
     values = {(limit.scope, limit.count): limit for limit in budget.limits}
     lines, scope, in_limits, section = [], None, False, ""
@@ -489,20 +497,20 @@ def updated_budget(
             # The rest of a list of times that ends below.
             skipping = "]]" not in line.replace(" ", "")
             continue
-        if found := _SECTION.match(line):
-            section, scope = _section(found[1])
+        if match := _SECTION.match(line):
+            section, scope = _section(match[1])
             in_limits = section in ("counts", "modules", "operators")
             if section == "places" and places is not None:
                 lines += [line, *_places_lines(places)]
                 continue
-        elif (found := _ENTRY.match(line)) and in_limits and (scope, found[2]) in values:
-            measured = measured_of(values[scope, found[2]], runs)
+        elif (match := _ENTRY.match(line)) and in_limits and (scope, match[2]) in values:
+            measured = measured_of(values[scope, match[2]], runs)
             if measured is None:
                 raise ArgumentError(
-                    f"{source}: {values[scope, found[2]].name} was not recorded: {_how(found[2], runs)}"
+                    f"{source}: {values[scope, match[2]].name} was not recorded: {_how(match[2], runs)}"
                 )
-            line = f"{found[1]}{found[2]}{found[3]}{_written(float(np.max(measured)))}{found[5]}"
-        elif found and section == "places" and places is not None:
+            line = f"{match[1]}{match[2]}{match[3]}{_written(float(np.max(measured)))}{match[5]}"
+        elif match and section == "places" and places is not None:
             # Those that were measured now stand below the heading.
             continue
         elif section == "time" and (start := re.match(r"\s*(steps_us|step_kinds|machine)\s*=", line)):
@@ -527,10 +535,10 @@ def _complete(lines: list[str]) -> str:
 
 def _section(text: str) -> tuple[str, Scope | None]:
     """The section that a heading begins, and the module or operator that it is of."""
-    found: Any = tomllib.loads(f"[{text}]")
+    content: Any = tomllib.loads(f"[{text}]")
     path = []
-    while isinstance(found, dict) and found:
-        name, found = next(iter(found.items()))
+    while isinstance(content, dict) and content:
+        name, content = next(iter(content.items()))
         path.append(name)
     return path[0], (path[0], path[1]) if len(path) == 2 else None
 
@@ -574,10 +582,10 @@ def _time_lines(runs: Sequence[Run]) -> list[str]:
 def _steps_line(runs: Sequence[Run]) -> str:
     """The times of the steps of each recording, the last ones of a long one."""
     lists = (
-        ", ".join(f"{one / 1000:.1f}" for one in run.step_ns[run.counted][-_MOST_STEPS:].tolist())
+        ", ".join(f"{time_ns / 1000:.1f}" for time_ns in run.step_ns[run.counted][-_MOST_STEPS:].tolist())
         for run in runs
     )
-    return "steps_us = [" + ", ".join(f"[{each}]" for each in lists) + "]"
+    return "steps_us = [" + ", ".join(f"[{times_us}]" for times_us in lists) + "]"
 
 
 def _kinds_line(runs: Sequence[Run]) -> list[str]:
@@ -587,10 +595,10 @@ def _kinds_line(runs: Sequence[Run]) -> list[str]:
         return []
     ends = np.cumsum([len(run.counted) for run in runs])
     lists = (
-        ", ".join(str(typical_operators(merged[kind][0])) for kind in mine[-_MOST_STEPS:].tolist())
-        for mine in np.split(kinds, ends[:-1])
+        ", ".join(str(typical_operators(merged[kind][0])) for kind in recording_kinds[-_MOST_STEPS:].tolist())
+        for recording_kinds in np.split(kinds, ends[:-1])
     )
-    return ["step_kinds = [" + ", ".join(f"[{each}]" for each in lists) + "]"]
+    return ["step_kinds = [" + ", ".join(f"[{operator_counts}]" for operator_counts in lists) + "]"]
 
 
 def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -608,19 +616,19 @@ def _written(value: float) -> str:
 
 def measured_of(limit: Limit, runs: Sequence[Run]) -> Numbers | None:
     """What was measured for a limit: a number for each step, or of a count of the run for each recording; None where any has none."""
-    found: list[Numbers] = []
+    values: list[Numbers] = []
     for run in runs:
         if limit.count in RUN_COUNTS:
             value = run.run_counts.get(limit.count)
             if value is None:
                 return None
-            found.append(np.array([value], dtype=np.float64))
+            values.append(np.array([value], dtype=np.float64))
             continue
         counts = run.step_counts if limit.scope is None else run.scopes[limit.scope]
         if limit.count not in counts:
             return None
-        found.append(counts[limit.count][run.counted])
-    return np.concatenate(found)
+        values.append(counts[limit.count][run.counted])
+    return np.concatenate(values)
 
 
 def check(
@@ -660,23 +668,23 @@ def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Wher
     most = float(measured.max())
     slack = limit.margin / 100 * limit.allowed
     lost = next((run.losses for run in runs if run.losses), "")
-    said = f"{limit.name}: {_amount(limit, most)} {noun}{per}, {_amount(limit, limit.allowed)} allowed"
+    message = f"{limit.name}: {_amount(limit, most)} {noun}{per}, {_amount(limit, limit.allowed)} allowed"
     if most > limit.allowed + slack:
-        places = where(limit) if where is not None else []
+        wheres = where(limit) if where is not None else []
         return Checked(
             limit.name,
             BROKEN,
             limit.allowed,
             most,
-            f"{said}, {_amount(limit, most - limit.allowed)} too many",
-            places,
+            f"{message}, {_amount(limit, most - limit.allowed)} too many",
+            wheres,
         )
     if lost:
-        return Checked(limit.name, CANNOT_TELL, limit.allowed, most, f"{said}, but {lost}")
+        return Checked(limit.name, CANNOT_TELL, limit.allowed, most, f"{message}, but {lost}")
     if most < limit.allowed - slack:
-        said += f": {_amount(limit, limit.allowed - most)} fewer; lower the budget with --update"
-        return Checked(limit.name, WON, limit.allowed, most, said)
-    return Checked(limit.name, HELD, limit.allowed, most, said)
+        message += f": {_amount(limit, limit.allowed - most)} fewer; lower the budget with --update"
+        return Checked(limit.name, WON, limit.allowed, most, message)
+    return Checked(limit.name, HELD, limit.allowed, most, message)
 
 
 def _noun(limit: Limit) -> str:
@@ -704,7 +712,7 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     """Compare the time of a step with the baseline."""
     base, new = _like_with_like(time, runs)
     estimate = Bootstrap(base, new).estimate_step()
-    old, now = (float(np.exp(each[0])) for each in (estimate.base, estimate.new))
+    old, now = (float(np.exp(log_ns[0])) for log_ns in (estimate.base, estimate.new))
     width = float(estimate.half_width(time.margins.confidence)[0])
     ratio, least = float(estimate.change[0]), time.margins.of_step(old)
     low, high = (
@@ -714,28 +722,28 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     )
     sure = float(estimate.p[0]) <= 1 - time.margins.confidence
     verdict = time_verdict(now - old, low, high, least, sure=sure)
-    said = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})"
+    message = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})"
     if time.machine and any(run.machine != time.machine for run in runs):
         other = next(run.machine for run in runs if run.machine != time.machine)
-        said += (
+        message += (
             f", which was measured on another machine ({time.machine}; here {other}): update the budget here"
         )
-        return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
+        return Checked(_STEP_TIME, CANNOT_TELL, old, now, message)
     if verdict == SLOWER:
-        return Checked(_STEP_TIME, BROKEN, old, now, said)
+        return Checked(_STEP_TIME, BROKEN, old, now, message)
     if verdict == FASTER:
-        return Checked(_STEP_TIME, WON, old, now, f"{said}; lower the budget with --update")
+        return Checked(_STEP_TIME, WON, old, now, f"{message}; lower the budget with --update")
     # That it may be faster does not matter here: only that it is not slower.
     if high <= least:
-        return Checked(_STEP_TIME, HELD, old, now, said)
+        return Checked(_STEP_TIME, HELD, old, now, message)
     if not np.isfinite(width):
-        said += (
+        message += (
             ": one recording does not show how much recordings of one program differ; pass several, and write several into the budget "
             "with --update, or delete its section [time]"
         )
-        return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
-    said += f": {units.duration(high - (now - old))} more or less, more than the margin of {units.duration(least)}; record more, or longer"
-    return Checked(_STEP_TIME, CANNOT_TELL, old, now, said)
+        return Checked(_STEP_TIME, CANNOT_TELL, old, now, message)
+    message += f": {units.duration(high - (now - old))} more or less, more than the margin of {units.duration(least)}; record more, or longer"
+    return Checked(_STEP_TIME, CANNOT_TELL, old, now, message)
 
 
 def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series]:
@@ -745,20 +753,20 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
     """
     measured = [run.step_ns[run.counted] for run in runs]
     kinds, merged = kind_of_steps(runs), merged_kinds(runs)
-    known = np.concatenate(time.kinds) if time.kinds else np.zeros(0, np.int64)
-    before, after = np.unique(known).tolist(), np.unique(kinds).tolist()
+    baseline_operators = np.concatenate(time.kinds) if time.kinds else np.zeros(0, np.int64)
+    before, after = np.unique(baseline_operators).tolist(), np.unique(kinds).tolist()
     pairs = nearest_numbers(before, [typical_operators(merged[kind][0]) for kind in after])
     if 1 < len(before) <= MOST_CLASSES and len(pairs) == len(before) == len(after):
-        place = dict(pairs)
-        base_kind = np.array([before.index(one) for one in known.tolist()])
+        new_of_base = dict(pairs)
+        base_kind = np.array([before.index(operators) for operators in baseline_operators.tolist()])
         share = Groups(base_kind, len(before)).sizes() / len(base_kind)
-        of_new = {after[other]: one for one, other in place.items()}
+        of_new = {after[new_index]: base_index for base_index, new_index in new_of_base.items()}
         return (
             _series(time.steps, base_kind, share),
             _series(measured, np.array([of_new[kind] for kind in kinds.tolist()]), share),
         )
     mixed = any(len(np.unique(run.step_counts["operators"][run.counted])) > 1 for run in runs)
-    counts = [sum(len(each) for each in steps) for steps in (time.steps, measured)]
+    counts = [sum(len(recording_steps) for recording_steps in steps) for steps in (time.steps, measured)]
     return (
         _series(time.steps, np.arange(counts[0]) if mixed else np.zeros(counts[0], np.int64)),
         _series(measured, np.arange(counts[1]) if mixed else np.zeros(counts[1], np.int64)),

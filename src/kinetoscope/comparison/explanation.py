@@ -171,39 +171,44 @@ class Explanation:
             "new_ns": self.new_ns,
             "change_ns": self.new_ns - self.base_ns,
             "sentence": self.sentence,
-            "parts": [_part_as_dict(one) for one in self.parts],
+            "parts": [_part_as_dict(part) for part in self.parts],
             "kinds": [
                 {
-                    "base_step": None if one.base_step < 0 else one.base_step,
-                    "new_step": None if one.new_step < 0 else one.new_step,
-                    "base_share_percent": 100 * one.base_share,
-                    "new_share_percent": 100 * one.new_share,
-                    "base_ns": one.base_ns if one.base_share else None,
-                    "new_ns": one.new_ns if one.new_share else None,
-                    "change_ns": one.change_ns if one.base_share and one.new_share else None,
-                    "parts": [_part_as_dict(part) for part in one.parts],
+                    "base_step": None if kind.base_step < 0 else kind.base_step,
+                    "new_step": None if kind.new_step < 0 else kind.new_step,
+                    "base_share_percent": 100 * kind.base_share,
+                    "new_share_percent": 100 * kind.new_share,
+                    "base_ns": kind.base_ns if kind.base_share else None,
+                    "new_ns": kind.new_ns if kind.new_share else None,
+                    "change_ns": kind.change_ns if kind.base_share and kind.new_share else None,
+                    "parts": [_part_as_dict(part) for part in kind.parts],
                 }
-                for one in self.kinds
+                for kind in self.kinds
             ],
         }
 
 
-def _part_as_dict(one: PartChange) -> dict[str, Any]:
+def _part_as_dict(part: PartChange) -> dict[str, Any]:
     """A part for programs."""
     return {
-        "what": one.what,
-        "base_ns": one.base_ns,
-        "new_ns": one.new_ns,
-        "change_ns": one.change_ns,
-        "file": one.file or None,
-        "line": one.line if one.file else None,
-        "base_line": one.base_line if one.base_line >= 0 else None,
-        "function": one.function or None,
-        "text": one.text or None,
-        "module": one.module or None,
+        "what": part.what,
+        "base_ns": part.base_ns,
+        "new_ns": part.new_ns,
+        "change_ns": part.change_ns,
+        "file": part.file or None,
+        "line": part.line if part.file else None,
+        "base_line": part.base_line if part.base_line >= 0 else None,
+        "function": part.function or None,
+        "text": part.text or None,
+        "module": part.module or None,
         "spent": [
-            {"what": each.what, "base_ns": each.base_ns, "new_ns": each.new_ns, "change_ns": each.change_ns}
-            for each in one.spent
+            {
+                "what": spent.what,
+                "base_ns": spent.base_ns,
+                "new_ns": spent.new_ns,
+                "change_ns": spent.change_ns,
+            }
+            for spent in part.spent
         ],
     }
 
@@ -232,11 +237,11 @@ def explained(
         return None
     groups = matched_kinds(base, new)
     sides = [
-        _Side(runs, weights, [kinds[at] for kinds in groups])
-        for at, (runs, weights) in enumerate(((base, base_weights), (new, new_weights)))
+        _Side(runs, weights, [kinds[side] for kinds in groups])
+        for side, (runs, weights) in enumerate(((base, base_weights), (new, new_weights)))
     ]
-    places = _Places(*(list(dict.fromkeys(key for one in side.spent for key in one)) for side in sides))
-    kinds, whole = [], defaultdict[int, dict[str, list[float]]](dict)
+    places = _Places(*(list(dict.fromkeys(key for spent in side.spent for key in spent)) for side in sides))
+    kinds, spent_in_all = [], defaultdict[int, dict[str, list[float]]](dict)
     mixed_ns, moved = 0.0, []
     for group in range(len(groups)):
         share = [side.share[group] for side in sides]
@@ -245,13 +250,18 @@ def explained(
         mean_ns = [side.time_ns[group] / side.share[group] if side.share[group] else 0.0 for side in sides]
         parts: tuple[PartChange, ...] = ()
         if all(share):
-            mine: dict[int, dict[str, list[float]]] = defaultdict(dict)
-            for at, side in enumerate(sides):
+            spent_of_group: dict[int, dict[str, list[float]]] = defaultdict(dict)
+            for side_index, side in enumerate(sides):
                 for key, time_ns in side.spent[group].items():
-                    for found, factor in ((mine, 1 / share[at]), (whole, share[0] / share[at])):
-                        spent = found[places.of[at][key[:-1]]].setdefault(key[-1], [0.0, 0.0])
-                        spent[at] += time_ns * factor
-            parts = _parts(places, mine, mean_ns)
+                    for spent_of_place, factor in (
+                        (spent_of_group, 1 / share[side_index]),
+                        (spent_in_all, share[0] / share[side_index]),
+                    ):
+                        spent = spent_of_place[places.of[side_index][key[:-1]]].setdefault(
+                            key[-1], [0.0, 0.0]
+                        )
+                        spent[side_index] += time_ns * factor
+            parts = _parts(places, spent_of_group, mean_ns)
             mixed_ns += (share[1] - share[0]) * mean_ns[1]
         else:
             mixed_ns += share[1] * mean_ns[1] - share[0] * mean_ns[0]
@@ -260,12 +270,14 @@ def explained(
         moved.append((abs(share[1] - share[0]) * max(mean_ns), kinds[-1]))
     total_ns = [sum(side.time_ns) for side in sides]
     noun = noun_of(*base, *new)
-    mix = _mix(max(moved, key=lambda one: one[0])[1], mixed_ns, noun) if len(kinds) > 1 else None
+    mix = _mix(max(moved, key=lambda move: move[0])[1], mixed_ns, noun) if len(kinds) > 1 else None
     return Explanation(
         total_ns[0],
         total_ns[1],
-        _parts(places, whole, total_ns, mix),
-        tuple(sorted(kinds, key=lambda one: -max(one.base_share * one.base_ns, one.new_share * one.new_ns))),
+        _parts(places, spent_in_all, total_ns, mix),
+        tuple(
+            sorted(kinds, key=lambda kind: -max(kind.base_share * kind.base_ns, kind.new_share * kind.new_ns))
+        ),
     )
 
 
@@ -280,7 +292,7 @@ class _Side:
             weights: The weight of each step that counts.
             groups: For each group of kinds its kinds: a recording, and the kind in it.
         """
-        place = {kind: group for group, kinds in enumerate(groups) for kind in kinds}
+        group_of = {kind: group for group, kinds in enumerate(groups) for kind in kinds}
         self.share = [0.0] * len(groups)
         self.time_ns = [0.0] * len(groups)
         self.step = [-1] * len(groups)
@@ -291,18 +303,20 @@ class _Side:
             weight = np.zeros(len(run.step_ns))
             weight[counted] = weights[begin : begin + len(counted)]
             begin += len(counted)
-            group = np.array([place[recording, kind] for kind in run.step_kind.tolist()])
-            for one in np.unique(group[counted]).tolist():
-                mine = np.where(group == one, weight, 0.0)
-                self.share[one] += float(mine.sum())
-                self.time_ns[one] += float(mine @ run.step_ns)
-                if self.step[one] < 0:
-                    self.step[one] = int(run.numbers[counted[np.argmax(group[counted] == one)]])
+            group = np.array([group_of[recording, kind] for kind in run.step_kind.tolist()])
+            for group_index in np.unique(group[counted]).tolist():
+                group_weights = np.where(group == group_index, weight, 0.0)
+                self.share[group_index] += float(group_weights.sum())
+                self.time_ns[group_index] += float(group_weights @ run.step_ns)
+                if self.step[group_index] < 0:
+                    self.step[group_index] = int(
+                        run.numbers[counted[np.argmax(group[counted] == group_index)]]
+                    )
                 assert run.account is not None  # noqa: S101  (checked before)
-                means = run.account.means(mine)
+                means = run.account.means(group_weights)
                 for key, time_ns in zip(run.account.keys, means.tolist(), strict=True):
                     if time_ns:
-                        self.spent[one][key] += time_ns
+                        self.spent[group_index][key] += time_ns
 
 
 class _Places:
@@ -319,17 +333,20 @@ class _Places:
         self.of: tuple[dict[Key, int], dict[Key, int]] = ({}, {})
         sides = [list(dict.fromkeys(key[:-1] for key in keys)) for keys in (base, new)]
         for kind in dict.fromkeys(key[0] for keys in sides for key in keys):
-            mine = [[key for key in keys if key[0] == kind] for keys in sides]
-            compared = [[key[1:] for key in keys] for keys in mine]
+            keys_of_kind = [[key for key in keys if key[0] == kind] for keys in sides]
+            compared = [[key[1:] for key in keys] for keys in keys_of_kind]
             levels = LEVELS["line"] if kind == "line" else (lambda key: key,)
             if kind == "line":
                 files = same_files(*((key[0] for key in keys) for keys in compared))
                 compared[1] = [(files[key[0]], *key[1:]) for key in compared[1]]
             for pair in matched(compared[0], compared[1], levels):
-                keys = [keys[at] if at >= 0 else None for keys, at in zip(mine, pair, strict=True)]
-                for found, key in zip(self.of, keys, strict=True):
+                keys = [
+                    keys[index] if index >= 0 else None
+                    for keys, index in zip(keys_of_kind, pair, strict=True)
+                ]
+                for index_of, key in zip(self.of, keys, strict=True):
                     if key is not None:
-                        found[key] = len(self.known)
+                        index_of[key] = len(self.known)
                 self.known.append((keys[0], keys[1]))
 
 
@@ -340,35 +357,36 @@ def _parts(
     mix: PartChange | None = None,
 ) -> tuple[PartChange, ...]:
     """The parts of a difference: those that go its way first, and what is not worth a name last."""
-    made = [_part(places.known[place], of) for place, of in spent.items()]
+    parts = [_part(places.known[index], times_ns) for index, times_ns in spent.items()]
     if mix is not None:
-        made.append(mix)
+        parts.append(mix)
     least_ns = max(
-        LEAST_SHARE * max((abs(one.change_ns) for one in made), default=0.0), LEAST_OF_STEP * max(whole_ns)
+        LEAST_SHARE * max((abs(part.change_ns) for part in parts), default=0.0), LEAST_OF_STEP * max(whole_ns)
     )
     up = whole_ns[1] >= whole_ns[0]
-    made.sort(key=lambda one: ((one.change_ns > 0) != up, -abs(one.change_ns), one.where, one.what))
-    named = [one for one in made if abs(one.change_ns) >= least_ns][:MOST_PARTS]
+    parts.sort(key=lambda part: ((part.change_ns > 0) != up, -abs(part.change_ns), part.where, part.what))
+    named = [part for part in parts if abs(part.change_ns) >= least_ns][:MOST_PARTS]
     rest_ns = [
-        whole_ns[at] - sum(side[at] for side in ((one.base_ns, one.new_ns) for one in named)) for at in (0, 1)
+        whole_ns[index] - sum(side[index] for side in ((part.base_ns, part.new_ns) for part in named))
+        for index in (0, 1)
     ]
-    return (*named, PartChange(OTHER, rest_ns[0], rest_ns[1])) if len(named) < len(made) else tuple(named)
+    return (*named, PartChange(OTHER, rest_ns[0], rest_ns[1])) if len(named) < len(parts) else tuple(named)
 
 
 def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) -> PartChange:
     """One place with what is spent there."""
-    each = sorted(
-        (Spent(what, *times) for what, times in spent.items()),
-        key=lambda one: (-abs(one.change_ns), one.what),
+    all_spent = sorted(
+        (Spent(words_of_spent, *times) for words_of_spent, times in spent.items()),
+        key=lambda spent: (-abs(spent.change_ns), spent.what),
     )
     base_ns, new_ns = (sum(times) for times in zip(*spent.values(), strict=True))
     change_ns = new_ns - base_ns
     named = [
-        one
-        for one in each
-        if one.change_ns * change_ns > 0 and abs(one.change_ns) >= NAMED_SHARE * abs(change_ns)
+        spent
+        for spent in all_spent
+        if spent.change_ns * change_ns > 0 and abs(spent.change_ns) >= NAMED_SHARE * abs(change_ns)
     ]
-    what = units.listed([one.what for one in named[:MOST_NAMED]] or [each[0].what])
+    words = units.listed([spent.what for spent in named[:MOST_NAMED]] or [all_spent[0].what])
     base, new = keys
     key = base if new is None else new
     assert key is not None  # noqa: S101  (a place is of at least one side)
@@ -376,8 +394,8 @@ def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) ->
         _, file, function, line, text = key
         moved = base[3] if base is not None else -1
         named_as = base[1] if base is not None else file
-        return PartChange(what, base_ns, new_ns, tuple(each), named_as, line, moved, function, text)
-    return PartChange(what, base_ns, new_ns, tuple(each), module=key[1] if key[0] == "module" else "")
+        return PartChange(words, base_ns, new_ns, tuple(all_spent), named_as, line, moved, function, text)
+    return PartChange(words, base_ns, new_ns, tuple(all_spent), module=key[1] if key[0] == "module" else "")
 
 
 def _mix(kind: KindChange, change_ns: float, noun: str) -> PartChange:

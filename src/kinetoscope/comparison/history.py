@@ -71,16 +71,16 @@ def build_of(runs: Sequence[Run], name: str) -> Build:
     return Build(name, values, min((run.start_ns for run in runs if run.start_ns), default=0))
 
 
-def build_of_comparison(found: Any, name: str) -> Build | None:
+def build_of_comparison(content: Any, name: str) -> Build | None:
     """What the new side of a comparison measured, of the values of its JSON; None if these are something else."""
-    if not isinstance(found, dict) or not {"step", "counts", "verdict"} <= found.keys():
+    if not isinstance(content, dict) or not {"step", "counts", "verdict"} <= content.keys():
         return None
     values = {
-        one["name"]: float(one["new"])
-        for one in found["counts"]
-        if one["new"] is not None and one["name"] in COUNTS
+        count["name"]: float(count["new"])
+        for count in content["counts"]
+        if count["new"] is not None and count["name"] in COUNTS
     }
-    return Build(name, {STEP: float(found["step"]["new_ns"])} | values)
+    return Build(name, {STEP: float(content["step"]["new_ns"])} | values)
 
 
 @dataclass
@@ -163,12 +163,12 @@ class History:
         for name in self.series:
             heading += [SERIES[name], "change"]
         rows = [heading]
-        for place, build in enumerate(self.builds):
+        for build_index, build in enumerate(self.builds):
             row = [build.name]
             for name, column in self.series.items():
                 row += [
-                    _amount(name, column[place]),
-                    _change(column[place - 1] if place else None, column[place]),
+                    _amount(name, column[build_index]),
+                    _change(column[build_index - 1] if build_index else None, column[build_index]),
                 ]
             rows.append(row)
         return rows

@@ -51,13 +51,13 @@ class KindsOfRun(NamedTuple):
 
 def kind_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
     """For each step that counts, one recording after the other, the number of its kind, common to all recordings."""
-    place = {kind: at for at, (_, kinds) in enumerate(merged_kinds(runs)) for kind in kinds}
-    found = [
-        place[recording, kind]
+    merged_kind_of = {kind: index for index, (_, kinds) in enumerate(merged_kinds(runs)) for kind in kinds}
+    merged_kind = [
+        merged_kind_of[recording, kind]
         for recording, run in enumerate(runs)
         for kind in run.step_kind[run.counted].tolist()
     ]
-    return np.array(found, np.int64)
+    return np.array(merged_kind, np.int64)
 
 
 def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
@@ -67,9 +67,9 @@ def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
     """
     kind = kind_of_steps(runs)
     operators = np.concatenate([run.step_counts["operators"][run.counted] for run in runs]).astype(np.int64)
-    _, found = np.unique(np.stack((kind, operators)), axis=1, return_inverse=True)
-    found = np.asarray(found, dtype=np.int64).reshape(-1)
-    return found if found.max(initial=-1) < MOST_CLASSES or kind.max(initial=0) == 0 else kind
+    _, class_of_step = np.unique(np.stack((kind, operators)), axis=1, return_inverse=True)
+    class_of_step = np.asarray(class_of_step, dtype=np.int64).reshape(-1)
+    return class_of_step if class_of_step.max(initial=-1) < MOST_CLASSES or kind.max(initial=0) == 0 else kind
 
 
 def typical_operators(operators: Operators) -> int:
@@ -79,24 +79,24 @@ def typical_operators(operators: Operators) -> int:
 
 def most_of(kinds: Sequence[Operators]) -> list[str | None]:
     """For each kind the operator whose additional calls, compared with the kind that has the next most of them, take the most time; None where it has more of none."""
-    found: list[str | None] = []
-    for at, operators in enumerate(kinds if len(kinds) > 1 else ()):
-        others = [one for place, one in enumerate(kinds) if place != at]
+    names: list[str | None] = []
+    for index, operators in enumerate(kinds if len(kinds) > 1 else ()):
+        other_kinds = [kind for other_index, kind in enumerate(kinds) if other_index != index]
         more = {
-            name: (count - max(one.get(name, (0.0, 0.0))[0] for one in others)) * mean_ns
+            name: (count - max(kind.get(name, (0.0, 0.0))[0] for kind in other_kinds)) * mean_ns
             for name, (count, mean_ns) in operators.items()
         }
         name = max(more, key=more.__getitem__, default=None)
-        found.append(name if name is not None and more[name] > 0 else None)
-    return found or [None] * len(kinds)
+        names.append(name if name is not None and more[name] > 0 else None)
+    return names or [None] * len(kinds)
 
 
 def nearest_numbers(ours: Sequence[int], theirs: Sequence[int]) -> list[tuple[int, int]]:
     """Pair kinds of which only the numbers of operators are known, the most similar first: their places; none that differ by more than `ALIKE`."""
     every = sorted(
-        (-min(one, other) / max(one, other, 1), at, place)
-        for at, one in enumerate(ours)
-        for place, other in enumerate(theirs)
+        (-min(our_count, their_count) / max(our_count, their_count, 1), our_index, their_index)
+        for our_index, our_count in enumerate(ours)
+        for their_index, their_count in enumerate(theirs)
     )
     return _first_pairs(every, ALIKE)
 
@@ -114,31 +114,37 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
         For each group of kinds that are compared with each other those of the base and those of the other run; one of them may be empty.
     """
     ours, theirs = merged_kinds(base), merged_kinds(new)
-    pairs = _nearest([one for one, _ in ours], [one for one, _ in theirs], ALIKE)
-    alone = [set(range(len(side))) - {pair[at] for pair in pairs} for at, side in enumerate((ours, theirs))]
+    pairs = _nearest([operators for operators, _ in ours], [operators for operators, _ in theirs], ALIKE)
+    alone = [
+        set(range(len(side))) - {pair[side_index] for pair in pairs}
+        for side_index, side in enumerate((ours, theirs))
+    ]
     if not pairs and ours and theirs:
         # The programs have little in common: what takes most of one is compared with what takes most of the other.
         pairs.append((0, 0))
-        alone = [one - {0} for one in alone]
+        alone = [indexes - {0} for indexes in alone]
     group_of = (
-        {one: at for at, (one, _) in enumerate(pairs)},
-        {other: at for at, (_, other) in enumerate(pairs)},
+        {our_kind: group for group, (our_kind, _) in enumerate(pairs)},
+        {their_kind: group for group, (_, their_kind) in enumerate(pairs)},
     )
-    for at, (mine, others) in enumerate(((ours, theirs), (theirs, ours))):
-        for one in sorted(alone[at]):
-            held = [(_contained(others[other][0], mine[one][0]), -other) for other in group_of[1 - at]]
+    for side_index, (kinds, other_kinds) in enumerate(((ours, theirs), (theirs, ours))):
+        for kind in sorted(alone[side_index]):
+            held = [
+                (_contained(other_kinds[other][0], kinds[kind][0]), -other)
+                for other in group_of[1 - side_index]
+            ]
             part, nearest = max(held, default=(0.0, 0))
             if part >= ALIKE:
-                group_of[at][one] = group_of[1 - at][-nearest]
+                group_of[side_index][kind] = group_of[1 - side_index][-nearest]
     count = len(pairs)
-    found: list[tuple[Kinds, Kinds]] = [(set(), set()) for _ in range(count)]
-    for at, side in enumerate((ours, theirs)):
-        for one, (_, members) in enumerate(side):
-            if one not in group_of[at]:
-                group_of[at][one] = len(found)
-                found.append((set(), set()))
-            found[group_of[at][one]][at].update(members)
-    return found
+    groups: list[tuple[Kinds, Kinds]] = [(set(), set()) for _ in range(count)]
+    for side_index, side in enumerate((ours, theirs)):
+        for kind, (_, members) in enumerate(side):
+            if kind not in group_of[side_index]:
+                group_of[side_index][kind] = len(groups)
+                groups.append((set(), set()))
+            groups[group_of[side_index][kind]][side_index].update(members)
+    return groups
 
 
 def merged_kinds(runs: Sequence[HasKinds]) -> list[tuple[Operators, Kinds]]:
@@ -150,53 +156,55 @@ def merged_kinds(runs: Sequence[HasKinds]) -> list[tuple[Operators, Kinds]]:
     Returns:
         For each kind the operators of an example, and which kinds of which recordings it is.
     """
-    found: list[tuple[Operators, Kinds]] = []
+    merged: list[tuple[Operators, Kinds]] = []
     for recording, run in enumerate(runs):
         numbers = np.unique(run.step_kind).tolist()
         operators = [run.kind_operators[kind] if kind >= 0 else {} for kind in numbers]
-        pairs = dict(_nearest(operators, [one for one, _ in found], ALIKE))
-        for at, kind in enumerate(numbers):
-            if at in pairs:
-                found[pairs[at]][1].add((recording, kind))
+        pairs = dict(_nearest(operators, [example for example, _ in merged], ALIKE))
+        for index, kind in enumerate(numbers):
+            if index in pairs:
+                merged[pairs[index]][1].add((recording, kind))
             else:
-                found.append((operators[at], {(recording, kind)}))
-    return found
+                merged.append((operators[index], {(recording, kind)}))
+    return merged
 
 
 def _nearest(ours: Sequence[Operators], theirs: Sequence[Operators], least: float) -> list[tuple[int, int]]:
     """Pairs of kinds of steps that are alike, the most similar ones first; each is in one pair at most."""
     every = sorted(
-        (-_similarity(one, other), at, place)
-        for at, one in enumerate(ours)
-        for place, other in enumerate(theirs)
+        (-_similarity(our_operators, their_operators), our_index, their_index)
+        for our_index, our_operators in enumerate(ours)
+        for their_index, their_operators in enumerate(theirs)
     )
     return _first_pairs(every, least)
 
 
 def _first_pairs(every: list[tuple[float, int, int]], least: float) -> list[tuple[int, int]]:
     """Of pairs in order, with their similarity times -1, those of which neither is in an earlier one."""
-    found: list[tuple[int, int]] = []
-    for similarity, at, place in every:
-        if -similarity >= least and not any(at == one or place == other for one, other in found):
-            found.append((at, place))
-    return found
+    pairs: list[tuple[int, int]] = []
+    for similarity, our_index, their_index in every:
+        if -similarity >= least and not any(
+            our_index == paired or their_index == partner for paired, partner in pairs
+        ):
+            pairs.append((our_index, their_index))
+    return pairs
 
 
 def _similarity(one: Operators, other: Operators) -> float:
     """How much of their operators two kinds of steps have in common, by time: 1 for the same, 0 for nothing (weighted Jaccard similarity)."""
     least = most = 0.0
     for name in one.keys() | other.keys():
-        (count, time_ns), (others, others_ns) = one.get(name, (0.0, 0.0)), other.get(name, (0.0, 0.0))
-        mean_ns = (time_ns + others_ns) / ((count > 0) + (others > 0))
-        least += min(count, others) * mean_ns
-        most += max(count, others) * mean_ns
+        (count, time_ns), (other_count, other_ns) = one.get(name, (0.0, 0.0)), other.get(name, (0.0, 0.0))
+        mean_ns = (time_ns + other_ns) / ((count > 0) + (other_count > 0))
+        least += min(count, other_count) * mean_ns
+        most += max(count, other_count) * mean_ns
     return least / most if most else 1.0
 
 
 def _contained(part: Operators, whole: Operators) -> float:
     """How much of the operators of one kind of steps another one has, too, by time."""
-    own = sum(count * time_ns for count, time_ns in part.values())
-    both = sum(
+    part_ns = sum(count * time_ns for count, time_ns in part.values())
+    common_ns = sum(
         min(count, whole.get(name, (0.0, 0.0))[0]) * time_ns for name, (count, time_ns) in part.items()
     )
-    return both / own if own else 0.0
+    return common_ns / part_ns if part_ns else 0.0

@@ -35,21 +35,21 @@ def matched(base: Sequence[Key], new: Sequence[Key], levels: Iterable[Level]) ->
     left = [*range(len(base))], [*range(len(new))]
     for level in levels:
         waiting: dict[Hashable, list[int]] = {}
-        for place in left[1]:
-            if (common := level(new[place])) is not None:
-                waiting.setdefault(common, []).append(place)
+        for row in left[1]:
+            if (common := level(new[row])) is not None:
+                waiting.setdefault(common, []).append(row)
         taken: set[int] = set()
         alone: list[int] = []
-        for place in left[0]:
-            partners = waiting.get(level(base[place]))
+        for row in left[0]:
+            partners = waiting.get(level(base[row]))
             if partners:
                 partner = partners.pop(0)
-                pairs.append((place, partner))
+                pairs.append((row, partner))
                 taken.add(partner)
             else:
-                alone.append(place)
-        left = alone, [place for place in left[1] if place not in taken]
-    return [*sorted(pairs), *((place, -1) for place in left[0]), *((-1, place) for place in left[1])]
+                alone.append(row)
+        left = alone, [row for row in left[1] if row not in taken]
+    return [*sorted(pairs), *((row, -1) for row in left[0]), *((-1, row) for row in left[1])]
 
 
 # For each kind of row what two rows must have in common, the strictest first. Lines of a file that are in order stay in order.
@@ -98,22 +98,22 @@ def same_files(base: Iterable[str], new: Iterable[str]) -> dict[str, str]:
     ours = set(base)
     theirs = dict.fromkeys(new)
     free = [file for file in ours if file not in theirs]
-    found = {file: file for file in theirs}
+    base_name = {file: file for file in theirs}
     lengths = sorted(
         (
-            (-_common(one, other), other, one)
-            for other in theirs
-            if other not in ours
-            for one in free
-            if PurePath(one).name == PurePath(other).name
+            (-_common(free_file, their_file), their_file, free_file)
+            for their_file in theirs
+            if their_file not in ours
+            for free_file in free
+            if PurePath(free_file).name == PurePath(their_file).name
         ),
     )
     used: set[str] = set()
-    for _, other, one in lengths:
-        if found[other] == other and one not in used:
-            found[other] = one
-            used.add(one)
-    return found
+    for _, new_file, base_file in lengths:
+        if base_name[new_file] == new_file and base_file not in used:
+            base_name[new_file] = base_file
+            used.add(base_file)
+    return base_name
 
 
 def _common(one: str, other: str) -> int:

@@ -108,16 +108,16 @@ class Population:
     def table(self, rows: Rows, steps: Rows, *, counts: bool = False) -> Numbers:
         """The times, or counts, of some rows in some steps: a column for each row."""
         values = self.count if counts else self.time_ns
-        place = np.full(len(self.keys) + 1, -1, dtype=np.int64)
-        place[rows] = np.arange(len(rows))
-        at = np.full(int(self.step.max(initial=-1)) + 2, -1, dtype=np.int64)
-        known = steps < len(at)
-        at[steps[known]] = np.flatnonzero(known)
-        row, step = place[self.row], at[self.step]
+        column_of = np.full(len(self.keys) + 1, -1, dtype=np.int64)
+        column_of[rows] = np.arange(len(rows))
+        index_of = np.full(int(self.step.max(initial=-1)) + 2, -1, dtype=np.int64)
+        in_range = steps < len(index_of)
+        index_of[steps[in_range]] = np.flatnonzero(in_range)
+        row, step = column_of[self.row], index_of[self.step]
         chosen = (row >= 0) & (step >= 0)
-        found = np.zeros((len(steps), len(rows)))
-        found[step[chosen], row[chosen]] = values[chosen]
-        return found
+        table = np.zeros((len(steps), len(rows)))
+        table[step[chosen], row[chosen]] = values[chosen]
+        return table
 
     def means(self, weights: Numbers, *, counts: bool = False) -> Numbers:
         """The mean time, or count, of each row, each step with its weight; together the weights are 1."""
@@ -345,8 +345,8 @@ class _Recording:
         order = np.lexsort((took, groups.of_row))
         count = groups.sizes()
         usual = took[order][np.cumsum(count) - count + (count - 1) // 4]
-        whole = float(took.sum())
-        return float(np.minimum(took, usual[groups.of_row]).sum()) / whole if whole > 0 else 1.0
+        total_ns = float(took.sum())
+        return float(np.minimum(took, usual[groups.of_row]).sum()) / total_ns if total_ns > 0 else 1.0
 
     def _modules(self) -> Population:
         trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
@@ -388,24 +388,24 @@ class _Recording:
     @cached_property
     def _gaps(self) -> tuple[Rows, Rows, Numbers]:
         """The Python between operators: which of the shares of gaps, in which step, and how long."""
-        found = gaps(self.trace)
-        if len(found) == 0:
+        all_gaps = gaps(self.trace)
+        if len(all_gaps) == 0:
             nothing = np.zeros(0, dtype=np.int64)
             return nothing, nothing, np.zeros(0)
-        process = np.append(self.trace.column("threads", "process_row"), -1)[found.thread]
-        step = self.loop.work.place_in(found.step, found.start_ns, found.thread)
-        rows = np.flatnonzero((step >= 0) & ~found.in_loading & (process == self.loop.process))
-        share, at = found.shares.of_kinds(found.kind[rows])
-        row = rows[at]
-        return share, step[row], found.duration_ns[row] * found.shares.part[share]
+        process = np.append(self.trace.column("threads", "process_row"), -1)[all_gaps.thread]
+        step = self.loop.work.place_in(all_gaps.step, all_gaps.start_ns, all_gaps.thread)
+        rows = np.flatnonzero((step >= 0) & ~all_gaps.in_loading & (process == self.loop.process))
+        share, gap_index = all_gaps.shares.of_kinds(all_gaps.kind[rows])
+        row = rows[gap_index]
+        return share, step[row], all_gaps.duration_ns[row] * all_gaps.shares.part[share]
 
     def account(self) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
-        one = ledger_of_process(accounts(self.trace), self.loop.process)
-        if one is None:
+        ledger = ledger_of_process(accounts(self.trace), self.loop.process)
+        if ledger is None:
             return _population([], *_nothing()[:3], self.steps)
-        cells = one.cells
-        step = np.where(one.counted, np.cumsum(one.counted) - 1, -1)[cells.step]
+        cells = ledger.cells
+        step = np.where(ledger.counted, np.cumsum(ledger.counted) - 1, -1)[cells.step]
         rows = np.flatnonzero(step >= 0)
         line, first = line_groups(self.trace)
         frame = program_frames(self.trace)[cells.stack[rows]]
@@ -418,34 +418,34 @@ class _Recording:
             np.where(is_operator_time, cells.name[rows], -1),
             np.where(is_operator_time, 0, entry * len(Cause) + cause + 1),
         ])  # fmt: skip
-        keys = self._account_keys(one, rows[groups.first], line[groups.first], first)
+        keys = self._account_keys(ledger, rows[groups.first], line[groups.first], first)
         return _population(
             keys, groups.of_row, step[rows], cells.time_ns[rows].astype(np.float64), self.steps
         )
 
     def _account_keys(
-        self, one: ProcessLedger, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
+        self, ledger: ProcessLedger, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
     ) -> list[Key]:
         """For some cells of the account the kind of their place, what tells that place from others, and what was spent there."""
-        cells, strings, texts = one.cells, self.trace.strings, source_lines(self.trace)
+        cells, strings, texts = ledger.cells, self.trace.strings, source_lines(self.trace)
         frames, paths = self.trace.columns("frames"), self.trace.column("modules", "path")
         entries, causes = cells.whole_parts(rows)
         is_operator_time = _of_operators(entries, causes).tolist()
         keys: list[Key] = []
-        for at, row in enumerate(rows.tolist()):
-            entry, cause = ENTRIES[entries[at]], CAUSES[causes[at]]
+        for index, row in enumerate(rows.tolist()):
+            entry, cause = ENTRIES[entries[index]], CAUSES[causes[index]]
             name = strings[cells.name[row]] if cells.name[row] >= 0 else ""
-            what = name if is_operator_time[at] and name else words_of(entry, cause)
-            if line[at] >= 0:
-                frame = first[line[at]]
+            words = name if is_operator_time[index] and name else words_of(entry, cause)
+            if line[index] >= 0:
+                frame = first[line[index]]
                 file, function = strings[frames["file"][frame]], strings[frames["function"][frame]]
                 number = int(frames["line"][frame])
                 text = texts.get(file, {}).get(number, "").strip()
-                keys.append(("line", file, function, number, text, what))
+                keys.append(("line", file, function, number, text, words))
             elif cells.module[row] >= 0:
-                keys.append(("module", str(paths[cells.module[row]]), what))
+                keys.append(("module", str(paths[cells.module[row]]), words))
             else:
-                keys.append(("operator", what, what) if name else ("", what, what))
+                keys.append(("operator", words, words) if name else ("", words, words))
         return keys
 
     def _kernels(self) -> Population:
@@ -474,14 +474,14 @@ class _Recording:
 
     def _collectives(self) -> Population:
         calls = self._collective_calls
-        keys = [(one["name"], one["group_size"] or 0, one["bytes"] or 0) for one in calls]
-        known = list(dict.fromkeys(keys))
-        place = {key: row for row, key in enumerate(known)}
-        time_ns = [one["transfer_ns"] or one["call_ns"] or 0 for one in calls]
+        keys = [(call["name"], call["group_size"] or 0, call["bytes"] or 0) for call in calls]
+        distinct = list(dict.fromkeys(keys))
+        row_of = {key: row for row, key in enumerate(distinct)}
+        time_ns = [call["transfer_ns"] or call["call_ns"] or 0 for call in calls]
         return _population(
-            list(known),
-            np.array([place[key] for key in keys], dtype=np.int64),
-            np.array([one["at"] for one in calls], dtype=np.int64),
+            list(distinct),
+            np.array([row_of[key] for key in keys], dtype=np.int64),
+            np.array([call["at"] for call in calls], dtype=np.int64),
             np.array(time_ns, dtype=np.float64),
             self.steps,
         )
@@ -501,58 +501,62 @@ class _Recording:
         kind, name = spans["kind"], spans["name"]
         device = self._device_work
         operators = np.flatnonzero(is_operator(kind) & self.ours)
-        made: dict[str, Numbers] = {"operators": self._per_step(self.step[operators])}
+        by_count: dict[str, Numbers] = {"operators": self._per_step(self.step[operators])}
         for count, text in (("values_read", _VALUE_READ), ("tensor_copies", _TENSOR_COPY)):
             number = _place(trace.strings, text)
-            made[count] = self._per_step(self.step[operators[name[operators] == number]])
+            by_count[count] = self._per_step(self.step[operators[name[operators] == number]])
         if len(trace.columns("streams")):
             launched = self._launched_in(device)
-            made["kernels"] = self._per_step(launched[kind[device] == SpanKind.KERNEL])
+            by_count["kernels"] = self._per_step(launched[kind[device] == SpanKind.KERNEL])
             starts = trace.column("launches", "host")[counted_launches(spans, trace.columns("launches"))]
-            made["launches"] = self._per_step(self.step[starts[self.ours[starts]]])
+            by_count["launches"] = self._per_step(self.step[starts[self.ours[starts]]])
             copied = is_copy(kind[device])
-            directions = np.array([one.name for one in copy_directions(trace, device[copied])], dtype=object)
+            directions = np.array(
+                [direction.name for direction in copy_directions(trace, device[copied])], dtype=object
+            )
             for count, direction in (("copies_to_device", "HtoD"), ("copies_to_host", "DtoH")):
-                made[count] = self._per_step(launched[copied][directions == direction])
+                by_count[count] = self._per_step(launched[copied][directions == direction])
             waits = waiting_calls(trace)
-            made["synchronizing_calls"] = self._per_step(self.step[waits[self.ours[waits]]])
+            by_count["synchronizing_calls"] = self._per_step(self.step[waits[self.ours[waits]]])
         if memory_recorded(trace):
-            made |= self._allocations()
+            by_count |= self._allocations()
         if len(trace.columns("shapes")) and counted_flops(trace).flops is not None:
             counts = costs_of(trace).flops[self.ours]
-            made["flops"] = self._per_step(self.step[self.ours], np.maximum(counts, 0))
+            by_count["flops"] = self._per_step(self.step[self.ours], np.maximum(counts, 0))
         calls = self._collective_calls
         if calls:
-            at = np.array([one["at"] for one in calls])
-            made["collectives"] = self._per_step(at)
-            made["collective_bytes"] = self._per_step(at, np.array([one["bytes"] or 0 for one in calls]))
+            call_steps = np.array([call["at"] for call in calls])
+            by_count["collectives"] = self._per_step(call_steps)
+            by_count["collective_bytes"] = self._per_step(
+                call_steps, np.array([call["bytes"] or 0 for call in calls])
+            )
         python = np.flatnonzero((kind == SpanKind.PYTHON) & self.ours)
         if len(python):
-            made["python_calls"] = self._per_step(self.step[python])
-        return made
+            by_count["python_calls"] = self._per_step(self.step[python])
+        return by_count
 
     def scoped(self, scope: Scope) -> dict[str, Numbers]:
         """The counts of one module, with those in it, or of one operator: what is not recorded is left out."""
         trace, spans = self.trace, self.trace.columns("spans")
         chosen = in_scope(trace, scope) & self.ours
-        made = {"operators": self._per_step(self.step[chosen & is_operator(spans["kind"])])}
+        counts = {"operators": self._per_step(self.step[chosen & is_operator(spans["kind"])])}
         chosen = np.append(chosen, False)
         if len(trace.columns("streams")):
             device = self._device_work
             device = device[spans["kind"][device] == SpanKind.KERNEL]
             owner = starters(trace).operator[device]
-            made["kernels"] = self._per_step(self._launched_in(device)[chosen[owner]])
+            counts["kernels"] = self._per_step(self._launched_in(device)[chosen[owner]])
         if memory_recorded(trace):
             blocks = trace.columns("allocations")
             rows = np.flatnonzero(blocks["bytes"] > 0)
             rows = rows[chosen[requesting_operators(trace, blocks["span"][rows])]]
             step = self.step[blocks["span"][rows]]
-            made["allocations"] = self._per_step(step)
-            made["allocated_bytes"] = self._per_step(step, blocks["bytes"][rows])
+            counts["allocations"] = self._per_step(step)
+            counts["allocated_bytes"] = self._per_step(step, blocks["bytes"][rows])
         if len(trace.columns("shapes")) and counted_flops(trace).flops is not None:
             rows = np.flatnonzero(chosen[:-1])
-            made["flops"] = self._per_step(self.step[rows], np.maximum(costs_of(trace).flops[rows], 0))
-        return made
+            counts["flops"] = self._per_step(self.step[rows], np.maximum(costs_of(trace).flops[rows], 0))
+        return counts
 
     def _allocations(self) -> dict[str, Numbers]:
         """How often memory was allocated in each step, and how much."""
@@ -571,24 +575,26 @@ class _Recording:
 
     def run_counts(self, recompiles: int) -> dict[str, int]:
         """The counts of the run, of what was recorded."""
-        made = {"recompiles": recompiles}
+        counts = {"recompiles": recompiles}
         breaks = self._graph_breaks()
         if breaks is not None:
-            made["graph_breaks"] = breaks
+            counts["graph_breaks"] = breaks
         if memory_recorded(self.trace):
-            made["peak_bytes"] = max((one.bytes for one in device_peaks(self.trace)), default=0)
-        return made
+            counts["peak_bytes"] = max((peak.bytes for peak in device_peaks(self.trace)), default=0)
+        return counts
 
     def _graph_breaks(self) -> int | None:
         """How many places break graphs, as torch says or, in traces of other profilers, by names of functions; None if unknown."""
         trace = self.trace
-        own = trace.columns("graph_breaks")
-        if len(own) or len(trace.columns("compiles")):
-            ours = np.flatnonzero(own["process_row"] == self.loop.process).tolist()
+        breaks = trace.columns("graph_breaks")
+        if len(breaks) or len(trace.columns("compiles")):
+            ours = np.flatnonzero(breaks["process_row"] == self.loop.process).tolist()
             # A function that breaks them, such as a logger's, may be called from several places.
-            return len({own["stack"][row] for row in ours})
+            return len({breaks["stack"][row] for row in ours})
         functions = np.unique(trace.column("frames", "function")).tolist()
-        resumed = [one for one in functions if _RESUMED.match(trace.strings[one].rpartition(".")[2])]
+        resumed = [
+            function for function in functions if _RESUMED.match(trace.strings[function].rpartition(".")[2])
+        ]
         return len(resumed) if functions else None
 
 
@@ -604,13 +610,13 @@ def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:
 
 def _memory_by_holder(trace: TraceData) -> dict[Key, int]:
     """The bytes of each holder at the memory peak of each device."""
-    found: dict[Key, int] = {}
+    bytes_of: dict[Key, int] = {}
     for peak in device_peaks(trace) if memory_recorded(trace) else ():
         columns = ["device", "category", "module", "operator", "line", "bytes"]
         for row in memory_peak(trace, device=peak.device).select(columns).to_pylist():
             key = tuple(row[name] or "" for name in columns[:-1])
-            found[key] = found.get(key, 0) + row["bytes"]
-    return found
+            bytes_of[key] = bytes_of.get(key, 0) + row["bytes"]
+    return bytes_of
 
 
 def _population(
@@ -622,15 +628,15 @@ def _population(
     spans: int | None = None,
 ) -> Population:
     """Add up by row and step; rows with the same key are one, and -1 is none. The first `spans` values are counted, or all."""
-    places: dict[Key, int] = {}
-    same = np.array([places.setdefault(key, len(places)) for key in keys] + [-1], dtype=np.int64)
+    row_of: dict[Key, int] = {}
+    same = np.array([row_of.setdefault(key, len(row_of)) for key in keys] + [-1], dtype=np.int64)
     row = same[row]
-    known = (row >= 0) & (step >= 0)
+    counts_in_step = (row >= 0) & (step >= 0)
     counted = np.zeros(len(row))
     counted[:spans] = 1
-    cells = Groups.by([row * steps + step], known)
+    cells = Groups.by([row * steps + step], counts_in_step)
     took, often = (cells.sums(values).astype(np.float64) for values in (time_ns, counted))
-    return Population(list(places), row[cells.first], step[cells.first], took, often)
+    return Population(list(row_of), row[cells.first], step[cells.first], took, often)
 
 
 def _distinct(texts: Sequence[str]) -> tuple[Rows, list[str]]:
@@ -643,10 +649,10 @@ def _distinct(texts: Sequence[str]) -> tuple[Rows, list[str]]:
 def _sizes(dims: str) -> str:
     """The sizes of the inputs that are tensors, as a person writes them."""
     try:
-        found = json.loads(dims)
+        sizes = json.loads(dims)
     except ValueError:
         return dims
-    return ", ".join(str(one) for one in found if one) if isinstance(found, list) else dims
+    return ", ".join(str(size) for size in sizes if size) if isinstance(sizes, list) else dims
 
 
 def _place(strings: Sequence[str], text: str) -> int:

@@ -221,29 +221,29 @@ class Side:
 
     def means(self, kind: str, keys: Sequence[Key], weights: Numbers, *, counts: bool = False) -> Numbers:
         """The mean time, or count, of each row, each step with its weight."""
-        place = {key: row for row, key in enumerate(keys)}
-        found, begin = np.zeros(len(keys)), 0
+        row_of = {key: row for row, key in enumerate(keys)}
+        means, begin = np.zeros(len(keys)), 0
         for run in self.runs:
             population, counted = run.populations[kind], run.counted
             all_weights = np.zeros(len(run.step_ns))
             all_weights[counted] = weights[begin : begin + len(counted)]
             begin += len(counted)
-            rows = np.array([place[key] for key in population.keys], dtype=np.int64)
-            found += Groups(rows, len(keys)).sums(population.means(all_weights, counts=counts))
-        return found
+            rows = np.array([row_of[key] for key in population.keys], dtype=np.int64)
+            means += Groups(rows, len(keys)).sums(population.means(all_weights, counts=counts))
+        return means
 
     def table(self, kind: str, keys: Sequence[Key | None], *, counts: bool = False) -> Numbers:
         """The times, or counts, of some rows in all steps that count; 0 for None."""
         parts = []
         for run in self.runs:
             population = run.populations[kind]
-            place = {key: row for row, key in enumerate(population.keys)}
-            found = [
-                (column, place[key]) for column, key in enumerate(keys) if key is not None and key in place
+            row_of = {key: row for row, key in enumerate(population.keys)}
+            cells = [
+                (column, row_of[key]) for column, key in enumerate(keys) if key is not None and key in row_of
             ]
             part = np.zeros((len(run.counted), len(keys)))
-            if found:
-                columns, rows = (np.array(one, dtype=np.int64) for one in zip(*found, strict=True))
+            if cells:
+                columns, rows = (np.array(indexes, dtype=np.int64) for indexes in zip(*cells, strict=True))
                 part[:, columns] = population.table(rows, run.counted, counts=counts)
             parts.append(part)
         return np.concatenate(parts)
@@ -253,9 +253,11 @@ class Side:
         if name in RUN_COUNTS:
             values = [run.run_counts.get(name) for run in self.runs]
             return None if None in values else np.array(values, dtype=np.float64)
-        found = [run.step_counts[name][run.counted] if name in run.step_counts else None for run in self.runs]
-        known = [each for each in found if each is not None]
-        return np.concatenate(known) if len(known) == len(found) else None
+        columns = [
+            run.step_counts[name][run.counted] if name in run.step_counts else None for run in self.runs
+        ]
+        recorded = [column for column in columns if column is not None]
+        return np.concatenate(recorded) if len(recorded) == len(columns) else None
 
 
 @dataclass(eq=False)
@@ -442,12 +444,12 @@ def _number(value: float | None) -> float:
 
 def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
     """The fields of a row; infinite numbers are null."""
-    found = asdict(row)
+    fields = asdict(row)
     if isinstance(row, Difference):
-        found["change_ns"] = row.change_ns
+        fields["change_ns"] = row.change_ns
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value
-        for name, value in found.items()
+        for name, value in fields.items()
     }
 
 
@@ -486,10 +488,10 @@ def headline(comparison: Comparison) -> str:
     counted = _counted(comparison)
     if not comparison.confirmed:
         return _unconfirmed(comparison, counted)
-    whole = comparison.whole
+    step = comparison.whole
     noun = comparison.noun
-    times = f"{units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a {noun}"
-    low, high = (100 * value / max(whole.base_ns, 1) for value in (whole.low_ns, whole.high_ns))
+    times = f"{units.duration(step.base_ns)} -> {units.duration(step.new_ns)} a {noun}"
+    low, high = (100 * value / max(step.base_ns, 1) for value in (step.low_ns, step.high_ns))
     sure = f"{100 * comparison.margins.confidence:g} % confidence"
     # An interval that leaves everything open is not worth a number.
     between = (
@@ -497,10 +499,10 @@ def headline(comparison: Comparison) -> str:
         if high - low < 1000
         else "too uncertain for a confidence interval"
     )
-    text = f"{whole.verdict}: {times} ({between})"
+    text = f"{step.verdict}: {times} ({between})"
     if comparison.net_of_rows_ns is not None:
         net = 100 * comparison.net_of_rows_ns / max(comparison.row_step_ns, 1)
-        text = f"{whole.verdict}: what changed comes to {units.change_percent(net)} of a {noun}; {times} ({between})"
+        text = f"{step.verdict}: what changed comes to {units.change_percent(net)} of a {noun}; {times} ({between})"
     return f"{text}; {counted}" if counted else text
 
 
@@ -509,9 +511,13 @@ def _counted(comparison: Comparison) -> str:
     changed = comparison.changed_counts
     if not changed:
         differing = (
-            one for one in comparison.counts if None not in one.usual and one.usual[0] != one.usual[1]
+            count
+            for count in comparison.counts
+            if None not in count.usual and count.usual[0] != count.usual[1]
         )
-        return next((f"{COUNTS[one.name]} {_on_average(one, comparison.noun)}" for one in differing), "")
+        return next(
+            (f"{COUNTS[unequal.name]} {_on_average(unequal, comparison.noun)}" for unequal in differing), ""
+        )
     first = changed[0]
     by = abs((first.new or 0) - (first.base or 0))
     amount = units.size(by) if first.name in BYTE_COUNTS else f"{by:,.10g}"
@@ -536,18 +542,18 @@ def _on_average(one: CountDifference, noun: str) -> str:
 
 def _unconfirmed(comparison: Comparison, counted: str) -> str:
     """What one recording of a side shows, which is no verdict on times."""
-    whole = comparison.whole
-    base_ns = max(whole.base_ns, 1.0)
-    percent = 100 * whole.change_ns / base_ns
-    if abs(whole.change_ns) < comparison.margins.of_step(base_ns):
+    step = comparison.whole
+    base_ns = max(step.base_ns, 1.0)
+    percent = 100 * step.change_ns / base_ns
+    if abs(step.change_ns) < comparison.margins.of_step(base_ns):
         moved = "time differed by less than the margin"
     else:
         moved = f"time {'rose' if percent > 0 else 'fell'} by about {units.change_percent(abs(percent)).lstrip('+')}"
     counts = [len(side.runs) for side in (comparison.base, comparison.new)]
-    one = {(1, 1): "one recording each", (1, 2): "one recording of the base"}.get(
+    recordings = {(1, 1): "one recording each", (1, 2): "one recording of the base"}.get(
         (min(counts[0], 2), min(counts[1], 2)), "one recording of the new run"
     )
-    text = f"{moved} ({units.duration(whole.base_ns)} -> {units.duration(whole.new_ns)} a {comparison.noun}), {one}: unconfirmed; `kinetoscope ab` confirms"
+    text = f"{moved} ({units.duration(step.base_ns)} -> {units.duration(step.new_ns)} a {comparison.noun}), {recordings}: unconfirmed; `kinetoscope ab` confirms"
     return f"{counted}; {text}" if counted else text
 
 
@@ -607,8 +613,8 @@ def _table(section: _Section) -> blocks.TableBlock:
     title, header, body, rest = section
     return blocks.TableBlock(
         tuple(
-            blocks.BlockColumn(heading, is_text=at in (0, len(header) - 1))
-            for at, heading in enumerate(header)
+            blocks.BlockColumn(heading, is_text=index in (0, len(header) - 1))
+            for index, heading in enumerate(header)
         ),
         tuple(map(tuple, body)),
         title,
@@ -623,41 +629,43 @@ _Section = tuple[str, list[str], list[list[str]], str]
 
 def _count_sections(comparison: Comparison) -> list[_Section]:
     """The tables of counts, of a step and of the run, where there are any."""
-    found = []
+    sections = []
     for title, per_run in ((f"Counts a {comparison.noun}", False), ("Counts of the run", True)):
-        counts = [one for one in comparison.counts if (one.name in RUN_COUNTS) == per_run]
-        changed = [one for one in counts if one.verdict != SAME]
-        body = [_count_row(one, COUNTS[one.name]) for one in changed]
-        equal = [COUNTS[one.name] for one in counts if one.verdict == SAME and one.base]
+        counts = [count for count in comparison.counts if (count.name in RUN_COUNTS) == per_run]
+        changed = [count for count in counts if count.verdict != SAME]
+        body = [_count_row(count, COUNTS[count.name]) for count in changed]
+        equal = [COUNTS[count.name] for count in counts if count.verdict == SAME and count.base]
         rest = f"the same: {', '.join(equal)}" if equal else ""
         if body or equal:
-            found.append((title, [title.split()[0].lower(), "base", "new", "change", ""], body, rest))
-    return found
+            sections.append((title, [title.split()[0].lower(), "base", "new", "change", ""], body, rest))
+    return sections
 
 
 def _sections(comparison: Comparison, rows: int) -> list[_Section]:
     """All tables to show."""
-    found = [*_explanation_sections(comparison, rows), *_count_sections(comparison)]
-    memory = [one for one in comparison.memory if one.base != one.new]
+    sections = [*_explanation_sections(comparison, rows), *_count_sections(comparison)]
+    memory = [holder for holder in comparison.memory if holder.base != holder.new]
     if memory:
-        body = [_count_row(one, one.holder, size=True) for one in memory[: rows or None]]
+        body = [_count_row(holder, holder.holder, size=True) for holder in memory[: rows or None]]
         rest = (
             f"{units.count(len(memory) - len(body), 'more holder')} changed"
             if len(memory) > len(body)
             else ""
         )
-        found.append(("Memory at the peak", ["holder", "base", "new", "change", ""], body, rest))
+        sections.append(("Memory at the peak", ["holder", "base", "new", "change", ""], body, rest))
     for kind in TIMED:
-        of_kind = [one for one in comparison.differences if one.kind == kind]
-        shown = [one for one in of_kind if kind == "part" or _is_shown(one, comparison)]
-        shown = shown[: rows or None]
+        of_kind = [difference for difference in comparison.differences if difference.kind == kind]
+        rows_shown = [
+            difference for difference in of_kind if kind == "part" or _is_shown(difference, comparison)
+        ]
+        rows_shown = rows_shown[: rows or None]
         if not of_kind:
             continue
-        others = [one for one in of_kind if one not in shown]
-        more = sum(_is_shown(one, comparison) for one in others)
-        quiet = [one.verdict for one in others if not _is_shown(one, comparison)]
+        left_out = [difference for difference in of_kind if difference not in rows_shown]
+        more = sum(_is_shown(difference, comparison) for difference in left_out)
+        quiet = [difference.verdict for difference in left_out if not _is_shown(difference, comparison)]
         small, same, noisy = (quiet.count(verdict) for verdict in (BELOW_MARGIN, SAME, CANNOT_TELL))
-        said = [
+        remarks = [
             text
             for number, text in (
                 (more, f"{more:,} more {'changed' if comparison.confirmed else 'differ'}"),
@@ -673,9 +681,11 @@ def _sections(comparison: Comparison, rows: int) -> list[_Section]:
             if number
         ]
         title = TITLES[kind].format(noun=comparison.noun)
-        header = [title.lower(), *(one.format(noun=comparison.noun) for one in HEADINGS)]
-        found.append((title, header, [_row(one, comparison) for one in shown], ", ".join(said)))
-    return [(title, *_filled(header, body), rest) for title, header, body, rest in found]
+        header = [title.lower(), *(heading.format(noun=comparison.noun) for heading in HEADINGS)]
+        sections.append(
+            (title, header, [_row(difference, comparison) for difference in rows_shown], ", ".join(remarks))
+        )
+    return [(title, *_filled(header, body), rest) for title, header, body, rest in sections]
 
 
 def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
@@ -683,48 +693,50 @@ def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
     explanation = comparison.explanation
     if explanation is None or not comparison.differs:
         return []
-    shown = explanation.parts[: rows or None]
+    parts = explanation.parts[: rows or None]
     body = [
         [
-            cut(f"{one.where} {one.text}".strip() or "-", _WIDEST),
-            units.duration(one.base_ns),
-            units.duration(one.new_ns),
-            signed(one.change_ns),
-            cut(one.what, _WIDEST),
+            cut(f"{part.where} {part.text}".strip() or "-", _WIDEST),
+            units.duration(part.base_ns),
+            units.duration(part.new_ns),
+            signed(part.change_ns),
+            cut(part.what, _WIDEST),
         ]
-        for one in shown
+        for part in parts
     ]
-    left = explanation.parts[len(shown) :]
+    left = explanation.parts[len(parts) :]
     rest = (
-        f"{units.count(len(left), 'more part')}: {signed(sum(one.change_ns for one in left))}" if left else ""
+        f"{units.count(len(left), 'more part')}: {signed(sum(part.change_ns for part in left))}"
+        if left
+        else ""
     )
-    found = [(comparison.explanation_title, ["where", "base", "new", "change", "what"], body, rest)]
+    tables = [(comparison.explanation_title, ["where", "base", "new", "change", "what"], body, rest)]
     if len(explanation.kinds) > 1:
         lines = [
             [
-                f"like {comparison.noun} {one.new_step if one.new_step >= 0 else one.base_step}",
-                units.percent(100 * one.base_share),
-                units.percent(100 * one.new_share),
-                units.duration(one.base_ns) if one.base_share else "-",
-                units.duration(one.new_ns) if one.new_share else "-",
-                signed(one.change_ns) if one.base_share and one.new_share else "",
-                cut(one.parts[0].sentence if one.parts and one.parts[0].spent else "", _WIDEST),
+                f"like {comparison.noun} {kind.new_step if kind.new_step >= 0 else kind.base_step}",
+                units.percent(100 * kind.base_share),
+                units.percent(100 * kind.new_share),
+                units.duration(kind.base_ns) if kind.base_share else "-",
+                units.duration(kind.new_ns) if kind.new_share else "-",
+                signed(kind.change_ns) if kind.base_share and kind.new_share else "",
+                cut(kind.parts[0].sentence if kind.parts and kind.parts[0].spent else "", _WIDEST),
             ]
-            for one in explanation.kinds
+            for kind in explanation.kinds
         ]
         header = [f"{comparison.noun}s", "of base", "of new", "base", "new", "change", "most of it"]
-        found.append((f"Kinds of {comparison.noun}s", header, lines[: rows or None], ""))
-    return found
+        tables.append((f"Kinds of {comparison.noun}s", header, lines[: rows or None], ""))
+    return tables
 
 
 def _filled(header: list[str], body: list[list[str]]) -> tuple[list[str], list[list[str]]]:
     """A table without the columns in which no row has anything."""
-    kept = [
-        place
-        for place in range(len(header))
-        if place in (0, len(header) - 1) or not body or any(row[place] for row in body)
+    columns = [
+        column
+        for column in range(len(header))
+        if column in (0, len(header) - 1) or not body or any(row[column] for row in body)
     ]
-    return [header[place] for place in kept], [[row[place] for place in kept] for row in body]
+    return [header[column] for column in columns], [[row[column] for column in columns] for row in body]
 
 
 def _is_shown(one: Difference, comparison: Comparison) -> bool:

@@ -85,7 +85,7 @@ def _in_turn(base: Sequence[Run], new: Sequence[Run]) -> tuple[Sequence[Run], Se
     if len(base) != len(new) or len(base) < 2:
         return base, new, False
     order = sorted([(run.start_ns, 0) for run in base] + [(run.start_ns, 1) for run in new])
-    pairs = [{order[place][1], order[place + 1][1]} for place in range(0, len(order), 2)]
+    pairs = [{order[index][1], order[index + 1][1]} for index in range(0, len(order), 2)]
     return base, new, all(pair == {0, 1} for pair in pairs)
 
 
@@ -113,33 +113,36 @@ class _Comparing:
         self.base, self.new, self.margins = base, new, margins
         self.bootstrap = Bootstrap(base.series, new.series, in_turn=in_turn, seed=seed)
         self.step = self.bootstrap.estimate_step()
-        self.base_ns, self.new_ns = (float(np.exp(each[0])) for each in (self.step.base, self.step.new))
+        self.base_ns, self.new_ns = (float(np.exp(log_ns[0])) for log_ns in (self.step.base, self.step.new))
         self.alarm = 1 - margins.confidence
-        self.rows = {kind: found for kind in TIMED if (found := self._rows(kind)) is not None}
+        self.rows = {kind: rows for kind in TIMED if (rows := self._rows(kind)) is not None}
         self.row_step_ns = self._undisturbed_ns()
 
     def compare(self) -> Comparison:
         """Compare everything."""
-        found: dict[str, list[Difference]] = {kind: self._differences(kind) for kind in TIMED}
-        whole, reason = self._whole()
-        moved, by_rows = whole.change_ns, False
-        if whole.verdict == CANNOT_TELL and (net := self._net_of_rows(found, whole)) is not None:
-            whole = replace(whole, verdict=SLOWER if net > 0 else FASTER)
+        differences: dict[str, list[Difference]] = {kind: self._differences(kind) for kind in TIMED}
+        step, reason = self._whole()
+        moved, by_rows = step.change_ns, False
+        if step.verdict == CANNOT_TELL and (net := self._net_of_rows(differences, step)) is not None:
+            step = replace(step, verdict=SLOWER if net > 0 else FASTER)
             moved, by_rows, reason = net, True, ""
-        if whole.verdict in (FASTER, SLOWER):
-            found = {kind: [_explaining(row, moved) for row in rows] for kind, rows in found.items()}
+        if step.verdict in (FASTER, SLOWER):
+            differences = {
+                kind: [_explaining(row, moved) for row in kind_rows]
+                for kind, kind_rows in differences.items()
+            }
         order = [
             row
-            for rows in found.values()
+            for rows in differences.values()
             for row in sorted(rows, key=lambda row: (_rank(row), -abs(row.change_ns)))
         ]
         return Comparison(
             self.base,
             self.new,
             self.margins,
-            whole,
+            step,
             order,
-            [one for name in COUNTS if (one := self._count(name)) is not None],
+            [count for name in COUNTS if (count := self._count(name)) is not None],
             self._memory(),
             self.bootstrap.fraction,
             self.bootstrap.in_turn,
@@ -187,8 +190,8 @@ class _Comparing:
         verdict = time_verdict(
             change_ns, low_ns, high_ns, self.margins.of_step(self.base_ns), sure=p <= _HALF * self.alarm
         )
-        whole = Difference("step", "step", self.base_ns, self.new_ns, low_ns, high_ns, p, verdict)
-        return whole, self._reason(np.expm1(width)) if verdict == CANNOT_TELL else ""
+        step = Difference("step", "step", self.base_ns, self.new_ns, low_ns, high_ns, p, verdict)
+        return step, self._reason(np.expm1(width)) if verdict == CANNOT_TELL else ""
 
     def _reason(self, width: float) -> str:
         """Why one cannot tell whether a step is faster."""
@@ -214,17 +217,17 @@ class _Comparing:
     def _rows(self, kind: str) -> _Rows | None:
         """The rows of a kind that take enough of a step, or run more or less often; None without any."""
         keys = {"base": self.base.keys(kind), "new": self.new.keys(kind)}
-        known = keys["new"]
+        new_keys = keys["new"]
         if kind == "line":
-            files = same_files((key[0] for key in keys["base"]), (key[0] for key in known))
-            known = [(files[key[0]], *key[1:]) for key in known]
-        rows = matched(keys["base"], known, LEVELS[kind])
+            files = same_files((key[0] for key in keys["base"]), (key[0] for key in new_keys))
+            new_keys = [(files[key[0]], *key[1:]) for key in new_keys]
+        rows = matched(keys["base"], new_keys, LEVELS[kind])
         if not rows:
             return None
         sides = ((self.base, keys["base"], 0), (self.new, keys["new"], 1))
         sizes, often = [], []
-        for (side, names, at), weights in zip(sides, self.bootstrap.own_weights, strict=True):
-            here = np.array([row[at] for row in rows])
+        for (side, names, side_index), weights in zip(sides, self.bootstrap.own_weights, strict=True):
+            here = np.array([row[side_index] for row in rows])
             sizes.append(np.append(side.means(kind, names, weights), 0.0)[here])
             equal = np.full(side.steps, 1 / side.steps)
             often.append(np.append(side.means(kind, names, equal, counts=True), 0.0)[here])
@@ -236,8 +239,8 @@ class _Comparing:
         unlike = unlike[np.argsort(-more[unlike], kind="stable")[:_MOST_ROWS]]
         chosen = np.union1d(large, unlike)
         picked: list[list[Key | None]] = [
-            [names[rows[row][at]] if rows[row][at] >= 0 else None for row in chosen.tolist()]
-            for _, names, at in sides
+            [names[rows[row][side_index]] if rows[row][side_index] >= 0 else None for row in chosen.tolist()]
+            for _, names, side_index in sides
         ]
         tables = [side.table(kind, names) for (side, _, _), names in zip(sides, picked, strict=True)]
         # The parts of a step add up to it, so all are of the same steps.
@@ -255,8 +258,8 @@ class _Comparing:
         sure = discoveries(rows.estimate.p, _HALF * self.alarm / len(TIMED))
         width = rows.estimate.half_width(self.margins.confidence)
         return [
-            self._difference(kind, rows, at, float(width[at]), sure=bool(sure[at]))
-            for at in range(len(rows.keys))
+            self._difference(kind, rows, index, float(width[index]), sure=bool(sure[index]))
+            for index in range(len(rows.keys))
         ]
 
     def _difference(self, kind: str, rows: _Rows, at: int, width: float, *, sure: bool) -> Difference:
@@ -264,7 +267,7 @@ class _Comparing:
         base, new = rows.keys[at]
         key = new if new is not None else base
         assert key is not None  # noqa: S101  (a row is of at least one side)
-        base_ns, new_ns = (float(each[at]) for each in (rows.estimate.base, rows.estimate.new))
+        base_ns, new_ns = (float(times_ns[at]) for times_ns in (rows.estimate.base, rows.estimate.new))
         change = new_ns - base_ns
         text: dict[str, Any] = {}
         if kind == "module":
@@ -272,12 +275,12 @@ class _Comparing:
         elif kind == "operator":
             text = {"detail": key[1], "module": key[2]}
         elif kind == "line":
-            own = base if base is not None else key
+            base_key = base if base is not None else key
             text = {
-                "detail": key[3] or own[3],
+                "detail": key[3] or base_key[3],
                 "file": key[0],
                 "line": key[2],
-                "base_line": own[2] if base is not None else -1,
+                "base_line": base_key[2] if base is not None else -1,
             }
         elif kind == "collective":
             text = {"detail": f"{key[1]} ranks, {key[2]} bytes"}
@@ -319,8 +322,8 @@ class _Comparing:
         if base is None and new is None:
             return None
         difference = count_difference(name, base, new)
-        known = [run.flops_covered_percent for side in (self.base, self.new) for run in side.runs]
-        if name == "flops" and max(known) - min(known) > _MOST_UNKNOWN_PERCENT:
+        covered_percents = [run.flops_covered_percent for side in (self.base, self.new) for run in side.runs]
+        if name == "flops" and max(covered_percents) - min(covered_percents) > _MOST_UNKNOWN_PERCENT:
             # What is known of one side only would count as what it does more.
             return replace(difference, verdict=CANNOT_TELL)
         return difference
@@ -335,14 +338,24 @@ class _Comparing:
             count_difference(
                 "memory",
                 np.array(
-                    [run.memory.get(sides[0][one], 0) if one >= 0 else 0 for run in self.base.runs], float
+                    [
+                        run.memory.get(sides[0][base_index], 0) if base_index >= 0 else 0
+                        for run in self.base.runs
+                    ],
+                    float,
                 ),
                 np.array(
-                    [run.memory.get(sides[1][other], 0) if other >= 0 else 0 for run in self.new.runs], float
+                    [
+                        run.memory.get(sides[1][new_index], 0) if new_index >= 0 else 0
+                        for run in self.new.runs
+                    ],
+                    float,
                 ),
-                ", ".join(part for part in (sides[1][other] if other >= 0 else sides[0][one]) if part),
+                ", ".join(
+                    part for part in (sides[1][new_index] if new_index >= 0 else sides[0][base_index]) if part
+                ),
             )
-            for one, other in matched(sides[0], sides[1], LEVELS["memory"])
+            for base_index, new_index in matched(sides[0], sides[1], LEVELS["memory"])
         ]
         return sorted(rows, key=lambda row: (-abs((row.new or 0) - (row.base or 0)), -(row.new or 0)))
 
@@ -359,9 +372,11 @@ def count_difference(
     Steps that differ are the same only if both sides have the same range and the same total a step.
     """
     nothing = (np.nan, np.nan)
-    ranges = [nothing if each is None else (float(each.min()), float(each.max())) for each in (base, new)]
-    medians = [None if each is None else float(np.median(each)) for each in (base, new)]
-    means = [None if each is None else float(each.mean()) for each in (base, new)]
+    ranges = [
+        nothing if counts is None else (float(counts.min()), float(counts.max())) for counts in (base, new)
+    ]
+    medians = [None if counts is None else float(np.median(counts)) for counts in (base, new)]
+    means = [None if counts is None else float(counts.mean()) for counts in (base, new)]
     verdict = CANNOT_TELL
     if base is not None and new is not None:
         if ranges[1][0] > ranges[0][1]:

@@ -77,7 +77,7 @@ class Series:
         kinds = np.unique(self.kind)
         if len(kinds) > MOST_CLASSES:
             return [np.argsort(self.step_ns, kind="stable")]
-        members = [np.flatnonzero(self.kind == one) for one in kinds]
+        members = [np.flatnonzero(self.kind == kind) for kind in kinds]
         return [rows[np.argsort(self.step_ns[rows], kind="stable")] for rows in members]
 
     @cached_property
@@ -91,16 +91,16 @@ class Series:
         Above the cutoff all values count alike. Resampled means of these values therefore vary as those of the smallest ones do. The
         cutoff is that of a recording, so that no few recordings, in which something else was different, are all that counts.
         """
-        found = np.empty_like(values)
+        smallest = np.empty_like(values)
         kind = self.kind if self.alike else np.zeros_like(self.kind)
         order = np.lexsort((kind, self.recording))
         begins = np.flatnonzero(np.diff(kind[order]) | np.diff(self.recording[order])) + 1
         for rows in np.split(order, begins):
-            place = max(int(np.ceil(fraction * len(rows))) - 1, 0)
-            mine = values[rows]
-            cutoff = np.partition(mine, place, axis=0)[place]
-            found[rows] = (np.minimum(mine, cutoff) - (1 - fraction) * cutoff) / fraction
-        return found
+            cutoff_rank = max(int(np.ceil(fraction * len(rows))) - 1, 0)
+            class_values = values[rows]
+            cutoff = np.partition(class_values, cutoff_rank, axis=0)[cutoff_rank]
+            smallest[rows] = (np.minimum(class_values, cutoff) - (1 - fraction) * cutoff) / fraction
+        return smallest
 
     def weights(self, copies: Numbers, fraction: float) -> Numbers:
         """The weight of each step in the mean of the fastest ones, in each replicate; the weights of a replicate add up to 1.
@@ -109,17 +109,17 @@ class Series:
             copies: How often each replicate (row) has each step (column).
             fraction: Which part of each class of steps to use.
         """
-        found = np.zeros(copies.shape)
-        whole = copies.sum(axis=1, keepdims=True)
+        weights = np.zeros(copies.shape)
+        step_copies = copies.sum(axis=1, keepdims=True)
         for number, rows in enumerate(self.classes):
-            mine = copies[:, rows]
-            reached = np.cumsum(mine, axis=1)
+            class_copies = copies[:, rows]
+            reached = np.cumsum(class_copies, axis=1)
             total = reached[:, -1:]
-            used = np.clip(fraction * total - (reached - mine), 0.0, mine)
-            share = total / whole if self.share is None else self.share[number]
-            found[:, rows] = used * (share / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))
+            used = np.clip(fraction * total - (reached - class_copies), 0.0, class_copies)
+            share = total / step_copies if self.share is None else self.share[number]
+            weights[:, rows] = used * (share / np.maximum(used.sum(axis=1, keepdims=True), 1e-300))
         # A replicate may have no step of a class.
-        return found if self.share is None else found / found.sum(axis=1, keepdims=True)
+        return weights if self.share is None else weights / weights.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,40 +225,40 @@ class Bootstrap:
 
     def estimate_step(self) -> Estimate:
         """Compare the logarithms of the time of a step, so that the change is that of a ratio."""
-        own, resampled = (
+        estimates, resampled = (
             [
                 np.log(np.maximum(weights @ side.step_ns[:, None], 1.0))
                 for weights, side in zip(of_sides, self._sides, strict=True)
             ]
             for of_sides in (self._own, self._weights)
         )
-        return self._estimate([each[0] for each in own], resampled)
+        return self._estimate([side_estimates[0] for side_estimates in estimates], resampled)
 
     def estimate_rows(self, base: Numbers, new: Numbers) -> Estimate:
         """The same, but each row by the fastest steps of its own where that is more precise."""
-        found = [self.estimate(base, new)]
+        estimates = [self.estimate(base, new)]
         if min(side.recordings for side in self._sides) > 1 and self.base.alike and self.new.alike:
-            copies = [each / each.sum(axis=1, keepdims=True) for each in self._copies]
+            copies = [copies / copies.sum(axis=1, keepdims=True) for copies in self._copies]
             fewest = min(len(side.step_ns) for side in self._sides)
             for fraction in FRACTIONS:
                 if fraction < 1.0 and fraction * fewest < LEAST_STEPS:
                     continue
                 values = [
-                    side.of_fastest(each, fraction)
-                    for side, each in zip(self._sides, (base, new), strict=True)
+                    side.of_fastest(times_ns, fraction)
+                    for side, times_ns in zip(self._sides, (base, new), strict=True)
                 ]
-                means = [weights @ each for weights, each in zip(copies, values, strict=True)]
-                found.append(self._estimate([each.mean(axis=0) for each in values], means))
-        errors = np.stack([each.error for each in found])
+                means = [weights @ side_values for weights, side_values in zip(copies, values, strict=True)]
+                estimates.append(self._estimate([side_means.mean(axis=0) for side_means in values], means))
+        errors = np.stack([estimate.error for estimate in estimates])
         # The first one that is nearly as precise as the best: the steps of all rows, then more steps rather than fewer.
         chosen = np.argmax(errors <= _NEARLY * errors.min(axis=0), axis=0)
         # The fastest steps of what does not run in every step would be those without it.
-        for each in (base, new):
-            chosen[~((each > 0).all(axis=0) | (each == 0).all(axis=0))] = 0
+        for times_ns in (base, new):
+            chosen[~((times_ns > 0).all(axis=0) | (times_ns == 0).all(axis=0))] = 0
         columns = np.arange(base.shape[1])
         return Estimate(
             *(
-                np.stack([getattr(each, name) for each in found])[chosen, columns]
+                np.stack([getattr(estimate, name) for estimate in estimates])[chosen, columns]
                 for name in ("base", "new", "error", "freedom")
             )
         )
@@ -318,9 +318,9 @@ def stationary_counts(random: np.random.Generator, steps: int, length: float, re
     begins = random.random((replicates, steps)) < 1.0 / length
     begins[:, 0] = True
     start = random.integers(0, steps, (replicates, steps))
-    at = np.arange(steps)
-    since = np.maximum.accumulate(np.where(begins, at, 0), axis=1)
-    chosen = (np.take_along_axis(start, since, axis=1) + at - since) % steps
+    step = np.arange(steps)
+    since = np.maximum.accumulate(np.where(begins, step, 0), axis=1)
+    chosen = (np.take_along_axis(start, since, axis=1) + step - since) % steps
     cells = chosen + steps * np.arange(replicates)[:, None]
     return np.bincount(cells.ravel(), minlength=replicates * steps).reshape(replicates, steps).astype(float)
 
@@ -333,12 +333,12 @@ def two_sided_p(t: Numbers, freedom: Numbers) -> Numbers:
 
     def area(begin: Numbers) -> Numbers:
         half = (np.pi / 2 - begin) / 2
-        places = begin[..., None] + half[..., None] * (points + 1)
-        powers = np.cos(places) ** (np.asarray(freedom)[..., None] - 1)
+        cosines_at = begin[..., None] + half[..., None] * (points + 1)
+        powers = np.cos(cosines_at) ** (np.asarray(freedom)[..., None] - 1)
         return np.asarray((powers * weights).sum(axis=-1) * half)
 
-    found: Numbers = area(angle) / area(np.zeros_like(angle))
-    return found
+    share: Numbers = area(angle) / area(np.zeros_like(angle))
+    return share
 
 
 @cache
@@ -365,6 +365,6 @@ def discoveries(p: Sequence[float] | Numbers, rate: float) -> NDArray[np.bool_]:
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     passing = np.flatnonzero(values[order] <= rate * np.arange(1, len(values) + 1) / max(1, len(values)))
-    found = np.zeros(len(values), dtype=bool)
-    found[order[: passing[-1] + 1 if len(passing) else 0]] = True
-    return found
+    real = np.zeros(len(values), dtype=bool)
+    real[order[: passing[-1] + 1 if len(passing) else 0]] = True
+    return real

@@ -116,22 +116,22 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
         StateError: `warmup_steps` leaves no step to be looked at.
     """
     verdict = Verdict(lost=inexact(trace.losses))
-    told: list[str] = []
+    lines: list[str] = []
     for name, allowed in limits.allowed.items():
         measured = _MEASURES[name](trace, limits, ran_ns)
         verdict.measured[name.removeprefix("max_")] = measured.value
         if measured.value > allowed:
-            places = measured.where()
+            wheres = measured.where()
             rows = [
                 (*measured.headings, "module", "line"),
-                *((one.value, one.name, one.module, one.line) for one in places),
+                *((where.value, where.name, where.module, where.line) for where in wheres),
             ]
-            told.append(f"{name}={allowed:,g}: {measured.sentence(allowed)}")
-            told += text_table(rows, "><<<") if places else []
-            told += filter(None, [measured.remark()])
-    if told:
+            lines.append(f"{name}={allowed:,g}: {measured.sentence(allowed)}")
+            lines += text_table(rows, "><<<") if wheres else []
+            lines += filter(None, [measured.remark()])
+    if lines:
         more = [f"({verdict.lost})"] if verdict.lost else []
-        verdict.text = "\n".join([*told, *more])
+        verdict.text = "\n".join([*lines, *more])
     return verdict
 
 
@@ -254,42 +254,42 @@ def _launches(trace: TraceData, rows: Rows) -> Rows:
 def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
     """What there is of a count at each place, in the step with most of it."""
     spans, strings = trace.columns("spans"), trace.strings
-    found = _counted_rows(trace, count)
-    inside = found.step >= 0
+    counted = _counted_rows(trace, count)
+    inside = counted.step >= 0
     if not inside.any():
         return []
-    per_step = Groups(found.step, int(found.step.max()) + 1).sums(found.amount)
+    per_step = Groups(counted.step, int(counted.step.max()) + 1).sums(counted.amount)
     # The first one may do what is done once.
     first = 1 if len(per_step) > 2 else 0
-    inside &= found.step == first + np.argmax(per_step[first:])
+    inside &= counted.step == first + np.argmax(per_step[first:])
     if scope is not None:
-        inside &= np.append(in_scope(trace, scope), False)[found.span]
+        inside &= np.append(in_scope(trace, scope), False)[counted.span]
     rows = np.flatnonzero(inside)
-    span, called = found.span[rows].astype(np.int32), found.name[rows].astype(np.int32)
+    span, called = counted.span[rows].astype(np.int32), counted.name[rows].astype(np.int32)
     module = look_up(span, spans["module"])
     operator = look_up(span, spans["name"])
     frame = look_up(
-        look_up(found.stack[rows].astype(np.int32), user_stacks(trace)), trace.column("stacks", "frame")
+        look_up(counted.stack[rows].astype(np.int32), user_stacks(trace)), trace.column("stacks", "frame")
     )
     by_place = Groups.by([called, operator, module, frame])
-    sums = by_place.sums(found.amount[rows])
-    shown = units.size if count in BYTE_COUNTS else "{:,.0f}".format
+    sums = by_place.sums(counted.amount[rows])
+    in_words = units.size if count in BYTE_COUNTS else "{:,.0f}".format
     groups = []
-    for group, at in enumerate(by_place.first.tolist()):
-        name = strings[called[at]] if called[at] >= 0 else _OUTSIDE
+    for group, row in enumerate(by_place.first.tolist()):
+        name = strings[called[row]] if called[row] >= 0 else _OUTSIDE
         # A kernel of one name is several where several operators launch it.
-        caller = strings[operator[at]] if operator[at] >= 0 and operator[at] != called[at] else ""
-        path = str(trace.column("modules", "path")[module[at]]) if module[at] >= 0 else "-"
-        file, number, text = _line(trace, int(frame[at]))
+        caller = strings[operator[row]] if operator[row] >= 0 and operator[row] != called[row] else ""
+        path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
+        file, number, text = _line(trace, int(frame[row]))
         function, line = "", ""
-        if frame[at] >= 0:
+        if frame[row] >= 0:
             frames = trace.columns("frames")
-            full, definition = (strings[frames[column][frame[at]]] for column in ("file", "function"))
+            full, definition = (strings[frames[column][frame[row]]] for column in ("file", "function"))
             function, line = f"{os.path.basename(full)}:{definition}", line_text(trace, full, number)
         amount = int(sums[group])
-        place = Where(shown(amount), _cut(name), _cut(path), text, file, number)
+        where = Where(in_words(amount), _cut(name), _cut(path), text, file, number)
         of_function = _hash(*filter(None, (caller,)), name, path, function)
-        groups.append(_Group(of_function, _hash(line), amount, place))
+        groups.append(_Group(of_function, _hash(line), amount, where))
     return groups
 
 
@@ -308,16 +308,16 @@ def _added(trace: TraceData, count: str, scope: Scope | None, known: Mapping[str
     for group in groups:
         now[group.function] += group.amount
     left = Counter(known)
-    found = []
-    for group in sorted(groups, key=lambda one: (one.where.file, one.where.number)):
+    additions = []
+    for group in sorted(groups, key=lambda group: (group.where.file, group.where.number)):
         more = group.amount - left[group.key]
         # Two lines may have one text: what the first one uses up, the second one cannot.
         left[group.key] = max(0, left[group.key] - group.amount)
         if now[group.function] > before[group.function] and more > 0:
-            found.append((min(more, now[group.function] - before[group.function]), group.where))
-    found.sort(key=lambda one: -one[0])
-    shown = units.size if count in BYTE_COUNTS else "{:,.0f}".format
-    return [replace(where, value=f"+{shown(amount)}") for amount, where in found[:MOST_PLACES]]
+            additions.append((min(more, now[group.function] - before[group.function]), group.where))
+    additions.sort(key=lambda addition: -addition[0])
+    in_words = units.size if count in BYTE_COUNTS else "{:,.0f}".format
+    return [replace(where, value=f"+{in_words(amount)}") for amount, where in additions[:MOST_PLACES]]
 
 
 def _operators(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
@@ -345,34 +345,34 @@ def _counted(trace: TraceData, rows: Rows, noun: str) -> _Measured:
 
 def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     """How long the longest step took; without any step, everything recorded is one."""
-    own = trace.columns("steps")
+    steps = trace.columns("steps")
     first = limits.warmup_steps
-    if len(own) == 0 and first == 0:
+    if len(steps) == 0 and first == 0:
         duration_ns = np.array([whole_ns], dtype=np.int64)
     else:
         duration_ns = step_extents(trace).duration_ns[first:]
     if len(duration_ns) == 0:
         raise StateError(
-            f"{WARMUP}={first} leaves no step to be looked at: the trace has {units.count(len(own), 'step')}"
+            f"{WARMUP}={first} leaves no step to be looked at: the trace has {units.count(len(steps), 'step')}"
         )
     worst = int(np.argmax(duration_ns))
     took_ns = int(duration_ns[worst])
 
     def sentence(allowed: float) -> str:
         over = f"took {units.duration(took_ns)}, {units.duration(took_ns - allowed * 1e6)} too long"
-        if len(own) == 0:
+        if len(steps) == 0:
             return f"the test, which marks no steps, {over}"
         late = int((duration_ns > allowed * 1e6).sum())
-        others = f"; the median of {units.count(len(duration_ns), 'step')} is {units.duration(np.median(duration_ns))}, {late:,} of them too long"
+        of_all_steps = f"; the median of {units.count(len(duration_ns), 'step')} is {units.duration(np.median(duration_ns))}, {late:,} of them too long"
         if len(duration_ns) > 1:
-            over += others
-        if first + worst == 0 and own["source"][0] == OPTIMIZER:
+            over += of_all_steps
+        if first + worst == 0 and steps["source"][0] == OPTIMIZER:
             over += f"; no mark says where this first step begins, so it holds what came before: {WARMUP}=1 leaves it out"
-        return f"step {int(own['number'][first + worst])} {over}"
+        return f"step {int(steps['number'][first + worst])} {over}"
 
     def rows() -> Rows:
         within = host_work(trace, with_steps=False).mask.copy()
-        if len(own):
+        if len(steps):
             within &= trace.column("spans", "step") == first + worst
         return np.flatnonzero(within)
 
@@ -427,17 +427,19 @@ def _held_at_peak(trace: TraceData) -> _Peak:
     """The peak of memory and what held it."""
     blocks = trace.columns("allocations")
     devices = blocks["device_type"].astype(np.int32) * 256 + blocks["device_index"] + 1
-    best, moment, place = 0, -1, 0
+    peak_bytes, moment, peak_device = 0, -1, 0
     for device in np.unique(devices).tolist():
         rows = np.flatnonzero(devices == device)
         top = int(rows[np.argmax(blocks["total_bytes"][rows])])
-        if int(blocks["total_bytes"][top]) > best:
-            best, moment, place = int(blocks["total_bytes"][top]), top, device
+        if int(blocks["total_bytes"][top]) > peak_bytes:
+            peak_bytes, moment, peak_device = int(blocks["total_bytes"][top]), top, device
     rows = np.arange(len(blocks))
     freed = blocks["match"]
-    live = (devices == place) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
+    live = (
+        (devices == peak_device) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
+    )
     time_ns = int(blocks["time_ns"][moment]) if moment >= 0 else 0
-    return _Peak(best, place, time_ns, np.flatnonzero(live))
+    return _Peak(peak_bytes, peak_device, time_ns, np.flatnonzero(live))
 
 
 def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
@@ -490,7 +492,7 @@ def _places(
     values: NDArray[np.int64],
     names: NDArray[np.int32],
     spans: NDArray[Any],
-    shown: Callable[[int], str],
+    in_words: Callable[[int], str],
     stacks: NDArray[np.int32] | None = None,
 ) -> list[Where]:
     """The operators, modules and source lines with the largest sums of `values`; what is left comes last."""
@@ -504,17 +506,17 @@ def _places(
     by_place = Groups.by([names, module, frame])
     sums = by_place.sums(values.astype(np.int64))
     order = np.argsort(-sums, kind="stable")
-    places = []
+    wheres = []
     for group in order[:MOST_PLACES].tolist():
         row = int(by_place.first[group])
         name = trace.strings[names[row]] if names[row] >= 0 else _OUTSIDE
         path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
         file, number, text = _line(trace, int(frame[row]))
-        places.append(Where(shown(int(sums[group])), _cut(name), _cut(path), text, file, number))
+        wheres.append(Where(in_words(int(sums[group])), _cut(name), _cut(path), text, file, number))
     if len(order) > MOST_PLACES:
         rest = order[MOST_PLACES:]
-        places.append(Where(shown(int(sums[rest].sum())), f"in {units.count(len(rest), 'other place')}"))
-    return places
+        wheres.append(Where(in_words(int(sums[rest].sum())), f"in {units.count(len(rest), 'other place')}"))
+    return wheres
 
 
 def _launching(trace: TraceData, spans: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -47,10 +47,10 @@ def zero_grad_fill(loop: Loop) -> Answer:
     # A single one is rather of a buffer of the program.
     is_each &= loop.per_step(int(by_hand.sum())) > 1
     fills = fills[by_optimizer | (by_hand & is_each)]
-    what = "zero_grad" if by_optimizer.any() else str(loop.place_of(int(fills[0]))) if len(fills) else ""
+    source = "zero_grad" if by_optimizer.any() else str(loop.place_of(int(fills[0]))) if len(fills) else ""
     # Adding to a gradient that is there costs as much again as taking it over: the ceiling is twice the fill, and adding to what was filled goes, too.
     fill_ns, steps = loop.cost_ns(fills), Intervals.of(loop.start_ns, loop.end_ns)
-    words = {"fills": len(fills), "what": what or "The program"}
+    words = {"fills": len(fills), "what": source or "The program"}
     return Match(fills, fill_ns, words, gain_ns=min(2 * fill_ns, loop.whole_ns), time=steps)
 
 
@@ -73,8 +73,8 @@ def repeated_backward(loop: Loop) -> Answer:
     rows = np.flatnonzero(loop.inside & (spans["kind"] == SpanKind.BACKWARD) & (spans["forward"] >= 0))
     rows = rows[is_outermost(loop.trace, rows)]
     keys = np.stack((spans["forward"][rows], spans["name"][rows], loop.step_of(rows)), axis=1)
-    _, which, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    times = count[which.ravel()]
+    _, group, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    times = count[group.ravel()]
     rows, times = rows[times >= LEAST_TIMES], times[times >= LEAST_TIMES]
     if len(rows) == 0:
         return None
@@ -174,11 +174,13 @@ def _with_python(loop: Loop, rows: Rows) -> tuple[int, Intervals | None]:
     engine, group = np.unique(spans["parent"][of_loop], return_inverse=True)
     until = np.zeros(len(engine), np.int64)
     np.maximum.at(until, group, spans["start_ns"][of_loop] + spans["duration_ns"][of_loop])
-    others = np.flatnonzero((spans["recompute"] == 0) & np.isin(spans["parent"], engine[engine >= 0]))
-    of = np.searchsorted(engine, spans["parent"][others])
-    others, of = (values[spans["start_ns"][others] >= until[of]] for values in (others, of))
+    successors = np.flatnonzero((spans["recompute"] == 0) & np.isin(spans["parent"], engine[engine >= 0]))
+    engine_of = np.searchsorted(engine, spans["parent"][successors])
+    successors, engine_of = (
+        values[spans["start_ns"][successors] >= until[engine_of]] for values in (successors, engine_of)
+    )
     follows = np.full(len(engine), np.iinfo(np.int64).max)
-    np.minimum.at(follows, of, spans["start_ns"][others])
+    np.minimum.at(follows, engine_of, spans["start_ns"][successors])
     until = np.where(follows < np.iinfo(np.int64).max, follows, until)
     inside = engine >= 0
     rows = engine[inside]
@@ -212,10 +214,10 @@ def evaluation_in_step(loop: Loop) -> Answer:
     key = spans["module"][called].astype(np.int64) * len(loop.trace.strings) + spans["name"][called]
     rows = called[~has_graph & np.isin(key, key[has_graph]) & ~np.isin(spans["module"][called], again)]
     stack = loop.common_stack(rows)
-    place = loop.caller_of(
+    line = loop.caller_of(
         stack, lambda file: file.replace("\\", "/").endswith(_CALLS_MODULES), otherwise=stack
     )
-    of_function = stacks_with(loop.trace, place.file, functions=[place.function])
-    if not place or np.append(of_function, False)[spans["stack"][called[has_graph]]].any():
+    of_function = stacks_with(loop.trace, line.file, functions=[line.function])
+    if not line or np.append(of_function, False)[spans["stack"][called[has_graph]]].any():
         return None
-    return Match(rows, loop.cost_ns(rows), place=place)
+    return Match(rows, loop.cost_ns(rows), place=line)

@@ -82,10 +82,10 @@ def _exposed(loop: Loop, device: LoopDevice, *, could_overlap: bool) -> Match | 
         "hidden": percent,
         "computed": computed_ns,
     }
-    place = loop.place_of(int(calls[0]) if len(calls) else -1)
+    line = loop.place_of(int(calls[0]) if len(calls) else -1)
     kind_ns = loop.sums_by_kind(_alone(device).within(start, end))
     return Match(
-        rows, time_ns, words, place=place, module="", spans=rows, time=_alone(device), kind_ns=kind_ns
+        rows, time_ns, words, place=line, module="", spans=rows, time=_alone(device), kind_ns=kind_ns
     )
 
 
@@ -153,9 +153,9 @@ def _slow(loop: Loop, device: LoopDevice, called: list[dict[str, Any]]) -> Match
     most_ns = exposed_ns(loop)
     time_ns = min(_exposed_ns(loop, called), most_ns)
     gain_ns = min(loop.typical_sum(rows, np.array(lost_ns, np.int64)), most_ns)
-    place = loop.place_of(int(worst["span"]))
+    line = loop.place_of(int(worst["span"]))
     return Match(
-        rows, time_ns, words, gain_ns=gain_ns, place=place, module="", spans=rows, time=_alone(device)
+        rows, time_ns, words, gain_ns=gain_ns, place=line, module="", spans=rows, time=_alone(device)
     )
 
 
@@ -188,10 +188,10 @@ def repeated_all_reduce(loop: Loop) -> Answer:
     if usual < 2 or loop.per_step(moved) < LEAST_AGAIN_BYTES:
         return None
     first = int(again[0]["span"])
-    place = loop.place_of_stack(int(loop.trace.column("spans", "own_stack")[first]))
+    line = loop.place_of_stack(int(loop.trace.column("spans", "own_stack")[first]))
     module = loop.module_of(first)
     return Match(
-        _rows(again), _waited_ns(loop, again), {"times": usual, "moved": moved}, place=place, module=module
+        _rows(again), _waited_ns(loop, again), {"times": usual, "moved": moved}, place=line, module=module
     )
 
 
@@ -203,17 +203,17 @@ def _again(loop: Loop, called: list[dict[str, Any]]) -> tuple[int, list[dict[str
     names = {key: number for number, key in enumerate(dict.fromkeys(bucket))}
     start = spans["start_ns"][rows]
     update, number = np.searchsorted(ends, start), np.array([names[key] for key in bucket])
-    each, first = np.unique(
+    passes, first = np.unique(
         np.stack((update, number, _passes(loop, start)), axis=1), axis=0, return_index=True
     )
-    same, needed, times = np.unique(each[:, :2], axis=0, return_index=True, return_counts=True)
+    same, needed, times = np.unique(passes[:, :2], axis=0, return_index=True, return_counts=True)
     # What comes after the last step of an optimizer is not complete.
     most = np.zeros(len(ends), dtype=np.int64)
     complete = same[:, 0] < len(ends)
     np.maximum.at(most, same[complete, 0], times[complete])
     usual = int(np.median(most[most > 0])) if (most > 0).any() else 0
     # The first pass of each bucket is needed.
-    again = [called[at] for at in np.setdiff1d(first, first[needed]).tolist()]
+    again = [called[index] for index in np.setdiff1d(first, first[needed]).tolist()]
     return usual, again
 
 
@@ -232,11 +232,11 @@ def _waited_ns(loop: Loop, called: list[dict[str, Any]]) -> int:
     """How long the steps wait for some calls: where no computation of a device hides them, or no operator of the host."""
     if loop.device is not None:
         return _exposed_ns(loop, called)
-    known = [
+    timed = [
         call for call in called if call["transfer_start_ns"] is not None and call["transfer_ns"] is not None
     ]
-    start = np.array([call["transfer_start_ns"] for call in known], dtype=np.int64)
-    end = start + np.array([call["transfer_ns"] for call in known], dtype=np.int64)
+    start = np.array([call["transfer_start_ns"] for call in timed], dtype=np.int64)
+    end = start + np.array([call["transfer_ns"] for call in timed], dtype=np.int64)
     spans = loop.trace.columns("spans")
     work = loop.outermost_rows[spans["thread"][loop.outermost_rows] == loop.thread]
     moments = Intervals.of(start, end) - when_ran(loop.trace, work)

@@ -67,17 +67,17 @@ def recompiles(loop: Loop) -> Answer:
     worst = _costliest_guard(loop, late)
     if worst is None:
         text = "torch.compile compiles {count} after the first step{first}; {share} of {time}"
-        place = _caller(loop, int(late[0]))
-        words["first"] = f", first at {place}" if place else ""
-        return Match(late, loop.total_ns(late), words, place=place, module="", text=text)
+        line = _caller(loop, int(late[0]))
+        words["first"] = f", first at {line}" if line else ""
+        return Match(late, loop.total_ns(late), words, place=line, module="", text=text)
     guard, span = worst
-    place = guard.place
-    words |= {"function": f"{guard.function} ({place})", "guard": guard.text}
-    if is_library_file(place.file):
+    line = guard.place
+    words |= {"function": f"{guard.function} ({line})", "guard": guard.text}
+    if is_library_file(line.file):
         # A module that PyTorch itself defines is compiled in a function of the compiler's.
-        place = _caller(loop, span) or place
-        words["function"] = f"at {place}"
-    return Match(late, loop.total_ns(late), words, place=place, module="", advice=guard.advice)
+        line = _caller(loop, span) or line
+        words["function"] = f"at {line}"
+    return Match(late, loop.total_ns(late), words, place=line, module="", advice=guard.advice)
 
 
 def _costliest_guard(loop: Loop, late: NDArray[np.int64]) -> tuple[_Guard, int] | None:
@@ -97,10 +97,10 @@ class _Guard:
 
     def __init__(self, row: dict[str, Any]) -> None:
         lines = _EARLIER.sub("", row["reason"]).splitlines()
-        said = lines[0] if lines else ""
-        short = _GUARDED_LINE.search(said)
+        first_line = lines[0] if lines else ""
+        short = _GUARDED_LINE.search(first_line)
         where = [*_STACK_LINE.finditer(row["reason"]), None][-2:][0] or short
-        self.text = (said[: short.start()] if short else said).strip()[:_LONGEST_REASON]
+        self.text = (first_line[: short.start()] if short else first_line).strip()[:_LONGEST_REASON]
         # Guards on the same thing are one, whatever its values.
         self.key = _NUMBERS.sub("#", self.text) + str(row["file"])
         self.duration_ns = int(row["duration_ns"] or 0)
@@ -173,11 +173,13 @@ def _of_limit(last: _Guard, given_up: list[dict[str, Any]]) -> dict[str, str]:
 
 def _given_up(loop: Loop) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What was compiled in the session, also before the recording began, and what of it failed because its code was compiled too often."""
-    own = loop.trace.columns("compiles")
+    compiles = loop.trace.columns("compiles")
     names = ("compile_id", "function", "file", "line", "reason", "failure", "duration_ns")
-    columns = [list(own[name]) for name in names]
+    columns = [list(compiles[name]) for name in names]
     compiled = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    return compiled, [one for one in compiled if RECOMPILE_LIMIT.search(one["failure"] or "")]
+    return compiled, [
+        compilation for compilation in compiled if RECOMPILE_LIMIT.search(compilation["failure"] or "")
+    ]
 
 
 def _with_function(row: dict[str, Any], compiled: list[dict[str, Any]]) -> dict[str, Any]:
@@ -185,9 +187,11 @@ def _with_function(row: dict[str, Any], compiled: list[dict[str, Any]]) -> dict[
     code = (row["compile_id"] or "").partition("/")[0]
     known = next(
         (
-            one
-            for one in compiled
-            if one["function"] and one["compile_id"] and one["compile_id"].partition("/")[0] == code
+            compilation
+            for compilation in compiled
+            if compilation["function"]
+            and compilation["compile_id"]
+            and compilation["compile_id"].partition("/")[0] == code
         ),
         row,
     )
@@ -232,13 +236,13 @@ def graph_breaks(loop: Loop) -> Answer:
     """Functions that torch.compile compiles in pieces, by its own reasons where the trace has them."""
     regions = loop.ranges_and_operators_named(f"{COMPILED_REGION}: ")
     passed = compiling.break_passages(loop.trace)
-    mine = np.flatnonzero(np.isin(passed.span, regions))
-    if len(mine) == 0:
+    passages = np.flatnonzero(np.isin(passed.span, regions))
+    if len(passages) == 0:
         return _skipped(loop) or _breaks_by_names(loop, regions)
-    row, span, time_ns = passed.row[mine], passed.span[mine], passed.time_ns[mine]
+    row, span, time_ns = passed.row[passages], passed.span[passages], passed.time_ns[passages]
     table = loop.trace.columns("graph_breaks")
     worst = Groups(row, len(table)).largest(time_ns)
-    lines = {(table["file"][one], int(table["line"][one])) for one in np.unique(row).tolist()}
+    lines = {(table["file"][broken], int(table["line"][broken])) for broken in np.unique(row).tolist()}
     usual_ns = loop.typical_sum(span, time_ns)
     words = {
         "places": units.count(len(lines), "place"),
@@ -266,17 +270,17 @@ def _skipped(loop: Loop) -> list[Match]:
     skipped = np.flatnonzero((table["skipped"] > 0) & (table["process_row"] == loop.process)).tolist()
     matches = []
     for row in skipped:
-        place, reason = _place_of_break(loop, row), table["reason"][row]
-        if is_library_file(place.file) or RECOMPILE_LIMIT.search(reason):
+        line, reason = _place_of_break(loop, row), table["reason"][row]
+        if is_library_file(line.file) or RECOMPILE_LIMIT.search(reason):
             continue
-        time_ns, rows = _eager_ns(loop, place, place.function)
+        time_ns, rows = _eager_ns(loop, line, line.function)
         if loop.share(time_ns) < LEAST_SKIPPED_PERCENT:
             continue
         text = "torch.compile does not compile {named}: {reason}; uncompiled, it takes {share} of {time}"
         words = {"reason": _first_line(reason)}
         # What compiled code would gain is not known.
         matches.append(
-            Match(rows, time_ns, words, gain_ns=None, place=place, module="", spans=rows, text=text)
+            Match(rows, time_ns, words, gain_ns=None, place=line, module="", spans=rows, text=text)
         )
     return sorted(matches, key=lambda match: -match.time_ns)[:1]
 
@@ -300,13 +304,13 @@ def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
     words = {"places": units.count(len(breaks), "place"), "regions": len(regions)}
     text = "torch.compile breaks its graphs in {places}, such as {named}, and runs {regions:compiled region}"
     advice = "Find the reasons with TORCH_LOGS=graph_breaks or fullgraph=True: print, .item(), data-dependent branches, unsupported calls."
-    place = Place(file, line, function, line)
+    source_line = Place(file, line, function, line)
     return Match(
         regions,
         lookups_ns,
         words,
         gain_ns=None,
-        place=place,
+        place=source_line,
         module="",
         spans=regions,
         text=text,
@@ -316,19 +320,23 @@ def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
 
 def _compilations_again(loop: Loop) -> NDArray[np.int64]:
     """Rows of the ranges of compilations for which a guard failed, in any step, and of all after the first step."""
-    known = compiling.compiles(loop.trace).select(["reason", "span"]).to_pylist()
-    failed = [one["span"] for one in known if one["reason"] and one["span"] is not None]
+    compilations = compiling.compiles(loop.trace).select(["reason", "span"]).to_pylist()
+    failed = [
+        compilation["span"]
+        for compilation in compilations
+        if compilation["reason"] and compilation["span"] is not None
+    ]
     rows = _compilations(loop)
     return rows[(loop.step_of(rows) >= loop.first_warm_step) | np.isin(rows, failed)]
 
 
 def _compilations(loop: Loop) -> NDArray[np.int64]:
     """Rows of the ranges of compilations in the steps of the loop's process, those of backward too."""
-    found = compiling.compile_ranges(loop.trace)
-    rows = found.rows[found.stage < compiling.STAGES.index("runtime")]
+    ranges = compiling.compile_ranges(loop.trace)
+    rows = ranges.rows[ranges.stage < compiling.STAGES.index("runtime")]
     thread = loop.trace.column("spans", "thread")[rows]
-    mine = loop.trace.column("threads", "process_row")[thread] == loop.process
-    return np.asarray(rows[mine & loop.in_steps(rows)])
+    is_of_process = loop.trace.column("threads", "process_row")[thread] == loop.process
+    return np.asarray(rows[is_of_process & loop.in_steps(rows)])
 
 
 def _caller(loop: Loop, row: int) -> Place:

@@ -79,15 +79,15 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
     is_output = np.append(kinds_of_stacks(loop), -1)[spans["own_stack"][rows]] >= 0
     rows = rows[loop.outermost[rows] & ~loop.in_loading[rows] & ~is_output]
     device, host = launches["device"], launches["host"]
-    known = (device >= 0) & (host >= 0)
-    calls = host[known][spans["kind"][device[known]] == SpanKind.MEMCPY]
+    linked = (device >= 0) & (host >= 0)
+    calls = host[linked][spans["kind"][device[linked]] == SpanKind.MEMCPY]
     start, thread = spans["start_ns"], spans["thread"]
     copies = np.zeros(len(rows), dtype=bool)
-    for one in np.unique(thread[rows]).tolist():
-        mine = thread[rows] == one
-        when = np.sort(start[calls[thread[calls] == one]])
-        end = start[rows[mine]] + spans["duration_ns"][rows[mine]]
-        copies[mine] = np.searchsorted(when, end) > np.searchsorted(when, start[rows[mine]])
+    for thread_row in np.unique(thread[rows]).tolist():
+        on_thread = thread[rows] == thread_row
+        when = np.sort(start[calls[thread[calls] == thread_row]])
+        end = start[rows[on_thread]] + spans["duration_ns"][rows[on_thread]]
+        copies[on_thread] = np.searchsorted(when, end) > np.searchsorted(when, start[rows[on_thread]])
     return np.asarray(rows[~copies])
 
 
@@ -97,7 +97,7 @@ def _copies(loop: Loop, rows: NDArray[np.int64], what: str = "", advice: str = "
     if not lines:
         return []
     backward = loop.backward_of(rows)
-    others = f", and {units.count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
-    words = {"what": what, "times": len(lines[0][2]), "others": others}
+    other_lines = f", and {units.count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
+    words = {"what": what, "times": len(lines[0][2]), "others": other_lines}
     left_out = NotNeeded(np.concatenate((rows, backward)))
     return [Match(rows, loop.cost_ns(rows) + loop.cost_ns(backward), words, advice=advice, left_out=left_out)]

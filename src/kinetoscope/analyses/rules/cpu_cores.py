@@ -38,9 +38,9 @@ def gil_contention(loop: Loop) -> Answer:
     running = loop.in_step_samples(samples["state"] == SampleState.RUNNING)
     thread = samples["thread"][running]
     of_process = loop.trace.column("threads", "process_row")[thread] == loop.process
-    place = loop.most_sampled(running[(thread != loop.thread) & of_process])
-    what = f"{place.named} runs on another thread" if place else "another thread runs"
-    return Match(time_ns=int(samples["period_ns"][waiting].sum()), values={"what": what}, place=place)
+    line = loop.most_sampled(running[(thread != loop.thread) & of_process])
+    culprit = f"{line.named} runs on another thread" if line else "another thread runs"
+    return Match(time_ns=int(samples["period_ns"][waiting].sum()), values={"what": culprit}, place=line)
 
 
 @Rule(

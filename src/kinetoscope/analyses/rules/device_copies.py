@@ -52,13 +52,15 @@ def host_device_copies(loop: Loop, device: LoopDevice) -> Answer:
     calls = loop.called_by(starters(loop.trace).call[copies].astype(np.int64))
     copies, calls = copies[calls >= 0], calls[calls >= 0]
     lines = loop.by_place(calls, loop.trace.column("spans", "duration_ns")[copies])
-    of_line = [(place, rows, copies[np.isin(calls, rows)]) for place, _, rows in lines]
+    of_line = [(line, rows, copies[np.isin(calls, rows)]) for line, _, rows in lines]
     costs = [_cost_ns(loop, device, copied) for _, _, copied in of_line]
     if not costs:
         return None
-    cost_ns, (place, rows, copied) = max(zip(costs, of_line, strict=True), key=lambda one: one[0])
+    cost_ns, (line, rows, copied) = max(
+        zip(costs, of_line, strict=True), key=lambda cost_and_line: cost_and_line[0]
+    )
     words, module = {"copies": len(copied)}, loop.module_of(int(rows[0]))
-    return Match(copied, cost_ns, words, place=place, module=module, time=_when(loop, device, copied))
+    return Match(copied, cost_ns, words, place=line, module=module, time=_when(loop, device, copied))
 
 
 @Rule(
@@ -78,9 +80,9 @@ def pageable_copy(loop: Loop, device: LoopDevice) -> Answer:
     if len(copies) == 0:
         return None
     longest = copies[[np.argmax(loop.trace.column("spans", "duration_ns")[copies])]]
-    place = loop.place_of(int(loop.called_by(starters(loop.trace).call[longest].astype(np.int64))[0]))
+    line = loop.place_of(int(loop.called_by(starters(loop.trace).call[longest].astype(np.int64))[0]))
     cost_ns, when = _cost_ns(loop, device, copies), _when(loop, device, copies)
-    return Match(copies, cost_ns, {"copies": len(copies)}, place=place, module="", time=when)
+    return Match(copies, cost_ns, {"copies": len(copies)}, place=line, module="", time=when)
 
 
 def _when(loop: Loop, device: LoopDevice, copies: NDArray[np.int64]) -> Intervals:
@@ -119,8 +121,9 @@ def _between_host_and_device(loop: Loop, device: LoopDevice, *, pageable: bool =
     """The copies of the loop's device from or to the host's memory, or to pageable memory only, that an operator copying tensors started."""
     rows, directions = device.copies
     chosen = [
-        one.name in ("HtoD", "DtoH") and (not pageable or "pageable" in (one.source, one.target))
-        for one in directions
+        direction.name in ("HtoD", "DtoH")
+        and (not pageable or "pageable" in (direction.source, direction.target))
+        for direction in directions
     ]
     rows = rows[np.array(chosen, dtype=bool)]
     calls = loop.called_by(starters(loop.trace).call[rows].astype(np.int64))

@@ -77,22 +77,22 @@ def device_idle(loop: Loop) -> Answer:
     kind_ns = loop.by_kind_at(start_ns, device.idle.end_ns - start_ns)
     idle_ns, values = int(kind_ns.sum()), _idle_by_cause(loop, device)
     cause = max(values, key=lambda cause: int(values[cause].sum()))
-    place, meanwhile = _meanwhile(loop, device, idle_ns) if cause == _NOT_IN_TIME else (NOWHERE, "")
+    line, meanwhile = _meanwhile(loop, device, idle_ns) if cause == _NOT_IN_TIME else (NOWHERE, "")
     words = {"cause": cause, "part": loop.typical_at(start_ns, values[cause]), "meanwhile": meanwhile}
     spans = _next_work(loop, device, np.argsort(-values[cause], kind="stable")[:MOST_ROWS])
     return Match(
-        spans, idle_ns, words, place=place, module="", spans=spans, advice=_IDLE_ADVICE[cause],
+        spans, idle_ns, words, place=line, module="", spans=spans, advice=_IDLE_ADVICE[cause],
         time=device.idle, kind_ns=tuple(kind_ns),
     )  # fmt: skip
 
 
 def _meanwhile(loop: Loop, device: LoopDevice, idle_ns: int) -> tuple[Place, str]:
     """The line that the host is at for most of the time in which the device is idle, and what is said of that; nowhere if it is at none for so long."""
-    place, place_ns, operator = _busiest_meanwhile(loop, device)
-    if not place or place_ns < LEAST_AT_PLACE * idle_ns:
+    line, place_ns, operator = _busiest_meanwhile(loop, device)
+    if not line or place_ns < LEAST_AT_PLACE * idle_ns:
         return NOWHERE, ""
     share, mostly = units.percent(loop.share(place_ns)), f", mostly in {operator}" if operator else ""
-    return place, f"; for {share} of {loop.unit.time} the host is meanwhile at {place}{mostly}"
+    return line, f"; for {share} of {loop.unit.time} the host is meanwhile at {line}{mostly}"
 
 
 def _idle_by_cause(loop: Loop, device: LoopDevice) -> dict[str, NDArray[np.int64]]:
@@ -113,16 +113,20 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]
     rows = np.flatnonzero(loop.inside & loop.outermost)
     start = spans["start_ns"][rows].astype(np.int64)
     idle_ns = device.idle.within(start, start + spans["duration_ns"][rows])
-    found = {gap.place: gap.time_ns for gap in loop.gaps}
+    time_at = {gap.place: gap.time_ns for gap in loop.gaps}
     rows_at: dict[Place, NDArray[np.int64]] = {}
-    for place, time_ns, mine in loop.by_place(rows, idle_ns):
-        found[place], rows_at[place] = found.get(place, 0) + time_ns, mine
-    place = max((one for one in found if one), key=lambda one: found[one], default=Place())
-    here = np.isin(rows, rows_at.get(place, rows[:0]))
+    for line, time_ns, rows_there in loop.by_place(rows, idle_ns):
+        time_at[line], rows_at[line] = time_at.get(line, 0) + time_ns, rows_there
+    line = max(
+        (candidate for candidate in time_at if candidate),
+        key=lambda candidate: time_at[candidate],
+        default=Place(),
+    )
+    here = np.isin(rows, rows_at.get(line, rows[:0]))
     names = Groups(spans["name"][rows], len(loop.trace.strings)).sums(idle_ns, here)
     most = int(np.argmax(names))
-    has_most = names[most] >= LEAST_AT_PLACE * max(found.get(place, 0), 1)
-    return place, found.get(place, 0), loop.trace.strings[most] if has_most else ""
+    has_most = names[most] >= LEAST_AT_PLACE * max(time_at.get(line, 0), 1)
+    return line, time_at.get(line, 0), loop.trace.strings[most] if has_most else ""
 
 
 def _hardly_used(loop: Loop) -> Match | None:
@@ -201,18 +205,18 @@ def device_start_up(loop: Loop) -> Answer:
         return None
     largest = loop.called_by(rows[[np.argmax(idle_ns)]])
     words = {"calls": _longest_calls(loop, rows, idle_ns), "device": device.name if device else "the device"}
-    place, order = loop.place_of(int(largest[0])), np.argsort(-idle_ns, kind="stable")
-    return Match(rows, int(idle_ns.sum()), words, place=place, module="", spans=rows[order])
+    line, order = loop.place_of(int(largest[0])), np.argsort(-idle_ns, kind="stable")
+    return Match(rows, int(idle_ns.sum()), words, place=line, module="", spans=rows[order])
 
 
 def _longest_calls(loop: Loop, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> str:
     """The names of some calls that take most, and how long."""
-    each = Counter[str]()
+    time_of = Counter[str]()
     for name, call_ns in zip(
         loop.trace.column("spans", "name")[rows].tolist(), time_ns.tolist(), strict=True
     ):
-        each[loop.trace.strings[name]] += call_ns
-    return ", ".join(f"{name} ({units.duration(call_ns)})" for name, call_ns in each.most_common(3))
+        time_of[loop.trace.strings[name]] += call_ns
+    return ", ".join(f"{name} ({units.duration(call_ns)})" for name, call_ns in time_of.most_common(3))
 
 
 def _moments(device: LoopDevice, chosen: NDArray[Any]) -> Intervals:
@@ -232,10 +236,10 @@ def _moments(device: LoopDevice, chosen: NDArray[Any]) -> Intervals:
 ).selects_on
 def launch_bound(loop: Loop, device: LoopDevice) -> Answer:
     """A device that again and again waits a moment for its next kernel."""
-    gaps, each = device.gaps, loop.per_step(loop.launched_kernels)
+    gaps, kernels = device.gaps, loop.per_step(loop.launched_kernels)
     by_host = np.where(gaps.wait < 0, gaps.length_ns, 0)
     short = np.where(by_host <= LONGEST_LAUNCH_NS, by_host, 0)
-    if device.captures or each < LEAST_LAUNCHES or 2 * short.sum() < by_host.sum():
+    if device.captures or kernels < LEAST_LAUNCHES or 2 * short.sum() < by_host.sum():
         return None
     mean_ns = float(loop.trace.column("spans", "duration_ns")[device.kernels].mean())
     rows = _next_work(loop, device, np.argsort(-short, kind="stable")[:MOST_ROWS])
@@ -264,13 +268,13 @@ def synchronizing_call(loop: Loop, device: LoopDevice) -> Answer:
     if len(caused) == 0:
         return None
     calls = loop.called_by(gaps.wait[caused])
-    place, _, rows = loop.by_place(calls, gaps.length_ns[caused])[0]
+    line, _, rows = loop.by_place(calls, gaps.length_ns[caused])[0]
     caused = caused[np.isin(calls, rows)]
     waits = np.unique(gaps.wait[caused])
     operator = loop.trace.strings[int(loop.trace.column("spans", "name")[rows[0]])]
     idle_ns = loop.typical_at(device.idle.start_ns[caused], gaps.length_ns[caused])
     words, module = {"operator": operator, "waits": len(waits)}, loop.module_of(int(rows[0]))
-    return Match(waits, idle_ns, words, place=place, module=module, time=_moments(device, caused))
+    return Match(waits, idle_ns, words, place=line, module=module, time=_moments(device, caused))
 
 
 def _next_work(loop: Loop, device: LoopDevice, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -278,5 +282,5 @@ def _next_work(loop: Loop, device: LoopDevice, gaps: NDArray[np.int64]) -> NDArr
     start = loop.trace.column("spans", "start_ns")[device.rows]
     order = np.argsort(start, kind="stable")
     after = np.searchsorted(start[order], device.idle.end_ns[gaps], side="left")
-    found = device.rows[order[after[after < len(order)]]]
-    return np.array([*dict.fromkeys(found.tolist())], np.int64)
+    rows = device.rows[order[after[after < len(order)]]]
+    return np.array([*dict.fromkeys(rows.tolist())], np.int64)

@@ -70,22 +70,28 @@ def main_process_loading(loop: Loop) -> Answer:
         return _waiting(loop, waits, wait_ns, "", None, *_NEW_ITERATORS)
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]
-    part, place = _slowest_part(loop, makers if len(makers) else waits, loading.collates)
+    part, line = _slowest_part(loop, makers if len(makers) else waits, loading.collates)
     cheaper = f", and make {part} cheaper." if part else "."
     advice = main_process_loading.advice.removesuffix(".") + cheaper
-    return _waiting(loop, waits, wait_ns, part, place, advice=advice)
+    return _waiting(loop, waits, wait_ns, part, line, advice=advice)
 
 
 def _waiting(
-    loop: Loop, waits: Rows, wait_ns: int, part: str, place: Place | None, text: str = "", advice: str = ""
+    loop: Loop,
+    waits: Rows,
+    wait_ns: int,
+    part: str,
+    longest_at: Place | None,
+    text: str = "",
+    advice: str = "",
 ) -> Match:
     """The match of waits for batches, with the part of making these that takes longest, and its line: for None that of the longest wait."""
     spans = longest(loop, waits)
-    place = loop.place_of(int(spans[0])) if place is None else place
+    longest_at = loop.place_of(int(spans[0])) if longest_at is None else longest_at
     each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
     words = {"each": each_ns, "part": f", mostly in {part}" if part else ""}
     return Match(
-        waits, wait_ns, words, place=place, module="", spans=spans, text=text, advice=advice,
+        waits, wait_ns, words, place=longest_at, module="", spans=spans, text=text, advice=advice,
         time=loop.loading,
     )  # fmt: skip
 
@@ -119,10 +125,10 @@ def input_wait(loop: Loop) -> Answer:
         return None
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] != loop.thread]
-    part, place = _slowest_part(loop, makers, loading.collates)
+    part, line = _slowest_part(loop, makers, loading.collates)
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
-    advice += "" if place else _RECORD_WORKERS
-    return _waiting(loop, waits, wait_ns, part, place, advice=advice)
+    advice += "" if line else _RECORD_WORKERS
+    return _waiting(loop, waits, wait_ns, part, line, advice=advice)
 
 
 def _waits(loop: Loop) -> Rows:
@@ -184,14 +190,14 @@ def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
     if len(np.unique(steps)) < 2:
         return 0, False
     wait_at = spans["start_ns"][waits].astype(np.int64)
-    place = np.searchsorted(wait_at, begin)
+    next_wait = np.searchsorted(wait_at, begin)
     # A wait of another step is that of another start.
-    known = place < len(waits)
-    known[known] = loop.step_at(wait_at[place[known]]) == steps[known]
-    starting = Intervals.of(begin[known], wait_at[place[known]])
-    found = gaps(loop.trace)
-    inside = (found.thread == loop.thread) & (loop.step_at(found.start_ns) >= 0)
-    stops = np.append(stacks_with(loop.trace, _LOADER, functions=(_STOP,)), False)[found.shares.stack]
+    has_wait = next_wait < len(waits)
+    has_wait[has_wait] = loop.step_at(wait_at[next_wait[has_wait]]) == steps[has_wait]
+    starting = Intervals.of(begin[has_wait], wait_at[next_wait[has_wait]])
+    all_gaps = gaps(loop.trace)
+    inside = (all_gaps.thread == loop.thread) & (loop.step_at(all_gaps.start_ns) >= 0)
+    stops = np.append(stacks_with(loop.trace, _LOADER, functions=(_STOP,)), False)[all_gaps.shares.stack]
     return starting.total_ns + int(charged(loop.trace, inside)[stops].sum()), True
 
 
@@ -211,12 +217,12 @@ def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tupl
         within &= ~lies_in(loop.trace, collates[: 5 * MOST_ROWS])
     rows = np.flatnonzero(within & (spans["self_ns"] > 0) & (spans["stack"] >= 0))
     times: dict[Place, int] = defaultdict(int)
-    for found, time_ns, _ in loop.by_place(rows, spans["self_ns"][rows]) if len(rows) else ():
-        times[found] += time_ns
-    for found, time_ns in _python_in(loop, chosen):
-        times[found] += time_ns
-    place = max((one for one in times if one), key=lambda one: times[one], default=Place())
-    return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), place
+    for line, time_ns, _ in loop.by_place(rows, spans["self_ns"][rows]) if len(rows) else ():
+        times[line] += time_ns
+    for line, time_ns in _python_in(loop, chosen):
+        times[line] += time_ns
+    slowest = max((line for line in times if line), key=lambda line: times[line], default=Place())
+    return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), slowest
 
 
 def _sampled_in_workers(loop: Loop) -> Place:
@@ -225,19 +231,21 @@ def _sampled_in_workers(loop: Loop) -> Place:
     within = stacks_with(loop.trace, _WORKER_LOOP)
     # A forked worker has the frames of the loop that started it, too: only what its own loop called makes batches.
     stack = program_stacks(loop.trace)[samples["stack"]]
-    made = np.flatnonzero((samples["thread"] != loop.thread) & (stack >= 0) & within[stack])
-    return loop.most_sampled(made) if len(made) >= LEAST_SAMPLES else Place()
+    in_workers = np.flatnonzero((samples["thread"] != loop.thread) & (stack >= 0) & within[stack])
+    return loop.most_sampled(in_workers) if len(in_workers) >= LEAST_SAMPLES else Place()
 
 
 def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[Place, int]]:
     """The lines of Python between operators in some ranges, and how long each ran."""
-    spans, found = loop.trace.columns("spans"), gaps(loop.trace)
-    inside = np.zeros(len(found), dtype=bool)
+    spans, all_gaps = loop.trace.columns("spans"), gaps(loop.trace)
+    inside = np.zeros(len(all_gaps), dtype=bool)
     for thread in np.unique(spans["thread"][ranges]).tolist():
-        mine = ranges[spans["thread"][ranges] == thread]
-        when = when_ran(loop.trace, mine)
-        inside |= (found.thread == thread) & (when.within(found.start_ns, found.end_ns) == found.duration_ns)
-    time_ns, shares = charged(loop.trace, inside), found.shares
+        of_thread = ranges[spans["thread"][ranges] == thread]
+        when = when_ran(loop.trace, of_thread)
+        inside |= (all_gaps.thread == thread) & (
+            when.within(all_gaps.start_ns, all_gaps.end_ns) == all_gaps.duration_ns
+        )
+    time_ns, shares = charged(loop.trace, inside), all_gaps.shares
     return [
         (loop.place_of_stack(int(shares.stack[row])), int(time_ns[row]))
         for row in np.flatnonzero((time_ns > 0) & (shares.stack >= 0)).tolist()

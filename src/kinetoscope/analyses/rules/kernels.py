@@ -62,14 +62,14 @@ def dominant_kernel(loop: Loop, device: LoopDevice) -> Answer:
 def small_kernels(loop: Loop, device: LoopDevice) -> Answer:
     """A device whose kernels are so short that starting and ending them is much of their time."""
     # Those that a step launches, whenever they run.
-    each = loop.per_step(loop.launched_kernels)
-    if each < LEAST_SHORT or len(device.kernels) == 0:
+    kernels = loop.per_step(loop.launched_kernels)
+    if kernels < LEAST_SHORT or len(device.kernels) == 0:
         return None
     duration = loop.trace.column("spans", "duration_ns")[device.kernels]
     mean_ns, short = float(duration.mean()), device.kernels[duration < SHORT_NS]
     if mean_ns >= SHORT_NS:
         return None
-    words = {"kernels": round(each), "mean": mean_ns, "limit": SHORT_NS}
+    words = {"kernels": round(kernels), "mean": mean_ns, "limit": SHORT_NS}
     return Match(short, loop.typical_ns(short), words, place=NOWHERE, time=loop.when(short))
 
 
@@ -175,10 +175,12 @@ def _words(
     def words() -> dict[str, object]:
         spans, strings = loop.trace.columns("spans"), loop.trace.strings
         kernel, operator = short_kernel_name(strings[int(spans["name"][rows[0]])]), device.operators(rows)
-        known = operator >= 0
-        if known.any():
-            place, _, calls = loop.by_place(operator[known], spans["duration_ns"][rows[known]])[0]
-            kernel += f" of {strings[int(spans['name'][calls[0]])]}{f' at {place}' if place else ''}"
+        has_operator = operator >= 0
+        if has_operator.any():
+            line, _, calls = loop.by_place(operator[has_operator], spans["duration_ns"][rows[has_operator]])[
+                0
+            ]
+            kernel += f" of {strings[int(spans['name'][calls[0]])]}{f' at {line}' if line else ''}"
         return {"kernel": kernel, **more}
 
     return words

@@ -122,9 +122,9 @@ def matmul_alignment(loop: Loop, device: LoopDevice) -> Answer:
         return None
     rows = rows[np.argsort(-spans["device_ns"][rows], kind="stable")]
     words = {"aligned": ALIGNED, "sizes": ", ".join(map(str, odd[int(calls.of_span[rows[0]])]))}
-    place, module = loop.place_of(int(rows[0])), loop.module_of(int(rows[0]))
+    line, module = loop.place_of(int(rows[0])), loop.module_of(int(rows[0]))
     time_ns, when = loop.typical_sum(rows, spans["device_ns"][rows]), loop.when(rows)
-    return Match(rows, time_ns, words, place=place, module=module, spans=rows, time=when)
+    return Match(rows, time_ns, words, place=line, module=module, spans=rows, time=when)
 
 
 def _unaligned(loop: Loop, shapes: int) -> list[int]:
@@ -161,12 +161,12 @@ def double_precision(loop: Loop) -> Answer:
     rows = _product_rows(loop, ("float64",))
     if len(rows) == 0:
         return None
-    place, time_ns = loop.by_place(rows)[0][0], loop.cost_ns(rows)
+    line, time_ns = loop.by_place(rows)[0][0], loop.cost_ns(rows)
     # Twice as many bytes, and half as many numbers in a register; on most devices far less.
     gain_ns = time_ns // 2 if loop.device is None else time_ns
-    words = {"most": f", most at {place}," if place else ""}
+    words = {"most": f", most at {line}," if line else ""}
     left_out = NotNeeded(rows, 0.5, calls=False)
-    return Match(rows, time_ns, words, gain_ns=gain_ns, place=place, left_out=left_out, time=loop.when(rows))
+    return Match(rows, time_ns, words, gain_ns=gain_ns, place=line, left_out=left_out, time=loop.when(rows))
 
 
 @Rule(
@@ -196,12 +196,12 @@ def half_precision(loop: Loop) -> Answer:
     gain_ns, time_ns = loop.typical_sum(rows, lost), loop.cost_ns(rows)
     if time_ns < TIMES_FLOAT32 * (time_ns - gain_ns):
         return None
-    place, _, most = loop.by_place(rows)[0]
+    line, _, most = loop.by_place(rows)[0]
     words = {
         "dtype": calls.dtype[int(calls.of_span[most[0]])],
-        "most": f", most at {place}," if place else "",
+        "most": f", most at {line}," if line else "",
     }
-    return Match(rows, time_ns, words, gain_ns=gain_ns, place=place, time=loop.when(rows))
+    return Match(rows, time_ns, words, gain_ns=gain_ns, place=line, time=loop.when(rows))
 
 
 def _product_rows(loop: Loop, types: tuple[str, ...]) -> Rows:
@@ -258,5 +258,5 @@ def _far_below(loop: Loop, low: Rows, ideal_ns: NDArray[np.float64], time_ns: Ro
         "percent": 100.0 * float(ideal_ns[worst].sum()) / max(1, int(time_ns[worst].sum())),
     }
     of_low_ns, gain_ns = loop.typical_sum(low, time_ns[low]), loop.typical_sum(low, lost_ns)
-    place = loop.place_of(int(worst[0]))
-    return Match(worst, of_low_ns, words, gain_ns=gain_ns, place=place, spans=worst, time=loop.when(low))
+    line = loop.place_of(int(worst[0]))
+    return Match(worst, of_low_ns, words, gain_ns=gain_ns, place=line, spans=worst, time=loop.when(low))

@@ -83,7 +83,10 @@ def memory_growth(loop: Loop) -> Answer:
     step = np.searchsorted(loop.mark_start_ns, blocks["time_ns"][rows], side="right") - 1
     # Each device has memory of its own, and what is much for one is little for another.
     device = blocks["device_type"].astype(np.int64) * 256 + blocks["device_index"]
-    growths = {one: _growth(loop, rows, step, device == one) for one in np.unique(device[rows]).tolist()}
+    growths = {
+        device_number: _growth(loop, rows, step, device == device_number)
+        for device_number in np.unique(device[rows]).tolist()
+    }
     growing = max(growths, key=lambda one: growths[one], default=-1)
     if growths.get(growing, 0) <= 0:
         return None
@@ -91,10 +94,10 @@ def memory_growth(loop: Loop) -> Answer:
     span, size = blocks["span"][rows].astype(np.int64), blocks["bytes"][rows]
     largest = np.array([*dict.fromkeys(span[np.argsort(-size, kind="stable")].tolist())], np.int64)
     largest = largest[largest >= 0]
-    place = loop.by_place(span[span >= 0], size[span >= 0])[0][0] if len(largest) else Place()
+    line = loop.by_place(span[span >= 0], size[span >= 0])[0][0] if len(largest) else Place()
     module = loop.module_of(int(largest[0]) if len(largest) else -1)
     words = {"growth": growths[growing]}
-    return Match(largest, 0, words, gain_ns=None, place=place, module=module, spans=largest)
+    return Match(largest, 0, words, gain_ns=None, place=line, module=module, spans=largest)
 
 
 def _growth(loop: Loop, rows: Rows, step: Rows, chosen: NDArray[np.bool_]) -> float:
@@ -103,11 +106,15 @@ def _growth(loop: Loop, rows: Rows, step: Rows, chosen: NDArray[np.bool_]) -> fl
     The last step still holds what the next would release, and is left out.
     """
     blocks = loop.trace.columns("allocations")
-    each = Groups(step, len(loop.start_ns)).sums(blocks["bytes"][rows], chosen[rows])[:-1]
+    growth_of_step = Groups(step, len(loop.start_ns)).sums(blocks["bytes"][rows], chosen[rows])[:-1]
     first = chosen & (blocks["time_ns"] < loop.mark_end_ns[FIRST_STEPS - 1])
     needed = int(blocks["total_bytes"][first].max(initial=0))
-    least = needed * min(LEAST_OF_FIRST, LEAST_OF_FIRST_IN_ALL / len(each))
-    return float(np.median(each)) if (each >= max(1.0, least)).mean() >= LEAST_RISING else 0.0
+    least = needed * min(LEAST_OF_FIRST, LEAST_OF_FIRST_IN_ALL / len(growth_of_step))
+    return (
+        float(np.median(growth_of_step))
+        if (growth_of_step >= max(1.0, least)).mean() >= LEAST_RISING
+        else 0.0
+    )
 
 
 @Rule(
@@ -126,7 +133,10 @@ def memory_peak(loop: Loop) -> Answer:
     peak = next(iter(device_peaks(loop.trace)), None)
     if peak is None or not _few_blocks_hold(loop, peak):
         return None
-    sizes = {device_name(CUDA, one.index): one.total_bytes for one in loop.trace.run_info.device_properties}
+    sizes = {
+        device_name(CUDA, properties.index): properties.total_bytes
+        for properties in loop.trace.run_info.device_properties
+    }
     owners = table_of_owners(loop.trace, device=peak.device, rows=1).to_pylist()
     if peak.bytes < LEAST_OF_DEVICE * (sizes.get(peak.device) or 0) or not owners:
         return None
@@ -141,8 +151,8 @@ def memory_peak(loop: Loop) -> Answer:
         "size": owner["bytes"],
         "category": owner["category"],
     }
-    advice, place = LOWERED_BY[owner["category"]], _place(owner["line"] or "")
-    return Match(values=words, gain_ns=None, place=place, module=owner["module"] or "", advice=advice)
+    advice, line = LOWERED_BY[owner["category"]], _place(owner["line"] or "")
+    return Match(values=words, gain_ns=None, place=line, module=owner["module"] or "", advice=advice)
 
 
 def _few_blocks_hold(loop: Loop, peak: DevicePeak) -> bool:
@@ -174,14 +184,14 @@ def allocator_churn(loop: Loop, device: LoopDevice) -> Answer:
         return None
     spans, strings = loop.trace.columns("spans"), loop.trace.strings
     rows = np.flatnonzero(is_runtime_call(spans["kind"]) & (spans["stream"] < 0))
-    known = [name for name in np.unique(spans["name"][rows]).tolist() if strings[name] in _CALLS]
-    rows = rows[np.isin(spans["name"][rows], known)]
+    names = [name for name in np.unique(spans["name"][rows]).tolist() if strings[name] in _CALLS]
+    rows = rows[np.isin(spans["name"][rows], names)]
     step = loop.step_of(rows)
     rows, step = rows[step > 0], step[step > 0]
     if len(rows) == 0 or len(np.unique(step)) < LEAST_CHURN * (loop.step_count - 1):
         return None
-    place = loop.by_place(loop.called_by(rows))[0][0]
-    return Match(rows, loop.cost_ns(rows, with_device=False), {"calls": len(rows)}, place=place, module="")
+    line = loop.by_place(loop.called_by(rows))[0][0]
+    return Match(rows, loop.cost_ns(rows, with_device=False), {"calls": len(rows)}, place=line, module="")
 
 
 @Rule(

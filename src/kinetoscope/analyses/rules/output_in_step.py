@@ -80,9 +80,9 @@ def output_in_step(loop: Loop) -> Answer:
     time_ns = max(stretches.total_ns, sampled_ns)
     if time_ns == 0:
         return None
-    most, place = _most_output(loop, of_stack, rows, kinds, sampled)
+    most, line = _most_output(loop, of_stack, rows, kinds, sampled)
     when = stretches | loop.python
-    return Match(rows, time_ns, {"what": _KINDS[most]}, place=place, module="", time=when)
+    return Match(rows, time_ns, {"what": _KINDS[most]}, place=line, module="", time=when)
 
 
 def _most_output(
@@ -121,8 +121,8 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     end = start + spans["duration_ns"][rows]
     other = loop.outermost & loop.threads[spans["thread"]]
     other[rows] = False
-    others = np.flatnonzero(other)
-    before = np.searchsorted(spans["start_ns"][others], start)
+    other_rows = np.flatnonzero(other)
+    before = np.searchsorted(spans["start_ns"][other_rows], start)
     joined = (before[1:] == before[:-1]) & (np.diff(loop.step_of(rows)) == 0)
     end[:-1] = np.where(joined, start[1:], end[:-1])
     return Intervals.of(start, end)
@@ -147,12 +147,12 @@ def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
         kinds += [STANDARD_LIBRARY[standard[1]]] if standard and standard[1] in STANDARD_LIBRARY else []
         of_file[file] = _KINDS.index(kinds[0]) if kinds else -1
     of_frame = np.array([*(of_file[file] for file in frames["file"].tolist()), -1], dtype=np.int64)
-    found, parent = of_frame[stacks["frame"]], np.append(stacks["parent"], -1)
+    kind_of_stack, parent = of_frame[stacks["frame"]], np.append(stacks["parent"], -1)
     above = parent[:-1].astype(np.int64)
-    while (open_ := (found < 0) & (above >= 0)).any():
-        found = np.where(open_, of_frame[np.append(stacks["frame"], -1)[above]], found)
+    while (open_ := (kind_of_stack < 0) & (above >= 0)).any():
+        kind_of_stack = np.where(open_, of_frame[np.append(stacks["frame"], -1)[above]], kind_of_stack)
         above = parent[above].astype(np.int64)
-    return np.asarray(found)
+    return np.asarray(kind_of_stack)
 
 
 def _around(loop: Loop, of_stack: NDArray[np.int64], stack: int) -> int:

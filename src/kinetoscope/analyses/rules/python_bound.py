@@ -161,9 +161,9 @@ def python_bound(loop: Loop) -> Answer:
 
 def _text_of_wait(gap: Gap) -> tuple[str, str]:
     """What is said of a function that mostly waits, and what to change."""
-    what, advice = waiting(gap.wait)
-    others = OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
-    text = f"{{subject}} {what} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}}){others}"
+    waits, advice = waiting(gap.wait)
+    other_waits = OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
+    text = f"{{subject}} {waits} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}}){other_waits}"
     return text, advice
 
 
@@ -199,12 +199,10 @@ def gc_pause(loop: Loop) -> Answer:
         "often": f"{units.count(len(rows), 'time')} in {units.count(len(loop.work), loop.unit.noun)}",
         "longest": int(spans["duration_ns"][first]),
     }
-    place, of_place_ns, _ = loop.by_place(rows)[0]
-    if of_place_ns > MOST_OF_TIME * time_ns and _COLLECT.search(
-        line_text(loop.trace, place.file, place.line)
-    ):
+    line, of_place_ns, _ = loop.by_place(rows)[0]
+    if of_place_ns > MOST_OF_TIME * time_ns and _COLLECT.search(line_text(loop.trace, line.file, line.line)):
         text, advice = _COLLECTS_ITSELF
-        return Match(rows, time_ns, words, place=place, spans=longest(loop, rows), text=text, advice=advice)
+        return Match(rows, time_ns, words, place=line, spans=longest(loop, rows), text=text, advice=advice)
     return Match(rows, time_ns, words, place=loop.place_of(first), spans=longest(loop, rows))
 
 

@@ -54,30 +54,32 @@ _LOOK_AT = {
 ).selects
 def straggler_rank(loop: Loop) -> Answer:
     """The rank for which the others wait again and again."""
-    of_rank = {place.rank: place for place in busiest_places(loop.trace).values() if place.rank >= 0}
+    of_rank = {
+        rank_time.rank: rank_time for rank_time in busiest_places(loop.trace).values() if rank_time.rank >= 0
+    }
     if len(of_rank) < LEAST_RANKS:
         is_one_of_several = (loop.trace.run_info.world_size or 1) > 1
         waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
         return Signal.ALL_RANKS if is_one_of_several and waits else None
     steps: set[int | None] = {*loop.trace.column("steps", "number").tolist()} or {None}
     met, _, step, span = meetings_of_ranks(loop.trace, dict.fromkeys(of_rank, steps))
-    places, waited_ns = [*of_rank.values()], met.duration_ns - met.shortest_ns[met.place]
+    times, waited_ns = [*of_rank.values()], met.duration_ns - met.shortest_ns[met.place]
     less_ns = less_waiting(*_by_step(met.rank, step[met.rows], waited_ns))
-    step_ns = np.array([place.duration_ns // max(1, place.steps) for place in places])
+    step_ns = np.array([rank_time.duration_ns // max(1, rank_time.steps) for rank_time in times])
     worst = next(iter(late_ranks(*less_ns, step_ns)), None)
-    return None if worst is None else _straggler(loop, places, worst, met, span)
+    return None if worst is None else _straggler(loop, times, worst, met, span)
 
 
-def _straggler(loop: Loop, places: list[StepTime], worst: LateRank, met: Meetings, span: Rows) -> Match:
+def _straggler(loop: Loop, times: list[StepTime], worst: LateRank, met: Meetings, span: Rows) -> Match:
     """The match of a late rank among those that have some step times."""
-    late = places[worst.row]
-    more_ns = _more_than_others(late, [place for place in places if place is not late])
+    late = times[worst.row]
+    more_ns = _more_than_others(late, [rank_time for rank_time in times if rank_time is not late])
     phase = late_part(more_ns, worst.late_ns)
     share = min(100.0, 100.0 * worst.late_ns / max(1, late.duration_ns // max(1, late.steps)))
     time_ns = worst.late_ns * max(1, late.steps)
     if not worst.persistent:
         # Of one that is late at times only, the step that is usual has nothing to gain.
-        time_ns = int(met.waited_ns.sum() // max(1, len(places) - 1))
+        time_ns = int(met.waited_ns.sum() // max(1, len(times) - 1))
         share = min(share, loop.share(time_ns))
     arrived_last = met.rows[(met.rank == worst.row) & (met.last[met.place] == worst.row)]
     return late_match(
@@ -94,14 +96,14 @@ def _by_step(rank: Rows, step: Rows, time_ns: Rows) -> tuple[Rows, Rows, Rows]:
 
 def _more_than_others(late: StepTime, others: list[StepTime]) -> dict[str, int]:
     """What a rank takes longer for in a step than the median of the others, by part."""
-    names = {name: at for at, name in enumerate(PARTS) if name not in ("communication_ns", "idle_ns")}
+    names = {name: index for index, name in enumerate(PARTS) if name not in ("communication_ns", "idle_ns")}
     usual = {
-        name: np.median([other.parts_ns[at] / max(1, other.steps) for other in others])
-        for name, at in names.items()
+        name: np.median([other.parts_ns[index] / max(1, other.steps) for other in others])
+        for name, index in names.items()
     }
     return {
-        name.removesuffix("_ns"): int(late.parts_ns[at] / max(1, late.steps) - usual[name])
-        for name, at in names.items()
+        name.removesuffix("_ns"): int(late.parts_ns[index] / max(1, late.steps) - usual[name])
+        for name, index in names.items()
     }
 
 
@@ -152,12 +154,14 @@ def late_match(
 ).selects
 def unbalanced_ranks(loop: Loop) -> Answer:
     """Ranks whose devices compute for longer than those of the others."""
-    every = [place for place in busiest_places(loop.trace).values() if place.rank >= 0]
-    places = [place for place in every if place.device != "cpu"]
-    if len(places) < LEAST_RANKS:
+    every = [rank_time for rank_time in busiest_places(loop.trace).values() if rank_time.rank >= 0]
+    times = [rank_time for rank_time in every if rank_time.device != "cpu"]
+    if len(times) < LEAST_RANKS:
         return None
-    computed = np.array([place.parts_ns[PARTS.index("compute_ns")] for place in places], dtype=np.int64)
-    busiest, most = places[int(np.argmax(computed))], int(computed.max())
+    computed = np.array(
+        [rank_time.parts_ns[PARTS.index("compute_ns")] for rank_time in times], dtype=np.int64
+    )
+    busiest, most = times[int(np.argmax(computed))], int(computed.max())
     gain_ns, steps = int(most - computed.mean()), max(1, busiest.steps)
     return uneven_match(busiest.rank, most / steps, float(np.median(computed)) / steps, gain_ns, gain_ns)
 

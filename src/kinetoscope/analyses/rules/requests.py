@@ -107,31 +107,32 @@ def _waits(loop: Loop, cause: Cause, on: Mask, **words: str) -> Match | None:
     cells = loop.ledger.cells
     rows = np.flatnonzero(cells.cause == cause)
     time_ns = loop.usual_sum(cells.step[rows], cells.time_ns[rows])
-    place, spans = busiest_line(loop, on)
-    busy = f"; what runs there most is {place.named}" if place else ""
-    return Match(time_ns=time_ns, values={"waited": time_ns, "busy": busy, **words}, place=place, spans=spans)
+    line, spans = busiest_line(loop, on)
+    busy = f"; what runs there most is {line.named}" if line else ""
+    return Match(time_ns=time_ns, values={"waited": time_ns, "busy": busy, **words}, place=line, spans=spans)
 
 
 def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
     """The line that takes most of the time for requests on some threads, with the longest operators that it runs."""
-    spans, found, threads = loop.trace.columns("spans"), gaps(loop.trace), loop.threads & on
+    spans, all_gaps, threads = loop.trace.columns("spans"), gaps(loop.trace), loop.threads & on
     rows = loop.outermost_rows
     operators = {
-        place: (time_ns, mine) for place, time_ns, mine in loop.by_place(rows[on[spans["thread"][rows]]])
+        line: (time_ns, operator_rows)
+        for line, time_ns, operator_rows in loop.by_place(rows[on[spans["thread"][rows]]])
     }
-    times = {place: time_ns for place, (time_ns, _) in operators.items()}
-    chosen = threads[found.thread]
-    chosen &= loop.step_at(found.start_ns, found.thread) >= 0
-    time_ns = np.where(found.shares.blocked, 0, charged(loop.trace, chosen))
-    stacks, of = np.unique(found.shares.stack, return_inverse=True)
-    each = Groups(of.ravel(), len(stacks)).sums(time_ns)
-    for stack, took in zip(stacks.tolist(), each.tolist(), strict=True):
-        place = loop.place_of_stack(stack)
-        times[place] = times.get(place, 0) + int(took)
-    most = max((one for one in times if one), key=lambda one: times[one], default=Place())
-    mine = operators.get(most, (0, rows[:0]))[1]
-    longest = mine[np.argsort(-spans["duration_ns"][mine], kind="stable")][:MOST_ROWS]
-    return most, longest
+    times = {line: time_ns for line, (time_ns, _) in operators.items()}
+    chosen = threads[all_gaps.thread]
+    chosen &= loop.step_at(all_gaps.start_ns, all_gaps.thread) >= 0
+    time_ns = np.where(all_gaps.shares.blocked, 0, charged(loop.trace, chosen))
+    stacks, stack_index = np.unique(all_gaps.shares.stack, return_inverse=True)
+    stack_ns = Groups(stack_index.ravel(), len(stacks)).sums(time_ns)
+    for stack, took in zip(stacks.tolist(), stack_ns.tolist(), strict=True):
+        line = loop.place_of_stack(stack)
+        times[line] = times.get(line, 0) + int(took)
+    busiest = max((one for one in times if one), key=lambda one: times[one], default=Place())
+    rows_there = operators.get(busiest, (0, rows[:0]))[1]
+    longest = rows_there[np.argsort(-spans["duration_ns"][rows_there], kind="stable")][:MOST_ROWS]
+    return busiest, longest
 
 
 @Rule(
@@ -172,22 +173,24 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
     cells = account.cells
     entries, causes = cells.whole_parts(np.arange(len(cells.entry)))
     # What operators need and take besides is one thing, and so is each kind of wait.
-    what = np.where(np.isin(entries, _COMPUTES), 0, 1 + entries * len(Cause) + causes)
-    ran = Ran(what, cells.step, cells.time_ns, cells.span)
+    activity = np.where(np.isin(entries, _COMPUTES), 0, 1 + entries * len(Cause) + causes)
+    ran = Ran(activity, cells.step, cells.time_ns, cells.span)
     more = more_on_average(ran, slow, typical)
     key = max(more, key=lambda one: more[one])
     if more[key] < EXPLAINS * (slow_ns - typical_ns):
         return None
-    rows = np.flatnonzero((what == key) & np.isin(cells.step, slow))
+    rows = np.flatnonzero((activity == key) & np.isin(cells.step, slow))
     entry, cause = [*Entry][int(entries[rows[0]])], [*Cause][int(causes[rows[0]])]
     of_place: dict[Place, float] = {}
     for stack, more_ns in more_on_average(
-        ran.of(np.where(what == key, cells.stack, -1)), slow, typical
+        ran.of(np.where(activity == key, cells.stack, -1)), slow, typical
     ).items():
-        place = loop.place_of_stack(stack)
-        of_place[place] = of_place.get(place, 0.0) + more_ns
-    place = max((one for one in of_place if one), key=lambda one: of_place[one], default=Place())
-    is_there = np.array([loop.place_of_stack(stack) == place for stack in cells.stack[rows].tolist()], bool)
+        worst_line = loop.place_of_stack(stack)
+        of_place[worst_line] = of_place.get(worst_line, 0.0) + more_ns
+    worst_line = max((line for line in of_place if line), key=lambda line: of_place[line], default=Place())
+    is_there = np.array(
+        [loop.place_of_stack(stack) == worst_line for stack in cells.stack[rows].tolist()], bool
+    )
     rows = rows[is_there]
     spans = cells.span[rows[np.argsort(-cells.time_ns[rows], kind="stable")]]
     spans = np.array([*dict.fromkeys(spans[spans >= 0].tolist())], np.int64)
@@ -197,7 +200,7 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
         "typical": typical_ns,
         "more": more[key],
         "words": "in operators" if key == 0 else words_of(ENTRIES[entry], CAUSES[cause]),
-        "arguments": (f", most of it at {place}" if place else "")
+        "arguments": (f", most of it at {worst_line}" if worst_line else "")
         + _arguments(loop.trace, account, slow, typical),
     }
     module = loop.module_of(int(spans[0]) if len(spans) else -1)
@@ -205,7 +208,7 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
     return Match(
         time_ns=int(more[key] * len(slow)),
         values=words,
-        place=place,
+        place=worst_line,
         module=module,
         spans=spans,
         advice=advice,
@@ -226,16 +229,20 @@ def _arguments(trace: TraceData, account: ProcessLedger, slow: Rows, typical: Ro
         [json.loads(texts[row] or "{}") for row in account.work.row[some].tolist()]
         for some in (slow, typical)
     ]
-    best, said = ARGUMENT_TIMES, ""
-    for name in dict.fromkeys(name for one in values[0] for name in one):
+    most_unusual, note = ARGUMENT_TIMES, ""
+    for name in dict.fromkeys(name for arguments in values[0] for name in arguments):
         numbers = [
-            [one[name] for one in side if isinstance(one.get(name), int | float) and name != "status_code"]
+            [
+                arguments[name]
+                for arguments in side
+                if isinstance(arguments.get(name), int | float) and name != "status_code"
+            ]
             for side in values
         ]
         if any(2 * len(some) < len(side) for some, side in zip(numbers, values, strict=True)):
             continue
         unusual, usual = (float(np.median(some)) for some in numbers)
-        if usual > 0 and unusual / usual >= best:
-            best = unusual / usual
-            said = f"; median {name}: {unusual:,.4g} instead of {usual:,.4g}"
-    return said
+        if usual > 0 and unusual / usual >= most_unusual:
+            most_unusual = unusual / usual
+            note = f"; median {name}: {unusual:,.4g} instead of {usual:,.4g}"
+    return note

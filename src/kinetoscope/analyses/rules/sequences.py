@@ -40,7 +40,7 @@ def growing_prefix(loop: Loop) -> Answer:
         return None
     longest = max(runs, key=len)
     stack = loop.common_stack(longest)
-    place = loop.caller_of(stack, lambda file: file.replace("\\", "/").endswith(_MODULES), otherwise=stack)
+    line = loop.caller_of(stack, lambda file: file.replace("\\", "/").endswith(_MODULES), otherwise=stack)
     end_ns = spans["start_ns"] + spans["duration_ns"]
     when = Intervals.of(spans["start_ns"][[run[0] for run in runs]], end_ns[[run[-1] for run in runs]])
     rows = loop.outermost_rows[spans["module"][loop.outermost_rows] >= 0]
@@ -48,7 +48,7 @@ def growing_prefix(loop: Loop) -> Answer:
     lengths = _lengths(loop, longest)
     again = 1.0 - lengths.max() / lengths.sum()
     time_ns, words = loop.cost_ns(rows), {"lengths": len(longest)}
-    return Match(rows, time_ns, words, gain_ns=again * time_ns, place=place, time=loop.when(rows))
+    return Match(rows, time_ns, words, gain_ns=again * time_ns, place=line, time=loop.when(rows))
 
 
 def _growing(loop: Loop, layers: Rows) -> list[Rows]:

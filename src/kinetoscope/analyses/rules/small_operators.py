@@ -62,17 +62,17 @@ def scalar_read(loop: Loop) -> Answer:
     rows = loop.rows_named(*READS)
     rows = rows[loop.outermost[rows] & ~loop.in_optimizer[rows] & ~loop.of_torch[rows]]
     matches = []
-    for place, _, reads in loop.by_place(rows):
-        each = _each(loop, reads)
-        if each < LEAST_READS:
+    for line, _, reads in loop.by_place(rows):
+        reads_per_step = _each(loop, reads)
+        if reads_per_step < LEAST_READS:
             continue
-        read = _with_what_is_read(loop, place, reads)
+        read = _with_what_is_read(loop, line, reads)
         time_ns = loop.cost_ns(read, with_device=False)
         time_ns += sum(
-            gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (place.file, place.line)
+            gap.time_ns for gap in loop.gaps if (gap.place.file, gap.place.line) == (line.file, line.line)
         )
-        left_out = NotNeeded(read, 1.0 - 1.0 / each)
-        matches.append(Match(reads, time_ns, {"reads": round(each)}, place=place, left_out=left_out))
+        left_out = NotNeeded(read, 1.0 - 1.0 / reads_per_step)
+        matches.append(Match(reads, time_ns, {"reads": round(reads_per_step)}, place=line, left_out=left_out))
     return matches
 
 
@@ -131,31 +131,33 @@ def _called_by_lines(loop: Loop) -> Rows:
 def _small(loop: Loop, place: Place, rows: Rows, lines: Sequence[tuple[Place, int, Rows]]) -> Match | None:
     """What the small operators of a line take, those of its loop, their backward, and the Python and the engine of autograd between them."""
     spans = loop.trace.columns("spans")
-    each = _each(loop, rows)
+    per_step = _each(loop, rows)
     # Many layers that one line calls are no loop.
-    if each < LEAST_PER_STEP or each < LEAST_REPEATED * len(np.unique(spans["module"][rows])):
+    if per_step < LEAST_PER_STEP or per_step < LEAST_REPEATED * len(np.unique(spans["module"][rows])):
         return None
     cells = loop.per_step(int(loop.are_named(rows, CELLS).sum()))
     uninterrupted = max(1, round((1 - INTERRUPTED) * len(rows)))
     mean_ns = float(np.sort(spans["duration_ns"][rows])[:uninterrupted].mean())
-    others = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
+    other_lines = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
     # The line of a cell says what to do about the whole loop.
-    is_of_cells = any(loop.are_named(more, CELLS).any() for _, more in others)
+    is_of_cells = any(loop.are_named(more, CELLS).any() for _, more in other_lines)
     if is_of_cells or (mean_ns > MOST_MEAN_NS and cells < LEAST_CELLS):
         return None
-    every = np.concatenate([rows, *(more for _, more in others)])
+    every = np.concatenate([rows, *(more for _, more in other_lines)])
     # A loop in forward is one in backward, too.
     backward = loop.backward_of(every)
     engine_ns = _engine_ns(loop, backward)
-    python_ns = min(_python_ns(loop, place, [line.line for line, _ in others]), MOST_PYTHON_NS * len(every))
+    python_ns = min(
+        _python_ns(loop, place, [line.line for line, _ in other_lines]), MOST_PYTHON_NS * len(every)
+    )
     time_ns = sum(loop.cost_ns(some, with_device=False) for some in (every, backward)) + python_ns + engine_ns
     looping = " in a loop over a tensor" if loop.are_named(rows, _LOOPING).any() else ""
     words = {
-        "operators": round(each),
+        "operators": round(per_step),
         "looping": f" in a loop over {round(cells)} steps of a sequence" if cells >= LEAST_CELLS else looping,
         "mean": mean_ns,
         "between": "the Python and the autograd engine" if 10 * engine_ns >= time_ns else "the Python",
-        "others": f", with {units.count(len(others), 'other line')} of its loop" if others else "",
+        "others": f", with {units.count(len(other_lines), 'other line')} of its loop" if other_lines else "",
         "python": ", most of it Python" if 2 * python_ns > time_ns else "",
     }
     advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."

@@ -72,12 +72,12 @@ def first_step(loop: Loop) -> Answer:
         return None
     duration, above_ns = loop.end_ns - loop.start_ns, _above_usual_ns(loop, warm)
     longest = int(np.argmax(above_ns))
-    excess_ns = int(above_ns.sum()) - sum(_more_evaluations_ns(loop, at) for at in range(warm.steps))
+    excess_ns = int(above_ns.sum()) - sum(_more_evaluations_ns(loop, step) for step in range(warm.steps))
     of_longest_ns = int(duration[longest] - warm.usual_ns) - _more_evaluations_ns(loop, longest)
     is_long = of_longest_ns >= (FIRST_TIMES_MEDIAN - 1) * warm.usual_ns
     if not is_long or loop.share(excess_ns) < first_step.least:
         return None
-    cause, place, rows = _cause(loop, longest, of_longest_ns, np.zeros(1, dtype=np.int64))
+    cause, line, rows = _cause(loop, longest, of_longest_ns, np.zeros(1, dtype=np.int64))
     words = {
         "which": warm.which[0].upper() + warm.which[1:],
         "longest": float(duration[longest]),
@@ -86,7 +86,7 @@ def first_step(loop: Loop) -> Answer:
         "cause": cause,
     }
     text = _SEVERAL_FIRST if warm.steps > 1 else ""
-    return Match(rows, excess_ns, words, place=place, module="", spans=rows, text=text) if cause else None
+    return Match(rows, excess_ns, words, place=line, module="", spans=rows, text=text) if cause else None
 
 
 def _above_usual_ns(loop: Loop, warm: WarmUp) -> NDArray[np.float64]:
@@ -120,7 +120,7 @@ def step_outlier(loop: Loop) -> Answer:
         return None
     worst, too_long_ns = int(late[np.argmax(duration[late])]), float(duration[late].max()) - median
     is_work = _is_regular(loop, late, worst) or _evaluates(loop, worst)
-    cause, place, rows = _cause(loop, worst, too_long_ns, late, with_operators=not is_work)
+    cause, line, rows = _cause(loop, worst, too_long_ns, late, with_operators=not is_work)
     # Without a cause the machine was busy elsewhere: nothing of the program explains it.
     if not cause or 2 * _more_evaluations_ns(loop, worst) > too_long_ns:
         return None
@@ -131,7 +131,7 @@ def step_outlier(loop: Loop) -> Answer:
         "median": median,
         "cause": cause,
     }
-    return Match(rows, excess_ns, words, place=place, module="", spans=rows)
+    return Match(rows, excess_ns, words, place=line, module="", spans=rows)
 
 
 @Rule(
@@ -156,23 +156,23 @@ def slowing_steps(loop: Loop) -> Answer:
     if last < TIMES_FIRST * first:
         return None
     lines = loop.by_place(np.flatnonzero(loop.outermost))[:_MOST_LINES]
-    return [match for place, _, rows in lines if place and (match := _slows(loop, place, rows, first, last))]
+    return [match for line, _, rows in lines if line and (match := _slows(loop, line, rows, first, last))]
 
 
 def _slows(loop: Loop, place: Place, rows: Rows, first: float, last: float) -> Match | None:
     """What the operators of a line take more in later steps, if that grows with the number of the step."""
     spans, step = loop.trace.columns("spans"), loop.step_of(rows)
     by_step = Groups(step, len(loop.work))
-    each, count = by_step.sums(spans["duration_ns"][rows]), by_step.sizes()
+    step_ns, count = by_step.sums(spans["duration_ns"][rows]), by_step.sizes()
     size = by_step.sums(np.maximum(spans["bytes"][rows], 0))
-    early, late = _ends(each)
+    early, late = _ends(step_ns)
     grows = max(_order(count), _order(size)) >= IN_ORDER
     # On a busy machine all operators take longer whenever other programs begin to work.
-    slows = late - early >= EXPLAINS_SLOWING * (last - first) and _order(each) >= IN_ORDER
+    slows = late - early >= EXPLAINS_SLOWING * (last - first) and _order(step_ns) >= IN_ORDER
     if late <= early or not (grows or (slows and not loop.machine_is_busy)):
         return None
     advice = "Backward walks the graphs of earlier steps again: detach() what is carried from one step to the next, and keep no loss or output that has a graph."
-    latest, more_ns = rows[step == step.max()], int(np.maximum(each - early, 0).sum())
+    latest, more_ns = rows[step == step.max()], int(np.maximum(step_ns - early, 0).sum())
     words = {"first": first, "last": last, "early": early, "late": late}
     return Match(
         latest, more_ns, words, place=place, advice=advice if _walks_earlier_graphs(loop, rows) else ""
@@ -202,8 +202,8 @@ def _evaluates(loop: Loop, at: int) -> bool:
 
     Between two steps of the optimizer lies what the program does between epochs: its validation is no part of the loop.
     """
-    spans, own = loop.trace.columns("spans"), loop.trace.columns("steps")
-    if own["source"][loop.work.row[at]] != OPTIMIZER:
+    spans, marks = loop.trace.columns("spans"), loop.trace.columns("steps")
+    if marks["source"][loop.work.row[at]] != OPTIMIZER:
         return False
     rows = np.flatnonzero(loop.inside & loop.outermost & (spans["kind"] == SpanKind.OPERATOR))
     by_step = Groups(loop.step_of(rows), len(loop.work))
@@ -244,25 +244,25 @@ def _cause(
             usual = row["usual_count"] or 0
             calls = (row["count"] or 0) - usual
             if with_operators and calls > 0 and calls >= LEAST_MORE_CALLS * usual:
-                place = loop.place_of(span)
-                text = f"it has {units.count(calls, 'more call')} of {row['name']}{f' at {place}' if place else ''}, which take {more}"
-                best = (more_ns, text, place, spans)
+                line = loop.place_of(span)
+                text = f"it has {units.count(calls, 'more call')} of {row['name']}{f' at {line}' if line else ''}, which take {more}"
+                best = (more_ns, text, line, spans)
         elif kind == "part" and row["name"] == part_words("data_wait_ns") and _recurs(loop, at, late, row):
             best = (more_ns, f"it waits {more} longer for data", Place(), nothing)
         elif kind == "python" and more_ns > LEAST_PYTHON_NS:
-            place = Place(row["file"] or "", row["line"] or 0, row["name"] or "")
-            if _is_the_program_s(loop, at, late, place) or _recurs(loop, at, late, row):
-                where = f" at {place}" if place else ""
-                best = (more_ns, f"no operator runs for {more} more{where}", place, spans)
+            line = Place(row["file"] or "", row["line"] or 0, row["name"] or "")
+            if _is_the_program_s(loop, at, late, line) or _recurs(loop, at, late, row):
+                where = f" at {line}" if line else ""
+                best = (more_ns, f"no operator runs for {more} more{where}", line, spans)
     return best[1:]
 
 
 def _recurs(loop: Loop, at: int, late: Rows, cause: dict[str, Any]) -> bool:
     """Whether another late step, the longest of them, has the same cause, for at least half as long."""
-    others = late[late != at]
-    if len(others) == 0:
+    other_late = late[late != at]
+    if len(other_late) == 0:
         return False
-    longest = int(others[np.argmax((loop.end_ns - loop.start_ns)[others])])
+    longest = int(other_late[np.argmax((loop.end_ns - loop.start_ns)[other_late])])
     same = ("kind", "name", "file", "line")
     return any(
         2 * row["more_ns"] >= cause["more_ns"] and all(row[key] == cause[key] for key in same)
@@ -280,9 +280,9 @@ def _is_the_program_s(loop: Loop, at: int, late: Rows, place: Place) -> bool:
         dtype=np.bool_,
     )
     stacks = np.append(np.append(in_function, False)[loop.trace.column("stacks", "frame")], False)
-    mine = np.flatnonzero((samples["thread"] == loop.thread) & stacks[samples["stack"]])
-    step = loop.step_at(samples["time_ns"][mine])
-    here = mine[step == at]
+    of_function = np.flatnonzero((samples["thread"] == loop.thread) & stacks[samples["stack"]])
+    step = loop.step_at(samples["time_ns"][of_function])
+    here = of_function[step == at]
     if len(here) < LEAST_SAMPLES:
         return False
     blocked = samples["state"][here] == SampleState.BLOCKED

@@ -57,8 +57,10 @@ def unfused_normalization(loop: Loop) -> Answer:
     module = loop.trace.column("spans", "module")
     # Outside modules, norms of gradients and statistics look the same.
     has_modules = bool((module[loop.inside] >= 0).any())
-    around = [one for one in _around(loop, _ROOTS, _NEAR_ROOT) if module[one.row] >= 0 or not has_modules]
-    return _by_hand(loop, [_widest(one, _MEANS, _SCALES) for one in around])
+    around = [
+        nearby for nearby in _around(loop, _ROOTS, _NEAR_ROOT) if module[nearby.row] >= 0 or not has_modules
+    ]
+    return _by_hand(loop, [_widest(nearby, _MEANS, _SCALES) for nearby in around])
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,14 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
 
     def same_module(offsets: NDArray[np.int64]) -> list[list[tuple[int, str]]]:
         """The operators at some distances from each that are of its module."""
-        at = middle[:, None] + offsets
-        at = np.where((at >= 0) & (at < len(outer)), at, len(outer))
-        which, place = np.nonzero(module[at] == module[middle][:, None])
-        rows = at[which, place]
-        found: list[list[tuple[int, str]]] = [[] for _ in middle]
-        for one, row, text in zip(which.tolist(), outer[rows].tolist(), name[rows].tolist(), strict=True):
-            found[one].append((row, texts[text]))
-        return found
+        near_rows = middle[:, None] + offsets
+        near_rows = np.where((near_rows >= 0) & (near_rows < len(outer)), near_rows, len(outer))
+        root, offset = np.nonzero(module[near_rows] == module[middle][:, None])
+        rows = near_rows[root, offset]
+        near_roots: list[list[tuple[int, str]]] = [[] for _ in middle]
+        for index, row, text in zip(root.tolist(), outer[rows].tolist(), name[rows].tolist(), strict=True):
+            near_roots[index].append((row, texts[text]))
+        return near_roots
 
     sides = same_module(np.arange(-near, 0)), same_module(np.arange(1, near + 1))
     return [_Around(row, *both) for row, *both in zip(chosen.tolist(), *sides, strict=True)]
@@ -132,7 +134,7 @@ def _by_hand(loop: Loop, layers: list[tuple[int, int, int] | None]) -> Answer:
     rows = np.concatenate((forward, loop.backward_of(forward)))
     time_ns = loop.cost_ns(forward) + loop.cost_ns(rows[len(forward) :])
     middle = np.array([row for _, row, _ in of_layers], np.int64)
-    place, module = loop.place_of(int(middle[0])), loop.module_of(int(middle[0]))
-    where = f" in {module}" if module else f" at {place}" if place else ""
+    line, module = loop.place_of(int(middle[0])), loop.module_of(int(middle[0]))
+    where = f" in {module}" if module else f" at {line}" if line else ""
     words = {"where": where, "layers": len(middle)}
-    return Match(rows, time_ns, words, place=place, module=module, spans=middle, time=loop.when(rows))
+    return Match(rows, time_ns, words, place=line, module=module, spans=middle, time=loop.when(rows))
