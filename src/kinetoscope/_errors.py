@@ -85,8 +85,8 @@ def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:
         ArgumentError: It is another one.
     """
     if value not in values:
-        shown = repr(value[:50] if isinstance(value, str) else value)
-        raise ArgumentError(f"{option}={shown} is not valid: use one of {', '.join(values)}")
+        text = repr(value[:50] if isinstance(value, str) else value)
+        raise ArgumentError(f"{option}={text} is not valid: use one of {', '.join(values)}")
     return str(value)
 
 

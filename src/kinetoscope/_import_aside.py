@@ -89,13 +89,13 @@ def _import_all() -> None:
     import pkgutil
 
     package = sys.modules["kinetoscope"]
-    rooms = [found.name for found in pkgutil.iter_modules(package.__path__) if found.name not in _NOT_THESE]
+    rooms = [info.name for info in pkgutil.iter_modules(package.__path__) if info.name not in _NOT_THESE]
     names = [f"kinetoscope.{room}" for room in rooms]
     # Packages are in front of what is in them.
     for name in names:
         module = _imported(name)
         names += [
-            f"{name}.{found.name}" for found in pkgutil.iter_modules(getattr(module, "__path__", None) or [])
+            f"{name}.{info.name}" for info in pkgutil.iter_modules(getattr(module, "__path__", None) or [])
         ]
     for name in _OF_OTHERS:
         if name.partition(".")[0] != "torch" or "torch" in sys.modules:

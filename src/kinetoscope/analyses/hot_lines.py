@@ -86,9 +86,9 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
         return None
     spans = np.unique(cells.span[cells_there])
     spans = spans[spans >= 0]
-    phrase, words, advice = _words(loop, account, cause, str(line), rows, cells_there)
+    does, words, advice = _words(loop, account, cause, str(line), rows, cells_there)
     text, module = (
-        HOT_LINE.text.replace("{what}", phrase),
+        HOT_LINE.text.replace("{what}", does),
         loop.module_of(int(spans[0]) if len(spans) else -1),
     )
     match = Match(

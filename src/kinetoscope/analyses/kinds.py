@@ -48,13 +48,11 @@ def steps_with(loop: Loop, rows: Rows, kind_ns: Sequence[float] = ()) -> StepsOf
         kind_ns: Their time in the steps of each kind, where other time than that of the spans counts.
     """
     kind = loop.kind_of_step
-    often = np.array(
-        [int((kind == kind_number).sum()) for kind_number in range(int(kind.max(initial=0)) + 1)]
-    )
+    often = np.array([int((kind == number).sum()) for number in range(int(kind.max(initial=0)) + 1)])
     if not kind_ns:
         step, duration_ns = loop.step_of(rows), loop.trace.column("spans", "duration_ns")[rows]
         of_row = np.append(kind, -1)[step]
-        kind_ns = [int(duration_ns[of_row == kind_number].sum()) for kind_number in range(len(often))]
+        kind_ns = [int(duration_ns[of_row == number].sum()) for number in range(len(often))]
     each_ns = np.array(kind_ns) / np.maximum(often, 1)
     has_it = each_ns >= RARELY * each_ns.max()
     is_about = has_it[kind]

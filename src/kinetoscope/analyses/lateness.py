@@ -73,14 +73,12 @@ def less_waiting(row: Rows, step: Rows, waited_ns: Rows) -> tuple[Rows, Rows, Ro
     row, step, waited = row[order], step[order], waited_ns[order]
     steps = Groups.runs(step)
     first, count = steps.first[steps.of_row].astype(np.int64), steps.sizes()[steps.of_row]
-    rank_in_step = np.arange(len(step)) - first
+    order_in = np.arange(len(step)) - first
     several = count > 1
-    row, step, first, count, rank_in_step = (
-        values[several] for values in (row, step, first, count, rank_in_step)
-    )
+    row, step, first, count, order_in = (values[several] for values in (row, step, first, count, order_in))
     # Of the others: those behind its own place move up by one.
     low, high = (count - 2) // 2, (count - 1) // 2
-    middle = waited[first + low + (rank_in_step <= low)] + waited[first + high + (rank_in_step <= high)]
+    middle = waited[first + low + (order_in <= low)] + waited[first + high + (order_in <= high)]
     return row, step, middle // 2 - waited[several]
 
 
@@ -142,23 +140,21 @@ def _usually_late(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[L
     least_score = float(np.sqrt(2 * np.log(max(1, len(ranks)) / FALSE_ALARMS)))
     late = []
     for rank, values_of in of_rank.items():
-        own_late_ns, own_step_ns = late_ns[values_of], float(step_ns[rank])
+        its_ns, own_step_ns = late_ns[values_of], float(step_ns[rank])
         least_ns = 0.01 * LEAST_LATE_PERCENT * own_step_ns
         if usually[rank] < least_ns:
             continue
         median, spread = middle(usually[ranks[ranks != rank]])
         # The median of n values of a normal distribution varies by 1.2533 times their deviation over the root of n.
-        error_ns = 1.2533 * middle(own_late_ns)[1] / math.sqrt(len(own_late_ns))
+        error_ns = 1.2533 * middle(its_ns)[1] / math.sqrt(len(its_ns))
         score = (usually[rank] - median) / max(spread, error_ns, _FLOOR * own_step_ns, 1.0)
         by_chance = min(
-            _at_least(int(latest[rank]), len(own_late_ns), 1 / len(ranks)),
-            _at_least(
-                int((among_latest[values_of] & (own_late_ns >= least_ns)).sum()), len(own_late_ns), part
-            ),
+            _at_least(int(latest[rank]), len(its_ns), 1 / len(ranks)),
+            _at_least(int((among_latest[values_of] & (its_ns >= least_ns)).sum()), len(its_ns), part),
         )
         throughout = all(
             np.median(part) >= usually[rank] / 2
-            for part in np.array_split(own_late_ns, PARTS_OF_RECORDING)
+            for part in np.array_split(its_ns, PARTS_OF_RECORDING)
             if len(part)
         )
         if score >= least_score and by_chance * len(ranks) < BY_CHANCE and throughout:

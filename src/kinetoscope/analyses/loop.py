@@ -330,12 +330,12 @@ class Loop:
     @cached_property
     def optimizer_ns(self) -> int:
         """What the steps of the optimizers usually cost, without what closures in them cost."""
-        rows, spans, all_closures = self.optimizer_ranges, self.trace.columns("spans"), closures(self.trace)
-        in_thread = all_closures.thread == self.thread
+        rows, spans, inside = self.optimizer_ranges, self.trace.columns("spans"), closures(self.trace)
+        in_thread = inside.thread == self.thread
         start = spans["start_ns"][rows]
         end = start + spans["duration_ns"][rows]
         optimizing = when_ran(self.trace, rows) - Intervals.of(
-            all_closures.start_ns[in_thread], all_closures.end_ns[in_thread]
+            inside.start_ns[in_thread], inside.end_ns[in_thread]
         )
         if self.device is None:
             return self.typical_sum(rows, optimizing.within(start, end))
@@ -359,9 +359,7 @@ class Loop:
         spans, strings = self.trace.columns("spans"), self.trace.strings
         rows = np.flatnonzero(self.threads[spans["thread"]] & (spans["stream"] < 0) & ~is_call(spans["kind"]))
         rows = rows[self.in_steps(rows)]
-        names = [
-            name for name in np.unique(spans["name"][rows]).tolist() if strings[name].startswith(prefixes)
-        ]
+        names = [row for row in np.unique(spans["name"][rows]).tolist() if strings[row].startswith(prefixes)]
         return rows[np.isin(spans["name"][rows], names)]
 
     def in_steps(self, rows: Rows) -> NDArray[np.bool_]:
@@ -406,17 +404,10 @@ class Loop:
     def compilations(self) -> Rows:
         """The step of each compilation of a function by torch.compile, -1 outside all; those of backward graphs belong to one."""
         columns = ["stage", "start_ns", "thread"]
-        rows = [
-            compile_row
-            for compile_row in compiles(self.trace).select(columns).to_pylist()
-            if compile_row["stage"] == "frame"
-        ]
+        rows = [row for row in compiles(self.trace).select(columns).to_pylist() if row["stage"] == "frame"]
         process = np.append(self.trace.column("threads", "process_row"), -1)
-        thread = np.array(
-            [-1 if compile_row["thread"] is None else compile_row["thread"] for compile_row in rows],
-            dtype=np.int64,
-        )
-        start_ns = np.array([compile_row["start_ns"] for compile_row in rows], dtype=np.int64)
+        thread = np.array([-1 if row["thread"] is None else row["thread"] for row in rows], dtype=np.int64)
+        start_ns = np.array([row["start_ns"] for row in rows], dtype=np.int64)
         of_process = process[thread] == self.process
         return self.step_at(start_ns[of_process], thread[of_process])
 

@@ -89,13 +89,9 @@ class LoopDevice:
             start_ns: When each step starts.
             end_ns: When each ends.
         """
-        for activity in activities(trace):
-            if (
-                activity.owner.process == process
-                and activity.device is not None
-                and activity.device.name == name
-            ):
-                return cls(trace, activity.device, activity, Intervals.of(start_ns, end_ns))
+        for use in activities(trace):
+            if use.owner.process == process and use.device is not None and use.device.name == name:
+                return cls(trace, use.device, use, Intervals.of(start_ns, end_ns))
         return None
 
     @cached_property

@@ -107,9 +107,7 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     ordered = _causes_first(findings)
     times = [None if finding.time is None else finding.time & moments for finding in ordered]
     sets = [moments, *(time for time in times if time is not None)]
-    edges = np.unique(
-        np.concatenate([edge for times_of in sets for edge in (times_of.start_ns, times_of.end_ns)])
-    )
+    edges = np.unique(np.concatenate([edge for moment in sets for edge in (moment.start_ns, moment.end_ns)]))
     row_ns = moments.within(edges[:-1], edges[1:]).astype(np.float64)
     has_rows = [
         np.ones(len(row_ns), bool) if time is None else time.within(edges[:-1], edges[1:]) > 0

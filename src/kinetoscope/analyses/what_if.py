@@ -140,7 +140,7 @@ def _placed(
 
     Args:
         trace: The trace.
-        one: The account of the rank.
+        ledger: The account of the rank.
         taken: The cells.
         start_ns: When each collective of the rank began.
         end_ns: When it ended.
@@ -184,5 +184,5 @@ def _spread(
     before = np.searchsorted(start, moments, side="right") - 1
     is_own = (step >= 0) & (moments < end[step]) & ((before < 0) | (moments >= np.append(until, 0)[before]))
     moments, length, step = moments[is_own], length[is_own], step[is_own]
-    own_ns = Groups(step, len(begin)).sums(length)
-    return moments, left_ns[step] * (length / np.maximum(own_ns[step], 1))
+    total = Groups(step, len(begin)).sums(length)
+    return moments, left_ns[step] * (length / np.maximum(total[step], 1))

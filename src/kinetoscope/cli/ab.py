@@ -116,26 +116,26 @@ def command(
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
         echo(f"seed {seed}, {where}", err=True)
         try:
-            found = _run(turns, rounds, within)
+            comparison = _run(turns, rounds, within)
         except (KeyboardInterrupt, KinetoscopeError, OSError):
             # What has run so far is not lost; the error follows.
             if turns.rounds:
                 show(turns.compare(), rows, as_json=as_json, html_file=html_file)
             raise
-        show(found, rows, as_json=as_json, html_file=html_file)
+        show(comparison, rows, as_json=as_json, html_file=html_file)
     if calibrate:
-        echo(_calibrated(found, turns.rounds), err=as_json)
+        echo(_calibrated(comparison, turns.rounds), err=as_json)
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:
     """Split the command line at `--`."""
-    found: list[list[str]] = [[]]
+    commands: list[list[str]] = [[]]
     for word in words:
-        if word == _SEPARATOR and len(found) < 2:
-            found.append([])
+        if word == _SEPARATOR and len(commands) < 2:
+            commands.append([])
         else:
-            found[-1].append(word)
-    return found
+            commands[-1].append(word)
+    return commands
 
 
 def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> None:
@@ -158,7 +158,7 @@ def _contenders(
     """The two programs and their folders."""
     from kinetoscope.launcher.interleave import Contender, checked_out, parse_command
 
-    programs = [parse_command(each) for each in commands]
+    programs = [parse_command(command) for command in commands]
     here = Path.cwd()
     folders = [
         opened.enter_context(checked_out(revision, temporary / name, here))
@@ -178,27 +178,27 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
     printer = console(stderr=True)
     with Progress(*columns, console=printer, transient=True, disable=not printer.is_terminal) as bar:
         task = bar.add_task("", total=2 * rounds)
-        known = ""
+        precision = ""
         while True:
             for side in turns.run_round():
-                bar.update(task, description=f"round {turns.rounds + 1}: {side}{known}")
+                bar.update(task, description=f"round {turns.rounds + 1}: {side}{precision}")
                 bar.advance(task)
-            found = turns.compare()
-            close = visible_percent(found)
-            known = f", known to within {close:.2g} % of a step" if math.isfinite(close) else ""
+            comparison = turns.compare()
+            close = visible_percent(comparison)
+            precision = f", known to within {close:.2g} % of a step" if math.isfinite(close) else ""
             if not printer.is_terminal:
-                echo(f"round {turns.rounds} of at most {rounds}: {_so_far(found)}{known}", err=True)
+                echo(f"round {turns.rounds} of at most {rounds}: {_so_far(comparison)}{precision}", err=True)
             if turns.rounds >= rounds or (turns.rounds >= min(LEAST_ROUNDS, rounds) and close <= within):
-                return found
+                return comparison
 
 
-def _so_far(found: Comparison) -> str:
+def _so_far(comparison: Comparison) -> str:
     """One line about the rounds so far."""
     from kinetoscope.model import units
 
-    whole = found.whole
-    change = units.change_percent(100 * whole.change_ns / max(whole.base_ns, 1.0))
-    return f"a step takes {units.duration(whole.base_ns)} in base, {units.duration(whole.base_ns + whole.change_ns)} in new ({change})"
+    step = comparison.whole
+    change = units.change_percent(100 * step.change_ns / max(step.base_ns, 1.0))
+    return f"a step takes {units.duration(step.base_ns)} in base, {units.duration(step.base_ns + step.change_ns)} in new ({change})"
 
 
 def _calibrated(found: Comparison, rounds: int) -> str:

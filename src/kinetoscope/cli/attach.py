@@ -75,7 +75,7 @@ def command(process: int, *, wait: str) -> None:
                     f"process {process} has run no line of Python within {wait}: it waits in C code, or hangs. It is left alone."
                 )
             time.sleep(_LOOK_S)
-        said = answer.read_text()
-    if not said.startswith("on"):
-        raise StateError(f"process {process} is not left on: {said}")
-    echo(f"process {process} is left {said}")
+        reply = answer.read_text()
+    if not reply.startswith("on"):
+        raise StateError(f"process {process} is not left on: {reply}")
+    echo(f"process {process} is left {reply}")

@@ -69,14 +69,14 @@ def command(
         raise click.UsageError("--times belongs to --update: a budget with times is always checked with them")
     names = [name for text in traces for name in recordings(text)]
     # A budget that is written to a pipe or device is a new one.
-    known = not update or (budget.exists() and not is_stream(budget))
-    text = read_text_file(budget, _MOST_BYTES) if known else ""
+    is_old = not update or (budget.exists() and not is_stream(budget))
+    text = read_text_file(budget, _MOST_BYTES) if is_old else ""
     if update:
         old = read_budget(text, str(budget)) if text.strip() else Budget(())
         with open_trace(names[0]) as trace:
-            places = stored_places(trace)
+            counts_at = stored_places(trace)
         runs = measure_runs(names, old.scopes, warm_up)
-        written = updated_budget(text, runs, str(budget), times=times, places=places)
+        written = updated_budget(text, runs, str(budget), times=times, places=counts_at)
         read_budget(written, str(budget))
         _write(budget, written)
         echo(f"{budget}: {'updated' if text else 'written'}")

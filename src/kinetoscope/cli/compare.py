@@ -124,7 +124,7 @@ def command(
     from kinetoscope.trace.opening import compare
 
     margins = margins_of(percent, least, confidence)
-    found = compare(
+    comparison = compare(
         recordings(base),
         recordings(new),
         percent=margins.percent,
@@ -132,4 +132,4 @@ def command(
         confidence=margins.confidence,
         warm_up=warm_up,
     )
-    show(found, rows, as_json=as_json, html_file=html_file)
+    show(comparison, rows, as_json=as_json, html_file=html_file)

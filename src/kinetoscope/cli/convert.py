@@ -123,5 +123,5 @@ def _selected(part: Trace, whole: Trace) -> str:
     """Describe how much of the trace a part contains."""
     if part is whole:
         return ""
-    kept, of = len(part.columns("spans")), len(whole.columns("spans"))
-    return f", {kept:,} of {units.count(of, 'span')}, {units.duration(part.duration_ns)}"
+    spans, spans_in_all = len(part.columns("spans")), len(whole.columns("spans"))
+    return f", {spans:,} of {units.count(spans_in_all, 'span')}, {units.duration(part.duration_ns)}"

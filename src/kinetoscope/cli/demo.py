@@ -160,22 +160,22 @@ class Story:
         """Print the duration of steps, what was recorded of them, and the overhead."""
         from kinetoscope.launcher.overhead import measure_overhead, records_of
 
-        shown = slow.trace.overview()
+        overview = slow.trace.overview()
         for note in slow.messages:
             self._say(f"note: {note}")
-        operators = shown.work_counts["operators"] // max(self._steps, 1)
-        said = f"Each step runs {units.count(operators, 'operator')}."
-        if shown.steps is not None:
-            times = shown.steps.shown_ns
+        operators = overview.work_counts["operators"] // max(self._steps, 1)
+        text = f"Each step runs {units.count(operators, 'operator')}."
+        if overview.steps is not None:
+            times = overview.steps.shown_ns
             self._say(f"{sparkline(times, 32)}  {_usual(times)}")
         overhead = measure_overhead(slow.options)
         if overhead is not None:
             share, _, _ = overhead.share(records_of(slow.trace)[0])
-            said += (
+            text += (
                 f" Recording all of them took roughly {units.percent(share, 1.0)} of the time;"
                 " in steps of fewer and larger operators it takes less."
             )
-        self._say(said)
+        self._say(text)
 
     def _show_waterfall(self, report: Report) -> None:
         """Print the waterfall from the floor of a step to its duration."""
@@ -194,16 +194,16 @@ class Story:
         from kinetoscope.display.sentence import plain
 
         # That other programs had the processors is no mistake in this one.
-        mine = [one for one in report.findings if one.place]
-        if not mine:
+        findings = [finding for finding in report.findings if finding.place]
+        if not findings:
             self._say(report.no_problem)
             return
-        self._print(textwrap.wrap(plain(headline(mine[0], report.whole_ns)), self._width), "yellow")
-        self._say(mine[0].advice)
+        self._print(textwrap.wrap(plain(headline(findings[0], report.whole_ns)), self._width), "yellow")
+        self._say(findings[0].advice)
         code, first = _lines_of_loss()
         self._printer.print()
         for number, line in enumerate(code, first):
-            here = number == mine[0].place.line
+            here = number == findings[0].place.line
             self._print(
                 [cut(f"{'>' if here else ' '} {number}  {line}", self._width)], "yellow" if here else ""
             )
@@ -211,7 +211,7 @@ class Story:
     def _show_change(self) -> None:
         """Print the fixed lines as a patch."""
         code, _ = _lines_of_loss()
-        slow = code[next(place for place, line in enumerate(code) if "new_zeros" in line) :]
+        slow = code[next(first for first, line in enumerate(code) if "new_zeros" in line) :]
         mended = next(line for line in code if "cross_entropy" in line)
         self._print([f"- {line}" for line in slow], "red")
         self._print([f"+ {textwrap.indent(mended.strip(), '    ')}"], "green")
@@ -227,17 +227,17 @@ class Story:
         for number in range(1, ROUNDS + 1):
             for example, traces in recorded.items():
                 traces.append(self._record(example, min(self._steps, STEPS_A_ROUND), number)[0].trace)
-        found = compare(recorded[SLOW], recorded[MENDED])
+        comparison = compare(recorded[SLOW], recorded[MENDED])
         self._printer.print()
-        lines = found.to_brief_text(3, self._width).split("\n")
-        verdict = len(folded(headline(found), self._width))
-        self._print(lines[:verdict], "bold green" if found.verdict == FASTER else "bold")
+        lines = comparison.to_brief_text(3, self._width).split("\n")
+        verdict = len(folded(headline(comparison), self._width))
+        self._print(lines[:verdict], "bold green" if comparison.verdict == FASTER else "bold")
         self._print(lines[verdict:])
 
     def _show_next(self, slow: Finished) -> None:
         """Print the commands to try next."""
         trace = slow.options.shown(slow.options.trace_path)
-        several = [str(self._folder / f"{one.name}-*.ktrace") for one in (SLOW, MENDED)]
+        several = [str(self._folder / f"{example.name}-*.ktrace") for example in (SLOW, MENDED)]
         rows = (
             ("kinetoscope run train.py", "your own program, unchanged"),
             (f"kinetoscope view {trace}", "the trace in the browser"),
@@ -366,11 +366,11 @@ class LossDisplay(io.TextIOBase):
         """Read printed lines; those without a loss are passed on."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
-            found = _STEP.match(line)
-            if found is None:
+            match = _STEP.match(line)
+            if match is None:
                 self._printer.print(Text(f"{self._indent}{line}"))
                 continue
-            self._losses.append(float(found[2]))
+            self._losses.append(float(match[2]))
             if self._live is not None:
                 self._live.update(self._line())
             elif self._is_shown and len(self._losses) in _milestones(self._steps):

@@ -79,7 +79,7 @@ def _build(path: Path, warm_up: int | None) -> Build | None:
     from kinetoscope.comparison.history import build_of, build_of_comparison
     from kinetoscope.trace.opening import measure_runs
 
-    if path.suffix == _SUMMARY or (path.is_dir() and any(one.suffix == _SUMMARY for one in path.iterdir())):
+    if path.suffix == _SUMMARY or (path.is_dir() and any(file.suffix == _SUMMARY for file in path.iterdir())):
         return _build_of_summaries(path)
     if path.suffix == ".json":
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -100,8 +100,8 @@ def _build_of_summaries(path: Path) -> Build:
 
     ranks = Job.open(path).ranks()
     values = {
-        name: float(max(known))
+        name: float(max(numbers))
         for name, column in ((STEP, "step_ns"), ("peak_bytes", "memory_bytes"))
-        if (known := [one for one in ranks.column(column).to_pylist() if one is not None])
+        if (numbers := [value for value in ranks.column(column).to_pylist() if value is not None])
     }
     return Build(path.name, values)

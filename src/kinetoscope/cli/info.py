@@ -61,7 +61,7 @@ def _as_dict(path: str, trace: Trace) -> dict[str, Any]:
         "duration_ns": trace.duration_ns,
         "counts": {name: int(count) for name, count in (overview.counts | overview.work_counts).items()},
         "losses": [
-            {"what": what, "why": why, "count": count} for (what, why), count in lost(trace.losses).items()
+            {"what": loss, "why": why, "count": count} for (loss, why), count in lost(trace.losses).items()
         ],
     }
 

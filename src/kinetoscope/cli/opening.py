@@ -59,15 +59,15 @@ def recordings(text: str) -> list[str]:
 
     if os.path.isdir(text) and not text.rstrip("/").endswith(".tables"):
         names = sorted(os.listdir(text))
-        found = [os.path.join(text, name) for name in names if name.endswith(TRACES)]
-        if not found:
+        paths = [os.path.join(text, name) for name in names if name.endswith(TRACES)]
+        if not paths:
             raise ArgumentError(f"{text}: the folder has no trace ({', '.join(TRACES)})")
-        return found
+        return paths
     if not os.path.exists(text) and glob.has_magic(text):
-        found = urls_like(text) if "://" in text else sorted(glob.glob(text))
-        if not found:
+        paths = urls_like(text) if "://" in text else sorted(glob.glob(text))
+        if not paths:
             raise ArgumentError(f"{text}: no file has a name of this pattern")
-        return found
+        return paths
     return [text]
 
 

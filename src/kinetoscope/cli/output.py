@@ -31,11 +31,11 @@ def refuse_to_overwrite(target: Path, sources: Iterable[str]) -> None:
     Raises:
         ArgumentError: It is.
     """
-    given = list(sources)
-    for source in given:
+    paths = list(sources)
+    for source in paths:
         if target.is_file() and os.path.exists(source) and target.samefile(source):
-            which = "the trace itself" if len(given) == 1 else "one of the traces"
-            raise ArgumentError(f"{target} is {which}: choose another output file.")
+            subject = "the trace itself" if len(paths) == 1 else "one of the traces"
+            raise ArgumentError(f"{target} is {subject}: choose another output file.")
 
 
 def say_written(target: Path, addition: str = "") -> None:

@@ -107,7 +107,7 @@ def command(
         return
     kinds = job.step_kinds()
     chosen = (name,) if name else TABLES[: 3 if len(kinds) > 1 or as_json else 2]
-    tables = {one: job.ranks(by) if one == "ranks" else getattr(job, one)() for one in chosen}
+    tables = {table: job.ranks(by) if table == "ranks" else getattr(job, table)() for table in chosen}
     if as_csv:
         print_csv(tables[str(name)])
         return
@@ -115,7 +115,7 @@ def command(
         facts = {
             "ranks": len(job),
             "report": as_dict(job.report, most=0),
-            "tables": {one: list(json_rows(rows)) for one, rows in tables.items()},
+            "tables": {table: list(json_rows(rows)) for table, rows in tables.items()},
         }
         echo_json(facts)
         return
@@ -126,8 +126,8 @@ def command(
             words = kinds_in_words(kinds.to_pylist(), "steps", "step_ns")
             blocks.append(Paragraph(f"{words}, on all ranks together"))
         print_blocks(printer, [*blocks, GAP], reading_width(printer))
-    for one, rows in tables.items():
+    for table, rows in tables.items():
         if rows.num_rows == 0:
-            echo(_EMPTY.get(one, "No rows.") if len(job) > 1 else "There is one rank only.")
+            echo(_EMPTY.get(table, "No rows.") if len(job) > 1 else "There is one rank only.")
         else:
-            print_table(printer, rows, limit, f"--table {one} --csv")
+            print_table(printer, rows, limit, f"--table {table} --csv")

@@ -43,16 +43,16 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and print a hint."""
-        given = list(args)
+        words_given = list(args)
         rest = super().parse_args(ctx, args)
         words = ctx.params["arguments"]
         # With `--` before the program, or before its arguments, they are meant to be its own.
-        separated = given[-len(words) - 2 :][:1] == ["--"]
+        separated = words_given[-len(words) - 2 :][:1] == ["--"]
         if not separated and os.environ.get("RANK", "0") == "0":
-            own = {name for option in self.params for name in (*option.opts, *option.secondary_opts)}
-            own = {name for name in own if name.startswith("--")}
+            options = {name for option in self.params for name in (*option.opts, *option.secondary_opts)}
+            options = {name for name in options if name.startswith("--")}
             named = dict.fromkeys(word.partition("=")[0] for word in takewhile("--".__ne__, words))
-            if misplaced := [name for name in named if name in own]:
+            if misplaced := [name for name in named if name in options]:
                 verb = (
                     "comes after the program and belongs"
                     if len(misplaced) == 1
@@ -195,27 +195,27 @@ def _refuse_with_leave_on() -> None:
         ArgumentError: One was given.
     """
     context = click.get_current_context()
-    own = ("leave_on", "is_module", "program", "arguments")
-    given = [
+    no_options = ("leave_on", "is_module", "program", "arguments")
+    options = [
         option.opts[-1]
         for option in context.command.params
-        if option.name not in own
+        if option.name not in no_options
         and context.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE
     ]
-    if given:
+    if options:
         raise ArgumentError(
-            f"{', '.join(given)} cannot be combined with --leave-on, which writes no trace at the end."
+            f"{', '.join(options)} cannot be combined with --leave-on, which writes no trace at the end."
         )
 
 
 def _parse_steps(text: str) -> tuple[int, int | None]:
     """Read a range of steps such as `10:20`, `10:` or `:20`."""
-    found = re.fullmatch(r"(\d*):(\d*)", text.strip())
-    if found is None or (found[2] and int(found[2]) <= int(found[1] or 0)):
+    match = re.fullmatch(r"(\d*):(\d*)", text.strip())
+    if match is None or (match[2] and int(match[2]) <= int(match[1] or 0)):
         raise ArgumentError(
             f"--steps {text} is not a range of steps: write A:B, such as 10:20 for the ten steps from 10 to 19."
         )
-    return int(found[1] or 0), int(found[2]) if found[2] else None
+    return int(match[1] or 0), int(match[2]) if match[2] else None
 
 
 class Display(RunObserver):
@@ -294,10 +294,10 @@ class ProgressLine:
 
         With --children the output of children counts too, and none are left out.
         """
-        found = _written_by(os.getpid())
-        if found is None or self._children is None:
-            return None if found is None else (found[0], len(found[1]))
-        written, waiting = found
+        counts = _written_by(os.getpid())
+        if counts is None or self._children is None:
+            return None if counts is None else (counts[0], len(counts[1]))
+        written, waiting = counts
         while waiting:
             # A process that has just ended is counted with its parent.
             more, born = _written_by(waiting.pop()) or (0, [])

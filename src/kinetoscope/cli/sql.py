@@ -29,5 +29,5 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool, as_json: 
     from kinetoscope.display.arrow_text import print_rows
 
     with open_trace(path) as trace:
-        found = trace.sql(query)
-    print_rows(found, limit, 50, "--csv prints all", as_csv=as_csv, as_json=as_json)
+        rows = trace.sql(query)
+    print_rows(rows, limit, 50, "--csv prints all", as_csv=as_csv, as_json=as_json)

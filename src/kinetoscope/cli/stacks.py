@@ -22,7 +22,7 @@ def command(target: str, *, rank: int | None, as_json: bool) -> None:
     from kinetoscope.flight.control.client import targets
     from kinetoscope.flight.settings import folder_of_jobs
 
-    rows = [{"rank": one.files.rank, **one.stacks()} for one in targets(target, folder_of_jobs(), rank)]
+    rows = [{"rank": job.files.rank, **job.stacks()} for job in targets(target, folder_of_jobs(), rank)]
     if as_json:
         echo_json(rows)
         return

@@ -42,9 +42,9 @@ def print_summary(finished: Finished, printer: Console | None = None, rows: int 
 
 def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
     """Print the summary of a trace from a file, to standard output; as JSON what it is made of, with numbers in their units."""
-    shown = overview(trace)
-    run = RunFacts.of(shown, PurePath(path).name, where=path, file_label=label_in(Path.cwd()))
-    blocks = trace_blocks(shown, run, _TALLEST)
+    trace_overview = overview(trace)
+    run = RunFacts.of(trace_overview, PurePath(path).name, where=path, file_label=label_in(Path.cwd()))
+    blocks = trace_blocks(trace_overview, run, _TALLEST)
     if as_json:
         echo_json(blocks_as_json(blocks))
         return
@@ -65,8 +65,8 @@ def finished_blocks(finished: Finished) -> list[Block]:
         _shown(traces[0], options.folder) if traces else "",
         label_in(options.folder),
     )
-    shown = overview(finished.trace)
-    return [*trace_blocks(shown, run, _TALLEST), *_cost(finished, shown), *_files(finished)]
+    trace_overview = overview(finished.trace)
+    return [*trace_blocks(trace_overview, run, _TALLEST), *_cost(finished, trace_overview), *_files(finished)]
 
 
 def _print(blocks: list[Block], rows: int, printer: Console | None = None, *, stderr: bool = False) -> None:
@@ -99,9 +99,9 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
     cost_ns = overhead.record_ns(records.spacing_ns)
     if cost_ns <= 0:
         return [Paragraph("too small to measure (the machine is busy with other processes)", "overhead")]
-    of = "step time" if shown.host.shares.in_steps else "the recorded time"
+    scope = "step time" if shown.host.shares.in_steps else "the recorded time"
     text = (
-        f"{_cost_share(overhead, records, of)}{f' of {records.process}' if records.process else ''}, estimated "
+        f"{_cost_share(overhead, records, scope)}{f' of {records.process}' if records.process else ''}, estimated "
         f"from {units.count(records.count, 'record')} at {units.duration(cost_ns)} each, as measured now on two small training "
         f"steps{' (rough: the machine is busy)' if overhead.is_rough else ''}"
     )
@@ -114,31 +114,31 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
     return [Paragraph(text, "overhead")]
 
 
-def _cost_share(overhead: Overhead, records: Records, of: str) -> str:
+def _cost_share(overhead: Overhead, records: Records, scope: str) -> str:
     """The share of a process's time that recording took, and its bounds where they are known."""
     shares = overhead.share(records)
     share_text, low, high = (units.percent(share, 1.0) for share in shares)
     if records.waits_much:
-        of += " in which it had a CPU core"
+        scope += " in which it had a CPU core"
     if share_text == high:
-        return f"{share_text} of {of}"
+        return f"{share_text} of {scope}"
     if shares[2] > _WIDEST_BOUNDS * shares[1] and (records.waits_much or overhead.is_disturbed):
-        return f"roughly {share_text} of {of}"
+        return f"roughly {share_text} of {scope}"
     about = "" if share_text.startswith("<") else "about "
-    return f"{about}{share_text} of {of} ({low.removesuffix(' %')} to {high})"
+    return f"{about}{share_text} of {scope} ({low.removesuffix(' %')} to {high})"
 
 
 def _files(finished: Finished) -> list[Block]:
     """The files written, and how to open them."""
     texts: list[Block] = []
     for path in finished.files:
-        shown = _shown(path, finished.options.folder)
+        name = _shown(path, finished.options.folder)
         uses = {
-            ".ktrace": f"kinetoscope info {shown}",
-            SUFFIX: f"kinetoscope ranks {os.path.dirname(shown) or shown}",
+            ".ktrace": f"kinetoscope info {name}",
+            SUFFIX: f"kinetoscope ranks {os.path.dirname(name) or name}",
         }
         use = uses.get(path.suffix, "open it in https://ui.perfetto.dev")
         texts.append(
-            Paragraph(f"{shown}  {units.size(path.stat().st_size)}   {use}", "" if texts else "files")
+            Paragraph(f"{name}  {units.size(path.stat().st_size)}   {use}", "" if texts else "files")
         )
     return texts

@@ -35,7 +35,7 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    paths = tuple(found for path in paths for found in _rings_or_trace(path))
+    paths = tuple(target for path in paths for target in _rings_or_trace(path))
     with Viewer(paths, port, open_trace) as viewer:
         for problem in viewer.problems:
             echo(f"kinetoscope: {problem}", err=True)
@@ -71,4 +71,4 @@ def _rings_or_trace(path: str) -> list[str]:
         )
     if not is_job:
         return [path]
-    return [str(one.files.recording) for one in targets(path, base)]
+    return [str(rank_target.files.recording) for rank_target in targets(path, base)]

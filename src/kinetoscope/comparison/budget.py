@@ -241,12 +241,8 @@ class Outcome:
         lines = []
         for check in self.checked:
             if self.fails(check):
-                source_line = next((where for where in check.where if where.file), None)
-                location = (
-                    f" file={_property(source_line.file)},line={source_line.number}"
-                    if source_line is not None
-                    else ""
-                )
+                line = next((where for where in check.where if where.file), None)
+                location = f" file={_property(line.file)},line={line.number}" if line is not None else ""
                 lines.append(f"::error{location}::{_data(check.message)}")
         return lines
 
@@ -375,13 +371,10 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
         isinstance(steps, list)
         and steps
         and all(
-            isinstance(times_us, list)
-            and times_us
-            and all(
-                isinstance(time_us, int | float) and not isinstance(time_us, bool) and 0 < time_us < 1e15
-                for time_us in times_us
-            )
-            for times_us in steps
+            isinstance(run, list)
+            and run
+            and all(isinstance(us, int | float) and not isinstance(us, bool) and 0 < us < 1e15 for us in run)
+            for run in steps
         )
     )
     if not fits:
@@ -402,7 +395,7 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
     except (ArgumentError, TypeError, ValueError) as error:
         raise FormatError(f"{source}: [time]: {error}") from error
     return Baseline(
-        [1000 * np.array(times_us, dtype=np.float64) for times_us in steps],
+        [1000 * np.array(run, dtype=np.float64) for run in steps],
         str(content.get("machine", "")),
         margins,
         [np.array(step_kinds, np.int64) for step_kinds in kinds],
@@ -412,13 +405,10 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
 def _fits(kinds: list[Any], steps: list[Any]) -> bool:
     """Whether some lists have a whole number for each step of others."""
     return len(kinds) == len(steps) and all(
-        isinstance(recording_kinds, list)
-        and len(recording_kinds) == len(recording_steps)
-        and all(
-            isinstance(kind, int) and not isinstance(kind, bool) and 0 <= kind < 2**53
-            for kind in recording_kinds
-        )
-        for recording_kinds, recording_steps in zip(kinds, steps, strict=True)
+        isinstance(run, list)
+        and len(run) == len(times)
+        and all(isinstance(kind, int) and not isinstance(kind, bool) and 0 <= kind < 2**53 for kind in run)
+        for run, times in zip(kinds, steps, strict=True)
     )
 
 

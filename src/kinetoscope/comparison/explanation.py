@@ -240,8 +240,8 @@ def explained(
         _Side(runs, weights, [kinds[side] for kinds in groups])
         for side, (runs, weights) in enumerate(((base, base_weights), (new, new_weights)))
     ]
-    places = _Places(*(list(dict.fromkeys(key for spent in side.spent for key in spent)) for side in sides))
-    kinds, spent_in_all = [], defaultdict[int, dict[str, list[float]]](dict)
+    places = _Places(*(list(dict.fromkeys(key for row in side.spent for key in row)) for side in sides))
+    kinds, all_spent = [], defaultdict[int, dict[str, list[float]]](dict)
     mixed_ns, moved = 0.0, []
     for group in range(len(groups)):
         share = [side.share[group] for side in sides]
@@ -250,18 +250,16 @@ def explained(
         mean_ns = [side.time_ns[group] / side.share[group] if side.share[group] else 0.0 for side in sides]
         parts: tuple[PartChange, ...] = ()
         if all(share):
-            spent_of_group: dict[int, dict[str, list[float]]] = defaultdict(dict)
-            for side_index, side in enumerate(sides):
+            group_spent: dict[int, dict[str, list[float]]] = defaultdict(dict)
+            for at_side, side in enumerate(sides):
                 for key, time_ns in side.spent[group].items():
                     for spent_of_place, factor in (
-                        (spent_of_group, 1 / share[side_index]),
-                        (spent_in_all, share[0] / share[side_index]),
+                        (group_spent, 1 / share[at_side]),
+                        (all_spent, share[0] / share[at_side]),
                     ):
-                        spent = spent_of_place[places.of[side_index][key[:-1]]].setdefault(
-                            key[-1], [0.0, 0.0]
-                        )
-                        spent[side_index] += time_ns * factor
-            parts = _parts(places, spent_of_group, mean_ns)
+                        spent = spent_of_place[places.of[at_side][key[:-1]]].setdefault(key[-1], [0.0, 0.0])
+                        spent[at_side] += time_ns * factor
+            parts = _parts(places, group_spent, mean_ns)
             mixed_ns += (share[1] - share[0]) * mean_ns[1]
         else:
             mixed_ns += share[1] * mean_ns[1] - share[0] * mean_ns[0]
@@ -274,7 +272,7 @@ def explained(
     return Explanation(
         total_ns[0],
         total_ns[1],
-        _parts(places, spent_in_all, total_ns, mix),
+        _parts(places, all_spent, total_ns, mix),
         tuple(
             sorted(kinds, key=lambda kind: -max(kind.base_share * kind.base_ns, kind.new_share * kind.new_ns))
         ),
@@ -304,19 +302,17 @@ class _Side:
             weight[counted] = weights[begin : begin + len(counted)]
             begin += len(counted)
             group = np.array([group_of[recording, kind] for kind in run.step_kind.tolist()])
-            for group_index in np.unique(group[counted]).tolist():
-                group_weights = np.where(group == group_index, weight, 0.0)
-                self.share[group_index] += float(group_weights.sum())
-                self.time_ns[group_index] += float(group_weights @ run.step_ns)
-                if self.step[group_index] < 0:
-                    self.step[group_index] = int(
-                        run.numbers[counted[np.argmax(group[counted] == group_index)]]
-                    )
+            for number in np.unique(group[counted]).tolist():
+                group_weights = np.where(group == number, weight, 0.0)
+                self.share[number] += float(group_weights.sum())
+                self.time_ns[number] += float(group_weights @ run.step_ns)
+                if self.step[number] < 0:
+                    self.step[number] = int(run.numbers[counted[np.argmax(group[counted] == number)]])
                 assert run.account is not None  # noqa: S101  (checked before)
                 means = run.account.means(group_weights)
                 for key, time_ns in zip(run.account.keys, means.tolist(), strict=True):
                     if time_ns:
-                        self.spent[group_index][key] += time_ns
+                        self.spent[number][key] += time_ns
 
 
 class _Places:

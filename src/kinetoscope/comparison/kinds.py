@@ -116,8 +116,7 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
     ours, theirs = merged_kinds(base), merged_kinds(new)
     pairs = _nearest([operators for operators, _ in ours], [operators for operators, _ in theirs], ALIKE)
     alone = [
-        set(range(len(side))) - {pair[side_index] for pair in pairs}
-        for side_index, side in enumerate((ours, theirs))
+        set(range(len(side))) - {pair[number] for pair in pairs} for number, side in enumerate((ours, theirs))
     ]
     if not pairs and ours and theirs:
         # The programs have little in common: what takes most of one is compared with what takes most of the other.
@@ -127,23 +126,22 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
         {our_kind: group for group, (our_kind, _) in enumerate(pairs)},
         {their_kind: group for group, (_, their_kind) in enumerate(pairs)},
     )
-    for side_index, (kinds, other_kinds) in enumerate(((ours, theirs), (theirs, ours))):
-        for kind in sorted(alone[side_index]):
+    for number, (kinds, other_kinds) in enumerate(((ours, theirs), (theirs, ours))):
+        for kind in sorted(alone[number]):
             held = [
-                (_contained(other_kinds[other][0], kinds[kind][0]), -other)
-                for other in group_of[1 - side_index]
+                (_contained(other_kinds[other][0], kinds[kind][0]), -other) for other in group_of[1 - number]
             ]
             part, nearest = max(held, default=(0.0, 0))
             if part >= ALIKE:
-                group_of[side_index][kind] = group_of[1 - side_index][-nearest]
+                group_of[number][kind] = group_of[1 - number][-nearest]
     count = len(pairs)
     groups: list[tuple[Kinds, Kinds]] = [(set(), set()) for _ in range(count)]
-    for side_index, side in enumerate((ours, theirs)):
+    for number, side in enumerate((ours, theirs)):
         for kind, (_, members) in enumerate(side):
-            if kind not in group_of[side_index]:
-                group_of[side_index][kind] = len(groups)
+            if kind not in group_of[number]:
+                group_of[number][kind] = len(groups)
                 groups.append((set(), set()))
-            groups[group_of[side_index][kind]][side_index].update(members)
+            groups[group_of[number][kind]][number].update(members)
     return groups
 
 
@@ -182,11 +180,9 @@ def _nearest(ours: Sequence[Operators], theirs: Sequence[Operators], least: floa
 def _first_pairs(every: list[tuple[float, int, int]], least: float) -> list[tuple[int, int]]:
     """Of pairs in order, with their similarity times -1, those of which neither is in an earlier one."""
     pairs: list[tuple[int, int]] = []
-    for similarity, our_index, their_index in every:
-        if -similarity >= least and not any(
-            our_index == paired or their_index == partner for paired, partner in pairs
-        ):
-            pairs.append((our_index, their_index))
+    for similarity, ours, theirs in every:
+        if -similarity >= least and not any(ours == left or theirs == right for left, right in pairs):
+            pairs.append((ours, theirs))
     return pairs
 
 

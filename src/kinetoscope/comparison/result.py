@@ -253,11 +253,9 @@ class Side:
         if name in RUN_COUNTS:
             values = [run.run_counts.get(name) for run in self.runs]
             return None if None in values else np.array(values, dtype=np.float64)
-        columns = [
-            run.step_counts[name][run.counted] if name in run.step_counts else None for run in self.runs
-        ]
-        recorded = [column for column in columns if column is not None]
-        return np.concatenate(recorded) if len(recorded) == len(columns) else None
+        lists = [run.step_counts[name][run.counted] if name in run.step_counts else None for run in self.runs]
+        recorded = [column for column in lists if column is not None]
+        return np.concatenate(recorded) if len(recorded) == len(lists) else None
 
 
 @dataclass(eq=False)
@@ -515,9 +513,7 @@ def _counted(comparison: Comparison) -> str:
             for count in comparison.counts
             if None not in count.usual and count.usual[0] != count.usual[1]
         )
-        return next(
-            (f"{COUNTS[unequal.name]} {_on_average(unequal, comparison.noun)}" for unequal in differing), ""
-        )
+        return next((f"{COUNTS[row.name]} {_on_average(row, comparison.noun)}" for row in differing), "")
     first = changed[0]
     by = abs((first.new or 0) - (first.base or 0))
     amount = units.size(by) if first.name in BYTE_COUNTS else f"{by:,.10g}"
@@ -654,16 +650,14 @@ def _sections(comparison: Comparison, rows: int) -> list[_Section]:
         )
         sections.append(("Memory at the peak", ["holder", "base", "new", "change", ""], body, rest))
     for kind in TIMED:
-        of_kind = [difference for difference in comparison.differences if difference.kind == kind]
-        rows_shown = [
-            difference for difference in of_kind if kind == "part" or _is_shown(difference, comparison)
-        ]
-        rows_shown = rows_shown[: rows or None]
+        of_kind = [row for row in comparison.differences if row.kind == kind]
+        top = [row for row in of_kind if kind == "part" or _is_shown(row, comparison)]
+        top = top[: rows or None]
         if not of_kind:
             continue
-        left_out = [difference for difference in of_kind if difference not in rows_shown]
-        more = sum(_is_shown(difference, comparison) for difference in left_out)
-        quiet = [difference.verdict for difference in left_out if not _is_shown(difference, comparison)]
+        left_out = [row for row in of_kind if row not in top]
+        more = sum(_is_shown(row, comparison) for row in left_out)
+        quiet = [row.verdict for row in left_out if not _is_shown(row, comparison)]
         small, same, noisy = (quiet.count(verdict) for verdict in (BELOW_MARGIN, SAME, CANNOT_TELL))
         remarks = [
             text
@@ -682,9 +676,7 @@ def _sections(comparison: Comparison, rows: int) -> list[_Section]:
         ]
         title = TITLES[kind].format(noun=comparison.noun)
         header = [title.lower(), *(heading.format(noun=comparison.noun) for heading in HEADINGS)]
-        sections.append(
-            (title, header, [_row(difference, comparison) for difference in rows_shown], ", ".join(remarks))
-        )
+        sections.append((title, header, [_row(row, comparison) for row in top], ", ".join(remarks)))
     return [(title, *_filled(header, body), rest) for title, header, body, rest in sections]
 
 
@@ -696,19 +688,17 @@ def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
     parts = explanation.parts[: rows or None]
     body = [
         [
-            cut(f"{part.where} {part.text}".strip() or "-", _WIDEST),
-            units.duration(part.base_ns),
-            units.duration(part.new_ns),
-            signed(part.change_ns),
-            cut(part.what, _WIDEST),
+            cut(f"{row.where} {row.text}".strip() or "-", _WIDEST),
+            units.duration(row.base_ns),
+            units.duration(row.new_ns),
+            signed(row.change_ns),
+            cut(row.what, _WIDEST),
         ]
-        for part in parts
+        for row in parts
     ]
     left = explanation.parts[len(parts) :]
     rest = (
-        f"{units.count(len(left), 'more part')}: {signed(sum(part.change_ns for part in left))}"
-        if left
-        else ""
+        f"{units.count(len(left), 'more part')}: {signed(sum(row.change_ns for row in left))}" if left else ""
     )
     tables = [(comparison.explanation_title, ["where", "base", "new", "change", "what"], body, rest)]
     if len(explanation.kinds) > 1:

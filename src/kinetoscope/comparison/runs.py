@@ -128,8 +128,7 @@ class _Comparing:
             moved, by_rows, reason = net, True, ""
         if step.verdict in (FASTER, SLOWER):
             differences = {
-                kind: [_explaining(row, moved) for row in kind_rows]
-                for kind, kind_rows in differences.items()
+                kind: [_explaining(row, moved) for row in of_kind] for kind, of_kind in differences.items()
             }
         order = [
             row
@@ -338,24 +337,14 @@ class _Comparing:
             count_difference(
                 "memory",
                 np.array(
-                    [
-                        run.memory.get(sides[0][base_index], 0) if base_index >= 0 else 0
-                        for run in self.base.runs
-                    ],
-                    float,
+                    [run.memory.get(sides[0][old], 0) if old >= 0 else 0 for run in self.base.runs], float
                 ),
                 np.array(
-                    [
-                        run.memory.get(sides[1][new_index], 0) if new_index >= 0 else 0
-                        for run in self.new.runs
-                    ],
-                    float,
+                    [run.memory.get(sides[1][now], 0) if now >= 0 else 0 for run in self.new.runs], float
                 ),
-                ", ".join(
-                    part for part in (sides[1][new_index] if new_index >= 0 else sides[0][base_index]) if part
-                ),
+                ", ".join(part for part in (sides[1][now] if now >= 0 else sides[0][old]) if part),
             )
-            for base_index, new_index in matched(sides[0], sides[1], LEVELS["memory"])
+            for old, now in matched(sides[0], sides[1], LEVELS["memory"])
         ]
         return sorted(rows, key=lambda row: (-abs((row.new or 0) - (row.base or 0)), -(row.new or 0)))
 
@@ -372,11 +361,9 @@ def count_difference(
     Steps that differ are the same only if both sides have the same range and the same total a step.
     """
     nothing = (np.nan, np.nan)
-    ranges = [
-        nothing if counts is None else (float(counts.min()), float(counts.max())) for counts in (base, new)
-    ]
-    medians = [None if counts is None else float(np.median(counts)) for counts in (base, new)]
-    means = [None if counts is None else float(counts.mean()) for counts in (base, new)]
+    ranges = [nothing if side is None else (float(side.min()), float(side.max())) for side in (base, new)]
+    medians = [None if side is None else float(np.median(side)) for side in (base, new)]
+    means = [None if side is None else float(side.mean()) for side in (base, new)]
     verdict = CANNOT_TELL
     if base is not None and new is not None:
         if ranges[1][0] > ranges[0][1]:

@@ -427,19 +427,17 @@ def _held_at_peak(trace: TraceData) -> _Peak:
     """The peak of memory and what held it."""
     blocks = trace.columns("allocations")
     devices = blocks["device_type"].astype(np.int32) * 256 + blocks["device_index"] + 1
-    peak_bytes, moment, peak_device = 0, -1, 0
+    peak_bytes, moment, holder = 0, -1, 0
     for device in np.unique(devices).tolist():
         rows = np.flatnonzero(devices == device)
         top = int(rows[np.argmax(blocks["total_bytes"][rows])])
         if int(blocks["total_bytes"][top]) > peak_bytes:
-            peak_bytes, moment, peak_device = int(blocks["total_bytes"][top]), top, device
+            peak_bytes, moment, holder = int(blocks["total_bytes"][top]), top, device
     rows = np.arange(len(blocks))
     freed = blocks["match"]
-    live = (
-        (devices == peak_device) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
-    )
+    live = (devices == holder) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
     time_ns = int(blocks["time_ns"][moment]) if moment >= 0 else 0
-    return _Peak(peak_bytes, peak_device, time_ns, np.flatnonzero(live))
+    return _Peak(peak_bytes, holder, time_ns, np.flatnonzero(live))
 
 
 def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:

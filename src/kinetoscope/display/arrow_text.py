@@ -110,8 +110,8 @@ def print_rows(
     if as_csv and as_json:
         raise ArgumentError("--csv and --json cannot be combined: choose one.")
     if as_csv or as_json:
-        shown = table.slice(0, min(limit, table.num_rows)) if limit else table
-        (print_csv if as_csv else print_json)(shown)
+        rows = table.slice(0, min(limit, table.num_rows)) if limit else table
+        (print_csv if as_csv else print_json)(rows)
         return
     printer = console()
     print_table(printer, table, rows_in_view(printer, otherwise) if limit is None else limit, hint)
@@ -122,7 +122,7 @@ def print_csv(table: pa.Table) -> None:
     import pyarrow.csv
 
     plain = pa.Table.from_arrays(
-        [_flat(table.column(place)) for place in range(table.num_columns)], names=_distinct_names(table)
+        [_flat(table.column(index)) for index in range(table.num_columns)], names=_distinct_names(table)
     )
     sys.stdout.flush()
     pyarrow.csv.write_csv(plain, sys.stdout.buffer)
@@ -131,8 +131,8 @@ def print_csv(table: pa.Table) -> None:
 def print_json(table: pa.Table) -> None:
     """Write all rows to standard output as a JSON list, one row as an object on each line, with unformatted numbers."""
     echo("[")
-    for place, row in enumerate(json_rows(table), 1):
-        echo(json.dumps(row, ensure_ascii=False) + ("," if place < table.num_rows else ""))
+    for number, row in enumerate(json_rows(table), 1):
+        echo(json.dumps(row, ensure_ascii=False) + ("," if number < table.num_rows else ""))
     echo("]")
 
 
@@ -154,9 +154,9 @@ def _json_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, dict):
-        return {str(key): _json_value(one) for key, one in value.items()}
+        return {str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_json_value(one) for one in value]
+        return [_json_value(item) for item in value]
     return str(value)
 
 
@@ -165,7 +165,7 @@ def _distinct_names(table: pa.Table) -> list[str]:
     names: list[str] = table.column_names
     if len(set(names)) == len(names):
         return names
-    return [f"{name}_{place}" for place, name in enumerate(names)]
+    return [f"{name}_{index}" for index, name in enumerate(names)]
 
 
 def print_table(console: Console, table: pa.Table, limit: int, hint: str) -> None:
@@ -196,13 +196,13 @@ def block_of(table: pa.Table) -> TableBlock:
     """All rows of an Arrow table with their units, which metadata or the names of columns say, and the meanings of columns."""
     columns, values = [], []
     # By position, because a query may give two columns the same name.
-    for place, field in enumerate(table.schema):
+    for index, field in enumerate(table.schema):
         about = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
         is_text, unit = not _is_number(field.type), about.get("unit", "")
         if unit not in _UNITS:
             unit = _unit_by_name(field.name) or (_ID if unit.startswith("row of ") else "")
         columns.append(BlockColumn(field.name, "" if is_text else unit, is_text, about.get("meaning", "")))
-        values.append([_cell(value) for value in table.column(place).to_pylist()])
+        values.append([_cell(value) for value in table.column(index).to_pylist()])
     return TableBlock(tuple(columns), tuple(zip(*values, strict=True)))
 
 

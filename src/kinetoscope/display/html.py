@@ -66,7 +66,7 @@ class Cell:
         if title:
             attributes += f' title="{safe(title, _LONGEST_TITLE)}"'
         if self.share > 0:
-            begin, end = (f"{100 * min(1.0, at):.1f}%" for at in (self.begin, self.begin + self.share))
+            begin, end = (f"{100 * min(1.0, edge):.1f}%" for edge in (self.begin, self.begin + self.share))
             drawn = f"{_BAR} {end},transparent {end}"
             drawn = drawn if not self.begin else f"transparent {begin},{_BAR} {begin},{drawn}"
             attributes += f' style="background:linear-gradient(to right,{drawn})"'
@@ -101,14 +101,16 @@ def _as_html(block: Block, most: int | None) -> str:
         label = block.label if block.label is None or block.label.endswith(".") else f"{block.label}:"
         text = " ".join(filter(None, ((label or "").removeprefix(":"), block.written)))
         return "".join(note(line, warns=block.tone in (WARNING, ERROR)) for line in text.split("\n") if line)
-    places = block.largest(most)
-    rows = [[_cell(block, place, at, text) for at, text in enumerate(block.texts(place))] for place in places]
-    left = [at for at, column in enumerate(block.columns) if column.is_text]
+    numbers = block.largest(most)
+    rows = [
+        [_cell(block, row, column, text) for column, text in enumerate(block.texts(row))] for row in numbers
+    ]
+    left = [index for index, column in enumerate(block.columns) if column.is_text]
     headings = [
         Cell(heading, column.meaning)
         for heading, column in zip(block.headings(len(block.rows)), block.columns, strict=True)
     ]
-    rest = [text for text in (block.rest, block.left_out(len(places))) if text]
+    rest = [text for text in (block.rest, block.left_out(len(numbers))) if text]
     drawn = table(headings, rows, left=left, caption=block.title) if rows else ""
     return "".join([drawn, *map(note, rest)])
 
@@ -149,13 +151,13 @@ def table(
         caption: The caption above the table.
     """
     out = ['<div class="s"><table>', f"<caption>{safe(caption)}</caption>" if caption else "", "<thead><tr>"]
-    for place, heading in enumerate(headings):
+    for index, heading in enumerate(headings):
         cell = heading if isinstance(heading, Cell) else Cell(heading)
-        out.append(cell.html(left=place in left).replace("<td", "<th", 1).replace("</td>", "</th>"))
+        out.append(cell.html(left=index in left).replace("<td", "<th", 1).replace("</td>", "</th>"))
     out.append("</tr></thead><tbody>")
     for row in rows:
         cells = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row)
-        out += ["<tr>", *(cell.html(left=place in left) for place, cell in enumerate(cells)), "</tr>"]
+        out += ["<tr>", *(cell.html(left=index in left) for index, cell in enumerate(cells)), "</tr>"]
     out.append("</tbody></table></div>")
     return "".join(out)
 
@@ -165,16 +167,16 @@ def columns_chart(values: Sequence[float], title: str, *, most: int = 120, heigh
     top = max(values, default=0)
     if top <= 0:
         return ""
-    each = -(-len(values) // most)
-    shown = [max(values[start : start + each]) for start in range(0, len(values), each)]
-    width = max(2, min(8, 480 // len(shown)))
+    group = -(-len(values) // most)
+    largest = [max(values[start : start + group]) for start in range(0, len(values), group)]
+    width = max(2, min(8, 480 // len(largest)))
     bars = "".join(
-        f'<rect x="{place * width}" y="{height - size:.1f}" width="{width - 1}" height="{size:.1f}"/>'
-        for place, value in enumerate(shown)
+        f'<rect x="{index * width}" y="{height - size:.1f}" width="{width - 1}" height="{size:.1f}"/>'
+        for index, value in enumerate(largest)
         if (size := max(0.5, height * value / top))
     )
     return (
-        f'<svg width="{width * len(shown)}" height="{height}" fill="currentColor" fill-opacity="0.6" role="img">'
+        f'<svg width="{width * len(largest)}" height="{height}" fill="currentColor" fill-opacity="0.6" role="img">'
         f"<title>{safe(title)}</title>{bars}</svg>"
     )
 
@@ -197,5 +199,5 @@ def table_html(table: pyarrow.Table) -> str | None:
     if b"table" not in about or b"row" not in about:
         return None
     rows = table.num_rows
-    shown = f"the first {ROWS} of {rows:,} rows" if rows > ROWS else units.count(rows, "row")
-    return page(note(f"{about[b'table'].decode()}: {shown}"), _as_html(block_of(table.slice(0, ROWS)), None))
+    extent = f"the first {ROWS} of {rows:,} rows" if rows > ROWS else units.count(rows, "row")
+    return page(note(f"{about[b'table'].decode()}: {extent}"), _as_html(block_of(table.slice(0, ROWS)), None))

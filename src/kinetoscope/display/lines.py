@@ -101,10 +101,10 @@ def _text_lines(block: Heading | Paragraph, text: str, width: int, label_width: 
     parts = [part for line in printable_lines(text).split("\n") for part in folded(line, width - indent)]
     lines = [
         Line.assemble(
-            ((label if place == 0 else "").ljust(indent), "bold"),
+            ((label if index == 0 else "").ljust(indent), "bold"),
             (cut(part, width - indent), _STYLES[block.tone]),
         )
-        for place, part in enumerate(parts[: block.most_lines or None])
+        for index, part in enumerate(parts[: block.most_lines or None])
     ]
     if isinstance(block, Chart):
         room = width - lines[-1].cell_len - 3
@@ -116,12 +116,12 @@ def _text_lines(block: Heading | Paragraph, text: str, width: int, label_width: 
 
 def _table_lines(table: TableBlock, cells: list[list[str]], width: int, most: int | None) -> list[Line]:
     """A table with its title and what is said below it; nothing where no row is shown."""
-    places = table.largest(None if most is None else min(most, table.most_rows or most))
-    if not places and not table.rest:
+    shown_rows = table.largest(None if most is None else min(most, table.most_rows or most))
+    if not shown_rows and not table.rest:
         return []
-    rows = [table.headings(len(places)), *(cells[place] for place in places)]
+    rows = [table.headings(len(shown_rows)), *(cells[row] for row in shown_rows)]
     alignment = "".join("<" if column.is_text else ">" for column in table.columns)
-    bars = [table.bars[place] for place in places] if table.bars and width >= _WIDE_ENOUGH_FOR_BARS else []
+    bars = [table.bars[row] for row in shown_rows] if table.bars and width >= _WIDE_ENOUGH_FOR_BARS else []
     bar_width = (_LONG_BAR if any(begin for begin, _ in bars) else _BAR) if bars else 0
     drawn = text_table(
         rows,
@@ -133,7 +133,7 @@ def _table_lines(table: TableBlock, cells: list[list[str]], width: int, most: in
         narrowest=table.narrowest,
         hint=table.hint,
     )
-    lines = [Line(line) for line in drawn] if places else []
+    lines = [Line(line) for line in drawn] if shown_rows else []
     if lines and any(rows[0]):
         lines[0].stylize("bold")
     elif lines:
@@ -176,30 +176,30 @@ def text_table(
         min(wide, narrowest, width - len(indent)) if side == "<" else wide
         for wide, side in zip(widths, alignment, strict=True)
     ]
-    kept = list(range(len(alignment)))
+    chosen = list(range(len(alignment)))
 
     def excess(sizes: Sequence[int]) -> int:
-        return len(indent) + sum(sizes[column] + _GAP for column in kept) - _GAP - width
+        return len(indent) + sum(sizes[column] + _GAP for column in chosen) - _GAP - width
 
     for column in dispensable:
         if excess(least) <= 0:
             break
-        kept.remove(column)
+        chosen.remove(column)
     for _ in range(excess(widths)):
-        widest = max(kept, key=lambda column: widths[column] - least[column])
+        widest = max(chosen, key=lambda column: widths[column] - least[column])
         widths[widest] = max(widths[widest] - 1, least[widest])
     if fills and width < UNLIMITED:
         widths[0] = max(widths[0] - excess(widths), 1)
     lines = [
         indent
         + _aligned(
-            [cut(row[column], widths[column]) for column in kept],
-            [widths[column] for column in kept],
-            [alignment[column] for column in kept],
+            [cut(row[column], widths[column]) for column in chosen],
+            [widths[column] for column in chosen],
+            [alignment[column] for column in chosen],
         )
         for row in rows
     ]
-    left_out = [rows[0][column] for column in range(len(alignment)) if column not in kept]
+    left_out = [rows[0][column] for column in range(len(alignment)) if column not in chosen]
     if left_out and not fills:
         lines += folded(f"columns that do not fit: {', '.join(left_out)}{hint}", width, indent)
     return lines if fills else [line.rstrip() for line in lines]

@@ -53,10 +53,10 @@ def _last_operator(trace: TraceData) -> list[str]:
     lines: list[str] = []
     module, step = int(spans["module"][row]), int(spans["step"][row])
     names: list[str] = []
-    at = row
-    while at >= 0 and len(names) < 50:
-        names.append(printable(trace.strings[spans["name"][at]]))
-        at = int(spans["parent"][at])
+    span = row
+    while span >= 0 and len(names) < 50:
+        names.append(printable(trace.strings[spans["name"][span]]))
+        span = int(spans["parent"][span])
     lines.append(f"operator     {' < '.join(names)}  (the last that began)")
     if module >= 0:
         lines.append(f"module       {printable(trace.column('modules', 'path')[module])}")
@@ -75,18 +75,18 @@ def memory_lines(trace: TraceData, device: str | None) -> list[str]:
     Raises:
         ArgumentError: No memory of the device was recorded.
     """
-    place = find_device(trace, device)
-    name = device_names(trace)[place]
-    at = peak(trace, device=name)
-    if at is None:
+    device_index = find_device(trace, device)
+    name = device_names(trace)[device_index]
+    highest = peak(trace, device=name)
+    if highest is None:
         return [f"No tensor memory of {name} was allocated while recording."]
-    end_bytes = int(changes_of(trace, place).total_bytes[-1])
-    allocated = allocator_peak(trace, *blocks_of(trace).devices[place]).allocated_bytes
+    end_bytes = int(changes_of(trace, device_index).total_bytes[-1])
+    allocated = allocator_peak(trace, *blocks_of(trace).devices[device_index]).allocated_bytes
     lines = []
-    if allocated > at.bytes:
+    if allocated > highest.bytes:
         lines.append(f"Allocated on {name}: {size(allocated)} at the peak. The trace can attribute:")
     lines += [
-        f"Tensors on {name}: {size(at.bytes)} at the peak, {duration(at.time_ns)} after the start; {size(end_bytes)} at the end.",
+        f"Tensors on {name}: {size(highest.bytes)} at the peak, {duration(highest.time_ns)} after the start; {size(end_bytes)} at the end.",
         "",
     ]
     categories = tuple(

@@ -30,7 +30,7 @@ def plain(parts: Sentence) -> str:
     Only `{}` is a place: names in the text may hold other braces, as those of C++ lambdas do.
     """
     written, *rest = parts["text"].split("{}")
-    for place, part in enumerate(rest):
-        number = units.written(*parts["values"][place]) if place < len(parts["values"]) else "{}"
+    for index, part in enumerate(rest):
+        number = units.written(*parts["values"][index]) if index < len(parts["values"]) else "{}"
         written += number + part
     return written

@@ -21,10 +21,10 @@ def kinds_in_words(kinds: Sequence[Mapping[str, Any]], count: str, step_ns: str)
         step_ns: The name of how long a step takes.
     """
     texts = []
-    for place, kind in enumerate(kinds[:_MOST_NAMED]):
+    for index, kind in enumerate(kinds[:_MOST_NAMED]):
         text = f"{kind[count]:,} of {units.duration(kind[step_ns])}"
         text += f" with more {kind['most_of']}" if kind["most_of"] else ""
-        of = " of the time" if place == 0 else ""
-        texts.append(f"{text}, {units.percent(kind['share_percent'])}{of}")
+        whole_time = " of the time" if index == 0 else ""
+        texts.append(f"{text}, {units.percent(kind['share_percent'])}{whole_time}")
     more = [f"{len(kinds) - _MOST_NAMED} more kinds"] if len(kinds) > _MOST_NAMED else []
     return f"{units.count(len(kinds), 'kind')} of steps: {'; '.join([*texts, *more])}"

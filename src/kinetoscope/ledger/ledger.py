@@ -277,26 +277,30 @@ def _simple(
 
 def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
     """Time between operators: of each kind of gap, in each step, what its shares say. A part of it issues the next operator."""
-    found = gaps(trace)
+    between = gaps(trace)
     gap = pieces.category == Category.PYTHON
     in_backward = np.zeros(len(gap), bool)
-    in_backward[gap] = found.in_backward[pieces.of[gap]]
+    in_backward[gap] = between.in_backward[pieces.of[gap]]
     issues_ns = _issues_ns(trace, pieces, gap, left_out)
     rows = np.flatnonzero(gap & ~in_backward)
-    keys = pieces.unit[rows] * (int(found.kind.max(initial=0)) + 1) + found.kind[pieces.of[rows]]
+    keys = pieces.unit[rows] * (int(between.kind.max(initial=0)) + 1) + between.kind[pieces.of[rows]]
     distinct, cell = np.unique(keys, return_inverse=True)
     groups = Groups(cell, len(distinct))
-    whole, issuing, count = groups.sums(pieces.time_ns[rows]), groups.sums(issues_ns[rows]), groups.sizes()
-    step, kind = np.divmod(distinct, int(found.kind.max(initial=0)) + 1)
-    share, of = found.shares.of_kinds(kind)
-    part, blocked, wait = (getattr(found.shares, name)[share] for name in ("part", "blocked", "wait"))
-    time_ns = _divided(whole, of, part)
-    needed_ns = np.minimum(time_ns, np.where(blocked, 0, np.floor(issuing[of] * part)).astype(np.int64))
-    more = {"stack": found.shares.stack[share], "module": found.shares.module[share], "count": count[of]}
+    time, issuing, count = groups.sums(pieces.time_ns[rows]), groups.sums(issues_ns[rows]), groups.sizes()
+    step, kind = np.divmod(distinct, int(between.kind.max(initial=0)) + 1)
+    share, cell_of = between.shares.of_kinds(kind)
+    part, blocked, wait = (getattr(between.shares, name)[share] for name in ("part", "blocked", "wait"))
+    time_ns = _divided(time, cell_of, part)
+    needed_ns = np.minimum(time_ns, np.where(blocked, 0, np.floor(issuing[cell_of] * part)).astype(np.int64))
+    more = {
+        "stack": between.shares.stack[share],
+        "module": between.shares.module[share],
+        "count": count[cell_of],
+    }
 
     def chosen(mask: Mask, entry: Entry, cause: Cause | NDArray[Any], took_ns: Rows) -> Cells:
         some = {name: values[mask] for name, values in more.items()}
-        return Cells.of(step[of][mask], entry, cause, took_ns[mask], **some)
+        return Cells.of(step[cell_of][mask], entry, cause, took_ns[mask], **some)
 
     waits = np.where(wait > 0, Cause.LOCK - 1 + wait, Cause.BLOCKED)[blocked]
     return [
@@ -310,11 +314,11 @@ def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> l
 
 def _issues_ns(trace: TraceData, pieces: MomentRows, gap: Mask, left_out: LeftOut | None) -> Rows:
     """What of each piece between operators issues the next one: nothing where the operator before it is one of a loop, or could be left out."""
-    found = gaps(trace)
-    part = np.minimum(1.0, ISSUING * rates_of(trace).fixed_ns / np.maximum(found.stretch_ns, 1))
-    part[called_again(trace)[found.before]] = 0.0
+    all_gaps = gaps(trace)
+    part = np.minimum(1.0, ISSUING * rates_of(trace).fixed_ns / np.maximum(all_gaps.stretch_ns, 1))
+    part[called_again(trace)[all_gaps.before]] = 0.0
     if left_out is not None:
-        part *= 1.0 - left_out.part_of_calls[found.before]
+        part *= 1.0 - left_out.part_of_calls[all_gaps.before]
     issues_ns = np.zeros(len(gap), np.int64)
     issues_ns[gap] = np.floor(pieces.time_ns[gap] * part[pieces.of[gap]])
     return issues_ns
@@ -345,9 +349,9 @@ def _of_operators(
     """What operators of the host took: what they need, what calling them costs, what is not needed, and the rest."""
     spans = trace.columns("spans")
     rows = np.flatnonzero(pieces.category == Category.OPERATOR)
-    of, step = pieces.of[rows], pieces.unit[rows]
-    counted = _counted_around(trace)[of]
-    row = np.where(counted >= 0, counted, of)
+    owner, step = pieces.of[rows], pieces.unit[rows]
+    counted = _counted_around(trace)[owner]
+    row = np.where(counted >= 0, counted, owner)
     # The pieces of an operator whose cost counts follow each other. One that is made of others is several runs, of which the first is its call.
     runs = Groups.runs(row, step)
     if len(runs) == 0:
@@ -356,7 +360,7 @@ def _of_operators(
     time_ns = runs.sums(pieces.time_ns[rows])
     if on_device:
         return _grouped(trace, step, span, [(Entry.SLOW, np.full(len(span), Cause.LAUNCH), time_ns)])
-    calls = runs.sums(pieces.start_ns[rows] == spans["start_ns"][of])
+    calls = runs.sums(pieces.start_ns[rows] == spans["start_ns"][owner])
     return _grouped(trace, step, span, _divided_operators(trace, span, time_ns, calls, left_out))
 
 
@@ -429,10 +433,10 @@ def _grouped(
         "stack": stack[first],
         "module": spans["module"][span[first]],
     }
-    own = step[first]
+    steps = step[first]
     return [
         Cells.of(
-            own, entry, cause[first], groups.sums(time_ns), count=groups.sums(time_ns > 0), **more,
+            steps, entry, cause[first], groups.sums(time_ns), count=groups.sums(time_ns > 0), **more,
         )
         for entry, cause, time_ns in parts
     ]  # fmt: skip
@@ -465,10 +469,10 @@ def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) 
     least = least_seconds(trace, costs)
     least_ns = np.zeros(len(span)) if least is None else np.nan_to_num(least[costs.calls.of_span[span]]) * 1e9
     size = costs.bytes_moved[span]
-    whole = np.maximum(spans["device_ns"][span], time_ns)
-    rate = np.where((size > 0) & (whole > _LEAST_FOR_A_RATE_NS), size / np.maximum(whole, 1), 0.0).max(
-        initial=0.0
-    )
+    device_ns = np.maximum(spans["device_ns"][span], time_ns)
+    rate = np.where(
+        (size > 0) & (device_ns > _LEAST_FOR_A_RATE_NS), size / np.maximum(device_ns, 1), 0.0
+    ).max(initial=0.0)
     if rate > 0:
         least_ns = np.maximum(least_ns, np.where(size > 0, size / rate, 0.0))
     none, unknown = np.full(len(span), Cause.NONE), np.full(len(span), Cause.NO_INPUTS)
@@ -479,12 +483,12 @@ def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) 
         time_ns, least_ns = time_ns - wasted, least_ns * (1.0 - part)
         not_needed = [(Entry.NOT_NEEDED, left_out.why[operator[first]], wasted)]
     needed = np.minimum(time_ns, least_ns.astype(np.int64))
-    known = costs.counted.counts[span] & (least_ns > 0)
+    is_known = costs.counted.counts[span] & (least_ns > 0)
     return _grouped(trace, step, span, [
         *not_needed,
-        (Entry.NEEDED, none, np.where(known, needed, 0)),
-        (Entry.SLOW, none, np.where(known, time_ns - needed, 0)),
-        (Entry.UNKNOWN, unknown, np.where(known, 0, time_ns)),
+        (Entry.NEEDED, none, np.where(is_known, needed, 0)),
+        (Entry.SLOW, none, np.where(is_known, time_ns - needed, 0)),
+        (Entry.UNKNOWN, unknown, np.where(is_known, 0, time_ns)),
     ])  # fmt: skip
 
 
@@ -543,9 +547,11 @@ def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
     """What is taken out of each cell so that the chosen ones of each step lose so much, or all that they have, each the same share."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(cells.step[rows], kind="stable")]
-    steps, of = np.unique(cells.step[rows], return_inverse=True)
-    step_ns = Groups(of, len(steps)).sums(cells.time_ns[rows])
+    steps, group = np.unique(cells.step[rows], return_inverse=True)
+    step_ns = Groups(group, len(steps)).sums(cells.time_ns[rows])
     amount = np.minimum(amount_ns[steps], step_ns)
     taken = np.zeros(len(chosen), np.int64)
-    taken[rows] = np.minimum(_divided(amount, of, cells.time_ns[rows] / step_ns[of]), cells.time_ns[rows])
+    taken[rows] = np.minimum(
+        _divided(amount, group, cells.time_ns[rows] / step_ns[group]), cells.time_ns[rows]
+    )
     return taken

@@ -185,14 +185,14 @@ def moments_of_requests(trace: TraceData, *, unfinished: bool = False) -> list[W
 def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMoments:
     """The moments of the requests of one process: on each thread those in which it worked for them."""
     requests = requests_of(trace)
-    place = np.full(len(requests), -1)
-    place[work.row] = np.arange(len(work))
+    unit_of = np.full(len(requests), -1)
+    unit_of[work.row] = np.arange(len(work))
     of_threads, waited_ns = [], np.zeros(len(work), np.int64)
     operators_ns: dict[int, int] = {}
     for thread in np.unique(requests.stretch_thread).tolist():
-        rows = np.flatnonzero((requests.stretch_thread == thread) & (place[requests.of] >= 0))
+        rows = np.flatnonzero((requests.stretch_thread == thread) & (unit_of[requests.of] >= 0))
         stretches = _Stretches(
-            place[requests.of[rows]], requests.stretch_start_ns[rows], requests.stretch_end_ns[rows]
+            unit_of[requests.of[rows]], requests.stretch_start_ns[rows], requests.stretch_end_ns[rows]
         )
         moments = _moments(_layers_of_requests(trace, window, thread), stretches)
         of_threads.append(moments)
@@ -239,22 +239,22 @@ def _layer(category: Category, when: Intervals) -> _Layer:
 def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
     """Cut stretches where what they wait for changes."""
     timed: list[_Stretches | _Layer] = [stretches, *layers]
-    edges = _sorted_once(np.concatenate([edge for one in timed for edge in (one.start_ns, one.end_ns)]))
+    edges = _sorted_once(np.concatenate([edge for layer in timed for edge in (layer.start_ns, layer.end_ns)]))
     edges = edges[(edges >= stretches.start_ns.min(initial=0)) & (edges <= stretches.end_ns.max(initial=0))]
     begin = edges[:-1]
-    category, of = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
+    category, owner = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     left = np.arange(len(begin))
     for layer in layers:
         if len(layer.start_ns) == 0:
             continue
-        at = np.searchsorted(layer.start_ns, begin[left], side="right") - 1
-        inside = (at >= 0) & (begin[left] < layer.end_ns[at])
-        rows, at = left[inside], at[inside]
-        category[rows], of[rows] = layer.category, layer.of[at]
+        stretch = np.searchsorted(layer.start_ns, begin[left], side="right") - 1
+        inside = (stretch >= 0) & (begin[left] < layer.end_ns[stretch])
+        rows, stretch = left[inside], stretch[inside]
+        category[rows], owner[rows] = layer.category, layer.of[stretch]
         left = left[~inside]
     first, last = (np.searchsorted(edges, side) for side in (stretches.start_ns, stretches.end_ns))
-    at, row = rows_of_runs(first, np.maximum(last - first, 0))
-    return MomentRows(stretches.unit[at], category[row], of[row], begin[row], np.diff(edges)[row])
+    stretch, row = rows_of_runs(first, np.maximum(last - first, 0))
+    return MomentRows(stretches.unit[stretch], category[row], owner[row], begin[row], np.diff(edges)[row])
 
 
 def _sorted_once(values: Rows) -> Rows:
@@ -324,10 +324,10 @@ def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
 
 def _between(trace: TraceData, thread: int) -> _Layer:
     """When a thread ran Python between operators."""
-    found = gaps(trace)
-    mine = np.flatnonzero(found.thread == thread)
-    mine = mine[np.argsort(found.start_ns[mine], kind="stable")]
-    return _Layer(Category.PYTHON, found.start_ns[mine], found.end_ns[mine], mine)
+    all_gaps = gaps(trace)
+    rows = np.flatnonzero(all_gaps.thread == thread)
+    rows = rows[np.argsort(all_gaps.start_ns[rows], kind="stable")]
+    return _Layer(Category.PYTHON, all_gaps.start_ns[rows], all_gaps.end_ns[rows], rows)
 
 
 def _named_on(trace: TraceData, name: str, thread: int) -> Rows:
@@ -341,9 +341,9 @@ def _named_on(trace: TraceData, name: str, thread: int) -> Rows:
 def _compiling(trace: TraceData, thread: int) -> Intervals:
     """When torch.compile compiled on a thread."""
     rows = [
-        (one["start_ns"], one["start_ns"] + one["duration_ns"])
-        for one in compiles(trace).select(["thread", "start_ns", "duration_ns"]).to_pylist()
-        if one["thread"] == thread and one["start_ns"] is not None and one["duration_ns"] is not None
+        (row["start_ns"], row["start_ns"] + row["duration_ns"])
+        for row in compiles(trace).select(["thread", "start_ns", "duration_ns"]).to_pylist()
+        if row["thread"] == thread and row["start_ns"] is not None and row["duration_ns"] is not None
     ]
     start, end = np.array(rows, np.int64).reshape(-1, 2).T
     return Intervals.of(start, end)
@@ -358,9 +358,9 @@ def _innermost_operators(trace: TraceData, thread: int) -> _Layer:
     # Time of a range inside an operator is that operator's.
     is_work = np.append(is_operator(spans["kind"]) | _is_other_work(spans["kind"]), False)
     above = np.append(_core.nearest_marked(spans["parent"], spans["depth"], is_work[:-1]), np.int32(-1))
-    of = above[inside].astype(np.int64)
-    known = of >= 0
-    return _Layer(Category.OPERATOR, edges[:-1][known], edges[1:][known], of[known])
+    owner = above[inside].astype(np.int64)
+    has_owner = owner >= 0
+    return _Layer(Category.OPERATOR, edges[:-1][has_owner], edges[1:][has_owner], owner[has_owner])
 
 
 def _is_other_work(kind: NDArray[np.uint8]) -> Mask:
@@ -393,11 +393,13 @@ def _other_threads(trace: TraceData, window: Windows, thread: int) -> _Layer:
 def _kernels(trace: TraceData, window: Windows, thread: int | None = None) -> _Layer:
     """The kernels of a device that compute, or those that a thread launched: the one that began first has a moment."""
     work = device_work(trace)
-    mine = np.array([one == window.activity.device for one in work.devices], dtype=bool)[work.device]
-    mine &= work.category == WorkCategory.COMPUTE
+    is_chosen = np.array([device == window.activity.device for device in work.devices], dtype=bool)[
+        work.device
+    ]
+    is_chosen &= work.category == WorkCategory.COMPUTE
     if thread is not None:
-        mine &= np.append(trace.column("spans", "thread"), -1)[starters(trace).call[work.rows]] == thread
-    return _first_come(trace, Category.KERNEL, work.rows[mine])
+        is_chosen &= np.append(trace.column("spans", "thread"), -1)[starters(trace).call[work.rows]] == thread
+    return _first_come(trace, Category.KERNEL, work.rows[is_chosen])
 
 
 def _first_come(trace: TraceData, category: Category, rows: Rows) -> _Layer:

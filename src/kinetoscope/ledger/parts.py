@@ -144,11 +144,11 @@ class StepTime:
 @derived
 def step_time(trace: TraceData) -> list[StepTime]:
     """Where the step time of each process and device went."""
-    places = []
+    times = []
     for ledger in device_ledgers(trace):
         parts, counted = parts_of_ledger(ledger), ledger.counted
         owner, device = ledger.window.activity.owner, ledger.window.activity.device
-        places.append(
+        times.append(
             StepTime(
                 owner.process,
                 owner.rank,
@@ -158,13 +158,13 @@ def step_time(trace: TraceData) -> list[StepTime]:
                 tuple(int(parts[name][counted].sum()) for name in PARTS),
             )
         )
-    return places
+    return times
 
 
 def busiest_places(trace: TraceData) -> dict[ProcessRow, StepTime]:
     """For each process, by its row in `processes`, the device on which it worked most."""
-    places: dict[ProcessRow, StepTime] = {}
-    for place in step_time(trace):
-        if place.working_ns >= places.setdefault(place.process, place).working_ns:
-            places[place.process] = place
-    return places
+    busiest: dict[ProcessRow, StepTime] = {}
+    for step in step_time(trace):
+        if step.working_ns >= busiest.setdefault(step.process, step).working_ns:
+            busiest[step.process] = step
+    return busiest

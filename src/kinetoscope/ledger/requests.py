@@ -28,21 +28,21 @@ def requests(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table, empty if no request was marked; `docs/tables.md` describes its columns.
     """
-    known, count = requests_of(trace), len(requests_of(trace))
+    marked, count = requests_of(trace), len(requests_of(trace))
     parts = request_parts(trace)
-    by_thread = Groups.by([known.of, known.stretch_thread])
+    by_thread = Groups.by([marked.of, marked.stretch_thread])
     columns: dict[str, Any] = {
         "request": np.arange(count),
-        "name": labels(known.name),
-        "arguments": known.arguments,
-        "status": Labels(known.status.astype(np.int32), STATUSES),
-        **of_processes(trace, thread_processes(trace)[known.thread]),
-        "thread": known.thread.astype(np.int32),
-        "start_ns": known.start_ns,
-        "duration_ns": known.end_ns - known.start_ns,
+        "name": labels(marked.name),
+        "arguments": marked.arguments,
+        "status": Labels(marked.status.astype(np.int32), STATUSES),
+        **of_processes(trace, thread_processes(trace)[marked.thread]),
+        "thread": marked.thread.astype(np.int32),
+        "start_ns": marked.start_ns,
+        "duration_ns": marked.end_ns - marked.start_ns,
         **{name: parts[name] for name in REQUEST_PARTS},
-        "stretches": Groups(known.of, count).sizes(),
-        "threads": Groups(known.of[by_thread.first], count).sizes(),
+        "stretches": Groups(marked.of, count).sizes(),
+        "threads": Groups(marked.of[by_thread.first], count).sizes(),
     }
     return to_arrow(table_definition("requests"), columns)
 
@@ -56,16 +56,16 @@ def request_names(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table, of requests that began and ended in the recording; `docs/tables.md` describes its columns.
     """
-    known, parts = requests_of(trace), request_parts(trace)
-    duration = known.end_ns - known.start_ns
+    marked, parts = requests_of(trace), request_parts(trace)
+    duration = marked.end_ns - marked.start_ns
     rows: list[dict[str, Any]] = []
     for name in names_by_time(trace):
-        mine = np.flatnonzero(known.complete & (np.array(known.name) == name))
-        slowest = slowest_tenth(mine, duration)
-        for of, some in (("all", mine), ("slowest", slowest)):
+        of_name = np.flatnonzero(marked.complete & (np.array(marked.name) == name))
+        slowest = slowest_tenth(of_name, duration)
+        for sort, some in (("all", of_name), ("slowest", slowest)):
             p50, p90, p99 = np.percentile(duration[some], (50, 90, 99), method="inverted_cdf")
             rows.append({
-                "name": name, "of": of, "count": len(some), "errors": int((known.status[some] > 1).sum()),
+                "name": name, "of": sort, "count": len(some), "errors": int((marked.status[some] > 1).sum()),
                 "total_ns": int(duration[some].sum()), "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
                 "max_ns": int(duration[some].max()), **{part: float(parts[part][some].mean()) for part in REQUEST_PARTS},
             })  # fmt: skip

@@ -56,11 +56,11 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     Raises:
         ArgumentError: `peak_flops` is not a number above 0 or a mapping to such numbers.
     """
-    spans, own = trace.columns("spans"), trace.columns("steps")
+    spans, marks = trace.columns("spans"), trace.columns("steps")
     step, phase = spans["step"], spans["phase"]
     self_ns = phase_times(trace)
-    ran, by_step = host_work(trace, with_steps=False).mask, Groups(step, len(own))
-    columns: dict[str, Any] = {"number": own["number"], "span": own["span"]}
+    ran, by_step = host_work(trace, with_steps=False).mask, Groups(step, len(marks))
+    columns: dict[str, Any] = {"number": marks["number"], "span": marks["span"]}
     columns |= {name: getattr(step_extents(trace), name) for name in ("start_ns", "duration_ns")}
     columns["operators"] = by_step.sums(ran & operator_spans(trace).mask)
     for part in Phase:
@@ -69,9 +69,9 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     columns["compile_ns"] = compile_ns(trace)
     columns |= _largest_gaps(trace)
     columns |= step_work(trace, step_extents(trace).duration_ns, peak_flops)
-    columns |= of_processes(trace, own["process_row"])
+    columns |= of_processes(trace, marks["process_row"])
     columns["start_up"] = start_up_steps(trace)
-    columns["source"] = Labels(own["source"], STEP_SOURCES)
+    columns["source"] = Labels(marks["source"], STEP_SOURCES)
     called = named_steps(trace)
     columns |= {"name": Labels(called.name, called.names), "arguments": called.arguments}
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
@@ -85,7 +85,7 @@ def phase_times(trace: TraceData) -> NDArray[np.int64]:
     What runs while a batch is waited for counts for none, nor does a range while it waits for backward on another thread, nor the range of
     an optimizer's step while it runs a closure: what that runs counts itself.
     """
-    found = np.where(in_waits(trace), 0, trace.column("spans", "self_ns"))
+    phase_ns = np.where(in_waits(trace), 0, trace.column("spans", "self_ns"))
     spans = trace.columns("spans")
     thread, parent, start = spans["thread"], spans["parent"], spans["start_ns"]
     end = start + spans["duration_ns"]
@@ -97,10 +97,10 @@ def phase_times(trace: TraceData) -> NDArray[np.int64]:
 
     def leave_out(moments: Intervals, ranges: NDArray[np.int64], inner: NDArray[np.int64]) -> None:
         """Subtract some moments from the self times of ranges, whose nested parts are `inner`."""
-        taken = np.zeros(len(found), dtype=np.int64)
+        taken = np.zeros(len(phase_ns), dtype=np.int64)
         taken[ranges] = moments.within(start[ranges], end[ranges])
         np.subtract.at(taken, parent[inner], moments.within(start[inner], end[inner]))
-        found[ranges] = np.maximum(found[ranges] - taken[ranges], 0)
+        phase_ns[ranges] = np.maximum(phase_ns[ranges] - taken[ranges], 0)
 
     left_out: dict[int, Intervals] = {}
     for waiting in np.unique(thread[forward[elsewhere]]).tolist():
@@ -113,13 +113,15 @@ def phase_times(trace: TraceData) -> NDArray[np.int64]:
         leave_out(left_out[waiting], ranges, inner)
     found_closures = closures(trace)
     steps_of_optimizers = is_range & (spans["phase"] == Phase.OPTIMIZER) & (spans["stream"] < 0)
-    for one in np.unique(found_closures.thread).tolist():
-        mine = found_closures.thread == one
-        moments = Intervals.of(found_closures.start_ns[mine], found_closures.end_ns[mine])
-        ranges = np.flatnonzero(steps_of_optimizers & (thread == one))
-        inner = np.flatnonzero(np.append(steps_of_optimizers, False)[parent] & is_work & (thread == one))
-        leave_out(moments - left_out.get(one, Intervals.none()), ranges, inner)
-    return found
+    for thread_row in np.unique(found_closures.thread).tolist():
+        on_thread = found_closures.thread == thread_row
+        moments = Intervals.of(found_closures.start_ns[on_thread], found_closures.end_ns[on_thread])
+        ranges = np.flatnonzero(steps_of_optimizers & (thread == thread_row))
+        inner = np.flatnonzero(
+            np.append(steps_of_optimizers, False)[parent] & is_work & (thread == thread_row)
+        )
+        leave_out(moments - left_out.get(thread_row, Intervals.none()), ranges, inner)
+    return phase_ns
 
 
 @derived
@@ -130,34 +132,36 @@ def closures(trace: TraceData) -> Closures:
 
 def compile_ns(trace: TraceData) -> NDArray[np.int64]:
     """How long torch.compile worked in each step, on any thread of the process of the step."""
-    own = trace.columns("steps")
-    start, found = own["start_ns"].astype(np.int64), np.zeros(len(own), dtype=np.int64)
-    thread = np.append(trace.column("spans", "thread"), -1)[own["span"]]
+    marks = trace.columns("steps")
+    start, time_ns = marks["start_ns"].astype(np.int64), np.zeros(len(marks), dtype=np.int64)
+    thread = np.append(trace.column("spans", "thread"), -1)[marks["span"]]
     for owner in host_owners(trace):
-        mine = owned(trace, owner)
-        rows = np.flatnonzero(mine[thread])
-        found[rows] = compile_time(trace, mine).within(start[rows], start[rows] + own["duration_ns"][rows])
-    return found
+        owned_threads = owned(trace, owner)
+        rows = np.flatnonzero(owned_threads[thread])
+        time_ns[rows] = compile_time(trace, owned_threads).within(
+            start[rows], start[rows] + marks["duration_ns"][rows]
+        )
+    return time_ns
 
 
 def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     """The longest gap of each step, and the line that took most of it."""
-    steps, frames, found = len(trace.columns("steps")), trace.columns("frames"), gaps(trace)
+    steps, frames, idle = len(trace.columns("steps")), trace.columns("frames"), gaps(trace)
     extents = step_extents(trace)
     # Of a host that runs ahead, only what is left of a gap in the extent of its step is time of that step.
-    start_ns = np.maximum(found.start_ns, np.append(extents.start_ns, 0)[found.step])
-    duration_ns = np.minimum(found.end_ns, np.append(extents.end_ns, 0)[found.step]) - start_ns
-    rows = np.flatnonzero((found.step >= 0) & (duration_ns > 0) & ~found.in_loading & ~found.in_backward)
+    start_ns = np.maximum(idle.start_ns, np.append(extents.start_ns, 0)[idle.step])
+    duration_ns = np.minimum(idle.end_ns, np.append(extents.end_ns, 0)[idle.step]) - start_ns
+    rows = np.flatnonzero((idle.step >= 0) & (duration_ns > 0) & ~idle.in_loading & ~idle.in_backward)
     # Gaps are cut where ranges and calls of modules begin and end: those that touch are one.
-    apart = begins_run(found.step[rows], found.thread[rows])
-    apart[1:] |= found.start_ns[rows][1:] != found.end_ns[rows][:-1]
-    whole = np.cumsum(apart) - 1
-    length = Groups(whole, len(rows)).sums(duration_ns[rows])
-    order = np.lexsort((duration_ns[rows], length[whole]))
+    apart = begins_run(idle.step[rows], idle.thread[rows])
+    apart[1:] |= idle.start_ns[rows][1:] != idle.end_ns[rows][:-1]
+    joined_gap = np.cumsum(apart) - 1
+    length = Groups(joined_gap, len(rows)).sums(duration_ns[rows])
+    order = np.lexsort((duration_ns[rows], length[joined_gap]))
     longest, taken = np.full((2, steps), -1, dtype=np.int64)
-    longest[found.step[rows[order]]] = rows[order]  # the last one counts
-    taken[found.step[rows[order]]] = whole[order]
-    stack = np.append(found.stack, -1)[longest]
+    longest[idle.step[rows[order]]] = rows[order]  # the last one counts
+    taken[idle.step[rows[order]]] = joined_gap[order]
+    stack = np.append(idle.stack, -1)[longest]
     frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)[stack]]
     return {
         "largest_gap_ns": np.append(length, 0)[taken],
@@ -168,15 +172,15 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
 
 def _peaks(trace: TraceData) -> NDArray[np.int64]:
     """The most live host bytes of its process within each step; what was live when it began counts too."""
-    own, blocks = trace.columns("steps"), trace.columns("allocations")
+    marks, blocks = trace.columns("steps"), trace.columns("allocations")
     on_host = blocks["device_type"] == 0
     if len(trace.columns("processes")) == 0:
-        return _peaks_of(own, blocks, EVERY, np.flatnonzero(on_host))
-    peaks = np.zeros(len(own), dtype=np.int64)
+        return _peaks_of(marks, blocks, EVERY, np.flatnonzero(on_host))
+    peaks = np.zeros(len(marks), dtype=np.int64)
     of_block = thread_processes(trace)[blocks["thread"]]
-    for process in np.unique(own["process_row"]).tolist():
-        steps = np.flatnonzero(own["process_row"] == process)
-        peaks[steps] = _peaks_of(own, blocks, steps, np.flatnonzero(on_host & (of_block == process)))
+    for process in np.unique(marks["process_row"]).tolist():
+        steps = np.flatnonzero(marks["process_row"] == process)
+        peaks[steps] = _peaks_of(marks, blocks, steps, np.flatnonzero(on_host & (of_block == process)))
     return peaks
 
 
@@ -187,7 +191,7 @@ def _peaks_of(
     start_ns, duration_ns = steps["start_ns"][rows], steps["duration_ns"][rows]
     time_ns, total = blocks["time_ns"][events], blocks["total_bytes"][events]
     peaks = np.append(total, 0)[np.searchsorted(time_ns, start_ns, side="left") - 1]
-    at = step_at(time_ns, start_ns, duration_ns)
-    np.maximum.at(peaks, at[at >= 0], total[at >= 0])
-    found: NDArray[np.int64] = peaks
-    return found
+    step_of_event = step_at(time_ns, start_ns, duration_ns)
+    np.maximum.at(peaks, step_of_event[step_of_event >= 0], total[step_of_event >= 0])
+    highest: NDArray[np.int64] = peaks
+    return highest

@@ -36,16 +36,16 @@ def named_steps(trace: TraceData) -> NamedSteps:
     """Find the names of the steps of a trace, once; of several in one step, the first counts."""
     spans, count = trace.columns("spans"), len(trace.columns("steps"))
     marks = {row: mark for row, text in enumerate(trace.strings) if (mark := parse_step_mark(text))}
-    found = NamedSteps([], np.full(count, -1, np.int32), [None] * count)
+    steps = NamedSteps([], np.full(count, -1, np.int32), [None] * count)
     if not marks or not count:
-        return found
+        return steps
     rows = np.flatnonzero(np.isin(spans["name"], list(marks)) & (spans["step"] >= 0))
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
-    places: dict[str, int] = {}
+    name_ids: dict[str, int] = {}
     for step, name in zip(spans["step"][rows].tolist(), spans["name"][rows].tolist(), strict=True):
-        if found.name[step] < 0:
+        if steps.name[step] < 0:
             mark = marks[name]
-            found.name[step] = places.setdefault(mark.name, len(places))
-            found.arguments[step] = mark.arguments or None
-    found.names.extend(places)
-    return found
+            steps.name[step] = name_ids.setdefault(mark.name, len(name_ids))
+            steps.arguments[step] = mark.arguments or None
+    steps.names.extend(name_ids)
+    return steps

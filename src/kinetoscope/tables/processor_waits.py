@@ -45,7 +45,7 @@ class ProcessorWaits:
         """How long it waited in some windows, at most their duration."""
         if not self.known:
             return np.zeros(len(start_ns), dtype=np.int64)
-        until = [np.interp(each, self.time_ns, self.waited_ns) for each in (start_ns, end_ns)]
+        until = [np.interp(edge_ns, self.time_ns, self.waited_ns) for edge_ns in (start_ns, end_ns)]
         return np.clip((until[1] - until[0]).astype(np.int64), 0, np.maximum(end_ns - start_ns, 0))
 
 
@@ -70,12 +70,12 @@ def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
     """
     if (waited_ns <= period_ns).all():
         return waited_ns
-    found, before = np.zeros_like(waited_ns), 0
-    for place in range(len(waited_ns) - 1, -1, -1):
-        whole = int(waited_ns[place]) + before
-        found[place] = min(whole, int(period_ns[place]))
-        before = whole - int(found[place])
-    return found
+    clamped, before = np.zeros_like(waited_ns), 0
+    for period in range(len(waited_ns) - 1, -1, -1):
+        wait_ns = int(waited_ns[period]) + before
+        clamped[period] = min(wait_ns, int(period_ns[period]))
+        before = wait_ns - int(clamped[period])
+    return clamped
 
 
 def running_thread(trace: TraceData, mine: NDArray[np.bool_]) -> int:

@@ -52,37 +52,39 @@ def step_extents(trace: TraceData) -> StepExtents:
     takes. There, a step ends when the work that was launched in it has ended on all devices of the process, and begins when the work launched before it has. So
     steps do not overlap, and hold all of the time in which the devices work for them.
     """
-    own = trace.columns("steps")
-    start_ns, is_ahead = own["start_ns"].astype(np.int64), np.zeros(len(own), dtype=bool)
-    end_ns = start_ns + own["duration_ns"]
-    found = StepExtents(start_ns, end_ns, is_ahead)
+    marks = trace.columns("steps")
+    start_ns, is_ahead = marks["start_ns"].astype(np.int64), np.zeros(len(marks), dtype=bool)
+    end_ns = start_ns + marks["duration_ns"]
+    extents = StepExtents(start_ns, end_ns, is_ahead)
     work = device_work(trace)
-    if len(work.rows) == 0 or len(own) == 0:
-        return found
+    if len(work.rows) == 0 or len(marks) == 0:
+        return extents
     spans, call = trace.columns("spans"), starters(trace).call[work.rows]
     owner_of_thread, owners = thread_owners(trace)
-    places = [owners.index(one.owner) if one.owner in owners else -1 for one in work.devices]
-    owner = np.array(places, dtype=np.int64)[work.device]
+    numbers = [owners.index(device.owner) if device.owner in owners else -1 for device in work.devices]
+    owner = np.array(numbers, dtype=np.int64)[work.device]
     owner = np.where(call >= 0, owner_of_thread[np.append(spans["thread"], -1)[call]], owner)
     launched_ns = np.append(spans["start_ns"], 0)[call].astype(np.int64)
     for rows in steps_of_processes(trace):
         # What is of an unknown process counts for all.
-        mine = np.flatnonzero((owner == owner_of_steps(trace)[rows[0]]) | (owner < 0))
-        linked = call[mine] >= 0
+        work_rows = np.flatnonzero((owner == owner_of_steps(trace)[rows[0]]) | (owner < 0))
+        linked = call[work_rows] >= 0
         # What runs before all that was launched in the recording was launched before it.
-        first_ns = work.start_ns[mine[linked]].min(initial=np.iinfo(np.int64).max)
-        earlier_ns = work.end_ns[mine[~linked & (work.start_ns[mine] < first_ns)]]
-        mine = mine[linked][np.argsort(launched_ns[mine[linked]], kind="stable")]
+        first_ns = work.start_ns[work_rows[linked]].min(initial=np.iinfo(np.int64).max)
+        earlier_ns = work.end_ns[work_rows[~linked & (work.start_ns[work_rows] < first_ns)]]
+        work_rows = work_rows[linked][np.argsort(launched_ns[work_rows[linked]], kind="stable")]
         done_ns = np.maximum.accumulate(
-            np.append(earlier_ns.max(initial=np.iinfo(np.int64).min), work.end_ns[mine])
+            np.append(earlier_ns.max(initial=np.iinfo(np.int64).min), work.end_ns[work_rows])
         )
         start, end = (
-            np.maximum(times, done_ns[np.searchsorted(launched_ns[mine], times, side="left")])
+            np.maximum(times, done_ns[np.searchsorted(launched_ns[work_rows], times, side="left")])
             for times in (start_ns[rows], end_ns[rows])
         )
-        if len(mine) and (end - end_ns[rows]).mean() >= LEAST_AHEAD * max(float(np.median(end - start)), 1.0):
+        if len(work_rows) and (end - end_ns[rows]).mean() >= LEAST_AHEAD * max(
+            float(np.median(end - start)), 1.0
+        ):
             start_ns[rows], end_ns[rows], is_ahead[rows] = start, end, True
-    return found
+    return extents
 
 
 @derived
@@ -92,15 +94,17 @@ def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
     That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began,
     or what a ring has left of it begins, in the loop.
     """
-    own = trace.columns("steps")
-    found = np.zeros(len(own), dtype=bool)
+    marks = trace.columns("steps")
+    is_start_up = np.zeros(len(marks), dtype=bool)
     runs = process_runs(trace)
     for rows in steps_of_processes(trace):
         first = rows[0]
-        in_loop = bool(runs[max(int(own["process_row"][first]), 0)].first_step) or own["number"][first] > 0
-        if len(rows) > 1 and own["source"][first] == OPTIMIZER and not in_loop:
-            found[first] = True
-    return found
+        in_loop = (
+            bool(runs[max(int(marks["process_row"][first]), 0)].first_step) or marks["number"][first] > 0
+        )
+        if len(rows) > 1 and marks["source"][first] == OPTIMIZER and not in_loop:
+            is_start_up[first] = True
+    return is_start_up
 
 
 @derived

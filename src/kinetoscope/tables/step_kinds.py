@@ -54,9 +54,11 @@ def step_kinds(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
 
 def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
     """The rows of the table without what is computed in the steps, which takes longer to count."""
-    known = tuple(column for column in STEP_KINDS_SCHEMA.columns if column.name not in ("flops_per_s", "mfu"))
+    columns = tuple(
+        column for column in STEP_KINDS_SCHEMA.columns if column.name not in ("flops_per_s", "mfu")
+    )
     rows: list[dict[str, Any]] = to_arrow(
-        replace(STEP_KINDS_SCHEMA, columns=known), _times(trace)
+        replace(STEP_KINDS_SCHEMA, columns=columns), _times(trace)
     ).to_pylist()
     return rows
 
@@ -64,14 +66,16 @@ def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
 def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray[np.float64]]:
     """The columns `flops_per_s` and `mfu` of the table; 0 where nothing was counted in most steps of a kind."""
     duration_ns = step_extents(trace).duration_ns
-    found, kind = step_work(trace, duration_ns, peak_flops), kinds_of_steps(trace)
+    work, kind = step_work(trace, duration_ns, peak_flops), kinds_of_steps(trace)
     kinds = range(int(kind.max(initial=-1)) + 1)
-    flops, mfu = found["flops"], found["mfu"]
+    flops, mfu = work["flops"], work["mfu"]
     rate = np.where(flops >= 0, flops * 1e9 / np.maximum(duration_ns, 1), np.nan)
 
     def medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        known = [values[(kind == one) & np.isfinite(values)] for one in kinds]
-        return np.array([float(np.median(one)) if len(one) else np.nan for one in known])
+        values_of = [values[(kind == number) & np.isfinite(values)] for number in kinds]
+        return np.array(
+            [float(np.median(kind_values)) if len(kind_values) else np.nan for kind_values in values_of]
+        )
 
     return {"flops_per_s": medians(rate), "mfu": medians(np.full(len(kind), np.nan) if mfu is None else mfu)}
 
@@ -79,7 +83,7 @@ def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray
 def _times(trace: TraceData) -> dict[str, Any]:
     """The other columns."""
     kind = kinds_of_steps(trace)
-    groups = [np.flatnonzero(kind == one) for one in range(int(kind.max(initial=-1)) + 1)]
+    groups = [np.flatnonzero(kind == number) for number in range(int(kind.max(initial=-1)) + 1)]
     duration, number = step_extents(trace).duration_ns, trace.column("steps", "number")
     called = named_steps(trace)
 
@@ -113,9 +117,9 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     _, first, same, often = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)
     kind, examples = np.zeros(len(first), np.int64), np.zeros((0, len(operators.names)))
     of_example: list[int] = []
-    for one in np.lexsort((first, -often)).tolist():
-        counts = operators.counts_in(int(rows[first[one]]))
-        called = int(name[rows[first[one]]])
+    for group in np.lexsort((first, -often)).tolist():
+        counts = operators.counts_in(int(rows[first[group]]))
+        called = int(name[rows[first[group]]])
         alike = _alike(counts, examples, operators.mean_ns)
         alike[np.array(of_example, int) != called] = -1.0
         nearest = int(np.argmax(alike)) if len(examples) else -1
@@ -124,13 +128,13 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
             nearest = len(examples)
             of_example.append(called)
             examples = np.vstack((examples, counts))
-        kind[one] = nearest
+        kind[group] = nearest
     time_ns = Groups(kind[same], len(examples)).sums(step_extents(trace).duration_ns[rows])
-    place = np.empty(len(examples), np.int64)
-    place[np.argsort(-time_ns, kind="stable")] = np.arange(len(examples))
-    found = np.full(len(name), -1, np.int64)
-    found[rows] = place[kind[same]]
-    return found
+    rank = np.empty(len(examples), np.int64)
+    rank[np.argsort(-time_ns, kind="stable")] = np.arange(len(examples))
+    kinds = np.full(len(name), -1, np.int64)
+    kinds[rows] = rank[kind[same]]
+    return kinds
 
 
 @derived
@@ -182,14 +186,14 @@ class StepOperators:
             kind: The kind of each step, from 0; -1 without.
         """
         names = [self._strings[name] for name in self.names.tolist()]
-        found = []
-        for one in range(int(kind.max(initial=-1)) + 1):
-            rows = np.flatnonzero(kind == one)
+        listed = []
+        for number in range(int(kind.max(initial=-1)) + 1):
+            rows = np.flatnonzero(kind == number)
             # A kind of another process has no steps here.
             counts = self.counts_in(int(rows[len(rows) // 2])).tolist() if len(rows) else [0.0] * len(names)
-            each = zip(names, counts, self.mean_ns.tolist(), strict=True)
-            found.append({name: (count, mean_ns) for name, count, mean_ns in each if count})
-        return found
+            columns = zip(names, counts, self.mean_ns.tolist(), strict=True)
+            listed.append({name: (count, mean_ns) for name, count, mean_ns in columns if count})
+        return listed
 
     def counts_in(self, step: int) -> Counts:
         """How many calls of each name a step has."""
@@ -222,8 +226,8 @@ def _most_of(trace: TraceData, groups: list[NDArray[np.int64]]) -> NDArray[np.in
     if len(groups) < 2 or len(operators.names) == 0:
         return np.full(len(groups), -1, np.int64)
     typical = np.array([operators.counts_in(int(rows[len(rows) // 2])) for rows in groups])
-    found = []
-    for one in range(len(groups)):
-        more = (typical[one] - np.delete(typical, one, axis=0).max(axis=0)) * operators.mean_ns
-        found.append(int(operators.names[np.argmax(more)]) if more.max() > 0 else -1)
-    return np.array(found, np.int64)
+    names = []
+    for number in range(len(groups)):
+        more = (typical[number] - np.delete(typical, number, axis=0).max(axis=0)) * operators.mean_ns
+        names.append(int(operators.names[np.argmax(more)]) if more.max() > 0 else -1)
+    return np.array(names, np.int64)

@@ -70,46 +70,46 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
     """
     if not isinstance(rows, slice):
         raise ArgumentTypeError(f"rows={rows!r} is not valid: use a slice, such as slice(0, 10)")
-    own = _RowSlice(trace.columns("spans"), rows)
+    stored = _RowSlice(trace.columns("spans"), rows)
     strings, texts = trace.strings, stack_texts(trace)
     step, thread, module, shapes, flags = (
-        own[name] for name in ("step", "thread", "module", "shapes", "flags")
+        stored[name] for name in ("step", "thread", "module", "shapes", "flags")
     )
     numbers = np.append(trace.column("steps", "number"), -1)
     has_memory = memory_recorded(trace)
     inputs = trace.columns("shapes")
     columns: dict[str, Any] = {
-        name: own[name] for name in (
+        name: stored[name] for name in (
             "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane", "sequence", "forward", "origin",
             "stream", "correlation", "external_id", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
         )
     }  # fmt: skip
     columns |= {
-        "id": own.numbers,
-        "name": Labels(own["name"], strings),
-        "overload": Labels(np.where(own["overload"] > 0, own["overload"], -1), strings),
-        "kind": Labels(own["kind"], KIND_NAMES),
-        "category": Labels(np.where(own["category"] > 0, own["category"], -1), strings),
-        "arguments": Labels(own["arguments"], trace.columns("arguments")["json"]),
+        "id": stored.numbers,
+        "name": Labels(stored["name"], strings),
+        "overload": Labels(np.where(stored["overload"] > 0, stored["overload"], -1), strings),
+        "kind": Labels(stored["kind"], KIND_NAMES),
+        "category": Labels(np.where(stored["category"] > 0, stored["category"], -1), strings),
+        "arguments": Labels(stored["arguments"], trace.columns("arguments")["json"]),
         "process": processes(trace)[thread],
         "thread": thread,
         "os_tid": trace.column("threads", "os_tid")[thread],
         "thread_name": Labels(thread, trace.columns("threads")["name"]),
         "rank": ranks(trace)[thread],
         "step": numbers[step],
-        "cycle": np.append(trace.column("cycles", "number"), -1)[own["cycle"]],
-        "phase": Labels(own["phase"], PHASE_NAMES),
-        "recompute": own["recompute"] != 0,
+        "cycle": np.append(trace.column("cycles", "number"), -1)[stored["cycle"]],
+        "phase": Labels(stored["phase"], PHASE_NAMES),
+        "recompute": stored["recompute"] != 0,
         "module": Labels(module, trace.columns("modules")["path"]),
         "module_class": Labels(module, module_classes(trace)),
-        "stack": Labels(own["stack"], texts),
+        "stack": Labels(stored["stack"], texts),
         "shapes": Labels(shapes, inputs["dims"]),
         "types": Labels(shapes, inputs["types"]),
         "inputs": Labels(shapes, inputs["concrete"]),
-        "flops": own["flops"],
-        "bytes_moved": own["bytes_moved"],
-        "bytes": own["bytes"] if has_memory else None,
-        "self_bytes": own["self_bytes"] if has_memory else None,
+        "flops": stored["flops"],
+        "bytes_moved": stored["bytes_moved"],
+        "bytes": stored["bytes"] if has_memory else None,
+        "self_bytes": stored["self_bytes"] if has_memory else None,
         "is_async": (flags & FLAG_ASYNC) != 0,
         "unfinished": (flags & FLAG_UNFINISHED) != 0,
     }
@@ -118,62 +118,62 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
 
 def allocations(trace: TraceData) -> pyarrow.Table:
     """Return the `allocations` table."""
-    own, of_spans = trace.columns("allocations"), trace.columns("spans")
-    match, size, time_ns, span = own["match"], own["bytes"], own["time_ns"], own["span"]
+    stored, of_spans = trace.columns("allocations"), trace.columns("spans")
+    match, size, time_ns, span = stored["match"], stored["bytes"], stored["time_ns"], stored["span"]
     is_free = size == 0
-    other = np.where(match >= 0, np.append(size, 0)[match], own["freed_bytes"])
+    other = np.where(match >= 0, np.append(size, 0)[match], stored["freed_bytes"])
     lifetime = np.where(~is_free & (match >= 0), np.append(time_ns, 0)[match] - time_ns, -1)
     columns: dict[str, Any] = {
-        name: own[name] for name in (
+        name: stored[name] for name in (
             "time_ns", "match", "total_bytes", "allocated_bytes", "reserved_bytes", "address", "device_type",
             "device_index", "span",
         )
     }  # fmt: skip
     columns |= {
-        "id": np.arange(len(own), dtype=np.int32),
+        "id": np.arange(len(stored), dtype=np.int32),
         "bytes": np.where(is_free, -other, size),
         "lifetime_ns": lifetime,
-        "thread": own["thread"],
-        "os_tid": trace.column("threads", "os_tid")[own["thread"]],
+        "thread": stored["thread"],
+        "os_tid": trace.column("threads", "os_tid")[stored["thread"]],
         "operator": Labels(_look_up(span, of_spans["name"]), trace.strings),
         "module": Labels(_look_up(span, of_spans["module"]), trace.columns("modules")["path"]),
-        "stack": Labels(own["stack"], stack_texts(trace)),
-        "process": processes(trace)[own["thread"]],
-        "rank": ranks(trace)[own["thread"]],
+        "stack": Labels(stored["stack"], stack_texts(trace)),
+        "process": processes(trace)[stored["thread"]],
+        "rank": ranks(trace)[stored["thread"]],
     }
     return to_arrow(table_definition("allocations"), columns)
 
 
 def frames(trace: TraceData) -> pyarrow.Table:
     """Return the `frames` table."""
-    own = trace.columns("frames")
+    stored = trace.columns("frames")
     columns = {
-        "id": np.arange(len(own), dtype=np.int32),
-        "function": Labels(own["function"], trace.strings),
-        "file": Labels(own["file"], trace.strings),
-        "line": own["line"],
+        "id": np.arange(len(stored), dtype=np.int32),
+        "function": Labels(stored["function"], trace.strings),
+        "file": Labels(stored["file"], trace.strings),
+        "line": stored["line"],
     }
     return to_arrow(table_definition("frames"), columns)
 
 
 def origins(trace: TraceData) -> pyarrow.Table:
     """Return the `origins` table."""
-    own, strings = trace.columns("origins"), trace.strings
-    columns = {name: own[name] for name in ("first", "weight", "flops", "bytes")}
-    columns |= {name: Labels(own[name], strings) for name in ("kernel", "node", "operator", "dtype")}
+    stored, strings = trace.columns("origins"), trace.strings
+    columns = {name: stored[name] for name in ("first", "weight", "flops", "bytes")}
+    columns |= {name: Labels(stored[name], strings) for name in ("kernel", "node", "operator", "dtype")}
     columns |= {
-        "id": np.arange(len(own), dtype=np.int32),
-        "module": Labels(own["module"], trace.columns("modules")["path"]),
-        "stack": Labels(own["stack"], stack_texts(trace)),
+        "id": np.arange(len(stored), dtype=np.int32),
+        "module": Labels(stored["module"], trace.columns("modules")["path"]),
+        "stack": Labels(stored["stack"], stack_texts(trace)),
     }
     return to_arrow(table_definition("origins"), columns)
 
 
 def threads(trace: TraceData) -> pyarrow.Table:
     """Return the `threads` table; the process and rank of the whole trace are those of its threads."""
-    own = trace.columns("threads")
-    columns = {name: own[name] for name in own} | {
-        "id": np.arange(len(own), dtype=np.int32),
+    stored = trace.columns("threads")
+    columns = {name: stored[name] for name in stored} | {
+        "id": np.arange(len(stored), dtype=np.int32),
         "process": processes(trace),
         "rank": ranks(trace),
     }
@@ -194,9 +194,13 @@ def losses(trace: TraceData) -> pyarrow.Table:
 
 def counters(trace: TraceData) -> pyarrow.Table:
     """Return the `counters` table."""
-    own = trace.columns("counters")
-    columns = {"time_ns": own["time_ns"], "name": Labels(own["name"], trace.strings), "value": own["value"]}
-    columns |= of_processes(trace, own["process_row"])
+    rows = trace.columns("counters")
+    columns = {
+        "time_ns": rows["time_ns"],
+        "name": Labels(rows["name"], trace.strings),
+        "value": rows["value"],
+    }
+    columns |= of_processes(trace, rows["process_row"])
     return to_arrow(table_definition("counters"), columns)
 
 
@@ -239,26 +243,26 @@ def _look_up(rows: Any, values: Any) -> Any:
 
 def cycles(trace: TraceData) -> pyarrow.Table:
     """Return the `cycles` table."""
-    own, steps = trace.columns("cycles"), trace.columns("steps")
-    of_step = _cycle_of_steps(trace) if len(own) else np.zeros(0, dtype=np.int32)
-    first = np.full(len(own), -1, dtype=np.int64)
+    stored, steps = trace.columns("cycles"), trace.columns("steps")
+    of_step = _cycle_of_steps(trace) if len(stored) else np.zeros(0, dtype=np.int32)
+    first = np.full(len(stored), -1, dtype=np.int64)
     inside = np.flatnonzero(of_step >= 0)[::-1]
     first[of_step[inside]] = steps["number"][inside]
-    columns = {name: own[name] for name in own} | {
+    columns = {name: stored[name] for name in stored} | {
         "first_step": first,
-        "steps": Groups(of_step, len(own)).sizes(),
-        "spans": Groups(trace.column("spans", "cycle"), len(own)).sizes(),
-        **of_processes(trace, own["process_row"]),
+        "steps": Groups(of_step, len(stored)).sizes(),
+        "spans": Groups(trace.column("spans", "cycle"), len(stored)).sizes(),
+        **of_processes(trace, stored["process_row"]),
     }
     return to_arrow(table_definition("cycles"), columns)
 
 
 def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:
     """The row of the cycle that each step began in: of its own process."""
-    own, steps = trace.columns("cycles"), trace.columns("steps")
+    stored, steps = trace.columns("cycles"), trace.columns("steps")
     if len(trace.columns("processes")) == 0:
-        return cycle_of_spans(steps["start_ns"], own)
-    end_ns = own["start_ns"] + own["duration_ns"]
+        return cycle_of_spans(steps["start_ns"], stored)
+    end_ns = stored["start_ns"] + stored["duration_ns"]
     return stretch_at(
-        steps["process_row"], steps["start_ns"], own["process_row"], own["start_ns"], end_ns
+        steps["process_row"], steps["start_ns"], stored["process_row"], stored["start_ns"], end_ns
     ).astype(np.int32)

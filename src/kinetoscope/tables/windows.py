@@ -96,26 +96,26 @@ def activities(trace: TraceData) -> list[Activity]:
     work = device_work(trace)
     devices, none = work.devices, Intervals.none()
     queues = united_by(work.device, len(devices), *queued_until_start(trace, work.rows))
-    found = []
+    listed = []
     for device, when, queued in zip(devices, busy(trace), queues, strict=True):
         host = host_activity(trace, device.owner)
         carried = when.communication | host.communication
-        found.append(Activity(device.owner, device, when.compute, carried, when.copies, queued, host))
-    known = {device.owner for device in devices}
+        listed.append(Activity(device.owner, device, when.compute, carried, when.copies, queued, host))
+    with_device = {device.owner for device in devices}
     for owner in host_owners(trace):
-        if owner not in known and NOBODY not in known:
+        if owner not in with_device and NOBODY not in with_device:
             host = host_activity(trace, owner)
-            found.append(Activity(owner, None, host.compute, host.communication, none, none, host))
-    return found
+            listed.append(Activity(owner, None, host.compute, host.communication, none, none, host))
+    return listed
 
 
 def host_owners(trace: TraceData) -> list[Owner]:
     """The owners of the threads that host spans ran on; an unknown one counts as any of the others."""
     spans = trace.columns("spans")
-    seen = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-    seen[spans["thread"][spans["stream"] < 0]] = True
+    hosts = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+    hosts[spans["thread"][spans["stream"] < 0]] = True
     owner_of_thread, owners = thread_owners(trace)
-    return [owners[place] for place in np.unique(owner_of_thread[seen]).tolist() if place >= 0] or [NOBODY]
+    return [owners[row] for row in np.unique(owner_of_thread[hosts]).tolist() if row >= 0] or [NOBODY]
 
 
 def owned(trace: TraceData, owner: Owner) -> NDArray[np.bool_]:
@@ -123,8 +123,8 @@ def owned(trace: TraceData, owner: Owner) -> NDArray[np.bool_]:
     owner_of_thread, owners = thread_owners(trace)
     if owner == NOBODY:
         return np.ones(len(owner_of_thread), dtype=bool)
-    mine: NDArray[np.bool_] = (owner_of_thread == owners.index(owner)) | (owner_of_thread < 0)
-    return mine
+    is_owned: NDArray[np.bool_] = (owner_of_thread == owners.index(owner)) | (owner_of_thread < 0)
+    return is_owned
 
 
 @derived
@@ -134,10 +134,10 @@ def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     kind, thread, name = spans["kind"], spans["thread"], spans["name"]
     start = spans["start_ns"]
     on_host = (spans["stream"] < 0) & owned(trace, owner)[thread]
-    own = on_host & ((spans["flags"] & FLAG_ASYNC) == 0)
+    nested = on_host & ((spans["flags"] & FLAG_ASYNC) == 0)
 
     def rows(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
-        return np.flatnonzero(own & marked)
+        return np.flatnonzero(nested & marked)
 
     def when(chosen: NDArray[np.int64]) -> Intervals:
         return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
@@ -189,11 +189,11 @@ def _begin_in(
     outer: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """For each of `rows` whether it begins while one of `outer` runs on its thread."""
-    found = np.zeros(len(rows), dtype=bool)
-    for one in np.unique(thread[outer]).tolist():
-        mine, around = np.flatnonzero(thread[rows] == one), when(outer[thread[outer] == one])
-        found[mine] = around.within(start[rows[mine]], start[rows[mine]] + 1) > 0
-    return found
+    begins_inside = np.zeros(len(rows), dtype=bool)
+    for row in np.unique(thread[outer]).tolist():
+        rows_there, around = np.flatnonzero(thread[rows] == row), when(outer[thread[outer] == row])
+        begins_inside[rows_there] = around.within(start[rows[rows_there]], start[rows[rows_there]] + 1) > 0
+    return begins_inside
 
 
 def _without_own(
@@ -210,7 +210,7 @@ def _without_own(
     is_holed[holed] = True
     inside = is_holed[thread[rows]]
     parts = [when(rows[~inside])]
-    parts += [when(rows[thread[rows] == one]) - when(holes[thread[holes] == one]) for one in holed.tolist()]
+    parts += [when(rows[thread[rows] == row]) - when(holes[thread[holes] == row]) for row in holed.tolist()]
     return united(parts)
 
 
@@ -229,17 +229,17 @@ def _names(trace: TraceData) -> _Names:
     """Classify the names of a trace."""
     spans = trace.columns("spans")
     texts = trace.strings
-    seen = np.zeros(len(texts), dtype=bool)
-    seen[spans["name"][~is_call(spans["kind"])]] = True
-    found = _Names(*(np.zeros(len(texts), dtype=bool) for _ in _Names._fields))
-    for row in np.flatnonzero(seen).tolist():
+    is_named = np.zeros(len(texts), dtype=bool)
+    is_named[spans["name"][~is_call(spans["kind"])]] = True
+    classes = _Names(*(np.zeros(len(texts), dtype=bool) for _ in _Names._fields))
+    for row in np.flatnonzero(is_named).tolist():
         text = texts[row]
-        found.loads[row] = text.startswith(_LOADING)
-        found.carries[row] = text.startswith(_CARRIED_BY_HOST)
-        found.asks[row] = text.startswith(ASKING)
-        found.shards[row] = text.startswith(_SHARDING)
-        found.makes[row] = text in _MAKING
-    return found
+        classes.loads[row] = text.startswith(_LOADING)
+        classes.carries[row] = text.startswith(_CARRIED_BY_HOST)
+        classes.asks[row] = text.startswith(ASKING)
+        classes.shards[row] = text.startswith(_SHARDING)
+        classes.makes[row] = text in _MAKING
+    return classes
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def checked_by(by: Any) -> str:
 
 def windows(trace: TraceData, by: str) -> list[Windows]:
     """Return for each device, or process without any, the steps of its process, or where it has none all that was recorded of it."""
-    extents, found = step_extents(trace), []
+    extents, listed = step_extents(trace), []
     thread_of_step = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
     for activity in activities(trace):
         steps = np.flatnonzero(owned(trace, activity.owner)[thread_of_step])
@@ -285,8 +285,8 @@ def windows(trace: TraceData, by: str) -> list[Windows]:
         if by == "trace" or len(steps) == 0:
             first, last = recorded_extent(trace, activity.owner.process)
             steps, start, end = (np.array([value], dtype=np.int64) for value in (-1, first, last))
-        found.append(Windows(activity, steps, start, end, in_steps))
-    return found
+        listed.append(Windows(activity, steps, start, end, in_steps))
+    return listed
 
 
 def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:

@@ -142,20 +142,20 @@ def _open_file(
 ) -> Trace:
     """Open one file, or a member of an archive."""
     max_memory_bytes, max_uncompressed_bytes = limits
-    with ByteSource.of(source) as found:
-        head = found.peek(len(MAGIC))
+    with ByteSource.of(source) as opened:
+        head = opened.peek(len(MAGIC))
         if head.startswith(ZIP_MAGIC):
-            return _open_zip(found, head, limits, progress, in_archive=in_archive)
+            return _open_zip(opened, head, limits, progress, in_archive=in_archive)
         if head == MAGIC:
-            return _open_own(found, head, max_memory_bytes, max_uncompressed_bytes)
-        if found.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
-            return _open_sqlite(found, max_memory_bytes)
-        text = UnpackedText(found, max_uncompressed_bytes)
+            return _open_own(opened, head, max_memory_bytes, max_uncompressed_bytes)
+        if opened.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
+            return _open_sqlite(opened, max_memory_bytes)
+        text = UnpackedText(opened, max_uncompressed_bytes)
         try:
             begin = text.head()
             if text.holds_tar():
                 raise FormatError(
-                    f"{found.name}: a tar archive: unpack it (tar xf FILE), and open the folder"
+                    f"{opened.name}: a tar archive: unpack it (tar xf FILE), and open the folder"
                 )
             if _SNAPSHOT.match(begin):
                 return _open_snapshot(text, max_memory_bytes)
@@ -166,17 +166,17 @@ def _open_file(
                 try:
                     read = read_chrome_trace(text, max_memory_bytes=max_memory_bytes, progress=progress)
                 except FormatError as error:
-                    if known := _other_format(text.beginning):
-                        raise FormatError(f"{found.name}: not a trace: {known}") from error
+                    if other_format := _other_format(text.beginning):
+                        raise FormatError(f"{opened.name}: not a trace: {other_format}") from error
                     raise
                 return Trace.of(attribute_replays(read))
         finally:
             text.close()
-        if found.name.lower().endswith(_NSYS_REPORTS):
+        if opened.name.lower().endswith(_NSYS_REPORTS):
             raise FormatError(
-                f"{found.name}: a report of Nsight Systems: run `nsys export --type sqlite {found.name}`, and open what it writes"
+                f"{opened.name}: a report of Nsight Systems: run `nsys export --type sqlite {opened.name}`, and open what it writes"
             )
-        raise FormatError(f"{found.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")
+        raise FormatError(f"{opened.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")
 
 
 def _open_folder(folder: Path, limits: _Limits, progress: Progress | None) -> Trace:
@@ -395,9 +395,9 @@ def _with_incident(trace: Trace, paths: list[Path]) -> Trace:
 
 def _other_format(beginning: bytes) -> str:
     """What a JSON file that is not a trace is, by its first bytes, and what reads it; empty if unknown."""
-    for words, what in _OTHER_FORMATS:
+    for words, description in _OTHER_FORMATS:
         if all(word in beginning for word in words):
-            return what
+            return description
     return ""
 
 
@@ -456,11 +456,11 @@ def merge(traces: Sequence[Trace | str | os.PathLike[str]]) -> Trace:
 
     if isinstance(traces, (str, os.PathLike, Trace)):
         raise ArgumentError("pass a list of traces, one for each rank.")
-    given = list(traces)
-    opened = [trace if isinstance(trace, Trace) else open(trace) for trace in given]
+    sources = list(traces)
+    opened = [trace if isinstance(trace, Trace) else open(trace) for trace in sources]
     names = [
-        f"trace {place}" if isinstance(one, Trace) else os.fspath(one)
-        for place, one in enumerate(given, start=1)
+        f"trace {number}" if isinstance(source, Trace) else os.fspath(source)
+        for number, source in enumerate(sources, start=1)
     ]
     return merge_named(opened, names)
 
@@ -514,15 +514,17 @@ def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -
     import_aside()
     from kinetoscope.comparison.measures import run_of
 
-    given = [side] if isinstance(side, (str, os.PathLike, Trace)) else list(side)
-    found = []
-    for place, one in enumerate(given, start=1):
-        if isinstance(one, Trace):
-            label = str(one.path) if one.path is not None else name if len(given) == 1 else f"{name} {place}"
-            found.append(run_of(one, label, warm_up, with_account=True))
+    sources = [side] if isinstance(side, (str, os.PathLike, Trace)) else list(side)
+    runs = []
+    for number, item in enumerate(sources, start=1):
+        if isinstance(item, Trace):
+            label = (
+                str(item.path) if item.path is not None else name if len(sources) == 1 else f"{name} {number}"
+            )
+            runs.append(run_of(item, label, warm_up, with_account=True))
         else:
-            found += measure_runs([one], warm_up=warm_up, with_account=True)
-    return found
+            runs += measure_runs([item], warm_up=warm_up, with_account=True)
+    return runs
 
 
 def measure_runs(
@@ -548,11 +550,11 @@ def measure_runs(
     import_aside()
     from kinetoscope.comparison.measures import run_of
 
-    found = []
+    runs = []
     for path in paths:
         with open(path) as trace:
-            found.append(run_of(trace, os.fspath(path), warm_up, scopes, with_account=with_account))
-    return found
+            runs.append(run_of(trace, os.fspath(path), warm_up, scopes, with_account=with_account))
+    return runs
 
 
 def check_budget(

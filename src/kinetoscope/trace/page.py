@@ -42,9 +42,9 @@ def trace_page(
         The HTML, with all names escaped.
     """
     path = "" if trace.path is None or _TEMPORARY.search(str(trace.path)) else str(trace.path)
-    shown = overview(trace)
+    trace_overview = overview(trace)
     run = RunFacts.of(
-        shown, title, where=path, file_label=file_label, title=" ".join(filter(None, (title, path)))
+        trace_overview, title, where=path, file_label=file_label, title=" ".join(filter(None, (title, path)))
     )
     tables = details or len(trace.columns("spans")) <= MOST_SPANS
-    return as_html(trace_blocks(shown, run, rows, in_full=True, tables=tables), rows)
+    return as_html(trace_blocks(trace_overview, run, rows, in_full=True, tables=tables), rows)

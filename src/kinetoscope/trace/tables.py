@@ -46,11 +46,13 @@ def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ArgumentTypeError: It does not have one of them.
     """
-    _, *known = inspect.signature(definition(name).make).parameters
+    _, *allowed = inspect.signature(definition(name).make).parameters
     for option in options:
-        if option not in known:
-            what = f"its options are {', '.join([*known, 'where'])}" if known else "its only option is where"
-            raise ArgumentTypeError(f"the table {name!r} has no option {option[:50]!r}: {what}")
+        if option not in allowed:
+            text = (
+                f"its options are {', '.join([*allowed, 'where'])}" if allowed else "its only option is where"
+            )
+            raise ArgumentTypeError(f"the table {name!r} has no option {option[:50]!r}: {text}")
     return options
 
 

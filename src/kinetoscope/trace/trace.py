@@ -122,8 +122,8 @@ class Trace(TraceData):
             raise StateError("the trace was closed; open it again to read more of it")
         if name not in TABLES:
             raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
-        found = definition(name).make(self, **checked_options(name, options))
-        return found if where is None else rows_where(found, where)
+        rows = definition(name).make(self, **checked_options(name, options))
+        return rows if where is None else rows_where(rows, where)
 
     def findings(self) -> pyarrow.Table:
         """Return what makes the run slow: the table `findings`, the largest possible gain first.
@@ -294,10 +294,10 @@ class Trace(TraceData):
             )
         # What happens at the very end belongs to a window that reaches it.
         limit = ENDLESS_NS if end >= lasted_ns else end
-        said = {"window_ns": [start, None if end == ENDLESS_NS else end], "device": _device_rule(device)}
+        note = {"window_ns": [start, None if end == ENDLESS_NS else end], "device": _device_rule(device)}
         # The first window takes what began before the trace did, too.
         begin = start if start > 0 else BEGINLESS_NS
-        return cut(self, TracePart(start, _one(begin), _one(limit), by_launch=device == "launch", said=said))
+        return cut(self, TracePart(start, _one(begin), _one(limit), by_launch=device == "launch", said=note))
 
     def select_steps(self, numbers: Iterable[int], *, device: str = "launch") -> Trace:
         """Return some steps as a trace.
@@ -319,27 +319,27 @@ class Trace(TraceData):
         """
         wanted = sorted({operator.index(number) for number in numbers})
         steps = self.columns("steps")
-        known = steps["number"]
-        if len(known) == 0:
+        existing = steps["number"]
+        if len(existing) == 0:
             raise ArgumentError(
                 "the trace has no steps; call step() in the loop while recording, or use a window"
             )
-        missing = sorted(set(wanted) - set(known.tolist()))
+        missing = sorted(set(wanted) - set(existing.tolist()))
         if missing or not wanted:
             problem = f"the trace has no step {units.ranges(missing)}" if missing else "no step was passed"
-            raise ArgumentError(f"{problem}; it has {units.ranges(known.tolist())}")
-        rows = np.flatnonzero(np.isin(known, wanted))
-        start, end = _stretches(rows, known, steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
+            raise ArgumentError(f"{problem}; it has {units.ranges(existing.tolist())}")
+        rows = np.flatnonzero(np.isin(existing, wanted))
+        start, end = _stretches(rows, existing, steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
         if len(start) == 0:
             raise ArgumentError(
                 f"step {units.ranges(wanted)} has a duration of 0, so there is nothing to select"
             )
-        said = {
+        note = {
             "steps": wanted,
             "windows_ns": np.column_stack((start, end)).tolist(),
             "device": _device_rule(device),
         }
-        part = TracePart(int(start[0]), start, end, steps=rows, by_launch=device == "launch", said=said)
+        part = TracePart(int(start[0]), start, end, steps=rows, by_launch=device == "launch", said=note)
         return cut(self, part)
 
     def select_ranks(self, ranks: Iterable[int]) -> Trace:
@@ -361,16 +361,16 @@ class Trace(TraceData):
         from kinetoscope.tables.stored import rank
 
         wanted = sorted({operator.index(number) for number in ranks})
-        whole = rank(self)
+        own_rank = rank(self)
         of_thread = self.column("threads", "rank")
-        of_thread = np.where(of_thread < 0, -1 if whole is None else whole, of_thread)
-        known = sorted(set(of_thread.tolist()) - {-1} | ({whole} if whole is not None else set()))
-        if not known:
+        of_thread = np.where(of_thread < 0, -1 if own_rank is None else own_rank, of_thread)
+        existing = sorted(set(of_thread.tolist()) - {-1} | ({own_rank} if own_rank is not None else set()))
+        if not existing:
             raise ArgumentError("the trace has no ranks")
-        missing = sorted(set(wanted) - set(known))
+        missing = sorted(set(wanted) - set(existing))
         if missing or not wanted:
             problem = f"the trace has no rank {units.ranges(missing)}" if missing else "no rank was passed"
-            raise ArgumentError(f"{problem}; it has {units.ranges(known)}")
+            raise ArgumentError(f"{problem}; it has {units.ranges(existing)}")
         threads = np.isin(of_thread, [*wanted, -1])
         part = TracePart(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
         return cut(self, part)
@@ -471,8 +471,8 @@ def _stretches(
         else:
             windows.append([start, end])
         previous = row
-    kept = [window for window in windows if window[0] < window[1]]
-    return np.array([start for start, _ in kept], np.int64), np.array([end for _, end in kept], np.int64)
+    left = [window for window in windows if window[0] < window[1]]
+    return np.array([start for start, _ in left], np.int64), np.array([end for _, end in left], np.int64)
 
 
 def _one(value: int) -> NDArray[np.int64]:
@@ -519,9 +519,9 @@ def _to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
         plain: pandas.DataFrame = table.to_pandas()
         return plain
     # pandas would turn these into floats, which cannot hold every nanosecond.
-    whole = table.select(with_nulls).to_pandas(types_mapper=nullable.get)
-    others = table.drop_columns(with_nulls).to_pandas()
-    frame: pandas.DataFrame = pd.concat([others, whole], axis=1)[table.column_names]
+    integers = table.select(with_nulls).to_pandas(types_mapper=nullable.get)
+    other_columns = table.drop_columns(with_nulls).to_pandas()
+    frame: pandas.DataFrame = pd.concat([other_columns, integers], axis=1)[table.column_names]
     return frame
 
 
@@ -584,10 +584,10 @@ def run_query(trace: Trace, query: str) -> pyarrow.Table:
         if result is None:
             raise ArgumentError("the query returns no rows; use `select`")
         try:
-            found: pyarrow.Table = result.to_arrow_table()
+            rows: pyarrow.Table = result.to_arrow_table()
         except duckdb.Error as error:
             raise ArgumentError(f"DuckDB could not run the query: {error}") from error
-        return found
+        return rows
 
 
 def tables_named(trace: Trace, query: str) -> list[str]:

@@ -174,13 +174,11 @@ def _with_python(loop: Loop, rows: Rows) -> tuple[int, Intervals | None]:
     engine, group = np.unique(spans["parent"][of_loop], return_inverse=True)
     until = np.zeros(len(engine), np.int64)
     np.maximum.at(until, group, spans["start_ns"][of_loop] + spans["duration_ns"][of_loop])
-    successors = np.flatnonzero((spans["recompute"] == 0) & np.isin(spans["parent"], engine[engine >= 0]))
-    engine_of = np.searchsorted(engine, spans["parent"][successors])
-    successors, engine_of = (
-        values[spans["start_ns"][successors] >= until[engine_of]] for values in (successors, engine_of)
-    )
+    nexts = np.flatnonzero((spans["recompute"] == 0) & np.isin(spans["parent"], engine[engine >= 0]))
+    engine_of = np.searchsorted(engine, spans["parent"][nexts])
+    nexts, engine_of = (values[spans["start_ns"][nexts] >= until[engine_of]] for values in (nexts, engine_of))
     follows = np.full(len(engine), np.iinfo(np.int64).max)
-    np.minimum.at(follows, engine_of, spans["start_ns"][successors])
+    np.minimum.at(follows, engine_of, spans["start_ns"][nexts])
     until = np.where(follows < np.iinfo(np.int64).max, follows, until)
     inside = engine >= 0
     rows = engine[inside]

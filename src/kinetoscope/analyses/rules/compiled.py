@@ -177,25 +177,21 @@ def _given_up(loop: Loop) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     names = ("compile_id", "function", "file", "line", "reason", "failure", "duration_ns")
     columns = [list(compiles[name]) for name in names]
     compiled = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    return compiled, [
-        compilation for compilation in compiled if RECOMPILE_LIMIT.search(compilation["failure"] or "")
-    ]
+    return compiled, [row for row in compiled if RECOMPILE_LIMIT.search(row["failure"] or "")]
 
 
 def _with_function(row: dict[str, Any], compiled: list[dict[str, Any]]) -> dict[str, Any]:
     """A failed compilation with the function, file and line that earlier compilations of the same code have."""
     code = (row["compile_id"] or "").partition("/")[0]
-    known = next(
+    same_code = next(
         (
-            compilation
-            for compilation in compiled
-            if compilation["function"]
-            and compilation["compile_id"]
-            and compilation["compile_id"].partition("/")[0] == code
+            other
+            for other in compiled
+            if other["function"] and other["compile_id"] and other["compile_id"].partition("/")[0] == code
         ),
         row,
     )
-    return {**row, **{name: row[name] or known[name] for name in ("function", "file", "line")}}
+    return {**row, **{name: row[name] or same_code[name] for name in ("function", "file", "line")}}
 
 
 def _eager_ns(loop: Loop, place: Place, function: str) -> tuple[int, NDArray[np.int64]]:
@@ -321,11 +317,7 @@ def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
 def _compilations_again(loop: Loop) -> NDArray[np.int64]:
     """Rows of the ranges of compilations for which a guard failed, in any step, and of all after the first step."""
     compilations = compiling.compiles(loop.trace).select(["reason", "span"]).to_pylist()
-    failed = [
-        compilation["span"]
-        for compilation in compilations
-        if compilation["reason"] and compilation["span"] is not None
-    ]
+    failed = [row["span"] for row in compilations if row["reason"] and row["span"] is not None]
     rows = _compilations(loop)
     return rows[(loop.step_of(rows) >= loop.first_warm_step) | np.isin(rows, failed)]
 

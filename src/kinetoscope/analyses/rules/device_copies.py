@@ -56,9 +56,7 @@ def host_device_copies(loop: Loop, device: LoopDevice) -> Answer:
     costs = [_cost_ns(loop, device, copied) for _, _, copied in of_line]
     if not costs:
         return None
-    cost_ns, (line, rows, copied) = max(
-        zip(costs, of_line, strict=True), key=lambda cost_and_line: cost_and_line[0]
-    )
+    cost_ns, (line, rows, copied) = max(zip(costs, of_line, strict=True), key=lambda pair: pair[0])
     words, module = {"copies": len(copied)}, loop.module_of(int(rows[0]))
     return Match(copied, cost_ns, words, place=line, module=module, time=_when(loop, device, copied))
 

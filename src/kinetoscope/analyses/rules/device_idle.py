@@ -118,9 +118,7 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]
     for line, time_ns, rows_there in loop.by_place(rows, idle_ns):
         time_at[line], rows_at[line] = time_at.get(line, 0) + time_ns, rows_there
     line = max(
-        (candidate for candidate in time_at if candidate),
-        key=lambda candidate: time_at[candidate],
-        default=Place(),
+        (at_line for at_line in time_at if at_line), key=lambda candidate: time_at[candidate], default=Place()
     )
     here = np.isin(rows, rows_at.get(line, rows[:0]))
     names = Groups(spans["name"][rows], len(loop.trace.strings)).sums(idle_ns, here)

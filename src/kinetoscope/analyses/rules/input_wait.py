@@ -77,21 +77,15 @@ def main_process_loading(loop: Loop) -> Answer:
 
 
 def _waiting(
-    loop: Loop,
-    waits: Rows,
-    wait_ns: int,
-    part: str,
-    longest_at: Place | None,
-    text: str = "",
-    advice: str = "",
+    loop: Loop, waits: Rows, wait_ns: int, part: str, line: Place | None, text: str = "", advice: str = ""
 ) -> Match:
     """The match of waits for batches, with the part of making these that takes longest, and its line: for None that of the longest wait."""
     spans = longest(loop, waits)
-    longest_at = loop.place_of(int(spans[0])) if longest_at is None else longest_at
+    line = loop.place_of(int(spans[0])) if line is None else line
     each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
     words = {"each": each_ns, "part": f", mostly in {part}" if part else ""}
     return Match(
-        waits, wait_ns, words, place=longest_at, module="", spans=spans, text=text, advice=advice,
+        waits, wait_ns, words, place=line, module="", spans=spans, text=text, advice=advice,
         time=loop.loading,
     )  # fmt: skip
 
@@ -237,15 +231,15 @@ def _sampled_in_workers(loop: Loop) -> Place:
 
 def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[Place, int]]:
     """The lines of Python between operators in some ranges, and how long each ran."""
-    spans, all_gaps = loop.trace.columns("spans"), gaps(loop.trace)
-    inside = np.zeros(len(all_gaps), dtype=bool)
+    spans, python = loop.trace.columns("spans"), gaps(loop.trace)
+    inside = np.zeros(len(python), dtype=bool)
     for thread in np.unique(spans["thread"][ranges]).tolist():
         of_thread = ranges[spans["thread"][ranges] == thread]
         when = when_ran(loop.trace, of_thread)
-        inside |= (all_gaps.thread == thread) & (
-            when.within(all_gaps.start_ns, all_gaps.end_ns) == all_gaps.duration_ns
+        inside |= (python.thread == thread) & (
+            when.within(python.start_ns, python.end_ns) == python.duration_ns
         )
-    time_ns, shares = charged(loop.trace, inside), all_gaps.shares
+    time_ns, shares = charged(loop.trace, inside), python.shares
     return [
         (loop.place_of_stack(int(shares.stack[row])), int(time_ns[row]))
         for row in np.flatnonzero((time_ns > 0) & (shares.stack >= 0)).tolist()

@@ -83,10 +83,7 @@ def memory_growth(loop: Loop) -> Answer:
     step = np.searchsorted(loop.mark_start_ns, blocks["time_ns"][rows], side="right") - 1
     # Each device has memory of its own, and what is much for one is little for another.
     device = blocks["device_type"].astype(np.int64) * 256 + blocks["device_index"]
-    growths = {
-        device_number: _growth(loop, rows, step, device == device_number)
-        for device_number in np.unique(device[rows]).tolist()
-    }
+    growths = {key: _growth(loop, rows, step, device == key) for key in np.unique(device[rows]).tolist()}
     growing = max(growths, key=lambda one: growths[one], default=-1)
     if growths.get(growing, 0) <= 0:
         return None
@@ -106,15 +103,11 @@ def _growth(loop: Loop, rows: Rows, step: Rows, chosen: NDArray[np.bool_]) -> fl
     The last step still holds what the next would release, and is left out.
     """
     blocks = loop.trace.columns("allocations")
-    growth_of_step = Groups(step, len(loop.start_ns)).sums(blocks["bytes"][rows], chosen[rows])[:-1]
+    growth = Groups(step, len(loop.start_ns)).sums(blocks["bytes"][rows], chosen[rows])[:-1]
     first = chosen & (blocks["time_ns"] < loop.mark_end_ns[FIRST_STEPS - 1])
     needed = int(blocks["total_bytes"][first].max(initial=0))
-    least = needed * min(LEAST_OF_FIRST, LEAST_OF_FIRST_IN_ALL / len(growth_of_step))
-    return (
-        float(np.median(growth_of_step))
-        if (growth_of_step >= max(1.0, least)).mean() >= LEAST_RISING
-        else 0.0
-    )
+    least = needed * min(LEAST_OF_FIRST, LEAST_OF_FIRST_IN_ALL / len(growth))
+    return float(np.median(growth)) if (growth >= max(1.0, least)).mean() >= LEAST_RISING else 0.0
 
 
 @Rule(
@@ -133,10 +126,7 @@ def memory_peak(loop: Loop) -> Answer:
     peak = next(iter(device_peaks(loop.trace)), None)
     if peak is None or not _few_blocks_hold(loop, peak):
         return None
-    sizes = {
-        device_name(CUDA, properties.index): properties.total_bytes
-        for properties in loop.trace.run_info.device_properties
-    }
+    sizes = {device_name(CUDA, gpu.index): gpu.total_bytes for gpu in loop.trace.run_info.device_properties}
     owners = table_of_owners(loop.trace, device=peak.device, rows=1).to_pylist()
     if peak.bytes < LEAST_OF_DEVICE * (sizes.get(peak.device) or 0) or not owners:
         return None

@@ -87,11 +87,11 @@ def _streaming_ns(loop: Loop, rows: Rows) -> int:
         return 0
     spans = loop.trace.columns("spans")
     took = spans["duration_ns"][rows]
-    _, name_of = np.unique(spans["name"][rows], return_inverse=True)
+    _, kind = np.unique(spans["name"][rows], return_inverse=True)
     shortest = np.array(
-        [np.percentile(took[name_of == name], 10) for name in range(int(name_of.max(initial=-1)) + 1)]
+        [np.percentile(took[kind == name], 10) for name in range(int(kind.max(initial=-1)) + 1)]
     )
-    call_ns = np.minimum(shortest, LONGEST_CALL * rates_of(loop.trace).call_ns)[name_of]
+    call_ns = np.minimum(shortest, LONGEST_CALL * rates_of(loop.trace).call_ns)[kind]
     return loop.typical_sum(rows, np.maximum(took - call_ns, 0))
 
 

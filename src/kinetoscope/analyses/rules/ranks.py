@@ -54,9 +54,7 @@ _LOOK_AT = {
 ).selects
 def straggler_rank(loop: Loop) -> Answer:
     """The rank for which the others wait again and again."""
-    of_rank = {
-        rank_time.rank: rank_time for rank_time in busiest_places(loop.trace).values() if rank_time.rank >= 0
-    }
+    of_rank = {time.rank: time for time in busiest_places(loop.trace).values() if time.rank >= 0}
     if len(of_rank) < LEAST_RANKS:
         is_one_of_several = (loop.trace.run_info.world_size or 1) > 1
         waits = loop.share(exposed_ns(loop)) >= LEAST_PERCENT
@@ -65,7 +63,7 @@ def straggler_rank(loop: Loop) -> Answer:
     met, _, step, span = meetings_of_ranks(loop.trace, dict.fromkeys(of_rank, steps))
     times, waited_ns = [*of_rank.values()], met.duration_ns - met.shortest_ns[met.place]
     less_ns = less_waiting(*_by_step(met.rank, step[met.rows], waited_ns))
-    step_ns = np.array([rank_time.duration_ns // max(1, rank_time.steps) for rank_time in times])
+    step_ns = np.array([time.duration_ns // max(1, time.steps) for time in times])
     worst = next(iter(late_ranks(*less_ns, step_ns)), None)
     return None if worst is None else _straggler(loop, times, worst, met, span)
 
@@ -154,13 +152,11 @@ def late_match(
 ).selects
 def unbalanced_ranks(loop: Loop) -> Answer:
     """Ranks whose devices compute for longer than those of the others."""
-    every = [rank_time for rank_time in busiest_places(loop.trace).values() if rank_time.rank >= 0]
-    times = [rank_time for rank_time in every if rank_time.device != "cpu"]
+    every = [time for time in busiest_places(loop.trace).values() if time.rank >= 0]
+    times = [time for time in every if time.device != "cpu"]
     if len(times) < LEAST_RANKS:
         return None
-    computed = np.array(
-        [rank_time.parts_ns[PARTS.index("compute_ns")] for rank_time in times], dtype=np.int64
-    )
+    computed = np.array([time.parts_ns[PARTS.index("compute_ns")] for time in times], dtype=np.int64)
     busiest, most = times[int(np.argmax(computed))], int(computed.max())
     gain_ns, steps = int(most - computed.mean()), max(1, busiest.steps)
     return uneven_match(busiest.rank, most / steps, float(np.median(computed)) / steps, gain_ns, gain_ns)

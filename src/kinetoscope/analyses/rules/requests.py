@@ -129,7 +129,7 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
     for stack, took in zip(stacks.tolist(), stack_ns.tolist(), strict=True):
         line = loop.place_of_stack(stack)
         times[line] = times.get(line, 0) + int(took)
-    busiest = max((one for one in times if one), key=lambda one: times[one], default=Place())
+    busiest = max((line for line in times if line), key=lambda line: times[line], default=Place())
     rows_there = operators.get(busiest, (0, rows[:0]))[1]
     longest = rows_there[np.argsort(-spans["duration_ns"][rows_there], kind="stable")][:MOST_ROWS]
     return busiest, longest
@@ -185,12 +185,10 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
     for stack, more_ns in more_on_average(
         ran.of(np.where(activity == key, cells.stack, -1)), slow, typical
     ).items():
-        worst_line = loop.place_of_stack(stack)
-        of_place[worst_line] = of_place.get(worst_line, 0.0) + more_ns
-    worst_line = max((line for line in of_place if line), key=lambda line: of_place[line], default=Place())
-    is_there = np.array(
-        [loop.place_of_stack(stack) == worst_line for stack in cells.stack[rows].tolist()], bool
-    )
+        where = loop.place_of_stack(stack)
+        of_place[where] = of_place.get(where, 0.0) + more_ns
+    where = max((line for line in of_place if line), key=lambda line: of_place[line], default=Place())
+    is_there = np.array([loop.place_of_stack(stack) == where for stack in cells.stack[rows].tolist()], bool)
     rows = rows[is_there]
     spans = cells.span[rows[np.argsort(-cells.time_ns[rows], kind="stable")]]
     spans = np.array([*dict.fromkeys(spans[spans >= 0].tolist())], np.int64)
@@ -200,7 +198,7 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
         "typical": typical_ns,
         "more": more[key],
         "words": "in operators" if key == 0 else words_of(ENTRIES[entry], CAUSES[cause]),
-        "arguments": (f", most of it at {worst_line}" if worst_line else "")
+        "arguments": (f", most of it at {where}" if where else "")
         + _arguments(loop.trace, account, slow, typical),
     }
     module = loop.module_of(int(spans[0]) if len(spans) else -1)
@@ -208,7 +206,7 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
     return Match(
         time_ns=int(more[key] * len(slow)),
         values=words,
-        place=worst_line,
+        place=where,
         module=module,
         spans=spans,
         advice=advice,
@@ -230,13 +228,9 @@ def _arguments(trace: TraceData, account: ProcessLedger, slow: Rows, typical: Ro
         for some in (slow, typical)
     ]
     most_unusual, note = ARGUMENT_TIMES, ""
-    for name in dict.fromkeys(name for arguments in values[0] for name in arguments):
+    for name in dict.fromkeys(name for row in values[0] for name in row):
         numbers = [
-            [
-                arguments[name]
-                for arguments in side
-                if isinstance(arguments.get(name), int | float) and name != "status_code"
-            ]
+            [row[name] for row in side if isinstance(row.get(name), int | float) and name != "status_code"]
             for side in values
         ]
         if any(2 * len(some) < len(side) for some, side in zip(numbers, values, strict=True)):

@@ -57,10 +57,8 @@ def unfused_normalization(loop: Loop) -> Answer:
     module = loop.trace.column("spans", "module")
     # Outside modules, norms of gradients and statistics look the same.
     has_modules = bool((module[loop.inside] >= 0).any())
-    around = [
-        nearby for nearby in _around(loop, _ROOTS, _NEAR_ROOT) if module[nearby.row] >= 0 or not has_modules
-    ]
-    return _by_hand(loop, [_widest(nearby, _MEANS, _SCALES) for nearby in around])
+    around = [root for root in _around(loop, _ROOTS, _NEAR_ROOT) if module[root.row] >= 0 or not has_modules]
+    return _by_hand(loop, [_widest(root, _MEANS, _SCALES) for root in around])
 
 
 @dataclass(frozen=True)

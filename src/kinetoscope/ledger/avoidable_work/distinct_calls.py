@@ -42,10 +42,10 @@ class DistinctCall(NamedTuple):
     def tensors(self) -> list[Shape]:
         """The sizes of all tensors, those of lists, too."""
         return [
-            one
+            sizes
             for shape in self.inputs.shapes
-            for one in (shape if isinstance(shape, list) else [shape])
-            if isinstance(one, tuple)
+            for sizes in (shape if isinstance(shape, list) else [shape])
+            if isinstance(sizes, tuple)
         ]
 
 
@@ -59,8 +59,8 @@ class Calls:
         names_, shapes, kind = (spans[name][first].tolist() for name in ("name", "shapes", "kind"))
         self.all = [
             DistinctCall(row, trace.strings[name], costs.calls.family[row], inputs)
-            for row, (name, shape, one) in enumerate(zip(names_, shapes, kind, strict=True))
-            if one == SpanKind.OPERATOR and shape >= 0
+            for row, (name, shape, span_kind) in enumerate(zip(names_, shapes, kind, strict=True))
+            if span_kind == SpanKind.OPERATOR and shape >= 0
             and (inputs := parsed_inputs(trace, ShapesRow(shape))) is not None
         ]  # fmt: skip
 
@@ -77,8 +77,8 @@ class Calls:
         values = np.zeros(len(self.all) and int(self.of_span.max(initial=-1)) + 1)
         for row, value in rows.items():
             values[row] = value
-        found = np.flatnonzero(values[self.of_span]) if len(values) else np.zeros(0, np.int64)
-        return found, values[self.of_span[found]]
+        spans = np.flatnonzero(values[self.of_span]) if len(values) else np.zeros(0, np.int64)
+        return spans, values[self.of_span[spans]]
 
 
 def result_of(one: DistinctCall) -> Shape:

@@ -108,39 +108,39 @@ def is_random(name: str) -> bool:
 
 
 def _operator(name: str, overload: str) -> _Operator:
-    own = name.startswith("aten::")
+    of_torch = name.startswith("aten::")
     writes = name.endswith("_") or "out" in overload
-    known = rule_of(name) is not None or is_made_of_others(name)
+    is_known = rule_of(name) is not None or is_made_of_others(name)
     defined = name not in _UNDEFINED and not name.startswith(_UNDEFINED_PREFIXES)
     return _Operator(
-        own,
-        own and known and defined and not is_random(name),
+        of_torch,
+        of_torch and is_known and defined and not is_random(name),
         writes,
         name in _FILLS,
         name in _OVERWRITES,
         name in _RUNNING_STATISTICS,
         _ATTENTION in name,
         # The tensors of collectives are all known; what is not, is their group.
-        (writes or not own) and not name.startswith(_COLLECTIVES),
+        (writes or not of_torch) and not name.startswith(_COLLECTIVES),
     )
 
 
 @derived
 def repeats_of(trace: TraceData) -> Repeats:
     """Find what repeats earlier work, once for a trace; nothing where the versions of tensors were not recorded."""
-    spans, given = trace.columns("spans"), trace.columns("tensor_versions")
+    spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     before, overwritten_by = (np.full(len(spans) + 1, -1, np.int64) for _ in range(2))
     unseen = any(loss["code"] in _LOST for loss in trace.losses) or _uses_devices(trace)
-    if len(given) and not unseen and not any(is_generated(text) for text in trace.strings):
-        row, found = _follow(trace)
+    if len(versions) and not unseen and not any(is_generated(text) for text in trace.strings):
+        row, repeated = _follow(trace)
         # Of the calls as they are followed, -1 for none.
         rows = np.append(row, -1)
-        before[row], overwritten_by[row] = rows[found["before"]], rows[found["overwritten_by"]]
+        before[row], overwritten_by[row] = rows[repeated["before"]], rows[repeated["overwritten_by"]]
     step = np.append(spans["step"], -1)
-    own = np.append(spans["phase"] == Phase.FORWARD, False) & (before >= 0)
+    in_forward = np.append(spans["phase"] == Phase.FORWARD, False) & (before >= 0)
     distance = step - step[before]
-    same = np.where(own & (distance == 0), before, -1)
-    earlier = np.where(own & (distance == 1), before, -1)
+    same = np.where(in_forward & (distance == 0), before, -1)
+    earlier = np.where(in_forward & (distance == 1), before, -1)
     # What repeats a call that repeats one of the step before, does so, too.
     rows = np.flatnonzero(same >= 0)
     first = same.copy()
@@ -167,20 +167,20 @@ _RESULT, _SHARED, _WHOLE, _IS_NUMBER = (1 << bit for bit in range(4))
 
 def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
     """Follow all operators in order of time: the row of each call, and what `_core.find_repeats` says of these."""
-    spans, given = trace.columns("spans"), trace.columns("tensor_versions")
-    span = given["span"].astype(np.int64)
+    spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
+    span = versions["span"].astype(np.int64)
     order = np.lexsort((span, spans["start_ns"][span]))
     span = span[order]
     first = np.flatnonzero(begins_run(span))
     row = span[first]
     process = np.append(trace.column("threads", "process_row"), -1)[spans["thread"][span]]
-    storage, number = given["storage"][order], given["number"][order] != 0
+    storage, number = versions["storage"][order], versions["number"][order] != 0
     # The numbers of storages are those of a process. A number of Python is known by its bits, and nothing changes it.
-    own = np.where((storage > 0) & ~number, storage + ((process.astype(np.int64) + 1) << 44), 0)
-    known = {"result": _RESULT, "shared": _SHARED, "whole": _WHOLE}
+    storage_key = np.where((storage > 0) & ~number, storage + ((process.astype(np.int64) + 1) << 44), 0)
+    flag_of = {"result": _RESULT, "shared": _SHARED, "whole": _WHOLE}
     tensor_flags = np.where(number, _IS_NUMBER, 0)
-    for name, flag in known.items():
-        tensor_flags |= np.where(given[name][order] != 0, flag, 0)
+    for name, flag in flag_of.items():
+        tensor_flags |= np.where(versions[name][order] != 0, flag, 0)
     random, inside = _inside(trace)
     kinds = [spans[name][row] for name in ("name", "overload", "shapes")]
     kind = Groups.by([*kinds, inside[row].view(np.int64)]).of_row
@@ -191,10 +191,10 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
         cycle=spans["cycle"][row].astype(np.int32),
         flags=flags.astype(np.uint8),
         first=np.append(first, len(span)),
-        argument=given["argument"][order].astype(np.int32),
-        storage=own,
-        version=given["version"][order].astype(np.int64),
-        offset=np.where(number, storage, given["offset_bytes"][order]),
+        argument=versions["argument"][order].astype(np.int32),
+        storage=storage_key,
+        version=versions["version"][order].astype(np.int64),
+        offset=np.where(number, storage, versions["offset_bytes"][order]),
         tensor_flags=tensor_flags.astype(np.uint8),
     )
 
@@ -202,11 +202,11 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
 def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> NDArray[np.int64]:
     """The flags of each call for `_core.find_repeats`, which depend on its name, overload and shapes."""
     groups = Groups.by(kinds)
-    found = []
+    flags = []
     for name, overload, shapes in zip(*(key[groups.first].tolist() for key in kinds), strict=True):
         operator = _operator(trace.strings[name], trace.strings[overload])
         usable = operator.is_determined and _is_usable(trace, shapes, operator)
-        known = (
+        bits = (
             operator.is_torchs,
             usable,
             operator.writes,
@@ -215,8 +215,8 @@ def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> NDArray[np.int64
             operator.has_statistics,
             operator.writes_unknown,
         )
-        found.append(sum(flag << bit for bit, flag in enumerate(known)))
-    return np.array(found, np.int64)[groups.of_row]
+        flags.append(sum(flag << bit for bit, flag in enumerate(bits)))
+    return np.array(flags, np.int64)[groups.of_row]
 
 
 def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
@@ -225,15 +225,15 @@ def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     What is inside depends on settings that are no arguments, such as autocast or the choice of a kernel.
     """
     spans = trace.columns("spans")
-    own = np.array([is_random(text) for text in trace.strings], dtype=bool)[spans["name"]]
+    is_drawn = np.array([is_random(text) for text in trace.strings], dtype=bool)[spans["name"]]
     around = nearest_of(trace, trace.column("tensor_versions", "span"))[:-1]
-    found = np.zeros(len(spans) + 1, bool)
-    found[around[own]] = True
+    random = np.zeros(len(spans) + 1, bool)
+    random[around[is_drawn]] = True
     mixed = (spans["name"].astype(np.uint64) << np.uint64(32)) + spans["shapes"].astype(np.uint32)
     mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     inside = Groups(around, len(spans)).sums((mixed * mixed).view(np.int64))
-    return found[:-1], inside.view(np.uint64)
+    return random[:-1], inside.view(np.uint64)
 
 
 def _is_usable(trace: TraceData, shapes: int, operator: _Operator) -> bool:
@@ -242,7 +242,7 @@ def _is_usable(trace: TraceData, shapes: int, operator: _Operator) -> bool:
     if inputs is None:
         return False
     sizes = (*inputs.values, *inputs.shapes)
-    if any(isinstance(one, list) and len(one) > _MOST_ELEMENTS for one in sizes):
+    if any(isinstance(value, list) and len(value) > _MOST_ELEMENTS for value in sizes):
         return False
     values = [*inputs.values, *([None] * (_TRAINING + 1))]
     if operator.has_statistics:

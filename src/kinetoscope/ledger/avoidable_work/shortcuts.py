@@ -95,11 +95,16 @@ def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
     for call in forward.heavy():
         for shortcut, part, positions in _of_call(forward, call):
             marked[shortcut, round(part, 3)] += positions
-    found = [
+    listed = [
         (*_with_backward(trace, forward.rows[np.unique(positions)], part), shortcut)
         for (shortcut, part), positions in marked.items()
     ]
-    return [*found, *_grown(trace, forward), *_parametrized(trace, forward), *_unused_gradients(trace, calls)]
+    return [
+        *listed,
+        *_grown(trace, forward),
+        *_parametrized(trace, forward),
+        *_unused_gradients(trace, calls),
+    ]
 
 
 class _Forward:
@@ -111,17 +116,17 @@ class _Forward:
         rows = rows[(spans["phase"][rows] == Phase.FORWARD) & (spans["stream"][rows] < 0)]
         rows = rows[is_outermost(trace, rows)]
         self.rows: Rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))].astype(np.int64)
-        self._known = {one.row: one for one in calls.all}
+        self._known = {call.row: call for call in calls.all}
         self._call: Rows = calls.of_span[self.rows].astype(np.int64)
         self._group = Groups.runs(spans["thread"][self.rows], spans["step"][self.rows]).of_row
         self._took_ns = spans["duration_ns"][self.rows]
 
     def heavy(self) -> list[DistinctCall]:
         """The distinct calls that take a noticeable part of all."""
-        each = Groups(self._call, int(self._call.max(initial=-1)) + 1).sums(self._took_ns)
+        call_ns = Groups(self._call, int(self._call.max(initial=-1)) + 1).sums(self._took_ns)
         return [
             self._known[row]
-            for row in np.flatnonzero((each > 0) & (each >= LEAST_PART * each.sum())).tolist()
+            for row in np.flatnonzero((call_ns > 0) & (call_ns >= LEAST_PART * call_ns.sum())).tolist()
             if row in self._known
         ]
 
@@ -145,25 +150,25 @@ class _Forward:
 
     def after(self, position: int, elements: int) -> Iterator[tuple[int, DistinctCall]]:
         """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again."""
-        for at in range(position + 1, min(len(self._call), position + _MOST_FOLLOWED)):
-            if self._group[at] != self._group[position] or self._call[at] == self._call[position]:
+        for later in range(position + 1, min(len(self._call), position + _MOST_FOLLOWED)):
+            if self._group[later] != self._group[position] or self._call[later] == self._call[position]:
                 return
-            one = self._known.get(int(self._call[at]))
-            if one is not None and any(prod(shape) == elements for shape in one.tensors):
-                yield at, one
+            call = self._known.get(int(self._call[later]))
+            if call is not None and any(prod(shape) == elements for shape in call.tensors):
+                yield later, call
 
 
 def _of_call(forward: _Forward, call: DistinctCall) -> list[tuple[Cause, float, list[int]]]:
     """What of a call, or with it, could be computed in a cheaper way: which part, at which positions."""
     positions, tensors = forward.positions(call.row), call.tensors
     examples = forward.examples(positions)
-    made = result_of(call) if call.family == "matmul" else ()
+    result = result_of(call) if call.family == "matmul" else ()
     if call.name in _SORTS or call.name in _SHUFFLES:
         used = _used(forward, examples, _elements_of_order(call))
         shortcut = Cause.SORTED if call.name in _SORTS else Cause.SHUFFLED
         return [(shortcut, SORTED_PART, positions)] if used is not None and used <= MOST_USED else []
-    if made and prod(made) >= LEAST_ELEMENTS:
-        used = _used(forward, examples, prod(made))
+    if result and prod(result) >= LEAST_ELEMENTS:
+        used = _used(forward, examples, prod(result))
         if used is not None and used <= MOST_USED:
             return [(Cause.DISCARDED, 1.0 - used, positions)]
     if call.family == "matmul":
@@ -189,45 +194,45 @@ def _used(forward: _Forward, examples: list[int], elements: int) -> float | None
     """Which part of a result is used at all of some positions, at most; None where all of it may be, or nothing is known."""
     if elements < LEAST_ELEMENTS:
         return None
-    parts = [_used_after(forward, one, elements) for one in examples]
-    known = [one for one in parts if one is not None]
-    return max(known) / elements if known and len(known) == len(parts) else None
+    parts = [_used_after(forward, example, elements) for example in examples]
+    counts = [count for count in parts if count is not None]
+    return max(counts) / elements if counts and len(counts) == len(parts) else None
 
 
 def _used_after(forward: _Forward, position: int, elements: int) -> int | None:
     """How many elements of the result of the call at a position are read in its step; None where all of them may be."""
-    found = 0
-    for _, one in forward.after(position, elements):
-        if one.name in _SAME_ELEMENTS:
+    elements_read = 0
+    for _, call in forward.after(position, elements):
+        if call.name in _SAME_ELEMENTS:
             continue
-        part = _part(one)
+        part = _part(call)
         if part is None:
             return None
-        found += part if part < elements else 0
-    return found or None
+        elements_read += part if part < elements else 0
+    return elements_read or None
 
 
-def _part(one: DistinctCall) -> int | None:
+def _part(call: DistinctCall) -> int | None:
     """How many elements a call takes of its first input; None of what is no such call."""
-    shape, values = [*one.inputs.shapes, None][0], [*one.inputs.values, *[None] * 5]
+    shape, values = [*call.inputs.shapes, None][0], [*call.inputs.values, *[None] * 5]
     if not isinstance(shape, tuple) or not shape:
         return None
-    if one.name in _LOOK_UPS:
-        index = [other for other in one.tensors[1:] if other]
-        integers = all(dtype in (None, "float32", "int64", "int32") for dtype in one.inputs.dtypes[1:])
+    if call.name in _LOOK_UPS:
+        index = [other for other in call.tensors[1:] if other]
+        integers = all(dtype in (None, "float32", "int64", "int32") for dtype in call.inputs.dtypes[1:])
         rows = prod(index[0]) if len(index) == 1 and integers else None
         return None if rows is None else rows * prod(shape) // max(shape[0], 1)
-    if one.name not in _PARTS or type(values[1]) is not int or not -len(shape) <= values[1] < len(shape):
+    if call.name not in _PARTS or type(values[1]) is not int or not -len(shape) <= values[1] < len(shape):
         return None
     size, rest = shape[values[1]], prod(shape) // max(shape[values[1]], 1)
-    if one.name == "aten::select":
+    if call.name == "aten::select":
         return rest
     first, last = values[2], values[3]
-    if one.name == "aten::narrow":
+    if call.name == "aten::narrow":
         return last * rest if type(last) is int else None
     begin, end, stride = (
-        default if type(one) is not int else one
-        for one, default in ((first, 0), (last, size), (values[4], 1))
+        default if type(value) is not int else value
+        for value, default in ((first, 0), (last, size), (values[4], 1))
     )
     return len(range(*slice(begin, end, stride).indices(size))) * rest
 
@@ -241,32 +246,32 @@ def _one_hot(
         return []
     concerned = set(positions)
     for position in positions:
-        for at in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
-            one = forward.at(at)
-            is_maker = one is not None and one.name == "aten::one_hot"
+        for before in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
+            maker = forward.at(before)
+            is_maker = maker is not None and maker.name == "aten::one_hot"
             if is_maker or (
-                one is not None and one.name in _CONVERSIONS and prod(one.tensors[0]) == prod(rows)
+                maker is not None and maker.name in _CONVERSIONS and prod(maker.tensors[0]) == prod(rows)
             ):
-                concerned.add(at)
-            if one is None or is_maker:
+                concerned.add(before)
+            if maker is None or is_maker:
                 break
     return [(Cause.ONE_HOT, ONE_HOT_PART, sorted(concerned))]
 
 
 def _is_one_hot(forward: _Forward, position: int, rows: Shape) -> bool:
     """Whether the rows that go into a product were made by `one_hot` just before, and only converted since."""
-    for at in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
-        one = forward.at(at)
-        if one is None or not one.tensors:
+    for before in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
+        maker = forward.at(before)
+        if maker is None or not maker.tensors:
             return False
-        if one.name == "aten::one_hot":
-            classes = [*one.inputs.values, None, None][1]
+        if maker.name == "aten::one_hot":
+            classes = [*maker.inputs.values, None, None][1]
             return (
                 type(classes) is int
                 and classes in (rows[-1], -1)
-                and prod(one.tensors[0]) * rows[-1] == prod(rows)
+                and prod(maker.tensors[0]) * rows[-1] == prod(rows)
             )
-        if prod(one.tensors[0]) == prod(rows) and one.name not in _CONVERSIONS | _SAME_ELEMENTS:
+        if prod(maker.tensors[0]) == prod(rows) and maker.name not in _CONVERSIONS | _SAME_ELEMENTS:
             return False
     return False
 
@@ -275,16 +280,20 @@ def _order(
     forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
 ) -> list[tuple[Cause, float, list[int]]]:
     """A product that is multiplied at once, where the other order needs far fewer operations."""
-    one, made = _factors(call), result_of(call)
-    if one is None:
+    factors, result = _factors(call), result_of(call)
+    if factors is None:
         return []
     parts: list[tuple[float, int]] = []
     for example in examples:
-        uses = [(at, use) for at, use in forward.after(example, prod(made)) if use.name not in _SAME_ELEMENTS]
+        uses = [
+            (use_at, use)
+            for use_at, use in forward.after(example, prod(result))
+            if use.name not in _SAME_ELEMENTS
+        ]
         other = _factors(uses[0][1]) if len(uses) == 1 else None
         if other is None:
             return []
-        (rows, inner, columns), (left, middle, right) = one, other
+        (rows, inner, columns), (left, middle, right) = factors, other
         if (left, middle) == (rows, columns):  # (A B) C
             now, then = rows * columns * (inner + right), inner * columns * right + rows * inner * right
         elif (middle, right) == (rows, columns):  # C (A B)
@@ -300,7 +309,7 @@ def _order(
         (
             Cause.ORDER,
             part,
-            [*positions, *(at + distance for at in positions if at + distance < len(forward.rows))],
+            [*positions, *(index + distance for index in positions if index + distance < len(forward.rows))],
         )
     ]
 
@@ -324,17 +333,20 @@ def _inverse(
     again: set[int] = set()
     for example in examples:
         uses = list(forward.after(example, prod(matrix)))
-        if not any(one.family == "matmul" for _, one in uses):
+        if not any(use.family == "matmul" for _, use in uses):
             return []
-        again |= {one.row for _, one in uses if one.name in _FACTORED and one.tensors[0] == matrix}
-    found = [(Cause.INVERSE, INVERSE_PART, positions)]
-    others = [
-        at for position in examples for at, one in forward.after(position, prod(matrix)) if one.row in again
+        again |= {use.row for _, use in uses if use.name in _FACTORED and use.tensors[0] == matrix}
+    savings = [(Cause.INVERSE, INVERSE_PART, positions)]
+    uses_again = [
+        index
+        for position in examples
+        for index, use in forward.after(position, prod(matrix))
+        if use.row in again
     ]
-    if others:
-        rows = sorted(at for call in again for at in forward.positions(call))
-        found.append((Cause.INVERSE, FACTORED_AGAIN_PART, rows))
-    return found
+    if uses_again:
+        rows = sorted(index for call in again for index in forward.positions(call))
+        savings.append((Cause.INVERSE, FACTORED_AGAIN_PART, rows))
+    return savings
 
 
 def _full_factors(call: DistinctCall) -> float:
@@ -368,33 +380,35 @@ def _expanded(
 ) -> list[tuple[Cause, float, list[int]]]:
     """A result far larger than what it is made of, which is reduced at once to something small, with all that computes on it."""
     shapes = [shape for shape in call.tensors if shape]
-    made = _broadcast(shapes)
-    elements = prod(made)
+    result = _broadcast(shapes)
+    elements = prod(result)
     largest = max(map(prod, shapes), default=1)
     if elements < LEAST_EXPANDED or elements < LEAST_GROWTH * largest:
         return []
     distances: set[int] = set()
     for example in examples:
         chain, is_reduced = {0}, False
-        for at, one in forward.after(example, elements):
-            if one.family == "pointwise":
-                if elements != prod(_broadcast(one.tensors)):
+        for use_at, use in forward.after(example, elements):
+            if use.family == "pointwise":
+                if elements != prod(_broadcast(use.tensors)):
                     return []
-            elif one.family == "reduction" and len(one.tensors[0]) == len(made):
-                dims = _reduced(one)
+            elif use.family == "reduction" and len(use.tensors[0]) == len(result):
+                dims = _reduced(use)
                 is_contraction = all(
-                    _sizes(shape, len(made))[dim] == made[dim] for shape in shapes for dim in dims
+                    _sizes(shape, len(result))[dim] == result[dim] for shape in shapes for dim in dims
                 )
-                if not is_contraction or prod(made[dim] for dim in dims) < LEAST_GROWTH:
+                if not is_contraction or prod(result[dim] for dim in dims) < LEAST_GROWTH:
                     return []
                 is_reduced = True
-            elif one.name not in _SAME_ELEMENTS:
+            elif use.name not in _SAME_ELEMENTS:
                 return []
-            chain.add(at - example)
+            chain.add(use_at - example)
         if not is_reduced or (distances and chain != distances):
             return []
         distances = chain
-    concerned = sorted({at + one for at in positions for one in distances if at + one < len(forward.rows)})
+    concerned = sorted(
+        {row + distance for row in positions for distance in distances if row + distance < len(forward.rows)}
+    )
     return [(Cause.EXPANDED, EXPANDED_PART, concerned)]
 
 
@@ -415,11 +429,11 @@ def _sizes(shape: Shape, dims: int) -> Shape:
     return (*[1] * (dims - len(shape)), *shape)
 
 
-def _reduced(one: DistinctCall) -> set[int]:
+def _reduced(call: DistinctCall) -> set[int]:
     """The dimensions that a reduction takes together, counted from the first; all of them where none are given."""
-    shape, values = one.tensors[0], one.inputs.values
-    given = next((value for value in values[1:] if isinstance(value, list) or type(value) is int), None)
-    dims = given if isinstance(given, list) else [given]
+    shape, values = call.tensors[0], call.inputs.values
+    dim_values = next((value for value in values[1:] if isinstance(value, list) or type(value) is int), None)
+    dims = dim_values if isinstance(dim_values, list) else [dim_values]
     chosen = {dim % len(shape) for dim in dims if type(dim) is int and shape}
     return chosen or set(range(len(shape)))
 
@@ -428,20 +442,20 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
     """Tensors that a line of a loop puts together with a small new part again and again, so that all of the earlier parts are copied each time."""
     spans = trace.columns("spans")
     joins = np.array([text in _JOINS for text in trace.strings], dtype=bool)[spans["name"][forward.rows]]
-    places = np.flatnonzero(joins & (spans["stack"][forward.rows] >= 0))
-    if len(places) == 0:
+    joined_at = np.flatnonzero(joins & (spans["stack"][forward.rows] >= 0))
+    if len(joined_at) == 0:
         return []
-    groups = Groups.by([spans[name][forward.rows[places]] for name in ("stack", "step", "thread")])
+    groups = Groups.by([spans[name][forward.rows[joined_at]] for name in ("stack", "step", "thread")])
     rows: list[int] = []
     times: list[int] = []
     for group in np.flatnonzero(groups.sizes() >= LEAST_GROWN).tolist():
-        mine = places[groups.of_row == group]
-        inputs = [call.tensors if (call := forward.at(at)) is not None else [] for at in mine.tolist()]
+        of_group = joined_at[groups.of_row == group]
+        inputs = [call.tensors if (call := forward.at(row)) is not None else [] for row in of_group.tolist()]
         sizes = [(prod(shapes[0]), sum(map(prod, shapes[1:]))) for shapes in inputs if len(shapes) > 1]
         grows = sum(now == before + new for (before, new), (now, _) in itertools.pairwise(sizes))
-        if len(sizes) == len(mine) and grows >= LEAST_GROWN - 1 and 2 * grows >= len(sizes):
-            rows += mine.tolist()
-            times.append(len(mine))
+        if len(sizes) == len(of_group) and grows >= LEAST_GROWN - 1 and 2 * grows >= len(sizes):
+            rows += of_group.tolist()
+            times.append(len(of_group))
     if not rows:
         return []
     # All parts together are written once, which is what the longest of these calls does.
@@ -454,20 +468,20 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     spans = trace.columns("spans")
     inside = np.append(stacks_with(trace, _PARAMETRIZE), False)[spans["own_stack"][forward.rows]]
     # Without steps it is not known what runs once in one.
-    places = np.flatnonzero(inside & (spans["step"][forward.rows] >= 0))
-    if len(places) == 0:
+    rows = np.flatnonzero(inside & (spans["step"][forward.rows] >= 0))
+    if len(rows) == 0:
         return []
-    call = forward.calls_at(places)
-    calls = Groups.by([*(spans[name][forward.rows[places]] for name in ("step", "module", "stack")), call])
+    call = forward.calls_at(rows)
+    calls = Groups.by([*(spans[name][forward.rows[rows]] for name in ("step", "module", "stack")), call])
     often = calls.sizes()[calls.of_row]
     # How often a weight is computed: as often as the operator that runs least.
-    weights = Groups.by([spans[name][forward.rows[places]] for name in ("step", "module")])
+    weights = Groups.by([spans[name][forward.rows[rows]] for name in ("step", "module")])
     times = weights.minima(often)[weights.of_row]
-    found = []
+    listed = []
     for count in np.unique(times[times >= 2]).tolist():
         part = 1.0 - 1.0 / count
-        found.append((*_with_backward(trace, forward.rows[places[times == count]], part), Cause.PARAMETRIZED))
-    return found
+        listed.append((*_with_backward(trace, forward.rows[rows[times == count]], part), Cause.PARAMETRIZED))
+    return listed
 
 
 def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDArray[np.float64]]:
@@ -475,10 +489,10 @@ def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDA
     spans = trace.columns("spans")
     inside = nearest_of(trace, rows) >= 0
     backward = nearest_of(trace, inside[spans["forward"]])[:-1] >= 0
-    found = np.flatnonzero(
+    saved = np.flatnonzero(
         (inside[:-1] | backward) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
     )
-    return found, np.full(len(found), part)
+    return saved, np.full(len(saved), part)
 
 
 def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
@@ -499,21 +513,21 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     )
     in_forward = Groups(calls.of_span[outside], count).sizes() > 0
     used: set[Shape] = set()
-    for one in calls.all:
-        in_place = one.name.endswith("_") or one.name.startswith("aten::_foreach")
-        looks = in_place or one.family in ("pointwise", "reduction")
-        if in_optimizer[one.row] or (in_forward[one.row] and looks and one.name not in _NOT_UPDATES):
-            used.update(one.tensors)
+    for call in calls.all:
+        in_place = call.name.endswith("_") or call.name.startswith("aten::_foreach")
+        looks = in_place or call.family in ("pointwise", "reduction")
+        if in_optimizer[call.row] or (in_forward[call.row] and looks and call.name not in _NOT_UPDATES):
+            used.update(call.tensors)
     sums = np.flatnonzero(
         (spans["name"] == strings.index(_ACCUMULATES))
         & (spans["kind"] == SpanKind.BACKWARD)
         & (spans["shapes"] >= 0)
     )
-    of_shapes = {one: _is_used(trace, one, used) for one in np.unique(spans["shapes"][sums]).tolist()}
+    of_shapes = {row: _is_used(trace, row, used) for row in np.unique(spans["shapes"][sums]).tolist()}
     if not of_shapes or all(of_shapes.values()) or not any(of_shapes.values()):
         return []
     is_used = np.zeros(len(spans), bool)
-    is_used[sums] = [of_shapes[one] for one in spans["shapes"][sums].tolist()]
+    is_used[sums] = [of_shapes[row] for row in spans["shapes"][sums].tolist()]
     # Backward by backward: what the engine runs in a row on a thread.
     rows = np.flatnonzero(
         (spans["stream"] < 0) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
@@ -524,12 +538,12 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     number = Groups.runs(spans["thread"][rows], spans["step"][rows], in_backward).of_row
     needs = np.zeros(len(spans) + 1, bool)
     needs[nearest_of(trace, rows)[:-1][is_used]] = True
-    place = np.arange(len(rows))
+    index = np.arange(len(rows))
     last = np.full(int(number.max(initial=0)) + 1, len(rows))
     has = np.zeros(len(last), bool)
-    for at in np.flatnonzero(needs[rows]).tolist():
-        last[number[at]], has[number[at]] = at, True
-    wasted = rows[in_backward & has[number] & (place > last[number])]
+    for last_used in np.flatnonzero(needs[rows]).tolist():
+        last[number[last_used]], has[number[last_used]] = last_used, True
+    wasted = rows[in_backward & has[number] & (index > last[number])]
     inside = np.flatnonzero(nearest_of(trace, wasted) >= 0)
     return [(inside.astype(np.int64), np.ones(len(inside)), Cause.UNUSED_GRADIENT)] if len(inside) else []
 

@@ -83,19 +83,19 @@ _INDEXING = names("aten::index aten::index_select aten::gather")
 def waste_of(trace: TraceData) -> Waste:
     """Find what could be left out, and why operators are slow; once for a trace."""
     count = len(trace.columns("spans")) + 1
-    found = Waste(
+    waste = Waste(
         np.zeros(count), np.zeros(count, np.uint8), np.zeros(count, np.uint8), np.zeros(count, bool)
     )
     calls = Calls(trace)
-    _zero_gradients(trace, calls, found)
-    _discarded(trace, calls, found)
-    _made_again(trace, calls, found)
-    _repeated(trace, found)
+    _zero_gradients(trace, calls, waste)
+    _discarded(trace, calls, waste)
+    _made_again(trace, calls, waste)
+    _repeated(trace, waste)
     for spans, part, shortcut in shortcuts(trace, calls):
-        _mark(found, spans, part, shortcut)
-    _slow(trace, calls, found)
-    _fresh_memory(trace, found)
-    return found
+        _mark(waste, spans, part, shortcut)
+    _slow(trace, calls, waste)
+    _fresh_memory(trace, waste)
+    return waste
 
 
 LEAST_REPEATED = 10
@@ -117,12 +117,12 @@ def called_again(trace: TraceData) -> NDArray[np.bool_]:
     groups = Groups.by(keys)
     again = groups.sizes()[groups.of_row] >= LEAST_REPEATED
     again[groups.first] = False
-    found = np.zeros(len(spans) + 1, bool)
-    found[rows[again]] = True
+    is_again = np.zeros(len(spans) + 1, bool)
+    is_again[rows[again]] = True
     backward = np.flatnonzero(spans["forward"] >= 0)
-    found[around[backward[found[around[spans["forward"][backward]]]]]] = True
-    found[-1] = False
-    return found[around]
+    is_again[around[backward[is_again[around[spans["forward"][backward]]]]]] = True
+    is_again[-1] = False
+    return is_again[around]
 
 
 def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Cause) -> None:
@@ -133,7 +133,9 @@ def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Cause) -
 
 def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     """Dense gradients of tables of which a step looks up few rows, and what is done with all of their rows."""
-    makers = {one.row: made for one in calls.named(*_TABLE_BACKWARD) if (made := _table(one)) is not None}
+    makers = {
+        call.row: sizes for call in calls.named(*_TABLE_BACKWARD) if (sizes := _table(call)) is not None
+    }
     zero: dict[Shape, float] = {}
     for table, part in makers.values():
         zero[table] = min(part, zero.get(table, 1.0))
@@ -141,9 +143,9 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
         table: part for table, part in zero.items() if part >= LEAST_ZERO and prod(table) >= LEAST_ELEMENTS
     }
     # A table that products use, too, has a dense gradient anyway.
-    for one in calls.all:
-        if one.family == "matmul":
-            for shape in one.tensors:
+    for call in calls.all:
+        if call.family == "matmul":
+            for shape in call.tensors:
                 zero.pop(shape, None)
                 zero.pop(shape[::-1], None)
     if not zero:
@@ -152,13 +154,13 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     updates: dict[Shape, set[str]] = defaultdict(set)
     phase = trace.column("spans", "phase")
     in_optimizer = calls.times(phase == Phase.OPTIMIZER)
-    for one in calls.all:
-        shapes = one.tensors
+    for call in calls.all:
+        shapes = call.tensors
         share = sum(prod(shape) * zero[shape] for shape in shapes if shape in zero)
-        if share and one.row not in marked and one.family not in ("embedding", "matmul"):
-            marked[one.row] = share / sum(map(prod, shapes))
-            for shape in shapes if in_optimizer[one.row] else ():
-                updates[shape].add(one.name)
+        if share and call.row not in marked and call.family not in ("embedding", "matmul"):
+            marked[call.row] = share / sum(map(prod, shapes))
+            for shape in shapes if in_optimizer[call.row] else ():
+                updates[shape].add(call.name)
     spans, parts = calls.spans_of(marked)
     # An optimizer with a state, such as a momentum, moves rows whose gradient is zero, too.
     simple = all(len(updates[table]) <= 1 for table in zero)
@@ -166,11 +168,11 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     _mark(found, spans[later], parts[later], Cause.ZERO_GRADIENT)
 
 
-def _table(one: DistinctCall) -> tuple[Shape, float] | None:
+def _table(call: DistinctCall) -> tuple[Shape, float] | None:
     """The sizes of the table whose dense gradient a call makes, and at least which part of it is zeros; None where they are not known."""
-    gradient, index = [*one.inputs.shapes, None, None][:2]
-    at = 5 if "bag" in one.name else 2
-    rows = one.inputs.values[at] if len(one.inputs.values) > at else None
+    gradient, index = [*call.inputs.shapes, None, None][:2]
+    position = 5 if "bag" in call.name else 2
+    rows = call.inputs.values[position] if len(call.inputs.values) > position else None
     if (
         not isinstance(gradient, tuple)
         or not isinstance(index, tuple)
@@ -188,46 +190,46 @@ def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
     """
     spans, counts = trace.columns("spans"), costs_of(trace).counted.counts
     forward = spans["phase"] == Phase.FORWARD
-    times, made, ran_forward = calls.times(), calls.times(counts & forward), calls.times(forward)
+    times, made_forward, ran_forward = calls.times(), calls.times(counts & forward), calls.times(forward)
     uses: dict[Shape, list[tuple[DistinctCall, int]]] = defaultdict(list)
-    for one in calls.named(*_PART_BACKWARD):
-        if (use := _use(one)) is not None and prod(use[0]) >= LEAST_ELEMENTS:
-            uses[use[0]].append((one, use[1]))
+    for call in calls.named(*_PART_BACKWARD):
+        if (use := _use(call)) is not None and prod(use[0]) >= LEAST_ELEMENTS:
+            uses[use[0]].append((call, use[1]))
     marked: dict[int, float] = {}
-    for whole, parts in uses.items():
-        flat = (prod(whole[:-1]), whole[-1])
-        makers = [one for one in calls.all if one.family == "matmul" and result_of(one) in (whole, flat)]
-        makes = sum(int(made[one.row]) for one in makers)
-        used = sum(int(times[one.row]) * elements for one, elements in parts)
+    for sizes, parts in uses.items():
+        flat = (prod(sizes[:-1]), sizes[-1])
+        makers = [call for call in calls.all if call.family == "matmul" and result_of(call) in (sizes, flat)]
+        makes = sum(int(made_forward[call.row]) for call in makers)
+        used = sum(int(times[call.row]) * elements for call, elements in parts)
         concerned = [
-            one for one in calls.all if any(tensor in (whole, flat, flat[::-1]) for tensor in one.tensors)
+            call for call in calls.all if any(tensor in (sizes, flat, flat[::-1]) for tensor in call.tensors)
         ]
         mixed = any(
-            one.family in _MIXING and one.name not in _PARTS and ran_forward[one.row]
+            call.family in _MIXING and call.name not in _PARTS and ran_forward[call.row]
             # Also as a view of other sizes.
-            and any(prod(tensor) == prod(whole) for tensor in one.tensors)
-            for one in calls.all
+            and any(prod(tensor) == prod(sizes) for tensor in call.tensors)
+            for call in calls.all
         )  # fmt: skip
-        if mixed or not 0 < makes <= sum(int(times[one.row]) for one, _ in parts):
+        if mixed or not 0 < makes <= sum(int(times[call.row]) for call, _ in parts):
             continue
-        share = 1.0 - min(1.0, used / (makes * prod(whole)))
+        share = 1.0 - min(1.0, used / (makes * prod(sizes)))
         if share >= 1.0 - MOST_USED:
-            everything = (*makers, *concerned, *(one for one, _ in parts))
-            marked |= {one.row: max(share, marked.get(one.row, 0.0)) for one in everything}
+            everything = (*makers, *concerned, *(call for call, _ in parts))
+            marked |= {call.row: max(share, marked.get(call.row, 0.0)) for call in everything}
     rows, shares = calls.spans_of(marked)
     inside = spans["phase"][rows] != Phase.OPTIMIZER
     _mark(found, rows[inside], shares[inside], Cause.DISCARDED)
 
 
-def _use(one: DistinctCall) -> tuple[Shape, int] | None:
+def _use(call: DistinctCall) -> tuple[Shape, int] | None:
     """The sizes of what a part was taken from, and the elements of the part, by the call for its gradient; None where they are not known."""
-    shapes, values = [*one.inputs.shapes, None, None, None], [*one.inputs.values, None, None, None, None]
-    part, whole = shapes[0], values[1]
-    if "index_put" in one.name:
-        part, whole = shapes[2], shapes[0] if values[3] is True else None
-    if not isinstance(part, tuple) or not isinstance(whole, (list, tuple)) or len(whole) < 2:
+    shapes, values = [*call.inputs.shapes, None, None, None], [*call.inputs.values, None, None, None, None]
+    part, sizes = shapes[0], values[1]
+    if "index_put" in call.name:
+        part, sizes = shapes[2], shapes[0] if values[3] is True else None
+    if not isinstance(part, tuple) or not isinstance(sizes, (list, tuple)) or len(sizes) < 2:
         return None
-    return tuple(int(size) for size in whole if isinstance(size, int)), prod(part)
+    return tuple(int(size) for size in sizes if isinstance(size, int)), prod(part)
 
 
 def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
@@ -247,25 +249,25 @@ def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
     run, first, length = _runs(trace, rows, makes)
     # Runs of the same operators with the same sizes are looked at once.
     mixed = (spans["name"][rows].astype(np.uint64) << np.uint64(32)) + spans["shapes"][rows].astype(np.uint32)
-    place = np.arange(len(rows)) - first[run]
-    mixed = (mixed + np.uint64(1)) * (place.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
+    index = np.arange(len(rows)) - first[run]
+    mixed = (mixed + np.uint64(1)) * (index.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
     alike = Groups.by([Groups(run, len(first)).sums(mixed.view(np.int64)), length])
     same = alike.of_row
-    known = {call.row: call for call in calls.all}
-    each = [
-        _again(known, calls.of_span[rows[first[one] : first[one] + length[one]]])
-        for one in alike.first.tolist()
+    call_of = {call.row: call for call in calls.all}
+    reasons = [
+        _again(call_of, calls.of_span[rows[first[first_row] : first[first_row] + length[first_row]]])
+        for first_row in alike.first.tolist()
     ]
     step = np.append(spans["step"], -1)[rows[first]]
     in_step = Groups.by([same, step])
     times = np.where(step >= 0, in_step.sizes()[in_step.of_row], 1)
     for reason in (Cause.CONSTANT, Cause.REPEATED):
-        taken = np.array([one[0] if one[1] == reason else 0 for one in each], np.int64)[same]
+        taken = np.array([pair[0] if pair[1] == reason else 0 for pair in reasons], np.int64)[same]
         often = times if reason == Cause.REPEATED else alike.sizes()[same]
         part = np.where(
             (taken > 0) & (often > 1), 1.0 if reason == Cause.CONSTANT else 1.0 - 1.0 / often, 0.0
         )
-        inside, around = _inside(trace, rows[(place < taken[run]) & (part[run] > 0)])
+        inside, around = _inside(trace, rows[(index < taken[run]) & (part[run] > 0)])
         value = np.zeros(len(spans) + 1)
         value[rows] = part[run]
         _mark(found, inside, value[around], reason)
@@ -309,12 +311,12 @@ def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows,
     cut = (
         apart | np.append(True, apart[:-1]) | begins_run(function, spans["thread"][rows], spans["step"][rows])
     )
-    at = np.arange(len(rows))
-    begin = np.maximum.accumulate(np.where(cut, at, 0))
-    made = np.maximum.accumulate(np.where(makes & ~apart, at, -1))
-    made_before = np.append(-1, made[:-1])
+    index = np.arange(len(rows))
+    begin = np.maximum.accumulate(np.where(cut, index, 0))
+    last_made = np.maximum.accumulate(np.where(makes & ~apart, index, -1))
+    made_before = np.append(-1, last_made[:-1])
     # In a stretch the first constant begins a run; what comes before is apart.
-    starts = cut | (made < begin) | (makes & (made_before < begin))
+    starts = cut | (last_made < begin) | (makes & (made_before < begin))
     first = np.flatnonzero(starts)
     return np.cumsum(starts) - 1, first, np.diff(np.append(first, len(rows)))
 
@@ -324,25 +326,25 @@ def _again(known: dict[int, DistinctCall], calls: NDArray[np.int32]) -> tuple[in
     sizes: set[int] = set()
     counted_up, of_indices, taken, computing = False, False, 0, 0
     for row in calls.tolist():
-        one = known.get(row)
-        if one is None:
+        call = known.get(row)
+        if call is None:
             break
-        if one.name in _CONSTANTS:
-            sizes.add(_made_elements(one))
-            counted_up |= one.name == "aten::arange"
+        if call.name in _CONSTANTS:
+            sizes.add(_made_elements(call))
+            counted_up |= call.name == "aten::arange"
         else:
-            given = [
+            inputs = [
                 (prod(shape), dtype in ("int64", "int32"))
-                for shape, dtype in zip(one.inputs.shapes, one.inputs.dtypes, strict=True)
+                for shape, dtype in zip(call.inputs.shapes, call.inputs.dtypes, strict=True)
                 if isinstance(shape, tuple) and shape
             ]
-            if not given or any(count not in sizes and not is_index for count, is_index in given):
+            if not inputs or any(count not in sizes and not is_index for count, is_index in inputs):
                 break
             # Whole numbers are indices, unless a constant of the run is of them.
-            from_outside = (is_index and not (counted_up and count in sizes) for count, is_index in given)
-            of_indices |= any(from_outside) or one.name in _INDEXING
-            sizes |= {count for count, is_index in given if not is_index}
-            computing += one.name not in VIEWS
+            from_outside = (is_index and not (counted_up and count in sizes) for count, is_index in inputs)
+            of_indices |= any(from_outside) or call.name in _INDEXING
+            sizes |= {count for count, is_index in inputs if not is_index}
+            computing += call.name not in VIEWS
         taken += 1
     if computing == 0 or max(sizes, default=0) < LEAST_ELEMENTS // 16:
         return 0, Cause.NONE
@@ -363,11 +365,11 @@ def _made_elements(one: DistinctCall) -> int:
 def _slow(trace: TraceData, calls: Calls, found: Waste) -> None:
     """Why operators take longer than they need: lengths of transforms, conversions, copies to another layout."""
     reasons: dict[int, float] = {}
-    for one in calls.all:
-        if one.family == "fourier" and _largest_factor(_length(one)) > MOST_FACTOR:
-            reasons[one.row] = Cause.LENGTH
-        elif one.name == "aten::copy_" and len({*one.inputs.dtypes[:2], None}) > 2:
-            reasons[one.row] = Cause.TYPE
+    for call in calls.all:
+        if call.family == "fourier" and _largest_factor(_length(call)) > MOST_FACTOR:
+            reasons[call.row] = Cause.LENGTH
+        elif call.name == "aten::copy_" and len({*call.inputs.dtypes[:2], None}) > 2:
+            reasons[call.row] = Cause.TYPE
     rows, reason = calls.spans_of(reasons)
     found.slow[rows] = reason
     spans = trace.columns("spans")
@@ -400,33 +402,33 @@ def transform_length(trace: TraceData, span: int) -> int:
 
 def good_length(length: int) -> int:
     """The smallest length from one on whose prime factors are at most 7."""
-    found = length
-    while _largest_factor(found) > _GOOD_FACTOR:
-        found += 1
-    return found
+    candidate = length
+    while _largest_factor(candidate) > _GOOD_FACTOR:
+        candidate += 1
+    return candidate
 
 
 def table_rows(trace: TraceData, spans: Rows) -> int:
     """The rows of the largest table of embeddings whose dense gradient one of some spans makes; 0 where none does."""
-    shapes, name, found = trace.column("spans", "shapes"), trace.column("spans", "name"), 0
+    shapes, name, most_rows = trace.column("spans", "shapes"), trace.column("spans", "name"), 0
     for span in spans[spans >= 0].tolist():
         if trace.strings[name[span]] in _TABLE_BACKWARD and shapes[span] >= 0:
             inputs = parsed_inputs(trace, ShapesRow(int(shapes[span])))
             table = (
                 None if inputs is None else _table(DistinctCall(-1, trace.strings[name[span]], "", inputs))
             )
-            found = found if table is None else max(found, table[0][0])
-    return found
+            most_rows = most_rows if table is None else max(most_rows, table[0][0])
+    return most_rows
 
 
 def _largest_factor(number: int) -> int:
     """The largest prime factor of a number; 1 of numbers below 2, and of those too large to be lengths."""
-    found, factor = 1, 2
+    largest, factor = 1, 2
     while 1 < number < 2**40 and factor * factor <= number:
         while number % factor == 0:
-            number, found = number // factor, factor
+            number, largest = number // factor, factor
         factor += 1
-    return max(found, number) if 1 < number < 2**40 else found
+    return max(largest, number) if 1 < number < 2**40 else largest
 
 
 def _fresh_memory(trace: TraceData, found: Waste) -> None:
@@ -442,11 +444,11 @@ def _fresh_memory(trace: TraceData, found: Waste) -> None:
     top = allocations["span"][blocks].astype(np.int64)
     while (parent[top] >= 0).any():
         top = np.where(parent[top] >= 0, parent[top], top)
-    each = Groups(top, len(spans)).sums(allocations["bytes"][blocks])
+    bytes_of = Groups(top, len(spans)).sums(allocations["bytes"][blocks])
     # The operator in each outermost one that moves most.
     outer = nearest_of(trace, top)[:-1]
     costs = costs_of(trace)
     writers = np.flatnonzero((outer >= 0) & costs.counted.counts & (costs.bytes_moved > 0))
     order = writers[np.lexsort((costs.bytes_moved[writers], outer[writers]))]
     chosen = order[ends_run(outer[order])]
-    found.fresh[chosen] = _MOST_OF * costs.bytes_moved[chosen] <= each[outer[chosen]]
+    found.fresh[chosen] = _MOST_OF * costs.bytes_moved[chosen] <= bytes_of[outer[chosen]]

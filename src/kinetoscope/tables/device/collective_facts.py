@@ -139,12 +139,12 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
     if isinstance(described, dict) and isinstance(described.get("arguments"), list):
         arguments = described["arguments"]
         facts = _common(name, described)
-        amounts = {place: _amount(arguments, place) for place in {gives, takes} if place >= 0}
+        amounts = {index: _amount(arguments, index) for index in {gives, takes} if index >= 0}
         facts.type, facts.item_bytes = type_named(
             next((amount[2] for amount in amounts.values() if amount[2]), "")
         )
         facts.in_elements, facts.out_elements = (
-            amounts[place][0] if place >= 0 else 0 for place in (takes, gives)
+            amounts[index][0] if index >= 0 else 0 for index in (takes, gives)
         )
         scalars = arguments
     else:
@@ -153,7 +153,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
             # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
-            facts.in_elements, facts.out_elements = (_elements(sizes, place) for place in (takes, gives))
+            facts.in_elements, facts.out_elements = (_elements(sizes, index) for index in (takes, gives))
     if name == "barrier":
         facts.in_elements = facts.out_elements = 0
     if 0 <= peer < len(scalars) and type(scalars[peer]) is int:
@@ -196,7 +196,7 @@ def facts_of_range(name: str) -> tuple[str, str]:
 def facts_of_kernel(name: str) -> Facts:
     """Return the facts in a kernel's name, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
     short = name.replace("(anonymous namespace)::", "").partition("(")[0]
-    call = next((known for pattern, known in _NAMES if pattern.search(short)), UNKNOWN_CALL)
+    call = next((call_name for pattern, call_name in _NAMES if pattern.search(short)), UNKNOWN_CALL)
     facts = Facts(call)
     if call in _REDUCTIONS:
         # For others NCCL names a reduction and a type too, of bytes that it only moves.

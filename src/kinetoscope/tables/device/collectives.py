@@ -113,20 +113,20 @@ def pair(calls: Iterable[Call], transfers: Iterable[Transfer]) -> None:
     group_of_thread: dict[int, str] = {}
     for call in calls:
         for name in _CARRIED_BY.get(call.name, (call.name,)):
-            found = _fitting(call, waiting[name], group_of_thread)
-            if not found:
+            carriers = _fitting(call, waiting[name], group_of_thread)
+            if not carriers:
                 continue
-            call.transfers = found
-            taken = {transfer.span for transfer in found}
+            call.transfers = carriers
+            taken = {transfer.span for transfer in carriers}
             waiting[name] = [transfer for transfer in waiting[name] if transfer.span not in taken]
             if call.group:
-                group_of_thread.update((transfer.thread, call.group) for transfer in found)
+                group_of_thread.update((transfer.thread, call.group) for transfer in carriers)
             break
 
 
 def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str]) -> list[Transfer]:
     """The first transfers that can be those of a call; of a thread of its own group where there is a choice."""
-    own: list[Transfer] = []
+    claimed: list[Transfer] = []
     unknown: list[Transfer] = []
     for transfer in waiting:
         if transfer.start_ns < call.start_ns or (
@@ -135,13 +135,13 @@ def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str
             continue
         group = group_of_thread.get(transfer.thread)
         if not call.group or group == call.group:
-            own.append(transfer)
+            claimed.append(transfer)
         elif group is None:
             unknown.append(transfer)
-        if len(own) == call.parts or len(own) + len(unknown) > 8 * call.parts:
+        if len(claimed) == call.parts or len(claimed) + len(unknown) > 8 * call.parts:
             break
     # A thread that no group has claimed yet may be a second one of the same group, and then comes earlier.
-    both = sorted(own + unknown, key=lambda transfer: transfer.start_ns)
+    both = sorted(claimed + unknown, key=lambda transfer: transfer.start_ns)
     return both[: call.parts]
 
 
@@ -191,22 +191,27 @@ def collectives(trace: TraceData) -> pyarrow.Table:
     """
     spans = trace.columns("spans")
     rows = _rows(trace)
-    at = np.array([row.span for row in rows], dtype=np.int64)
+    call_rows = np.array([row.span for row in rows], dtype=np.int64)
     groups = [_groups(run) for run in process_runs(trace)]
-    whose = thread_processes(trace)[spans["thread"][at]].tolist()
+    whose = thread_processes(trace)[spans["thread"][call_rows]].tolist()
     facts = [row.facts for row in rows]
     transfers = [row.call.transfers for row in rows]
-    first = np.array([min((t.start_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
-    last = np.array([max((t.end_ns for t in found), default=-1) for found in transfers], dtype=np.int64)
-    start, duration = spans["start_ns"][at], spans["duration_ns"][at]
-    called = spans["stream"][at] < 0
-    seen, on_device = np.array([bool(found) for found in transfers], dtype=bool), _on_device(trace, rows)
-    known = on_device["device"].ids >= 0
-    waits = seen & ~known & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
+    first = np.array(
+        [min((t.start_ns for t in carriers), default=-1) for carriers in transfers], dtype=np.int64
+    )
+    last = np.array([max((t.end_ns for t in carriers), default=-1) for carriers in transfers], dtype=np.int64)
+    start, duration = spans["start_ns"][call_rows], spans["duration_ns"][call_rows]
+    called = spans["stream"][call_rows] < 0
+    is_carried, on_device = (
+        np.array([bool(carriers) for carriers in transfers], dtype=bool),
+        _on_device(trace, rows),
+    )
+    has_kernels = on_device["device"].ids >= 0
+    waits = is_carried & ~has_kernels & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
     size = _integers(_message_bytes(fact) for fact in facts)
-    transfer_ns = np.where(known, on_device.pop("total_ns"), np.where(seen, last - first, -1))
+    transfer_ns = np.where(has_kernels, on_device.pop("total_ns"), np.where(is_carried, last - first, -1))
     columns: dict[str, Any] = {
-        "span": at.astype(np.int32),
+        "span": call_rows.astype(np.int32),
         "name": [fact.name for fact in facts],
         "backend": [
             row.backend or (row.call.transfers[0].backend if row.call.transfers else None) for row in rows
@@ -218,7 +223,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
             groups[process].get(fact.group) or fact.ranks or None
             for process, fact in zip(whose, facts, strict=True)
         ],
-        "rank": ranks(trace)[spans["thread"][at]],
+        "rank": ranks(trace)[spans["thread"][call_rows]],
         "group_rank": _integers(fact.rank for fact in facts),
         "peer": _integers(fact.peer for fact in facts),
         "reduction": [fact.reduction or None for fact in facts],
@@ -233,20 +238,20 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         "is_async": _integers(fact.asynchronous for fact in facts),
         "start_ns": start,
         "call_ns": np.where(called, duration, -1),
-        "transfers": _integers(len(found) for found in transfers),
-        "transfer_span": _integers(found[0].span if found else -1 for found in transfers),
+        "transfers": _integers(len(carriers) for carriers in transfers),
+        "transfer_span": _integers(carriers[0].span if carriers else -1 for carriers in transfers),
         "transfer_start_ns": first,
         "transfer_ns": transfer_ns,
         **on_device,
         **_speeds(facts, size, transfer_ns),
-        "queued_ns": np.where(seen & called, first - start, -1),
+        "queued_ns": np.where(is_carried & called, first - start, -1),
         "waited_ns": np.where(waits, np.maximum(last - start - duration, 0), -1),
-        "os_tid": np.where(called, trace.column("threads", "os_tid")[spans["thread"][at]], -1),
-        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][at]],
-        "phase": Labels(np.where(called, spans["phase"][at].astype(np.int32), -1), PHASE_NAMES),
-        "module": Labels(spans["module"][at], trace.columns("modules")["path"]),
-        "stack": Labels(spans["stack"][at], stack_texts(trace)),
-        "process": processes(trace)[spans["thread"][at]],
+        "os_tid": np.where(called, trace.column("threads", "os_tid")[spans["thread"][call_rows]], -1),
+        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][call_rows]],
+        "phase": Labels(np.where(called, spans["phase"][call_rows].astype(np.int32), -1), PHASE_NAMES),
+        "module": Labels(spans["module"][call_rows], trace.columns("modules")["path"]),
+        "stack": Labels(spans["stack"][call_rows], stack_texts(trace)),
+        "process": processes(trace)[spans["thread"][call_rows]],
     }
     return to_arrow(table_definition("collectives"), columns)
 
@@ -259,13 +264,13 @@ def count_collectives(trace: TraceData) -> int:
 def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
     """The columns about the kernels of calls; null for calls without kernels."""
     times = kernel_times(trace, [row.kernels for row in rows])
-    known, streams = times.device >= 0, trace.columns("streams")
+    has_kernels, streams = times.device >= 0, trace.columns("streams")
     first = np.array([row.kernels[0] if row.kernels else -1 for row in rows], dtype=np.int64)
     stream = np.append(trace.column("spans", "stream"), -1)[first]
     return {
         "total_ns": times.total_ns,
-        "overlapped_ns": np.where(known, times.overlapped_ns, -1),
-        "exposed_ns": np.where(known, times.total_ns - times.overlapped_ns, -1),
+        "overlapped_ns": np.where(has_kernels, times.overlapped_ns, -1),
+        "exposed_ns": np.where(has_kernels, times.total_ns - times.overlapped_ns, -1),
         "device": Labels(times.device, [device.name for device in device_work(trace).devices]),
         "stream": np.append(streams["number"], -1)[stream],
     }
@@ -275,8 +280,8 @@ def _speeds(
     facts: list[Facts], size: NDArray[np.int64], time_ns: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
     """The bandwidths of calls; null if the size or the time is unknown."""
-    known = (size > 0) & (time_ns > 0)
-    speed = np.where(known, size, np.nan) / np.where(known, time_ns, 1)
+    is_known = (size > 0) & (time_ns > 0)
+    speed = np.where(is_known, size, np.nan) / np.where(is_known, time_ns, 1)
     factors = np.array([bus_factor(fact.name, fact.size) for fact in facts], dtype=np.float64)
     return {"gb_per_s": speed, "bus_gb_per_s": speed * factors}
 
@@ -307,26 +312,26 @@ def _rows(trace: TraceData) -> list[_Row]:
     calls, described, marks = (_rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS))
     world = _world_size(trace)
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
-    made: dict[SpanRow, _Row] = {}
+    by_span: dict[SpanRow, _Row] = {}
     for row in calls:
         shapes = int(spans["shapes"][row])
-        known = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
-        facts = facts_of_call(strings[spans["name"][row]], strings[noted.get(row, 0)], *known)
-        made[row] = _Row(
+        inputs = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
+        facts = facts_of_call(strings[spans["name"][row]], strings[noted.get(row, 0)], *inputs)
+        by_span[row] = _Row(
             row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]], world)
         )
     for row in described:
         stated = facts_of_description(strings[noted.get(row, 0)])
-        around = _ancestor(spans["parent"], row, made)
+        around = _ancestor(spans["parent"], row, by_span)
         if around >= 0:
             if stated is not None:
-                merged(made[around].facts, stated)
+                merged(by_span[around].facts, stated)
         elif stated is None or stated.name not in ("init", "wait", "coalesced"):
             stated = stated or Facts("")
-            made[row] = _Row(row, stated, _call(stated, int(spans["start_ns"][row]), DESCRIBED, world))
-    _take_ranges(trace, made, marks)
-    _take_kernels(trace, made, noted, world)
-    found = sorted((row for row in made.values() if row.facts.name), key=lambda row: row.call.start_ns)
+            by_span[row] = _Row(row, stated, _call(stated, int(spans["start_ns"][row]), DESCRIBED, world))
+    _take_ranges(trace, by_span, marks)
+    _take_kernels(trace, by_span, noted, world)
+    listed = sorted((row for row in by_span.values() if row.facts.name), key=lambda row: row.call.start_ns)
     transfers = []
     enqueues = len(device_work(trace).rows) > 0
     for row in marks:
@@ -347,16 +352,16 @@ def _rows(trace: TraceData) -> list[_Row]:
             transfer.elements, transfer.type = elements_of(dims[shapes]), kinds[0] if kinds else ""
         transfers.append(transfer)
     process = thread_processes(trace)[spans["thread"]]
-    for one in sorted({int(process[transfer.span]) for transfer in transfers}):
+    for process_row in sorted({int(process[transfer.span]) for transfer in transfers}):
         pair(
-            (row.call for row in found if not row.kernels and process[row.span] == one),
-            [transfer for transfer in transfers if process[transfer.span] == one],
+            (row.call for row in listed if not row.kernels and process[row.span] == process_row),
+            [transfer for transfer in transfers if process[transfer.span] == process_row],
         )
-    for made_row in found:
+    for made_row in listed:
         facts, carried = made_row.facts, made_row.call.transfers
         if carried and not facts.type and facts.in_elements > 0:
             facts.type, facts.item_bytes = type_named(carried[0].type)
-    return found
+    return listed
 
 
 def _take_ranges(trace: TraceData, made: dict[SpanRow, _Row], marks: list[SpanRow]) -> None:
@@ -434,10 +439,10 @@ def _rows_named(trace: TraceData, wanted: Any) -> list[SpanRow]:
 
 def _ancestor(parent: Any, row: SpanRow, wanted: dict[SpanRow, _Row]) -> SpanRow:
     """The innermost enclosing span that is one of the wanted, -1 without."""
-    at = SpanRow(int(parent[row]))
-    while at >= 0 and at not in wanted:
-        at = SpanRow(int(parent[at]))
-    return at
+    span = SpanRow(int(parent[row]))
+    while span >= 0 and span not in wanted:
+        span = SpanRow(int(parent[span]))
+    return span
 
 
 def _groups(run: RunInfo) -> dict[str, str]:
@@ -466,13 +471,13 @@ def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRo
     rows = work.rows[work.category == WorkCategory.COMMUNICATION]
     rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
     hosts = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
-    found: dict[SpanRow, list[SpanRow]] = {}
+    kernels_of: dict[SpanRow, list[SpanRow]] = {}
     for row, host in zip(rows.tolist(), hosts.tolist(), strict=True):
-        at = host
-        while at >= 0 and at not in calls:
-            at = int(parent[at])
-        found.setdefault(at if at >= 0 else row, []).append(row)
-    return found
+        span = host
+        while span >= 0 and span not in calls:
+            span = int(parent[span])
+        kernels_of.setdefault(span if span >= 0 else row, []).append(row)
+    return kernels_of
 
 
 def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
@@ -480,12 +485,12 @@ def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
     work = device_work(trace)
     of_call = np.repeat(np.arange(len(kernels)), [len(rows) for rows in kernels])
     rows = np.array([row for rows in kernels for row in rows], dtype=np.int64)
-    place = np.searchsorted(work.rows, rows)
-    device, start, end = work.device[place], work.start_ns[place], work.end_ns[place]
+    work_row = np.searchsorted(work.rows, rows)
+    device, start, end = work.device[work_row], work.start_ns[work_row], work.end_ns[work_row]
     overlapped = np.zeros(len(rows), dtype=np.int64)
     for number, when in enumerate(busy(trace)):
-        mine = np.flatnonzero(device == number)
-        overlapped[mine] = when.compute.within(start[mine], end[mine])
+        calls_there = np.flatnonzero(device == number)
+        overlapped[calls_there] = when.compute.within(start[calls_there], end[calls_there])
     first = np.full(len(kernels), -1, dtype=np.int32)
     first[of_call[::-1]] = device[::-1]
     by_call = Groups(of_call, len(kernels))

@@ -58,8 +58,8 @@ def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
         fills: Whether it fills memory and reads none.
     """
     if fills:
-        found = _FILLED.search(name)
-        return Direction(target=(found[1] if found else _stated_kind(arguments)).lower())
+        match = _FILLED.search(name)
+        return Direction(target=(match[1] if match else _stated_kind(arguments)).lower())
     between = _BETWEEN.search(name)
     source, target = (between[1].lower(), between[2].lower()) if between else ("", "")
     # Reading the arguments takes long, and most names say it themselves.
@@ -82,13 +82,13 @@ def _sides(text: str) -> str:
 def _stated_kind(arguments: str) -> str:
     """The field that ROCm calls kind and MTIA calls direction."""
     try:
-        known = json.loads(arguments) if arguments else None
+        fields = json.loads(arguments) if arguments else None
     except ValueError:
-        known = None
-    if isinstance(known, dict):
+        fields = None
+    if isinstance(fields, dict):
         for key in ("kind", "direction"):
-            if isinstance(known.get(key), str):
-                return str(known[key])
+            if isinstance(fields.get(key), str):
+                return str(fields[key])
     return ""
 
 
@@ -114,21 +114,21 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
     started = starters(trace)
     call, operator = started.call[rows], started.operator[rows]
     size, duration = copy_bytes(trace)[rows], spans["duration_ns"][rows]
-    known = (size >= 0) & (duration > 0)
-    place, directions = _directions(trace, rows)
+    has_rate = (size >= 0) & (duration > 0)
+    direction_of_row, directions = _directions(trace, rows)
     names = spans["name"][call]
     asynchronous = np.array(["async" in text.lower() for text in texts], dtype=bool)[names]
     columns: dict[str, Any] = {
         "span": rows,
         "name": Labels(spans["name"][rows], texts),
         "kind": Labels(spans["kind"][rows], KIND_NAMES),
-        "direction": _labelled(place, [found.name for found in directions]),
-        "source": _labelled(place, [found.source for found in directions]),
-        "target": _labelled(place, [found.target for found in directions]),
+        "direction": _labelled(direction_of_row, [direction.name for direction in directions]),
+        "source": _labelled(direction_of_row, [direction.source for direction in directions]),
+        "target": _labelled(direction_of_row, [direction.target for direction in directions]),
         "bytes": size,
         "start_ns": spans["start_ns"][rows],
         "duration_ns": duration,
-        "gb_per_s": np.where(known, size, np.nan) / np.where(known, duration, 1),
+        "gb_per_s": np.where(has_rate, size, np.nan) / np.where(has_rate, duration, 1),
         "device_index": np.append(streams["device_index"], -1)[spans["stream"][rows]],
         "stream": np.append(streams["number"], -1)[spans["stream"][rows]],
         "call": Labels(np.where(call >= 0, names, -1), texts),
@@ -148,10 +148,10 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
 def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
     """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
     kind = trace.columns("copies")
-    found = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
-    known = kind["span"] >= 0
-    found[kind["span"][known]] = kind["bytes"][known]
-    return found
+    bytes_of = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
+    has_span = kind["span"] >= 0
+    bytes_of[kind["span"][has_span]] = kind["bytes"][has_span]
+    return bytes_of
 
 
 def copy_directions(trace: TraceData, rows: NDArray[np.int64]) -> list[Direction]:
@@ -186,7 +186,7 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
     start, parent = spans["start_ns"], spans["parent"]
     end = start + spans["duration_ns"]
     done = end[rows]
-    found: NDArray[np.bool_] = (call >= 0) & (end[call] >= done)
+    waited_for: NDArray[np.bool_] = (call >= 0) & (end[call] >= done)
     waits = waiting_calls(trace)
     waits = waits[parent[waits] >= 0]
     # Calls of one operator follow each other, so its last wait is one for the copy if any is.
@@ -195,8 +195,8 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
     last[-1] = -1
     last[:-1][~is_operator(spans["kind"])] = -1
     waited = last[np.where(call >= 0, parent[call], -1)]
-    found |= (call >= 0) & (waited >= 0) & (start[waited] >= end[call]) & (end[waited] >= done)
-    return found
+    waited_for |= (call >= 0) & (waited >= 0) & (start[waited] >= end[call]) & (end[waited] >= done)
+    return waited_for
 
 
 _KEYS = ("direction", "kind", "source", "target")
@@ -218,9 +218,9 @@ def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
 
     duration, size, rate = number("duration_ns", 0), number("bytes", -1), number("gb_per_s", np.nan)
     blocked = to_numpy(one["blocked"].fill_null(False))
-    known = (size >= 0) & (duration > 0)
+    has_rate = (size >= 0) & (duration > 0)
     total, count = groups.sums(duration), groups.sizes()
-    rated = Groups(np.where(known, groups.of_row, -1), len(groups))
+    rated = Groups(np.where(has_rate, groups.of_row, -1), len(groups))
     rated_ns = rated.sums(duration)
     keys = {name: one[name].take(number_array(groups.first)).to_pylist() for name in names}
     table = to_arrow(table_definition("grouped: copies"), {

@@ -118,18 +118,18 @@ def _tensor_cores(names: NDArray[np.int32], strings: Sequence[str]) -> NDArray[n
 
 def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """How each row was launched; -1 or not a number where unknown."""
-    own = trace.columns("kernels")
-    place = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int32)
-    place[own["span"]] = np.arange(len(own), dtype=np.int32)
-    place[-1] = -1
-    at = place[rows]
-    made: dict[str, NDArray[Any]] = {}
+    stored = trace.columns("kernels")
+    row_of = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int32)
+    row_of[stored["span"]] = np.arange(len(stored), dtype=np.int32)
+    row_of[-1] = -1
+    stored_rows = row_of[rows]
+    columns: dict[str, NDArray[Any]] = {}
     for name in (*_SIZES, "registers", "shared_bytes"):
-        made[name] = np.append(own[name], own[name].dtype.type(-1))[at]
+        columns[name] = np.append(stored[name], stored[name].dtype.type(-1))[stored_rows]
     for name in _MEANS:
-        values = np.append(own[name], -1.0)[at]
-        made[name] = np.where(values >= least_reported(name), values, np.nan)
-    return made
+        values = np.append(stored[name], -1.0)[stored_rows]
+        columns[name] = np.where(values >= least_reported(name), values, np.nan)
+    return columns
 
 
 def least_reported(column: str) -> float:
@@ -148,9 +148,11 @@ def _shared(groups: Groups, values: NDArray[Any]) -> NDArray[np.int64]:
 
 def _mean(groups: Groups, values: NDArray[np.float64], weight: NDArray[np.int64]) -> NDArray[np.float64]:
     """The mean of the known values of each group by weight, or without weight each counting the same; null without any."""
-    known, heavy = ~np.isnan(values), np.maximum(weight, 1)
-    weights = groups.sums(heavy, known)
-    means: NDArray[np.float64] = groups.sums(values * heavy, known) / np.where(weights == 0, np.nan, weights)
+    is_known, heavy = ~np.isnan(values), np.maximum(weight, 1)
+    weights = groups.sums(heavy, is_known)
+    means: NDArray[np.float64] = groups.sums(values * heavy, is_known) / np.where(
+        weights == 0, np.nan, weights
+    )
     return means
 
 
@@ -203,12 +205,12 @@ def _generated(
     launches = np.append(is_generated_launch(trace) | (spans["kind"] == SpanKind.FUSED_KERNEL), False)
     generated = launches[operator]
     peaks = trace_peaks(trace) or []
-    made: dict[str, Any] = {"generated": groups.minima(generated) > 0}
+    columns: dict[str, Any] = {"generated": groups.minima(generated) > 0}
     for name, values in (("flops", costs.flops), ("bytes_moved", costs.bytes_moved)):
-        own = np.where(generated, np.append(values, -1)[operator], -1)
-        made[name] = np.where(groups.minima(own) >= 0, groups.sums(own), -1)
-    made["flops_per_s"] = per_second(made["flops"], total_ns)
-    made["bytes_per_s"] = per_second(made["bytes_moved"], total_ns)
+        generated_values = np.where(generated, np.append(values, -1)[operator], -1)
+        columns[name] = np.where(groups.minima(generated_values) >= 0, groups.sums(generated_values), -1)
+    columns["flops_per_s"] = per_second(columns["flops"], total_ns)
+    columns["bytes_per_s"] = per_second(columns["bytes_moved"], total_ns)
     dtypes = costs.calls.dtype
     of_group = costs.calls.of_span[operator[groups.first]].tolist()
     shortened = trace.run_info.float32_matmul_precision in ("high", "medium")
@@ -216,8 +218,8 @@ def _generated(
         [peak_for(peak, dtypes[call], shortened=shortened) or np.nan for peak in peaks] for call in of_group
     ]
     fastest = np.array([max(speed, default=np.nan) for speed in speeds], dtype=np.float64)
-    made["peak_percent"] = 100.0 * made["flops_per_s"] / fastest
-    return made
+    columns["peak_percent"] = 100.0 * columns["flops_per_s"] / fastest
+    return columns
 
 
 def _ranked(
@@ -253,11 +255,11 @@ def _places(
     """On which devices and in which streams each group ran."""
     spans, streams = trace.columns("spans"), trace.columns("streams")
     device, stream = work.device[chosen], spans["stream"][rows]
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, values in (("devices", device), ("streams", stream)):
         pairs = Groups.by([groups.of_row, values])
-        made[name] = Groups(groups.of_row[pairs.first], len(groups)).sizes()
-    made["device_index"] = _shared(groups, streams["device_index"][stream])
-    made["stream"] = np.where(made["streams"] == 1, _shared(groups, streams["number"][stream]), -1)
-    made["device_index"] = np.where(made["devices"] == 1, made["device_index"], -1)
-    return made
+        columns[name] = Groups(groups.of_row[pairs.first], len(groups)).sizes()
+    columns["device_index"] = _shared(groups, streams["device_index"][stream])
+    columns["stream"] = np.where(columns["streams"] == 1, _shared(groups, streams["number"][stream]), -1)
+    columns["device_index"] = np.where(columns["devices"] == 1, columns["device_index"], -1)
+    return columns

@@ -103,10 +103,10 @@ def queued_until_start(
 
 def most_copy_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The longest plausible time of each of some copies and fills from its call: by its bytes or, if unknown, its duration."""
-    spans, own = trace.columns("spans"), trace.columns("copies")
+    spans, stored = trace.columns("spans"), trace.columns("copies")
     size = np.full(len(spans), -1, dtype=np.int64)
-    known = own["span"] >= 0
-    size[own["span"][known]] = own["bytes"][known]
+    has_span = stored["span"] >= 0
+    size[stored["span"][has_span]] = stored["bytes"][has_span]
     by_size = np.where(size[rows] >= 0, size[rows] * (1e9 / PAGEABLE_BYTES_PER_S), 0).astype(np.int64)
     return np.asarray(np.maximum(by_size, spans["duration_ns"][rows]) + LAUNCH_NS)
 
@@ -139,11 +139,11 @@ def launches(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    spans, own, texts = trace.columns("spans"), trace.columns("launches"), trace.strings
-    known = np.flatnonzero((own["host"] >= 0) & (own["device"] >= 0))
-    known = known[np.argsort(spans["start_ns"][own["host"][known]], kind="stable")]
-    host, device = own["host"][known], own["device"][known]
-    owner = started_by(spans, own)[known]
+    spans, stored, texts = trace.columns("spans"), trace.columns("launches"), trace.strings
+    linked = np.flatnonzero((stored["host"] >= 0) & (stored["device"] >= 0))
+    linked = linked[np.argsort(spans["start_ns"][stored["host"][linked]], kind="stable")]
+    host, device = stored["host"][linked], stored["device"][linked]
+    owner = started_by(spans, stored)[linked]
     operator = np.where(is_runtime_call(spans["kind"][owner]), -1, owner)
     start = {"host": spans["start_ns"][host], "device": spans["start_ns"][device]}
     stream, streams = spans["stream"][device], trace.columns("streams")

@@ -34,15 +34,15 @@ def streams(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    own, work = trace.columns("streams"), device_work(trace)
+    stored, work = trace.columns("streams"), device_work(trace)
     stream = trace.column("spans", "stream")[work.rows]
     columns: dict[str, Any] = {
-        "id": np.arange(len(own), dtype=np.int32),
-        **{name: own[name] for name in ("device_type", "device_index", "number")},
-        "name": [name or None for name in own["name"]],
-        **_busy_columns(trace, work, Groups(stream, len(own))),
+        "id": np.arange(len(stored), dtype=np.int32),
+        **{name: stored[name] for name in ("device_type", "device_index", "number")},
+        "name": [name or None for name in stored["name"]],
+        **_busy_columns(trace, work, Groups(stream, len(stored))),
     }
-    order = np.lexsort((own["number"], own["device_index"], own["device_type"]))
+    order = np.lexsort((stored["number"], stored["device_index"], stored["device_type"]))
     return to_arrow(table_definition("streams"), columns, order)
 
 
@@ -77,18 +77,20 @@ def devices(trace: TraceData) -> pyarrow.Table:
 def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDArray[np.int64]]:
     """The peaks of the memory of devices."""
     names = ("allocated_peak_bytes", "attributed_peak_bytes", "reserved_peak_bytes")
-    made = {name: np.full(len(listed), -1, dtype=np.int64) for name in names}
+    columns = {name: np.full(len(listed), -1, dtype=np.int64) for name in names}
     if len(trace.columns("allocations")) == 0:
-        return made
+        return columns
     attributed = {peak.device: peak.attributed_bytes for peak in device_peaks(trace)}
     ranks = [run.rank for run in process_runs(trace)]
     for row, device in enumerate(listed):
-        mine = [place for place, rank in enumerate(ranks) if rank == device.rank]
-        counted = allocator_peak(trace, device.type, device.index, np.array(mine) if mine else None)
-        made["allocated_peak_bytes"][row] = counted.allocated_bytes
-        made["attributed_peak_bytes"][row] = attributed.get(device.name, -1)
-        made["reserved_peak_bytes"][row] = counted.reserved_bytes
-    return made
+        process_rows = [process_row for process_row, rank in enumerate(ranks) if rank == device.rank]
+        counted = allocator_peak(
+            trace, device.type, device.index, np.array(process_rows) if process_rows else None
+        )
+        columns["allocated_peak_bytes"][row] = counted.allocated_bytes
+        columns["attributed_peak_bytes"][row] = attributed.get(device.name, -1)
+        columns["reserved_peak_bytes"][row] = counted.reserved_bytes
+    return columns
 
 
 def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[str, NDArray[Any]]:
@@ -97,7 +99,7 @@ def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[st
     first = groups.minima(work.start_ns)
     last = groups.maxima(work.end_ns)
     count = groups.sizes()
-    made: dict[str, NDArray[Any]] = {
+    columns: dict[str, NDArray[Any]] = {
         "kernels": groups.sums(kernel),
         "copies": groups.sums(~kernel),
         "work_ns": groups.sums(work.end_ns - work.start_ns),
@@ -114,14 +116,14 @@ def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[st
         len(groups), len(WorkCategory)
     )
     for category, name in zip(WorkCategory, ("compute_ns", "communication_ns", "copy_ns"), strict=True):
-        made[name] = totals[:, category]
-    whole = united_by(groups.of_row, len(groups), work.start_ns, work.end_ns) if len(groups) else []
-    made["busy_ns"] = np.array([part.total_ns for part in whole], dtype=np.int64)
-    made["idle_ns"] = last - first - made["busy_ns"]
+        columns[name] = totals[:, category]
+    unions = united_by(groups.of_row, len(groups), work.start_ns, work.end_ns) if len(groups) else []
+    columns["busy_ns"] = np.array([part.total_ns for part in unions], dtype=np.int64)
+    columns["idle_ns"] = last - first - columns["busy_ns"]
     start_ns, end_ns = trace.extent_ns
-    made["utilization_percent"] = _percent(made["busy_ns"], last - first)
-    made["busy_percent"] = _percent(made["busy_ns"], np.full(len(groups), end_ns - start_ns))
-    return made
+    columns["utilization_percent"] = _percent(columns["busy_ns"], last - first)
+    columns["busy_percent"] = _percent(columns["busy_ns"], np.full(len(groups), end_ns - start_ns))
+    return columns
 
 
 def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:

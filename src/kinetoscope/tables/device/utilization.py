@@ -58,21 +58,21 @@ def sampled_counters(trace: TraceData) -> list[SampledCounter]:
     counters = trace.columns("counters")
     if len(counters) == 0:
         return []
-    many = max(len(trace.columns("processes")), 1)
-    key = counters["name"].astype(np.int64) * many + np.maximum(counters["process_row"], 0)
+    process_count = max(len(trace.columns("processes")), 1)
+    key = counters["name"].astype(np.int64) * process_count + np.maximum(counters["process_row"], 0)
     order = np.lexsort((counters["time_ns"], key))
     edges = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
-    found = []
+    sampled = []
     for first, last in pairwise(edges):
         rows = order[first:last]
-        string, process = divmod(int(key[rows[0]]), many)
+        string, process = divmod(int(key[rows[0]]), process_count)
         name, value = trace.strings[string], counters["value"][rows]
         unit = next((unit for ending, unit in _UNITS if name.endswith(ending)), "")
         real = np.isfinite(value)
         if real.any():
             time_ns = counters["time_ns"][rows][real]
-            found.append(SampledCounter(string, process, unit, time_ns, value[real].astype(np.float64)))
-    return found
+            sampled.append(SampledCounter(string, process, unit, time_ns, value[real].astype(np.float64)))
+    return sampled
 
 
 def utilization(trace: TraceData, stretches: int = 240) -> pyarrow.Table:
@@ -139,13 +139,13 @@ def _of_counter(counter: SampledCounter, edges: NDArray[np.float64]) -> NDArray[
     if counter.unit == "bytes":
         first = np.maximum(rows[:-1] - 1, 0)
         pairs = np.stack([first, np.maximum(rows[1:], first + 1)], axis=1).ravel()
-        found = np.maximum.reduceat(np.append(value, -np.inf), pairs)[::2]
+        reduced = np.maximum.reduceat(np.append(value, -np.inf), pairs)[::2]
     else:
-        known = np.append(time, max(edges[-1], time[-1]) + 1)
+        edges_ns = np.append(time, max(edges[-1], time[-1]) + 1)
         # Scaled by the largest value, so that no sum overflows.
         largest = float(np.abs(value).max()) or 1.0
-        sums = np.append(0, np.cumsum(value / largest * np.diff(known)))
+        sums = np.append(0, np.cumsum(value / largest * np.diff(edges_ns)))
         covered = np.diff(np.maximum(edges, time[0]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.diff(np.interp(edges, known, sums)) / covered * largest
-    return np.where(edges[1:] > time[0], found, np.nan)
+            reduced = np.diff(np.interp(edges, edges_ns, sums)) / covered * largest
+    return np.where(edges[1:] > time[0], reduced, np.nan)

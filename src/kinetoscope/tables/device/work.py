@@ -144,11 +144,11 @@ def busy(trace: TraceData) -> list[Busy]:
     groups = len(work.devices) * len(WorkCategory)
     group = work.device * np.int32(len(WorkCategory)) + work.category
     sets = united_by(group, groups, work.start_ns, work.end_ns)
-    found = []
+    listed = []
     for first in range(0, groups, len(WorkCategory)):
         compute, communication, copies = sets[first : first + len(WorkCategory)]
-        found.append(Busy(compute, communication, copies))
-    return found
+        listed.append(Busy(compute, communication, copies))
+    return listed
 
 
 def thread_ranks(trace: TraceData) -> NDArray[np.int64]:
@@ -165,19 +165,19 @@ def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
     if len(trace.columns("processes")) == 0:
         process[:] = -1
     pairs = np.stack([thread_ranks(trace), process], axis=1)
-    distinct, place = np.unique(pairs, axis=0, return_inverse=True)
+    distinct, owner_index = np.unique(pairs, axis=0, return_inverse=True)
     # Unknown owners sort first, and -1 among the threads is always there.
     owners = [Owner(rank, row) for rank, row in distinct[1:].tolist()]
-    return place.reshape(-1).astype(np.int64) - 1, owners
+    return owner_index.reshape(-1).astype(np.int64) - 1, owners
 
 
 def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """For each string, as the name of a kernel, whether the kernel communicates, and whether it copies."""
     spans = trace.columns("spans")
-    seen = np.zeros(len(trace.strings), dtype=bool)
-    seen[spans["name"][spans["kind"] == SpanKind.KERNEL]] = True
-    communicates, copies = np.zeros((2, len(seen)), dtype=bool)
-    for row in np.flatnonzero(seen).tolist():
+    is_kernel = np.zeros(len(trace.strings), dtype=bool)
+    is_kernel[spans["name"][spans["kind"] == SpanKind.KERNEL]] = True
+    communicates, copies = np.zeros((2, len(is_kernel)), dtype=bool)
+    for row in np.flatnonzero(is_kernel).tolist():
         text = trace.strings[row]
         communicates[row] = _COMMUNICATES.search(text) is not None
         copies[row] = _COPIES.match(text) is not None
@@ -188,8 +188,8 @@ def _told_to_communicate(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[n
     """Which of some rows belong to a collective according to their source."""
     texts = trace.columns("arguments")["json"]
     communicates = np.array([*(_CALL_BETWEEN_RANKS in text for text in texts), False])
-    found: NDArray[np.bool_] = communicates[trace.column("spans", "arguments")[rows]]
-    return found
+    is_marked: NDArray[np.bool_] = communicates[trace.column("spans", "arguments")[rows]]
+    return is_marked
 
 
 def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Device]]:
@@ -202,13 +202,13 @@ def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int3
     used = np.zeros(len(streams) * kinds, dtype=bool)
     used[code] = True
     types, indices = streams["device_type"].tolist(), streams["device_index"].tolist()
-    known: dict[int, Device] = {}
+    device_of: dict[int, Device] = {}
     for number in np.flatnonzero(used).tolist():
-        stream, place = divmod(number, kinds)
-        owner = owners[place - 1] if place else Owner(-1, ProcessRow(-1))
-        known[number] = Device(owner.rank, types[stream], indices[stream], owner.process)
-    devices = sorted(set(known.values()))
+        stream, owner_number = divmod(number, kinds)
+        owner = owners[owner_number - 1] if owner_number else Owner(-1, ProcessRow(-1))
+        device_of[number] = Device(owner.rank, types[stream], indices[stream], owner.process)
+    devices = sorted(set(device_of.values()))
     place_of = np.zeros(len(used), dtype=np.int32)
-    for number, device in known.items():
+    for number, device in device_of.items():
         place_of[number] = devices.index(device)
     return place_of[code], devices

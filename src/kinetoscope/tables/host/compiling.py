@@ -89,29 +89,33 @@ def compiles(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    own, spans, ranges = trace.columns("compiles"), trace.columns("spans"), compile_ranges(trace)
-    rows = np.flatnonzero((own["recorded"] > 0) & (own["start_ns"] + own["duration_ns"] >= 0))
+    stored, spans, ranges = trace.columns("compiles"), trace.columns("spans"), compile_ranges(trace)
+    rows = np.flatnonzero((stored["recorded"] > 0) & (stored["start_ns"] + stored["duration_ns"] >= 0))
     span = _spans_of(trace, rows, ranges)
     alone = ranges.rows[~np.isin(ranges.rows, span) & (ranges.stage < 2)]
     ids = _ids_of(trace, alone)
     of_thread = np.append(trace.column("threads", "process_row"), -1)
     texts = {
-        name: [own[name][row] for row in rows.tolist()]
+        name: [stored[name][row] for row in rows.tolist()]
         for name in ("compile_id", "stage", "function", "file", "reason", "failure")
     }
     texts = {name: [*values, *[""] * len(alone)] for name, values in texts.items()}
     texts["compile_id"][len(rows) :] = ids
-    texts["stage"][len(rows) :] = [STAGES[one] for one in ranges.stage[np.isin(ranges.rows, alone)].tolist()]
+    texts["stage"][len(rows) :] = [
+        STAGES[stage] for stage in ranges.stage[np.isin(ranges.rows, alone)].tolist()
+    ]
     columns: dict[str, Any] = {
-        name: np.concatenate((own[name][rows], np.full(len(alone), -1, own[name].dtype)))
+        name: np.concatenate((stored[name][rows], np.full(len(alone), -1, stored[name].dtype)))
         for name in ("line", *_PHASES, "cache_hits", "cache_misses", "guards", "operators")
     }
-    thread = np.where(own["thread"][rows] >= 0, own["thread"][rows], np.append(spans["thread"], -1)[span])
-    columns["start_ns"] = np.concatenate((own["start_ns"][rows], spans["start_ns"][alone]))
-    columns["duration_ns"] = np.concatenate((own["duration_ns"][rows], spans["duration_ns"][alone]))
+    thread = np.where(
+        stored["thread"][rows] >= 0, stored["thread"][rows], np.append(spans["thread"], -1)[span]
+    )
+    columns["start_ns"] = np.concatenate((stored["start_ns"][rows], spans["start_ns"][alone]))
+    columns["duration_ns"] = np.concatenate((stored["duration_ns"][rows], spans["duration_ns"][alone]))
     columns["thread"] = np.concatenate((thread, spans["thread"][alone])).astype(np.int32)
     columns["span"] = np.concatenate((span, alone)).astype(np.int32)
-    process = np.concatenate((own["process_row"][rows], of_thread[spans["thread"][alone]]))
+    process = np.concatenate((stored["process_row"][rows], of_thread[spans["thread"][alone]]))
     columns["recompile"] = [
         bool(reason) or (stage == "frame" and not compile_id.endswith("/0") and "/" in compile_id)
         for reason, stage, compile_id in zip(
@@ -119,16 +123,16 @@ def compiles(trace: TraceData) -> pyarrow.Table:
         )
     ]
     columns["step"] = _steps_at(trace, columns["start_ns"], process)
-    place_of = {row: place for place, row in enumerate(span.tolist()) if row >= 0}
+    place_of = {row: index for index, row in enumerate(span.tolist()) if row >= 0}
     for (row, phase), time_ns in _cpp_compiler_ns(trace, set(place_of)).items():
-        place = place_of[row]
-        columns[phase][place] = max(columns[phase][place] - time_ns, 0)
-        columns["kernel_compile_ns"][place] = max(columns["kernel_compile_ns"][place], 0) + time_ns
+        position = place_of[row]
+        columns[phase][position] = max(columns[phase][position] - time_ns, 0)
+        columns["kernel_compile_ns"][position] = max(columns["kernel_compile_ns"][position], 0) + time_ns
     order = np.argsort(columns["start_ns"], kind="stable")
-    made: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
-    made |= {name: labels(values[row] or None for row in order.tolist()) for name, values in texts.items()}
-    made |= of_processes(trace, process[order])
-    return to_arrow(table_definition("compiles"), made)
+    ordered: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
+    ordered |= {name: labels(values[row] or None for row in order.tolist()) for name, values in texts.items()}
+    ordered |= of_processes(trace, process[order])
+    return to_arrow(table_definition("compiles"), ordered)
 
 
 def graph_breaks(trace: TraceData) -> pyarrow.Table:
@@ -140,25 +144,25 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    own, passed = trace.columns("graph_breaks"), break_passages(trace)
-    by_break = Groups(passed.row, len(own))
+    stored, passed = trace.columns("graph_breaks"), break_passages(trace)
+    by_break = Groups(passed.row, len(stored))
     count, total = by_break.sizes(), by_break.sums(passed.time_ns)
     in_steps = by_break.sums(passed.time_ns, trace.column("spans", "step")[passed.span] >= 0)
     steps = len(trace.columns("steps"))
-    skipped = own["skipped"] > 0
-    order = np.lexsort((own["line"], -count, -total))
+    skipped = stored["skipped"] > 0
+    order = np.lexsort((stored["line"], -count, -total))
     columns: dict[str, Any] = {
-        "line": own["line"],
+        "line": stored["line"],
         "skipped": skipped,
-        "compiles": own["compiles"],
+        "compiles": stored["compiles"],
         "count": np.where(skipped, -1, count),
         "time_ns": np.where(count == 0, -1, total),
         "time_per_step_ns": np.where((count == 0) | (steps == 0), -1, in_steps // max(steps, 1)),
     }
-    made: dict[str, Any] = {name: values[order] for name, values in columns.items()}
+    table_columns: dict[str, Any] = {name: values[order] for name, values in columns.items()}
     for name in ("file", "function", "reason", "stack"):
-        made[name] = labels(own[name][row] or None for row in order.tolist())
-    return to_arrow(table_definition("graph_breaks"), made | of_processes(trace, own["process_row"][order]))
+        table_columns[name] = labels(stored[name][row] or None for row in order.tolist())
+    return to_arrow(table_definition("graph_breaks"), table_columns | of_processes(trace, stored["process_row"][order]))
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ def _cpp_compiler_ns(trace: TraceData, compilations: set[int]) -> dict[tuple[int
         Nanoseconds by the range and the column of the phase that contains them in torch's metrics.
     """
     spans, (phase_of, ranges) = trace.columns("spans"), _ranges_named(trace, _PHASE_OF_RANGE)
-    found: dict[tuple[int, str], int] = {}
+    by_phase: dict[tuple[int, str], int] = {}
     for row in ranges.tolist():
         if trace.strings[spans["name"][row]] != _CPP_COMPILER:
             continue
@@ -220,8 +224,8 @@ def _cpp_compiler_ns(trace: TraceData, compilations: set[int]) -> dict[tuple[int
             outer = int(spans["parent"][outer])
         column = "dynamo_ns" if phase is None else _COLUMN_OF_PHASE.get(phase)
         if outer >= 0 and column is not None:
-            found[outer, column] = found.get((outer, column), 0) + int(spans["duration_ns"][row])
-    return found
+            by_phase[outer, column] = by_phase.get((outer, column), 0) + int(spans["duration_ns"][row])
+    return by_phase
 
 
 def compile_time(trace: TraceData, threads: NDArray[np.bool_]) -> Intervals:
@@ -269,15 +273,15 @@ def compile_phases(trace: TraceData) -> CompilePhases:
             around[row], text[row], level[row] = row, phase, level[inside] + 1
     span = np.array(list(text), dtype=np.int64)
     span = span[np.lexsort((spans["start_ns"][span], spans["thread"][span]))]
-    shown = span.tolist()
-    levels = np.array([level[row] for row in shown], dtype=np.int64)
-    return CompilePhases(span, levels, [text[row] for row in shown])
+    spans_shown = span.tolist()
+    levels = np.array([level[row] for row in spans_shown], dtype=np.int64)
+    return CompilePhases(span, levels, [text[row] for row in spans_shown])
 
 
 def _title(row: dict[str, Any]) -> str:
     """One line about a row of `compiles`: the function, and the guard that failed."""
-    what = {"backward": "compile backward of", "runtime": "autotune"}.get(row["stage"], "compile")
-    name = f"{'re' if row['recompile'] else ''}{what} {row['function'] or 'a function'}"
+    verb = {"backward": "compile backward of", "runtime": "autotune"}.get(row["stage"], "compile")
+    name = f"{'re' if row['recompile'] else ''}{verb} {row['function'] or 'a function'}"
     guard = _EARLIER.sub("", (row["reason"] or "").strip()).partition("\n")[0][:_LONGEST_GUARD]
     return f"{name} [{row['compile_id']}]{': ' if guard else ''}{guard}" if row["compile_id"] else name
 
@@ -307,7 +311,7 @@ def _passages(trace: TraceData) -> Passages:
     spans, strings = trace.columns("spans"), trace.strings
     breaks = _Breaks(trace)
     names, work = spans["name"], ~is_call(spans["kind"]) & (spans["stream"] < 0)
-    region_of = {row: found for row, text in enumerate(strings) if (found := region_id(text))}
+    region_of = {row: identifier for row, text in enumerate(strings) if (identifier := region_id(text))}
     calls = [row for row, text in enumerate(strings) if text.startswith(_GRAPH_CALLS)]
     calls = calls or [row for row, text in enumerate(strings) if _OPERATOR in text]
     regions = np.flatnonzero(np.isin(names, list(region_of)) & work)
@@ -319,17 +323,17 @@ def _passages(trace: TraceData) -> Passages:
         process_of = np.append(trace.column("threads", "process_row"), -1)
         for thread in np.unique(spans["thread"][regions]).tolist():
             process = int(process_of[thread])
-            mine = _ThreadRegions(
+            regions_there = _ThreadRegions(
                 trace, regions[spans["thread"][regions] == thread], graphs[spans["thread"][graphs] == thread]
             )
-            of_region = [region_of[name] for name in names[mine.rows].tolist()]
-            for place, outer in enumerate(mine.parent):
-                cut = breaks.between(process, of_region[outer], of_region[place]) if outer >= 0 else -1
+            of_region = [region_of[name] for name in names[regions_there.rows].tolist()]
+            for index, outer in enumerate(regions_there.parent):
+                cut = breaks.between(process, of_region[outer], of_region[index]) if outer >= 0 else -1
                 if cut >= 0:
                     row.append(cut)
-                    span.append(int(mine.rows[place]))
-                    time_ns.append(mine.time_to(place))
-    return Passages(*(np.array(one, dtype=np.int64) for one in (row, span, time_ns)))
+                    span.append(int(regions_there.rows[index]))
+                    time_ns.append(regions_there.time_to(index))
+    return Passages(*(np.array(values, dtype=np.int64) for values in (row, span, time_ns)))
 
 
 class _ThreadRegions:
@@ -348,11 +352,11 @@ class _ThreadRegions:
         self._compiling = compile_time(trace, thread)
         self.parent: list[int] = []
         inside: list[int] = []
-        for place, begin in enumerate(self._start.tolist()):
+        for index, begin in enumerate(self._start.tolist()):
             while inside and self._end[inside[-1]] <= begin:
                 inside.pop()
             self.parent.append(inside[-1] if inside else -1)
-            inside.append(place)
+            inside.append(index)
 
     def time_to(self, place: int) -> int:
         """The time from the graph or region before a region to the first graph in it, without compiling."""
@@ -371,7 +375,7 @@ class _Breaks:
     """The stored graph breaks, looked up by the two compiled parts around them."""
 
     def __init__(self, trace: TraceData) -> None:
-        own, compiled = trace.columns("graph_breaks"), trace.columns("compiles")
+        stored, compiled = trace.columns("graph_breaks"), trace.columns("compiles")
         self._functions = {
             (process, compile_id): (function, file)
             for process, compile_id, function, file in zip(
@@ -384,14 +388,14 @@ class _Breaks:
             if function
         }
         self._rows: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
-        roots = map(_begun_as, own["root_function"])
-        keys = zip(own["process_row"].tolist(), roots, own["root_file"], strict=True)
+        roots = map(_begun_as, stored["root_function"])
+        keys = zip(stored["process_row"].tolist(), roots, stored["root_file"], strict=True)
         for row, (key, line, skipped) in enumerate(
-            zip(keys, own["root_line"].tolist(), own["skipped"].tolist(), strict=True)
+            zip(keys, stored["root_line"].tolist(), stored["skipped"].tolist(), strict=True)
         ):
             if not skipped:
                 self._rows.setdefault(key, []).append((line, row))
-        self._length = len(own)
+        self._length = len(stored)
 
     def __len__(self) -> int:
         return self._length
@@ -404,7 +408,7 @@ class _Breaks:
         candidates = self._rows.get((process, _begun_as(outer[0]), outer[1]), [])
         line = int(resumed[2])
         # A part after a branch may begin on a later line than that of the condition.
-        earlier = [one for one in candidates if one[0] <= line]
+        earlier = [candidate for candidate in candidates if candidate[0] <= line]
         return max(earlier)[1] if earlier else candidates[0][1] if candidates else -1
 
 
@@ -416,28 +420,28 @@ def _begun_as(function: str) -> str:
 
 def _spans_of(trace: TraceData, rows: Rows, ranges: CompileRanges) -> Rows:
     """The range of each stored compilation, -1 for none: the nearest in time of the same stage and thread."""
-    own, spans = trace.columns("compiles"), trace.columns("spans")
+    stored, spans = trace.columns("compiles"), trace.columns("spans")
     start = spans["start_ns"][ranges.rows]
     end, thread = start + spans["duration_ns"][ranges.rows], spans["thread"][ranges.rows]
-    found = np.full(len(rows), -1, dtype=np.int64)
+    range_of = np.full(len(rows), -1, dtype=np.int64)
     free = np.ones(len(ranges.rows), dtype=bool)
-    for place, row in enumerate(rows.tolist()):
-        begin, last = int(own["start_ns"][row]), int(own["start_ns"][row] + own["duration_ns"][row])
+    for index, row in enumerate(rows.tolist()):
+        begin, last = int(stored["start_ns"][row]), int(stored["start_ns"][row] + stored["duration_ns"][row])
         fits = free & (start >= begin - _APART_NS) & (end <= last + _APART_NS)
-        fits &= ranges.stage == STAGES.index(own["stage"][row])
-        if (on := int(own["thread"][row])) >= 0:
+        fits &= ranges.stage == STAGES.index(stored["stage"][row])
+        if (on := int(stored["thread"][row])) >= 0:
             fits &= thread == on
         nearest = np.flatnonzero(fits)
         if len(nearest):
             best = nearest[np.argmin(np.abs(start[nearest] - begin))]
-            found[place], free[best] = ranges.rows[best], False
-    return found
+            range_of[index], free[best] = ranges.rows[best], False
+    return range_of
 
 
 def _ids_of(trace: TraceData, rows: Rows) -> list[str]:
     """The ids of the compilations of some ranges, which newer releases of torch write in the name of another range beside it."""
     spans = trace.columns("spans")
-    ids = {row: found[1] for row, text in enumerate(trace.strings) if (found := _ID_IN_RANGE.match(text))}
+    ids = {row: match[1] for row, text in enumerate(trace.strings) if (match := _ID_IN_RANGE.match(text))}
     marks = np.flatnonzero(np.isin(spans["name"], list(ids)))
     by_parent = dict(zip(spans["parent"][marks].tolist(), spans["name"][marks].tolist(), strict=True))
     return [

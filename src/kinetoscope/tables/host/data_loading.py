@@ -59,14 +59,14 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
         # A dataset may use a loader of its own.
         return rows[is_outermost(trace, rows)]
 
-    places: dict[str, list[int]] = {NEXT_BATCH: [], FETCH_BATCH: [], COLLATE_BATCH: [], PIN_BATCH: []}
-    for place, text in enumerate(texts):
-        if text in places:
-            places[text].append(place)
+    names_of: dict[str, list[int]] = {NEXT_BATCH: [], FETCH_BATCH: [], COLLATE_BATCH: [], PIN_BATCH: []}
+    for index, text in enumerate(texts):
+        if text in names_of:
+            names_of[text].append(index)
         elif text.startswith(NEXT_BATCH):
-            places[NEXT_BATCH].append(place)
+            names_of[NEXT_BATCH].append(index)
     return LoadingSpans(
-        *(rows(*places[name]) for name in (NEXT_BATCH, FETCH_BATCH, COLLATE_BATCH, PIN_BATCH))
+        *(rows(*names_of[name]) for name in (NEXT_BATCH, FETCH_BATCH, COLLATE_BATCH, PIN_BATCH))
     )
 
 
@@ -74,7 +74,7 @@ def waits_that_make(trace: TraceData) -> Rows:
     """Rows of the waits in which the loop makes the batch itself, without workers; torch names the iterator that does it."""
     spans, strings = trace.columns("spans"), trace.strings
     waits = loading_spans(trace).waits
-    here = [one for one in np.unique(spans["name"][waits]).tolist() if "_SingleProcess" in strings[one]]
+    here = [name for name in np.unique(spans["name"][waits]).tolist() if "_SingleProcess" in strings[name]]
     return waits[np.isin(spans["name"][waits], here)]
 
 
@@ -118,10 +118,10 @@ def data_loading(trace: TraceData) -> pyarrow.Table:
     rows = []
     for thread in range(len(process)):
         calls = {name: kind.calls[thread] for name, kind in kinds.items()}
-        known = None if calls["waits"] else workers.get(int(process[thread]))
-        if known is None and not any(calls.values()):
+        worker = None if calls["waits"] else workers.get(int(process[thread]))
+        if worker is None and not any(calls.values()):
             continue
-        row = _row(trace, thread, {name: kind.of(thread) for name, kind in kinds.items()}, known)
+        row = _row(trace, thread, {name: kind.of(thread) for name, kind in kinds.items()}, worker)
         row |= {"process": process[thread], "rank": rank[thread], "thread_name": thread}
         rows.append(row)
     rows.sort(key=lambda row: [row[name] for name in ("role", "loader", "worker", "thread_name")])
@@ -197,15 +197,15 @@ def _workers(trace: TraceData) -> dict[int, _Worker]:
         if isinstance(cycles, list)
         else []
     )
-    found: dict[int, _Worker] = {}
-    for one in entries:
-        listed = one.get("workers") if isinstance(one, dict) else None
+    by_process: dict[int, _Worker] = {}
+    for entry in entries:
+        listed = entry.get("workers") if isinstance(entry, dict) else None
         for worker in listed if isinstance(listed, list) else ():
-            made = _worker(worker)
-            if made is not None:
-                before = found.get(made.process)
-                found[made.process] = made if before is None or before.ended_ns is None else before
-    return found
+            parsed = _worker(worker)
+            if parsed is not None:
+                before = by_process.get(parsed.process)
+                by_process[parsed.process] = parsed if before is None or before.ended_ns is None else before
+    return by_process
 
 
 def _worker(entry: object) -> _Worker | None:
@@ -239,7 +239,9 @@ def _recorded(trace: TraceData, thread: int) -> tuple[NDArray[np.int64], NDArray
     """When the process of a thread was recorded: in its cycles or, as of a worker, those of the first process."""
     cycles, process = trace.columns("cycles"), thread_processes(trace)[thread]
     for whose in (process, 0):
-        own = cycles["process_row"] == whose if len(trace.columns("processes")) else cycles["number"] >= 0
-        if own.any():
-            return cycles["start_ns"][own], (cycles["start_ns"] + cycles["duration_ns"])[own]
+        of_process = (
+            cycles["process_row"] == whose if len(trace.columns("processes")) else cycles["number"] >= 0
+        )
+        if of_process.any():
+            return cycles["start_ns"][of_process], (cycles["start_ns"] + cycles["duration_ns"])[of_process]
     return np.zeros(1, dtype=np.int64), np.array([trace.duration_ns])

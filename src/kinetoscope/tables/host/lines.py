@@ -54,7 +54,7 @@ def stack_sums(trace: TraceData) -> StackSums:
     covered = covered_ranges(trace)
     self_ns = np.where(covered, 0, self_ns)
     by_stack = Groups(np.where(host_work(trace, with_steps=False).mask, stack, -1), len(stacks))
-    own = by_stack.sums(self_ns)
+    self_sums = by_stack.sums(self_ns)
     depth = stack_depths(stacks["parent"])
     on_device = np.zeros(len(stacks), dtype=np.int64)
     if len(trace.columns("launches")):
@@ -62,10 +62,11 @@ def stack_sums(trace: TraceData) -> StackSums:
         on_device += captured_time(trace, stack, len(stacks))
     python, blocked = between_operators(trace)
     below = [
-        _core.sums_below(stacks["parent"], depth, values) for values in (own, python, blocked, on_device)
+        _core.sums_below(stacks["parent"], depth, values)
+        for values in (self_sums, python, blocked, on_device)
     ]
     return StackSums(
-        depth, own, by_stack.sums(self_ns, phase == Phase.BACKWARD), below[0], python, below[1], blocked, below[2],
+        depth, self_sums, by_stack.sums(self_ns, phase == Phase.BACKWARD), below[0], python, below[1], blocked, below[2],
         by_stack.sizes(), on_device, below[3],
     )  # fmt: skip
 
@@ -93,12 +94,12 @@ def stacks(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    own, sums = trace.columns("stacks"), stack_sums(trace)
+    stored, sums = trace.columns("stacks"), stack_sums(trace)
     columns: dict[str, Any] = {
-        "id": np.arange(len(own), dtype=np.int32),
-        "parent": own["parent"],
+        "id": np.arange(len(stored), dtype=np.int32),
+        "parent": stored["parent"],
         "depth": sums.depth,
-        "frame": Labels(own["frame"], frame_texts(trace)),
+        "frame": Labels(stored["frame"], frame_texts(trace)),
         "stack": stack_texts(trace),
         "self_ns": sums.self_ns,
         "total_ns": sums.total_ns,
@@ -125,8 +126,8 @@ def lines(trace: TraceData) -> pyarrow.Table:
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     sums = stack_sums(trace)
     # What torch's own frames did counts for the user frame that called them.
-    shown = user_stacks(trace)
-    own = {
+    user_stack = user_stacks(trace)
+    self_columns = {
         "self_ns": sums.self_ns,
         "backward_self_ns": sums.backward_ns,
         "python_self_ns": sums.python_self_ns,
@@ -134,8 +135,8 @@ def lines(trace: TraceData) -> pyarrow.Table:
         "count": sums.count,
         "device_self_ns": sums.device_self_ns,
     }
-    of_shown = Groups(shown, len(stacks))
-    own = {name: of_shown.sums(values) for name, values in own.items()}
+    of_shown = Groups(user_stack, len(stacks))
+    self_columns = {name: of_shown.sums(values) for name, values in self_columns.items()}
     below = {
         "total_ns": sums.total_ns,
         "python_ns": sums.python_ns,
@@ -145,7 +146,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
     line_of, first = line_groups(trace)
     line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)
     is_user = in_user_code(trace).copy()
-    is_user |= np.logical_or.reduce([values > 0 for values in own.values()])
+    is_user |= np.logical_or.reduce([values > 0 for values in self_columns.values()])
     by_line = Groups(np.where(is_user, line_of_stack, -1), len(first))
     inner = _core.descends_from_same(stacks["parent"], line_of_stack)
     columns: dict[str, Any] = {
@@ -153,14 +154,14 @@ def lines(trace: TraceData) -> pyarrow.Table:
         "line": frames["line"][first],
         "function": Labels(frames["function"][first], trace.strings),
     }
-    columns |= {name: by_line.sums(values) for name, values in own.items()}
+    columns |= {name: by_line.sums(values) for name, values in self_columns.items()}
     columns |= {name: by_line.sums(values, inner == 0) for name, values in below.items()}
     everything = host_work(trace).total_self_ns
     columns["self_percent"] = percent(columns["self_ns"], everything)
     columns["total_percent"] = percent(columns["total_ns"], everything)
-    seen = np.flatnonzero(np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]))
-    weights = [sum(columns[name][seen] for name in names) for names in (_BELOW, _OWN)]
-    return to_arrow(table_definition("lines"), columns, seen[np.lexsort([-weight for weight in weights])])
+    rows = np.flatnonzero(np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]))
+    weights = [sum(columns[name][rows] for name in names) for names in (_BELOW, _OWN)]
+    return to_arrow(table_definition("lines"), columns, rows[np.lexsort([-weight for weight in weights])])
 
 
 _OWN = ("self_ns", "python_self_ns", "blocked_self_ns")
@@ -177,10 +178,10 @@ def lines_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     spans, frames, strings = trace.columns("spans"), trace.columns("frames"), trace.strings
     line_of, first = line_groups(trace)
     of_stack = np.append(line_of, np.int32(-1))[trace.column("stacks", "frame")]
-    shown = user_stacks(trace)
-    of_span = np.append(of_stack, np.int32(-1))[np.append(shown, np.int32(-1))[spans["stack"]]]
+    user_stack = user_stacks(trace)
+    of_span = np.append(of_stack, np.int32(-1))[np.append(user_stack, np.int32(-1))[spans["stack"]]]
     by_line = Groups(np.where(shares.counts, of_span, -1), len(first))
-    stacks_by_line = Groups(of_stack[shown], len(first))
+    stacks_by_line = Groups(of_stack[user_stack], len(first))
     python, blocked = between_operators(trace, _gaps_in(trace, shares))
     sums = {
         "self_ns": by_line.sums(np.where(covered_ranges(trace), 0, shares.own_ns)),
@@ -200,12 +201,12 @@ def lines_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
 
 def _gaps_in(trace: TraceData, shares: HostShares) -> NDArray[np.bool_]:
     """Which gaps lie in the part of a trace that shares are of."""
-    found = gaps(trace)
-    chosen = np.ones(len(found), dtype=bool)
+    all_gaps = gaps(trace)
+    chosen = np.ones(len(all_gaps), dtype=bool)
     if shares.process is not None:
-        chosen &= trace.column("threads", "process_row")[found.thread] == shares.process
+        chosen &= trace.column("threads", "process_row")[all_gaps.thread] == shares.process
     if shares.in_steps:
-        chosen &= np.append(~start_up_steps(trace), False)[found.step]
+        chosen &= np.append(~start_up_steps(trace), False)[all_gaps.step]
     return chosen
 
 

@@ -78,21 +78,21 @@ def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     """The operations counted in each module, -1 where too little is known; those of fused kernels by the operators that they compute."""
     costs, spans, origins = costs_of(trace), trace.columns("spans"), trace.columns("origins")
     everything = np.ones(len(spans), dtype=np.bool_)
-    own = by_module(trace, np.maximum(costs.flops, 0), everything, divided=False)
+    self_flops = by_module(trace, np.maximum(costs.flops, 0), everything, divided=False)
     counted = np.flatnonzero((spans["kind"] == SpanKind.FUSED_KERNEL) & (costs.flops > 0))
-    _divide(trace, counted, np.ones(len(spans), np.int64), np.maximum(origins["flops"], 0), own)
+    _divide(trace, counted, np.ones(len(spans), np.int64), np.maximum(origins["flops"], 0), self_flops)
     unknown_ns = np.where(costs.unknown, spans["self_ns"], 0)
     operators_ns = np.where(operator_spans(trace).mask | costs.unknown, spans["self_ns"], 0)
     parts = [
         by_module(trace, operators_ns, everything),
         by_module(trace, unknown_ns, everything),
         by_module(trace, (costs.flops < 0).astype(np.int64), everything, divided=False),
-        own,
+        self_flops,
     ]
-    whole = [with_submodules(trace, part) for part in parts]
+    totals = [with_submodules(trace, part) for part in parts]
     return {
         name: np.where(coverage(*values).lacking, -1, values[-1])
-        for name, values in (("self_flops", parts), ("flops", whole))
+        for name, values in (("self_flops", parts), ("flops", totals))
     }
 
 
@@ -150,7 +150,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    spans, own = trace.columns("spans"), trace.columns("modules")
+    spans, stored = trace.columns("spans"), trace.columns("modules")
     self_ns = spans["self_ns"]
     everywhere = ~recorded_calls(trace).mask
     in_backward = spans["phase"] == Phase.BACKWARD
@@ -166,14 +166,14 @@ def modules(trace: TraceData) -> pyarrow.Table:
     called = module_calls(trace)
     total = forward_total + backward_total + recompute_total
     on_device = by_module(trace, spans["device_self_ns"], everywhere)
-    on_device += captured_time(trace, spans["module"], len(own))
+    on_device += captured_time(trace, spans["module"], len(stored))
     python = python_by_module(trace)
     columns: dict[str, Any] = {
-        "id": np.arange(len(own), dtype=np.int32),
-        "path": own["path"],
-        "class": Labels(np.arange(len(own)), module_classes(trace)),
-        "depth": own["depth"],
-        "parent": own["holder"],
+        "id": np.arange(len(stored), dtype=np.int32),
+        "path": stored["path"],
+        "class": Labels(np.arange(len(stored)), module_classes(trace)),
+        "depth": stored["depth"],
+        "parent": stored["holder"],
         "calls": by_module(trace, ones, called.mask) if len(called) else None,
         "call_ns": None,
         "call_self_ns": None,
@@ -198,7 +198,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "span": _first_spans(trace),
         **_flops(trace),
     }
-    columns |= of_processes(trace, own["process_row"])
+    columns |= of_processes(trace, stored["process_row"])
     if len(called):
         columns |= _call_times(trace, called)
     if memory_recorded(trace):
@@ -212,17 +212,17 @@ def _self_bytes(trace: TraceData) -> NDArray[np.int64]:
     events, size = trace.columns("allocations"), trace.column("spans", "self_bytes")
     inner, owner = events["span"], allocating_spans(trace)
     moved = (inner != owner) & (events["device_type"] == 0)
-    given, taken = (Groups(span, len(size)).sums(events["bytes"], moved) for span in (owner, inner))
-    return np.asarray(size + given - taken)
+    from_owner, taken = (Groups(span, len(size)).sums(events["bytes"], moved) for span in (owner, inner))
+    return np.asarray(size + from_owner - taken)
 
 
 def _first_spans(trace: TraceData) -> NDArray[np.int32]:
     """Return for each module its first recorded call or, if there is none, the first span in it or its submodules; else -1."""
-    spans, own = trace.columns("spans"), trace.columns("modules")
+    spans, stored = trace.columns("spans"), trace.columns("modules")
     calls = _first_of(trace, module_calls(trace).mask)
     first = _first_of(trace, host_work(trace).mask)
     first = np.where(calls >= 0, calls, first).astype(np.int32)
-    holder, depth = own["holder"], own["depth"]
+    holder, depth = stored["holder"], stored["depth"]
     start = np.append(spans["start_ns"], np.iinfo(np.int64).max)
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (holder >= 0) & (first >= 0))
@@ -249,19 +249,19 @@ def module_operators(trace: TraceData) -> pyarrow.Table:
     rows = np.flatnonzero(counted & (spans["module"] >= 0))
     kind = spans["kind"][rows].astype(np.int32)
     groups = Groups.by([spans["module"][rows], event_names(trace)[rows], kind])
-    own, first = np.where(on_host, spans["self_ns"], 0)[rows], groups.first
-    self_ns = groups.sums(own)
-    places, texts = few_texts(event_names(trace)[rows[first]], trace.strings)
+    row_self_ns, first = np.where(on_host, spans["self_ns"], 0)[rows], groups.first
+    self_ns = groups.sums(row_self_ns)
+    name_ids, texts = few_texts(event_names(trace)[rows[first]], trace.strings)
     columns: dict[str, Any] = {
         "module": spans["module"][rows[first]],
-        "name": Labels(places, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
+        "name": Labels(name_ids, [STEP_KEY if text.startswith(MARK) else text for text in texts]),
         "kind": Labels(kind[first], KIND_NAMES),
         "count": groups.sizes(),
         "self_ns": self_ns,
         "device_self_ns": groups.sums(spans["device_self_ns"][rows]),
-        "span": rows[groups.row_of_minimum(-own)].astype(np.int32),
+        "span": rows[groups.row_of_minimum(-row_self_ns)].astype(np.int32),
     }
-    order = np.lexsort((kind[first], places, columns["module"], -self_ns))
+    order = np.lexsort((kind[first], name_ids, columns["module"], -self_ns))
     return to_arrow(table_definition("module_operators"), columns, order)
 
 
@@ -274,7 +274,7 @@ def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
         For each its `id`, `path`, `class`, `depth`, `total_operators`, and `total_ns`, `forward_ns` and `backward_ns`, submodules
         included.
     """
-    spans, own = trace.columns("spans"), trace.columns("modules")
+    spans, stored = trace.columns("spans"), trace.columns("modules")
     backward = spans["phase"] == Phase.BACKWARD
     operator = shares.counts & operator_spans(trace).mask
     sums = {
@@ -287,12 +287,12 @@ def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     }
     counted = by_module(trace, np.ones(len(spans), np.int64), operator, divided=False)
     sums["total_operators"] = with_submodules(trace, counted)
-    paths, classes, depths = own["path"], module_classes(trace), own["depth"].tolist()
+    paths, classes, depths = stored["path"], module_classes(trace), stored["depth"].tolist()
     alone = len(trace.columns("processes")) == 0
     alike: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in tree_order(trace, sums["total_ns"]):
         named = {"path": paths[row], "class": classes[row], "depth": depths[row]}
         key = (row,) if alone else tuple(named.values())
-        known = alike.setdefault(key, {"id": row, **named, **dict.fromkeys(sums, 0)})
-        known.update({name: known[name] + int(values[row]) for name, values in sums.items()})
+        outline_row = alike.setdefault(key, {"id": row, **named, **dict.fromkeys(sums, 0)})
+        outline_row.update({name: outline_row[name] + int(values[row]) for name, values in sums.items()})
     return list(alike.values())

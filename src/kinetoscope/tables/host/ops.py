@@ -54,27 +54,27 @@ def ops(trace: TraceData, by: str = "name", of: str = "work") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by` or `of`.
     """
-    keys, place = operator_keys(trace), None
+    keys, labels = operator_keys(trace), None
     work = host_work(trace) if checked_choice("of", of, SORTS) == "work" else recorded_calls(trace)
     groups_by = [keys]
     if checked_choice("by", by, WAYS) != "name":
         # Not loaded for the table by name, which is the one that most programs use.
         from kinetoscope.tables.host.places import place_labels
 
-        place = place_labels(trace, by)
-        groups_by.append(place.ids)
+        labels = place_labels(trace, by)
+        groups_by.append(labels.ids)
     groups = Groups.by(groups_by, None if work.is_everything else work.mask)
-    columns = added_up(trace, keys if place is None else groups.of_row, groups)
+    columns = added_up(trace, keys if labels is None else groups.of_row, groups)
     if of == "calls":
         # The bytes and operations in a call are those of the work in it.
         columns |= dict.fromkeys(
             ("self_bytes", "flops", "bytes_moved", "flops_per_s", "arithmetic_intensity")
         )
     order = np.argsort(-columns["self_ns"], kind="stable")
-    if place is None:
+    if labels is None:
         return to_arrow(OPS_SCHEMA, columns, order)
     return to_arrow(
-        _BY_PLACE_SCHEMA, columns | {"place": Labels(place.ids[groups.first], place.texts)}, order
+        _BY_PLACE_SCHEMA, columns | {"place": Labels(labels.ids[groups.first], labels.texts)}, order
     )
 
 
@@ -88,16 +88,16 @@ def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     """
     spans, keys = trace.columns("spans"), operator_keys(trace)
     groups = Groups.by([keys], shares.counts & (spans["kind"] != SpanKind.USER_ANNOTATION))
-    kinds, own, count = spans["kind"][groups.first], groups.sums(shares.own_ns), groups.sizes()
+    kinds, self_ns, count = spans["kind"][groups.first], groups.sums(shares.own_ns), groups.sizes()
     names = operator_names(trace, spans["name"][groups.first], kinds)
     return [
         {
             "name": names[row],
             "kind": KIND_NAMES[kinds[row]],
             "count": int(count[row]),
-            "self_ns": int(own[row]),
+            "self_ns": int(self_ns[row]),
         }
-        for row in np.argsort(-own, kind="stable").tolist()
+        for row in np.argsort(-self_ns, kind="stable").tolist()
     ]
 
 
@@ -116,13 +116,13 @@ def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     ranges &= ~np.isin(spans["name"], request_names_in(trace.strings))
     groups = Groups.by([keys], ranges)
     total = groups.sums(spans["duration_ns"], _core.descends_from_same(spans["parent"], keys) == 0)
-    own, count = groups.sums(shares.own_ns), groups.sizes()
+    self_ns, count = groups.sums(shares.own_ns), groups.sizes()
     return [
         {
             "name": trace.strings[spans["name"][groups.first[row]]],
             "count": int(count[row]),
             "total_ns": int(total[row]),
-            "self_ns": int(own[row]),
+            "self_ns": int(self_ns[row]),
         }
         for row in np.argsort(-total, kind="stable").tolist()
     ]
@@ -140,21 +140,21 @@ def added_up(trace: TraceData, keys: NDArray[np.int32], groups: Groups) -> dict[
     outermost = _core.descends_from_same(spans["parent"], keys) == 0
     duration = spans["duration_ns"]
     count = groups.sizes()
-    own = groups.sums(spans["self_ns"])
+    self_ns = groups.sums(spans["self_ns"])
     # What overlaps the nesting (lanes above 0) has no self time, so it has no share either.
     nested = groups.sums(duration, outermost & (spans["lane"] == 0))
-    everything = int(own.sum())
+    everything = int(self_ns.sum())
     kind = spans["kind"][groups.first]
     columns: dict[str, Any] = {
         "name": operator_names(trace, spans["name"][groups.first], kind),
         "kind": Labels(kind, KIND_NAMES),
         "count": count,
-        "self_ns": own,
+        "self_ns": self_ns,
         "total_ns": groups.sums(duration, outermost),
         "mean_ns": groups.sums(duration) / np.maximum(count, 1),
         "min_ns": groups.minima(duration),
         "max_ns": groups.maxima(duration),
-        "self_percent": percent(own, everything),
+        "self_percent": percent(self_ns, everything),
         "total_percent": percent(nested, everything),
         "self_bytes": None,
         "bytes": None,

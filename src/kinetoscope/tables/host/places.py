@@ -46,13 +46,13 @@ def place_labels(trace: TraceData, by: str) -> Labels:
     if by == "module":
         return _each_once(spans["module"], trace.columns("modules")["path"])
     stacks = user_stacks(trace)
-    place = np.append(stacks, np.int32(-1))[spans["stack"]]
-    used = np.unique(place[place >= 0])
+    user_stack = np.append(stacks, np.int32(-1))[spans["stack"]]
+    used = np.unique(user_stack[user_stack >= 0])
     texts = [""] * len(stacks)
     is_user, frames = user_frames(trace), frame_texts(trace)
     for row in used.tolist():
         texts[row] = _stack_text(trace, StackRow(row), 1 if by == "line" else _MOST_FRAMES, is_user, frames)
-    return _each_once(place, texts)
+    return _each_once(user_stack, texts)
 
 
 def _stack_text(
@@ -60,19 +60,19 @@ def _stack_text(
 ) -> str:
     """The user's frames of a stack whose innermost frame is one, innermost first."""
     rows = stack_frames(trace, stack, None if most > 1 else 1)
-    shown = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
-    texts = [frames[row] for row in shown[:most]]
-    return CALLER.join(texts if len(shown) <= most else [*texts, "…"])
+    visible = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
+    texts = [frames[row] for row in visible[:most]]
+    return CALLER.join(texts if len(visible) <= most else [*texts, "…"])
 
 
 def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
     """The same labels with one number for equal texts, and null for an empty text."""
     numbers: dict[str, int] = {}
-    place = np.full(len(texts) + 1, -1, dtype=np.int32)
+    number_of = np.full(len(texts) + 1, -1, dtype=np.int32)
     for row in np.unique(ids[ids >= 0]).tolist():
         if texts[row]:
-            place[row] = numbers.setdefault(texts[row], len(numbers))
-    return Labels(place[ids], list(numbers))
+            number_of[row] = numbers.setdefault(texts[row], len(numbers))
+    return Labels(number_of[ids], list(numbers))
 
 
 def spans_of(
@@ -96,20 +96,20 @@ def spans_of(
         checked_choice("kind", kind, KIND_NAMES)
     spans = trace.columns("spans")
     if name == STEP_KEY:
-        found = np.flatnonzero(spans["kind"] == SpanKind.STEP)
+        rows = np.flatnonzero(spans["kind"] == SpanKind.STEP)
     else:
         order, edges = _by_string(trace)
         same = [order[edges[text] : edges[text + 1]] for text in _strings(trace).get(name, [])]
-        found = np.sort(np.concatenate(same)) if same else np.zeros(0, np.int64)
+        rows = np.sort(np.concatenate(same)) if same else np.zeros(0, np.int64)
     if kind is not None:
-        found = found[spans["kind"][found] == KIND_NAMES.index(kind)]
+        rows = rows[spans["kind"][rows] == KIND_NAMES.index(kind)]
     if by is None:
-        return found
+        return rows
     labels = place_labels(trace, checked_choice("by", by, PLACES))
     if place is None:
-        return found[labels.ids[found] < 0]
+        return rows[labels.ids[rows] < 0]
     numbers = [number for number, text in enumerate(labels.texts) if to_utf8(text) == place]
-    return found[np.isin(labels.ids[found], numbers)]
+    return rows[np.isin(labels.ids[rows], numbers)]
 
 
 @derived
@@ -123,10 +123,10 @@ def _strings(trace: TraceData) -> dict[str, list[int]]:
     """Map each name of spans, as valid UTF-8, to its rows of `strings`."""
     used = np.zeros(len(trace.strings), dtype=bool)
     used[trace.column("spans", "name")] = True
-    found: dict[str, list[int]] = {}
+    rows_of: dict[str, list[int]] = {}
     for row in np.flatnonzero(used).tolist():
-        found.setdefault(to_utf8(trace.strings[row]), []).append(row)
-    return found
+        rows_of.setdefault(to_utf8(trace.strings[row]), []).append(row)
+    return rows_of
 
 
 _BARS = 40
@@ -161,17 +161,17 @@ class Durations:
 
 def durations(trace: TraceData, rows: NDArray[np.int64]) -> Durations:
     """Return how long some rows of `spans` took."""
-    found = np.sort(trace.column("spans", "duration_ns")[rows])
-    edges, calls = histogram_edges(found), len(found)
-    counts = np.diff(np.searchsorted(found, edges)) if calls else edges
+    sorted_ns = np.sort(trace.column("spans", "duration_ns")[rows])
+    edges, calls = histogram_edges(sorted_ns), len(sorted_ns)
+    counts = np.diff(np.searchsorted(sorted_ns, edges)) if calls else edges
     ranks = (0, calls // 2, int(calls * 0.95), calls - 1)
     return Durations(
         edges.tolist(),
         counts.tolist(),
         calls,
-        int(found.sum()),
-        float(found.mean()) if calls else None,
-        *(int(found[rank]) if calls else None for rank in ranks),
+        int(sorted_ns.sum()),
+        float(sorted_ns.mean()) if calls else None,
+        *(int(sorted_ns[rank]) if calls else None for rank in ranks),
     )
 
 
@@ -212,13 +212,13 @@ def histogram(
     Raises:
         ArgumentError: There is no such kind or way, or one of them without a name.
     """
-    found = durations(trace, _operators_or(trace, span, kind, by, place))
+    lasted = durations(trace, _operators_or(trace, span, kind, by, place))
     return to_arrow(
         table_definition("histogram"),
         {
-            "from_ns": np.array(found.edges_ns[:-1], np.int64),
-            "below_ns": np.array(found.edges_ns[1:], np.int64),
-            "count": np.array(found.counts, np.int64),
+            "from_ns": np.array(lasted.edges_ns[:-1], np.int64),
+            "below_ns": np.array(lasted.edges_ns[1:], np.int64),
+            "count": np.array(lasted.counts, np.int64),
         },
     )
 
@@ -275,12 +275,12 @@ def lasting(
 ) -> NDArray[np.int64]:
     """Those of some rows of `spans` with durations from `from_ns` to below `below_ns`; None for no bound."""
     duration = trace.column("spans", "duration_ns")[rows]
-    kept = np.ones(len(rows), dtype=np.bool_)
+    within = np.ones(len(rows), dtype=np.bool_)
     if from_ns is not None:
-        kept &= duration >= from_ns
+        within &= duration >= from_ns
     if below_ns is not None:
-        kept &= duration < below_ns
-    return rows[kept]
+        within &= duration < below_ns
+    return rows[within]
 
 
 def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = None) -> pyarrow.Table:

@@ -147,20 +147,22 @@ class Shares:
         """The shares of some kinds, one kind after the other: for each its row, and which of the kinds it is of."""
         first = np.searchsorted(self.kind, kinds)
         count = np.searchsorted(self.kind, kinds, side="right") - first
-        at, row = rows_of_runs(first, count)
-        return row, at
+        kind_index, row = rows_of_runs(first, count)
+        return row, kind_index
 
 
 @derived
 def gaps(trace: TraceData) -> Gaps:
     """Find the time between operators and what ran in it, once for a trace."""
-    found = [one for owner in host_owners(trace) for one in _of_process(trace, owner)]
-    parts = [np.concatenate(column) for column in zip(*found, strict=True)] if found else _NOTHING
-    start, end, thread, step, before, in_loading, in_backward, *places = parts
+    columns = [
+        process_columns for owner in host_owners(trace) for process_columns in _of_process(trace, owner)
+    ]
+    parts = [np.concatenate(column) for column in zip(*columns, strict=True)] if columns else _NOTHING
+    start, end, thread, step, before, in_loading, in_backward, *kind_keys = parts
     samples = trace.columns("samples")
     sampled = stretch_at(samples["thread"], samples["time_ns"], thread, start, end)
     is_sampled = Groups(sampled, len(start)).sizes() >= _OWN_SAMPLES
-    keys = np.stack((np.where(is_sampled, np.arange(len(start)), -1), thread, *places), axis=1)
+    keys = np.stack((np.where(is_sampled, np.arange(len(start)), -1), thread, *kind_keys), axis=1)
     kinds = Groups.by(list(keys.T.astype(np.int32)))
     kind = kinds.of_row.astype(np.int64)
     shares = _shares(trace, keys[kinds.first], np.append(kind, -1)[sampled])
@@ -194,9 +196,9 @@ def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
 @derived
 def covered_ranges(trace: TraceData) -> Mask:
     """Which spans are ranges whose self time is Python that `gaps` charge to lines: adding both up would count it twice."""
-    spans, found = trace.columns("spans"), gaps(trace)
+    spans, all_gaps = trace.columns("spans"), gaps(trace)
     measured = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-    measured[found.thread] = True
+    measured[all_gaps.thread] = True
     covered = (spans["kind"] == SpanKind.USER_ANNOTATION) & measured[spans["thread"]]
     covered &= (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0)
     covered[np.setdiff1d(loading_spans(trace).waits, waits_that_make(trace))] = False
@@ -227,20 +229,20 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
         ),
         axis=1,
     )
-    ran, which = np.unique(keys, axis=0, return_inverse=True)
-    weight = Groups(which.ravel(), len(ran)).sums(samples["period_ns"][inside])
+    ran, share_of = np.unique(keys, axis=0, return_inverse=True)
+    weight = Groups(share_of.ravel(), len(ran)).sums(samples["period_ns"][inside])
     by_ends = np.setdiff1d(np.arange(len(kinds)), ran[:, 0])
     earlier, later, toward_later, _, called = kinds[by_ends, 2:7].T
-    at_ends, others = _common_functions(trace, earlier, later, toward_later != 0)
+    at_ends, other_lines = _common_functions(trace, earlier, later, toward_later != 0)
     elsewhere = (called >= 0) & (function[at_ends] != function[called])
-    at_ends, others = np.where(elsewhere, called, at_ends), np.where(elsewhere, -1, others)
+    at_ends, other_lines = np.where(elsewhere, called, at_ends), np.where(elsewhere, -1, other_lines)
     kind = np.concatenate((ran[:, 0], by_ends))
     order = np.argsort(kind, kind="stable")
     weight = np.concatenate((np.maximum(weight, 1.0), np.ones(len(by_ends))))
     columns = (
         kind,
         np.concatenate((ran[:, 1], at_ends)),
-        np.concatenate((np.full(len(ran), -1), others)),
+        np.concatenate((np.full(len(ran), -1), other_lines)),
         np.concatenate((ran[:, 2], kinds[by_ends, 5])),
         np.concatenate((ran[:, 3], np.full(len(by_ends), -1))),
         weight / Groups(kind, len(kinds)).sums(weight)[kind],
@@ -261,31 +263,35 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
 def _of_process(trace: TraceData, owner: Owner) -> list[tuple[NDArray[Any], ...]]:
     """The gaps of one process, as columns for each of its threads; none where it ran nothing."""
     spans, steps = trace.columns("spans"), trace.columns("steps")
-    mine = owned(trace, owner)
-    own = np.flatnonzero(mine[spans["thread"]] & (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0))
-    marked = np.flatnonzero(mine[np.append(spans["thread"], -1)[steps["span"]]])
-    thread, extent = _place(trace, owner.process, own, marked)
+    of_process = owned(trace, owner)
+    spans_there = np.flatnonzero(
+        of_process[spans["thread"]] & (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0)
+    )
+    marked = np.flatnonzero(of_process[np.append(spans["thread"], -1)[steps["span"]]])
+    thread, extent = _place(trace, owner.process, spans_there, marked)
     if thread < 0:
         return []
     host = host_activity(trace, owner)
-    made = np.concatenate((loading_spans(trace).fetches, waits_that_make(trace)))
-    made = made[spans["thread"][made] == thread]
-    making = Intervals.of(spans["start_ns"][made], _ends(spans, made))
+    batches = np.concatenate((loading_spans(trace).fetches, waits_that_make(trace)))
+    batches = batches[spans["thread"][batches] == thread]
+    making = Intervals.of(spans["start_ns"][batches], _ends(spans, batches))
     free = extent - host.calls - host.waiting - host.communication
     by_loop, by_loader = free - host.loading, free & host.loading & making
     if len(requests_as_steps(trace)) == 0:
-        return [_of_thread(trace, own, thread, marked, by_loop, by_loader)]
-    found = []
-    for one, ran in enumerate(ran_in_requests(trace)):
-        if one != thread and (not mine[one] or len(ran) == 0):
+        return [_of_thread(trace, spans_there, thread, marked, by_loop, by_loader)]
+    columns = []
+    for other_thread, ran in enumerate(ran_in_requests(trace)):
+        if other_thread != thread and (not of_process[other_thread] or len(ran) == 0):
             continue
         # A request waits for no other thread: what these run meanwhile is of other requests.
-        calls = own[(spans["thread"][own] == one) & _is_call(spans["kind"][own])]
+        calls = spans_there[
+            (spans["thread"][spans_there] == other_thread) & _is_call(spans["kind"][spans_there])
+        ]
         moments = ran - Intervals.of(spans["start_ns"][calls], _ends(spans, calls))
-        if one == thread:
+        if other_thread == thread:
             moments = moments | (by_loop - ran)
-        found.append(_of_thread(trace, own, one, marked, moments, Intervals.none()))
-    return found
+        columns.append(_of_thread(trace, spans_there, other_thread, marked, moments, Intervals.none()))
+    return columns
 
 
 def _is_call(kind: NDArray[np.uint8]) -> Mask:
@@ -357,8 +363,8 @@ def _of_thread(
     marked_first = np.append(marks, _NEVER)[at_mark] <= np.append(begin, _NEVER - 1)[following]
     toward_later = (marked_first | ~np.append(backward, True)[following]).astype(np.int64)
     whose = np.full(len(start), thread, dtype=np.int64)
-    places = (earlier, later, toward_later, around, function)
-    return start, end, whose, step, before, in_loading, in_backward, *places
+    kind_keys = (earlier, later, toward_later, around, function)
+    return start, end, whose, step, before, in_loading, in_backward, *kind_keys
 
 
 def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tuple[int, Intervals]:
@@ -373,8 +379,8 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
     loops = np.unique(spans["thread"][loading_spans(trace).waits])
     fetches = fetches[~np.isin(spans["thread"][fetches], loops)]
     if len(fetches):
-        made = Intervals.of(spans["start_ns"][fetches], _ends(spans, fetches))
-        return int(spans["thread"][fetches[0]]), made
+        making = Intervals.of(spans["start_ns"][fetches], _ends(spans, fetches))
+        return int(spans["thread"][fetches[0]]), making
     if len(own) == 0:
         return -1, everything
     by_thread = Groups(spans["thread"][own], len(trace.columns("threads")))
@@ -391,18 +397,18 @@ def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
     # A call says where its caller stood.
     caller = np.append(trace.column("stacks", "parent"), np.int32(-1))[spans["own_stack"][calls]]
     stack = np.concatenate((span_stacks(trace)[ranges], caller)).astype(np.int64)
-    known, stack = np.concatenate((ranges, calls))[stack >= 0], stack[stack >= 0]
-    time = np.concatenate((spans["start_ns"][known], _ends(spans, known)))
+    marked, stack = np.concatenate((ranges, calls))[stack >= 0], stack[stack >= 0]
+    time = np.concatenate((spans["start_ns"][marked], _ends(spans, marked)))
     order = np.argsort(time, kind="stable")
     return np.concatenate((stack, stack))[order], time[order]
 
 
 def _last(time: Rows, stack: Rows, until: Rows) -> Rows:
     """The last known stack up to each of some moments; -1 without one."""
-    known = np.flatnonzero(stack >= 0)
-    known = known[np.argsort(time[known], kind="stable")]
-    at = np.searchsorted(time[known], until, side="right") - 1
-    return np.asarray(np.where(at >= 0, np.append(stack[known], -1)[at], -1), dtype=np.int64)
+    stacked = np.flatnonzero(stack >= 0)
+    stacked = stacked[np.argsort(time[stacked], kind="stable")]
+    last = np.searchsorted(time[stacked], until, side="right") - 1
+    return np.asarray(np.where(last >= 0, np.append(stack[stacked], -1)[last], -1), dtype=np.int64)
 
 
 def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple[Rows, Rows, Rows]:
@@ -420,10 +426,10 @@ def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple
     end = np.concatenate((inside[1], outside.end_ns))
     first, last = np.searchsorted(marks, start, side="right"), np.searchsorted(marks, end, side="left")
     more = np.maximum(last - first, 0)
-    at, mark = rows_of_runs(first, more)
+    part, mark = rows_of_runs(first, more)
     cuts = marks[mark]
     # A part ends where the next one begins, which is at a cut or, for the last of a stretch, at its end.
-    start, step, end = np.concatenate((start, cuts)), np.append(step, step[at]), np.append(end, end[at])
+    start, step, end = np.concatenate((start, cuts)), np.append(step, step[part]), np.append(end, end[part])
     order = np.argsort(start, kind="stable")
     start, step, end = start[order], step[order], end[order]
     end[:-1] = np.minimum(end[:-1], start[1:])
@@ -436,9 +442,9 @@ def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Row
     first = np.searchsorted(moments.end_ns, start_ns, side="right")
     beyond = np.searchsorted(moments.start_ns, end_ns, side="left")
     count = np.maximum(beyond - first, 0)
-    window, at = rows_of_runs(first, count)
-    start = np.maximum(moments.start_ns[at], start_ns[window])
-    end = np.minimum(moments.end_ns[at], end_ns[window])
+    window, stretch = rows_of_runs(first, count)
+    start = np.maximum(moments.start_ns[stretch], start_ns[window])
+    end = np.minimum(moments.end_ns[stretch], end_ns[window])
     real = end > start
     return start[real], end[real], window[real]
 
@@ -459,8 +465,8 @@ def program_calls(trace: TraceData) -> Hierarchy:
         caller = spans["caller"]
         # A caller's row is lower than what it calls, so no depths are needed.
         nearest = _core.nearest_marked(caller, np.zeros_like(caller), mask)
-        found: NDArray[np.int32] = np.append(nearest, np.int32(-1))[caller]
-        return found
+        callers: NDArray[np.int32] = np.append(nearest, np.int32(-1))[caller]
+        return callers
 
     return Enclosing(spans, mask, parent)
 
@@ -482,7 +488,7 @@ def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
     """The innermost module that holds both of two, for each pair; -1 without."""
     holder = trace.column("modules", "holder").tolist()
     pairs = Groups.by([one, other])
-    found = []
+    holders = []
     for first, second in zip(one[pairs.first].tolist(), other[pairs.first].tolist(), strict=True):
         around = set()
         while first >= 0:
@@ -490,8 +496,8 @@ def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
             first = holder[first]
         while second >= 0 and second not in around:
             second = holder[second]
-        found.append(second)
-    return np.array(found, dtype=np.int64)[pairs.of_row]
+        holders.append(second)
+    return np.array(holders, dtype=np.int64)[pairs.of_row]
 
 
 def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later: Mask) -> tuple[Rows, Rows]:
@@ -501,27 +507,27 @@ def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later
         For each pair the rows of `stacks` of that function: at the line that is charged, and at the other one, -1 for none.
     """
     first, parent, level = _alike(trace)
-    one, other = first[earlier], first[later]
-    other[one < 0] = one[other < 0] = -1
-    one[other < 0] = -1
-    below_one, below_other = np.full_like(one, -1), np.full_like(one, -1)
-    apart = np.flatnonzero(one != other)
+    first_alike, second_alike = first[earlier], first[later]
+    second_alike[first_alike < 0] = first_alike[second_alike < 0] = -1
+    first_alike[second_alike < 0] = -1
+    below_one, below_other = np.full_like(first_alike, -1), np.full_like(first_alike, -1)
+    apart = np.flatnonzero(first_alike != second_alike)
     while apart.size:
-        above = level[one[apart]] - level[other[apart]]
+        above = level[first_alike[apart]] - level[second_alike[apart]]
         for here, below, deeper in (
-            (one, below_one, apart[above >= 0]),
-            (other, below_other, apart[above <= 0]),
+            (first_alike, below_one, apart[above >= 0]),
+            (second_alike, below_other, apart[above <= 0]),
         ):
             below[deeper] = here[deeper]
             here[deeper] = parent[here[deeper]]
-        apart = apart[one[apart] != other[apart]]
+        apart = apart[first_alike[apart] != second_alike[apart]]
     frames, frame = trace.columns("frames"), np.append(trace.column("stacks", "frame"), np.int32(-1))
     function = np.append(Groups.by([frames["file"], frames["function"]]).of_row, np.int32(-1))
     lines = function[frame[below_one]]
     lines_differ = (lines >= 0) & (lines == function[frame[below_other]])
     charged_line = np.where(toward_later, below_other, below_one)
     other_line = np.where(toward_later, below_one, below_other)
-    return np.where(lines_differ, charged_line, one), np.where(lines_differ, other_line, -1)
+    return np.where(lines_differ, charged_line, first_alike), np.where(lines_differ, other_line, -1)
 
 
 def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
@@ -532,10 +538,10 @@ def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
     level = np.append(stack_depths(caller), np.int32(-1))
     if len(frames) == 0:
         return np.append(rows, -1), np.append(caller, -1), level
-    place = Groups.by([frames[name] for name in ("file", "function", "line")]).of_row
-    place = np.append(place, np.int32(-1))[stacks["frame"]]
+    line_of = Groups.by([frames[name] for name in ("file", "function", "line")]).of_row
+    line_of = np.append(line_of, np.int32(-1))[stacks["frame"]]
     first = np.append(rows, -1).astype(np.int32)
     for alike in by_level(level[:-1]):
-        groups = Groups.by([first[caller[alike]], place[alike]])
+        groups = Groups.by([first[caller[alike]], line_of[alike]])
         first[alike] = alike[groups.first][groups.of_row]
     return first.astype(np.int64), np.append(first[caller], -1).astype(np.int64), level

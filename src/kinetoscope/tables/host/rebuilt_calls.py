@@ -80,11 +80,11 @@ def shown_frames(trace: TraceData) -> ShownFrames:
     )
     parent = stacks["parent"].tolist()
     # The last entry stands for the row -1.
-    shown = [-1] * (len(parent) + 1)
+    visible = [-1] * (len(parent) + 1)
     for row, frame in enumerate(stacks["frame"].tolist()):
         # A caller's row is below its callee's, so it is settled by now.
-        parent[row] = shown[parent[row]]
-        shown[row] = parent[row] if frame >= 0 and passes_on[frame] else row
+        parent[row] = visible[parent[row]]
+        visible[row] = parent[row] if frame >= 0 and passes_on[frame] else row
     short: dict[int, int] = {}
     folders = [f"{folder}/" for folder in trace.run_info.import_folders]
     for file in set(frames["file"].tolist()):
@@ -96,7 +96,7 @@ def shown_frames(trace: TraceData) -> ShownFrames:
             short[file] = len(strings)
             strings.append(rest)
     return ShownFrames(
-        row=np.array(shown, np.int32),
+        row=np.array(visible, np.int32),
         parent=np.array(parent, np.int32),
         strings=strings,
         file=np.array([short.get(file, file) for file in frames["file"].tolist()], np.int32),
@@ -182,8 +182,10 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     if len(ranges):
         stack = stack.copy()
         stack[ranges] = np.append(working_stacks(trace), -1)[stack[ranges]]
-    kept = spans["kept"]
-    inside = (parent >= 0) & (kept & _KEPT == 0) & (stack == stack[parent]) & (module == module[parent])
+    shared_frames = spans["kept"]
+    inside = (
+        (parent >= 0) & (shared_frames & _KEPT == 0) & (stack == stack[parent]) & (module == module[parent])
+    )
     events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & ~inside)
     if len(events) == 0:
         return None
@@ -192,22 +194,22 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     distinct, path = np.unique(pairs, return_inverse=True)
     paths = _Paths(trace, shown, functions, modules)
     begins, steps = [0], list[_Step]()
-    for place, of_module in zip(*np.divmod(distinct, len(trace.columns("modules")) + 1), strict=True):
-        steps += paths.of(StackRow(int(place)), ModuleRow(int(of_module) - 1))
+    for stack_row, of_module in zip(*np.divmod(distinct, len(trace.columns("modules")) + 1), strict=True):
+        steps += paths.of(StackRow(int(stack_row)), ModuleRow(int(of_module) - 1))
         begins.append(len(steps))
     keys: dict[tuple[int, int, int], int] = {}
-    made = _core.rebuild_calls(
+    rebuilt = _core.rebuild_calls(
         spans["thread"][events],
         spans["start_ns"][events],
         # A step ends in another call than it began in, and is work of neither.
         np.where(kind[events] == SpanKind.STEP, -1, spans["duration_ns"][events]),
         path.reshape(-1).astype(np.int32),
-        kept[events],
+        shared_frames[events],
         np.array(begins, np.int32),
         np.array([keys.setdefault(step.key, len(keys)) for step in steps], np.int32),
         np.array([step.frames for step in steps], np.int32),
     )
-    step = made["step"]
+    step = rebuilt["step"]
     if len(step) == 0:
         return None
     of_stack = np.array([step.stack for step in steps], np.int32)[step]
@@ -218,15 +220,15 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     ]
     class_name = np.append(trace.columns("modules")["class"], 0)[of_module]
     return RebuiltCalls(
-        made["thread"],
-        made["start_ns"],
-        made["duration_ns"],
+        rebuilt["thread"],
+        rebuilt["start_ns"],
+        rebuilt["duration_ns"],
         of_stack,
-        made["depth"],
+        rebuilt["depth"],
         of_module,
         kind=np.where(is_module, np.uint8(SpanKind.MODULE), np.uint8(SpanKind.PYTHON)),
         name=np.where(is_module, class_name, function).astype(np.int32),
-        unsure=made["unsure"].astype(np.bool_),
+        unsure=rebuilt["unsure"].astype(np.bool_),
     )
 
 
@@ -280,25 +282,25 @@ def call_names(
         function = np.append(frames["function"], -1)[frame]
         # Built-in functions have no file, and Kineto writes their names alone.
         in_file = np.array([bool(shown.strings[file]) for file in shown.file.tolist()] + [False], np.bool_)
-        own = (function == name[calls]) & in_file[frame]
+        plain = (function == name[calls]) & in_file[frame]
         begins = np.where(frames["first_line"] > 0, frames["first_line"], frames["line"])
         files, functions = shown.file.tolist(), frames["function"].tolist()
         named = np.full(len(frames) + 1, -1, np.int32)
-        for one in np.unique(frame[own]).tolist():
-            called = shown.strings[functions[one]].rpartition(".")[2]
-            named[one] = table.row(f"{shown.strings[files[one]]}({begins[one]}): {called}")
-        name[calls[own]] = named[frame[own]]
+        for frame_row in np.unique(frame[plain]).tolist():
+            called = shown.strings[functions[frame_row]].rpartition(".")[2]
+            named[frame_row] = table.row(f"{shown.strings[files[frame_row]]}({begins[frame_row]}): {called}")
+        name[calls[plain]] = named[frame[plain]]
     if (calls := np.flatnonzero(kind == SpanKind.MODULE)).size:
-        own = np.append(modules["class"], -1)[module[calls]] == name[calls]
+        plain = np.append(modules["class"], -1)[module[calls]] == name[calls]
         of_class = modules["class"].tolist()
-        seen: dict[int, int] = {}
+        count_of: dict[int, int] = {}
         # Numbered in the order of their first calls.
-        place = np.full(len(of_class), -1, np.int32)
-        for row in module[calls[own][np.argsort(spans["start_ns"][calls[own]], kind="stable")]].tolist():
-            if place[row] < 0:
-                number = seen[of_class[row]] = seen.get(of_class[row], -1) + 1
-                place[row] = table.row(f"nn.Module: {strings[of_class[row]]}_{number}")
-        name[calls[own]] = place[module[calls[own]]]
+        name_of = np.full(len(of_class), -1, np.int32)
+        for row in module[calls[plain][np.argsort(spans["start_ns"][calls[plain]], kind="stable")]].tolist():
+            if name_of[row] < 0:
+                number = count_of[of_class[row]] = count_of.get(of_class[row], -1) + 1
+                name_of[row] = table.row(f"nn.Module: {strings[of_class[row]]}_{number}")
+        name[calls[plain]] = name_of[module[calls[plain]]]
     return name
 
 
@@ -358,16 +360,16 @@ def _callers(trace: TraceData) -> list[ModuleRow]:
     modules = trace.columns("modules")
     holder = modules["parent"].tolist()
     lists = [trace.strings[name] in _LISTS for name in modules["class"].tolist()]
-    found: list[ModuleRow] = []
+    calling: list[ModuleRow] = []
     for row, caller in enumerate(modules["caller"].tolist()):
-        seen = {row}
+        visited = {row}
         if caller < 0:
             caller = holder[row]
-            while caller >= 0 and lists[caller] and caller not in seen:
-                seen.add(caller)
+            while caller >= 0 and lists[caller] and caller not in visited:
+                visited.add(caller)
                 caller = holder[caller]
-        found.append(ModuleRow(caller if caller not in seen else -1))
-    return found
+        calling.append(ModuleRow(caller if caller not in visited else -1))
+    return calling
 
 
 class _Paths:

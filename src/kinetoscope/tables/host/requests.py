@@ -87,9 +87,9 @@ class _Found:
         """Add what is known of it only at its end, which may be its name."""
         if not arguments:
             return
-        known = {**(json.loads(self.arguments) if self.arguments else {}), **json.loads(arguments)}
-        self.name = str(known.pop("name", self.name))
-        self.arguments = json.dumps(known) if known else ""
+        facts = {**(json.loads(self.arguments) if self.arguments else {}), **json.loads(arguments)}
+        self.name = str(facts.pop("name", self.name))
+        self.arguments = json.dumps(facts) if facts else ""
 
     def disjoint(self) -> list[tuple[int, int, int]]:
         """The stretches, in order; of several at one moment, on several threads, the one that began last."""
@@ -98,20 +98,20 @@ class _Found:
         ordered = sorted(
             (start, min(end, last), thread) for start, end, thread in self.stretches if start < last
         )
-        if all(one[1] <= other[0] for one, other in pairwise(ordered)):
+        if all(earlier[1] <= later[0] for earlier, later in pairwise(ordered)):
             return ordered
         edges = sorted({edge for start, end, _ in ordered for edge in (start, end)})
-        found: list[tuple[int, int, int]] = []
+        cut: list[tuple[int, int, int]] = []
         for start, end in pairwise(edges):
-            running = [one for one in ordered if one[0] <= start and one[1] >= end]
+            running = [stretch for stretch in ordered if stretch[0] <= start and stretch[1] >= end]
             if not running:
                 continue
             thread = running[-1][2]
-            if found and found[-1][1] == start and found[-1][2] == thread:
-                found[-1] = (found[-1][0], end, thread)
+            if cut and cut[-1][1] == start and cut[-1][2] == thread:
+                cut[-1] = (cut[-1][0], end, thread)
             else:
-                found.append((start, end, thread))
-        return found
+                cut.append((start, end, thread))
+        return cut
 
 
 @derived
@@ -128,43 +128,43 @@ def requests_of(trace: TraceData) -> Requests:
     starts, thread = spans["start_ns"][rows], spans["thread"][rows]
     ends = starts + np.maximum(spans["duration_ns"][rows], 0)
     process = thread_processes(trace)[thread]
-    found: list[_Found] = []
+    begun: list[_Found] = []
     # The requests in progress, by process and number.
     running: dict[tuple[int, int], _Found] = {}
     columns = (spans["name"][rows], starts, ends, thread, process)
-    for name, start, end, on, of in zip(*(column.tolist() for column in columns), strict=True):
+    for name, start, end, on, pid in zip(*(column.tolist() for column in columns), strict=True):
         mark = marks[name]
-        key = (of, mark.number)
+        key = (pid, mark.number)
         if mark.what == "begin" or key not in running:
             if mark.what == "end":
                 continue
             running[key] = _Found(mark.name, mark.arguments, start if mark.what == "begin" else 0, on)
-            found.append(running[key])
-        one = running[key]
+            begun.append(running[key])
+        request = running[key]
         if mark.what == "submit":
-            one.submitted.append(start)
+            request.submitted.append(start)
         elif mark.what == "end":
-            one.end_ns, one.status = start, STATUSES.index(mark.status)
-            one.known_at_end(mark.arguments)
+            request.end_ns, request.status = start, STATUSES.index(mark.status)
+            request.known_at_end(mark.arguments)
             del running[key]
         elif end > start:
-            one.stretches.append((start, end, on))
+            request.stretches.append((start, end, on))
     # What goes on is as long as is known of it.
     last_ns = max(trace.duration_ns, int(ends.max(initial=0)))
-    stretches = [(place, *each) for place, one in enumerate(found) for each in one.disjoint()]
+    stretches = [(index, *stretch) for index, request in enumerate(begun) for stretch in request.disjoint()]
     stretch = np.array(stretches, np.int64).reshape(-1, 4)
     return Requests(
-        [one.name for one in found],
-        [one.arguments for one in found],
-        np.array([one.status for one in found], np.int64),
-        np.array([one.thread for one in found], np.int64),
-        np.array([one.start_ns for one in found], np.int64),
-        np.array([one.end_ns if one.end_ns >= 0 else last_ns for one in found], np.int64),
+        [request.name for request in begun],
+        [request.arguments for request in begun],
+        np.array([request.status for request in begun], np.int64),
+        np.array([request.thread for request in begun], np.int64),
+        np.array([request.start_ns for request in begun], np.int64),
+        np.array([request.end_ns if request.end_ns >= 0 else last_ns for request in begun], np.int64),
         stretch[:, 0],
         stretch[:, 3],
         stretch[:, 1],
         stretch[:, 2],
-        [one.submitted for one in found],
+        [request.submitted for request in begun],
     )
 
 
@@ -177,10 +177,10 @@ def request_marks(trace: TraceData) -> NDArray[np.bool_]:
 @derived
 def names_by_time(trace: TraceData) -> list[str]:
     """The names of the requests that began and ended in the recording, the one with most time first."""
-    known, total_ns = requests_of(trace), dict[str, int]()
-    for place in np.flatnonzero(known.complete).tolist():
-        name = known.name[place]
-        total_ns[name] = total_ns.get(name, 0) + int(known.end_ns[place] - known.start_ns[place])
+    marked, total_ns = requests_of(trace), dict[str, int]()
+    for index in np.flatnonzero(marked.complete).tolist():
+        name = marked.name[index]
+        total_ns[name] = total_ns.get(name, 0) + int(marked.end_ns[index] - marked.start_ns[index])
     return sorted(total_ns, key=lambda name: -total_ns[name])
 
 
@@ -188,9 +188,9 @@ def names_by_time(trace: TraceData) -> list[str]:
 def kinds_of_requests(trace: TraceData) -> Numbers:
     """For each request the place of its name in `names_by_time`; -1 of those that are not complete."""
     known = requests_of(trace)
-    place = {name: at for at, name in enumerate(names_by_time(trace))}
-    found = [place.get(name, -1) for name in known.name]
-    return np.where(known.complete, np.array(found, np.int64), -1)
+    number_of = {name: number for number, name in enumerate(names_by_time(trace))}
+    kinds = [number_of.get(name, -1) for name in known.name]
+    return np.where(known.complete, np.array(kinds, np.int64), -1)
 
 
 @derived
@@ -204,32 +204,32 @@ def requests_as_steps(trace: TraceData) -> Numbers:
 @derived
 def ran_in_requests(trace: TraceData) -> list[Intervals]:
     """For each thread when it worked for a request."""
-    known, threads = requests_of(trace), len(trace.columns("threads"))
-    if len(known.of) == 0:
+    marked, threads = requests_of(trace), len(trace.columns("threads"))
+    if len(marked.of) == 0:
         return [Intervals.none()] * threads
     return united_by(
-        known.stretch_thread.astype(np.int32), threads, known.stretch_start_ns, known.stretch_end_ns
+        marked.stretch_thread.astype(np.int32), threads, marked.stretch_start_ns, marked.stretch_end_ns
     )
 
 
 @derived
 def suspended_time(trace: TraceData) -> dict[Cause, Numbers]:
     """For each reason why a request runs on no thread, how long each does not."""
-    known, count = requests_of(trace), len(requests_of(trace))
-    executor, others, awaited = np.zeros((3, count), np.int64)
+    marked, count = requests_of(trace), len(requests_of(trace))
+    executor, other_requests, awaited = np.zeros((3, count), np.int64)
     ran = ran_in_requests(trace)
-    edges = np.searchsorted(known.of, np.arange(count + 1)).tolist()
-    for place in range(count):
-        own = slice(edges[place], edges[place + 1])
-        idle = _gaps(known, place, own)
+    edges = np.searchsorted(marked.of, np.arange(count + 1)).tolist()
+    for index in range(count):
+        stretches = slice(edges[index], edges[index + 1])
+        idle = _gaps(marked, index, stretches)
         if not len(idle[0]):
             continue
-        queued = _queued(known, place, own, idle)
-        executor[place] = queued.total_ns
+        queued = _queued(marked, index, stretches, idle)
+        executor[index] = queued.total_ns
         rest = Intervals.of(*idle) - queued
-        others[place] = (rest & ran[int(known.thread[place])]).total_ns
-        awaited[place] = rest.total_ns - others[place]
-    return {Cause.EXECUTOR: executor, Cause.OTHERS: others, Cause.AWAITED: awaited}
+        other_requests[index] = (rest & ran[int(marked.thread[index])]).total_ns
+        awaited[index] = rest.total_ns - other_requests[index]
+    return {Cause.EXECUTOR: executor, Cause.OTHERS: other_requests, Cause.AWAITED: awaited}
 
 
 def _gaps(known: Requests, place: int, own: slice) -> tuple[Numbers, Numbers]:
@@ -249,7 +249,9 @@ def _queued(known: Requests, place: int, own: slice, idle: tuple[Numbers, Number
     begins = known.stretch_start_ns[own][away]
     next_one = np.searchsorted(begins, handed)
     pairs = [
-        (at, int(begins[one])) for at, one in zip(handed, next_one.tolist(), strict=True) if one < len(begins)
+        (handed_ns, int(begins[index]))
+        for handed_ns, index in zip(handed, next_one.tolist(), strict=True)
+        if index < len(begins)
     ]
     if not pairs:
         return Intervals.none()
@@ -284,16 +286,16 @@ def request_modules(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    known, spans, work = requests_of(trace), trace.columns("spans"), operator_spans(trace)
+    marked, spans, work = requests_of(trace), trace.columns("spans"), operator_spans(trace)
     rows = work.rows[is_operator(spans["kind"][work.rows]) & (spans["stream"][work.rows] < 0)]
-    of = request_of(trace, rows)
-    rows, of = rows[of >= 0], of[of >= 0]
-    name = labels(known.name)
-    codes = name.ids[of] if len(of) else np.zeros(0, np.int32)
+    owner = request_of(trace, rows)
+    rows, owner = rows[owner >= 0], owner[owner >= 0]
+    name = labels(marked.name)
+    codes = name.ids[owner] if len(owner) else np.zeros(0, np.int32)
     module = spans["module"][rows].astype(np.int64)
     keys, group = np.unique(np.stack([codes.astype(np.int64), module], axis=1), axis=0, return_inverse=True)
     groups = Groups(group.reshape(-1), len(keys))
-    of_requests = groups.of_row[Groups.by([groups.of_row, of]).first]
+    of_requests = groups.of_row[Groups.by([groups.of_row, owner]).first]
     columns: dict[str, Any] = {
         "name": Labels(keys[:, 0].astype(np.int32), name.texts),
         "module": Labels(keys[:, 1].astype(np.int32), trace.columns("modules")["path"]),

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 def samples(trace: TraceData) -> pyarrow.Table:
     """Return the `samples` table."""
-    own, frames = trace.columns("samples"), trace.columns("frames")
-    stack, thread = own["stack"], own["thread"]
+    stored, frames = trace.columns("samples"), trace.columns("frames")
+    stack, thread = stored["stack"], stored["thread"]
     # The last entry of each is for the row -1.
     frame = np.append(trace.column("stacks", "frame"), -1)[stack]
     function, file, line = (np.append(frames[name], -1)[frame] for name in ("function", "file", "line"))
     columns: dict[str, Any] = {
-        "id": np.arange(len(own), dtype=np.int32),
-        "time_ns": own["time_ns"],
-        "period_ns": own["period_ns"],
-        "waited_ns": own["waited_ns"],
-        "state": Labels(own["state"], SAMPLE_STATES),
-        "waits_for": Labels(np.where(own["wait"] > 0, own["wait"].astype(np.int64), -1), SAMPLE_WAITS),
+        "id": np.arange(len(stored), dtype=np.int32),
+        "time_ns": stored["time_ns"],
+        "period_ns": stored["period_ns"],
+        "waited_ns": stored["waited_ns"],
+        "state": Labels(stored["state"], SAMPLE_STATES),
+        "waits_for": Labels(np.where(stored["wait"] > 0, stored["wait"].astype(np.int64), -1), SAMPLE_WAITS),
         "function": Labels(function, trace.strings),
         "file": Labels(file, trace.strings),
         "line": np.maximum(line, 0),
-        "module": Labels(own["module"], trace.columns("modules")["path"]),
-        "step": np.append(trace.column("steps", "number"), -1)[own["step"]],
+        "module": Labels(stored["module"], trace.columns("modules")["path"]),
+        "step": np.append(trace.column("steps", "number"), -1)[stored["step"]],
         "thread": thread,
         "os_tid": trace.column("threads", "os_tid")[thread],
         "thread_name": Labels(thread, trace.columns("threads")["name"]),

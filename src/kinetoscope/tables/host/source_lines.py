@@ -74,14 +74,14 @@ def _read(trace: TraceData) -> dict[str, dict[int, str]]:
     if run.process != os.getpid() or run.host != socket.gethostname() or run.start_realtime_ns is None:
         return {}
     before_ns = run.start_realtime_ns + trace.duration_ns
-    found: dict[str, dict[int, str]] = {}
+    lines_of: dict[str, dict[int, str]] = {}
     texts: dict[str, list[str]] = {}
     for file, line in _hot_lines(trace):
         if file not in texts:
             texts[file] = _text_of(file, run.import_folders, before_ns)
         for number in range(max(line - CONTEXT, 1), min(line + CONTEXT, len(texts[file])) + 1):
-            found.setdefault(file, {})[number] = texts[file][number - 1].rstrip()[:_LONGEST]
-    return found
+            lines_of.setdefault(file, {})[number] = texts[file][number - 1].rstrip()[:_LONGEST]
+    return lines_of
 
 
 def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
@@ -94,9 +94,9 @@ def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
         trace.strings,
     )
     of_stack = Groups(spans["stack"], len(stacks)).sums(spans["duration_ns"], spans["duration_ns"] > 0)
-    shown = user_stacks(trace)
-    heavy = np.flatnonzero((of_stack > 0) & (shown >= 0))
-    of_frame = Groups(stacks["frame"][shown[heavy]].clip(0), len(frames)).sums(of_stack[heavy])
+    user_stack = user_stacks(trace)
+    heavy = np.flatnonzero((of_stack > 0) & (user_stack >= 0))
+    of_frame = Groups(stacks["frame"][user_stack[heavy]].clip(0), len(frames)).sums(of_stack[heavy])
     order = np.argsort(-of_frame, kind="stable")
     rows = order[user_frames(trace)[order]][:_MOST_LINES].tolist()
     lines = ((strings[int(frames["file"][row])], int(frames["line"][row])) for row in rows)

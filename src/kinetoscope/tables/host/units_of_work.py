@@ -146,9 +146,9 @@ class UnitsOfWork:
     def place_of(self, rows: Rows) -> Rows:
         """The place of the unit of some rows of `spans`; -1 for none, and for work of a device where units are requests."""
         spans = self.trace.columns("spans")
-        place = self.place_in(spans["step"][rows], spans["start_ns"][rows], spans["thread"][rows])
-        place[(spans["stream"][rows] >= 0) & (self.unit is Unit.REQUEST)] = -1
-        return place
+        index = self.place_in(spans["step"][rows], spans["start_ns"][rows], spans["thread"][rows])
+        index[(spans["stream"][rows] >= 0) & (self.unit is Unit.REQUEST)] = -1
+        return index
 
     @cached_property
     def _place_of_row(self) -> Rows:
