@@ -290,7 +290,6 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
 
 
 def _empty() -> dict[str, Any]:
-    """No rows."""
     empty: dict[str, Any] = {column.name: np.zeros(0, np.int64) for column in ACCOUNT_SCHEMA.columns}
     return empty | {
         column.name: Labels(np.zeros(0, np.int64), ())
@@ -300,7 +299,6 @@ def _empty() -> dict[str, Any]:
 
 
 def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
-    """The rows of one process, as columns."""
     trace, cells = one.trace, one.cells
     rows = np.flatnonzero(one.counted[cells.step] & (cells.time_ns > 0))
     frame = program_frames(trace)[cells.stack[rows]]

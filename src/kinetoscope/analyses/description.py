@@ -183,7 +183,6 @@ def main_facts(trace: TraceData) -> list[Paragraph]:
 
 
 def _fact(label: str, text: str) -> Paragraph:
-    """A fact of a line or, if it is a list, a line per entry."""
     return Paragraph(printable_lines(text), label)
 
 
@@ -200,7 +199,6 @@ def completeness(trace: TraceData) -> str:
 
 
 def _incident(overview: Overview) -> str:
-    """What happened, if the trace is of an incident."""
     incident = overview.incident
     return "" if incident is None else "\n".join([incident.title, *incident.notes])
 
@@ -242,7 +240,6 @@ def _with_parentheses(text: str, addition: str) -> str:
 
 
 def _lost_in_short(trace: TraceData) -> str:
-    """Return the losses without their reasons."""
     counts: Counter[str] = Counter()
     for (subject, _), count in lost(trace.losses).items():
         counts[subject] += count
@@ -250,7 +247,6 @@ def _lost_in_short(trace: TraceData) -> str:
 
 
 def _when(trace: TraceData) -> str:
-    """Return when the trace was recorded, for how long, and in which process."""
     text = f"for {units.duration(trace.duration_ns)}"
     run = trace.run_info
     if (start_ns := run.start_realtime_ns) is not None:
@@ -265,7 +261,6 @@ def _when(trace: TraceData) -> str:
 
 
 def _process_lines(trace: TraceData) -> str:
-    """Return the tree of processes, one line each."""
     lines = [
         f"{'  ' * row['depth']}{row['name']} ({row['pid']}"
         + (f", rank {row['rank']}" if row["rank"] >= 0 else "")
@@ -279,7 +274,6 @@ def _process_lines(trace: TraceData) -> str:
 
 
 def _clock(checks: ClockChecks) -> str:
-    """Return how often the clock was checked, and its largest error."""
     if checks.readings is None:
         return ""
     largest = units.duration(checks.largest_error_ns or 0)
@@ -287,7 +281,6 @@ def _clock(checks: ClockChecks) -> str:
 
 
 def _shortened(value: object) -> str:
-    """Return metadata as JSON, shortened if long."""
     text = json.dumps(value, ensure_ascii=False)
     return (
         text
@@ -303,7 +296,6 @@ def _devices(run: RunInfo) -> str:
 
 
 def _ranks(every: list[RunInfo]) -> str:
-    """Return the ranks in the trace, the world size, the backend and the number of process groups."""
     ranks = sorted({run.rank for run in every if run.rank is not None})
     if not ranks:
         return ""
@@ -328,7 +320,6 @@ def _numbers(numbers: list[int]) -> str:
 
 
 def _machine(run: RunInfo) -> str:
-    """Return the machine's architecture and number of processors."""
     counted = "" if run.cpu_count is None else units.count(run.cpu_count, "processor")
     return ", ".join(part for part in (run.machine, counted) if part)
 
@@ -339,12 +330,10 @@ def _version(version: int | None, major: int, minor: int) -> str:
 
 
 def _distinct(values: Iterable[str]) -> str:
-    """Return the distinct values of all processes."""
     return _joined(dict.fromkeys(_cut(value) for value in values if value))
 
 
 def _joined(values: Iterable[str]) -> str:
-    """Join the first values, and count the rest."""
     listed = list(values)
     more = len(listed) - _MOST_SHOWN
     if more > 0:
@@ -353,5 +342,4 @@ def _joined(values: Iterable[str]) -> str:
 
 
 def _cut(text: str) -> str:
-    """Shorten a text to what a description shows, as valid UTF-8."""
     return text[:LONGEST].encode(errors="replace").decode()

@@ -241,7 +241,6 @@ def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -
 
 
 def _outline(nodes: _Nodes, total: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort nodes in depth-first order, the heaviest children first."""
     held: dict[int, list[int]] = {}
     heavy_last = np.lexsort((-np.arange(len(total)), total, nodes.rest == 0)).tolist()
     parents = nodes.parent.tolist()
@@ -348,7 +347,6 @@ def flame_operators(
 
 @derived
 def _tree(trace: TraceData, by: str, order: str, library: bool, process: int) -> Flame:
-    """Return the tree of a flame graph, which is cached."""
     checked_choice("by", by, tuple(MEASURES))
     checked_choice("order", order, tuple(ORDERS))
     stacks, weights = trace.columns("stacks"), weights_of(trace, by, process)
@@ -428,12 +426,10 @@ def _allocated(trace: TraceData) -> tuple[Rows, NDArray[np.int32], Rows, NDArray
 
 
 def _and_none(texts: list[str]) -> list[str]:
-    """Append an empty text, for index -1."""
     return [*texts, ""]
 
 
 def _flame_schema(unit: str) -> Table:
-    """The table of a flame graph whose weights have this unit."""
     return Table(
         "flame",
         "A frame of a flame graph: those inside it follow it, the heaviest first.",
@@ -452,7 +448,6 @@ def _flame_schema(unit: str) -> Table:
 
 
 def _operators_schema(unit: str) -> Table:
-    """The columns of the operators of a flame graph."""
     return Table(
         "flame_operators",
         "The self value of one frame of a flame graph by the name and kind of spans.",

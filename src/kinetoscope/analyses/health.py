@@ -128,7 +128,6 @@ def judged(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(state: str, title: str, finding: Sentence, meaning: Sentence | str = "") -> Check:
-    """One check."""
     meaning = sentence(meaning) if isinstance(meaning, str) else meaning
     return {"state": state, "title": title, "finding": finding, "meaning": meaning}
 

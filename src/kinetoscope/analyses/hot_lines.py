@@ -67,7 +67,6 @@ def hot_lines(loop: Loop) -> list[Finding]:
 
 
 def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None:
-    """What one cause costs in all steps, at the line where it costs most."""
     cells = account.cells
     rows = np.flatnonzero(
         np.isin(cells.cause, BLOCKED if cause == Cause.BLOCKED else cause)
@@ -116,7 +115,7 @@ def _when(loop: Loop, cells: Cells, rows: Rows) -> Intervals | None:
 
 
 def _is_everything(account: ProcessLedger, rows: Rows) -> bool:
-    """Whether some cells are nearly all that operators do: a program that runs one batch again and again, such as a benchmark, is meant to repeat it."""
+    """Whether the cells are nearly all that operators do: a benchmark that runs one batch again and again is meant to repeat it."""
     cells = account.cells
     computes = np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())
@@ -136,7 +135,6 @@ def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, 
 def _words(
     loop: Loop, account: ProcessLedger, cause: Cause, here: str, rows: Rows, mine: Rows
 ) -> tuple[str, dict[str, Any], str]:
-    """What is said of a cause, as a text with its words, and what to change."""
     cells = account.cells
     largest = int(cells.span[mine[np.argmax(cells.time_ns[mine])]]) if len(mine) else -1
     if cause == Cause.LENGTH:
@@ -174,7 +172,6 @@ def _words(
 def _repeat(
     loop: Loop, account: ProcessLedger, cause: Cause, here: str, mine: Rows
 ) -> tuple[str, dict[str, Any]]:
-    """What is said of work that repeats other work, with the place of that, too."""
     cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
     repeated_by = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
     largest = mine[np.argsort(-cells.time_ns[mine], kind="stable")]
@@ -197,7 +194,7 @@ def _repeat(
 
 
 def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
-    """The call of which nearly all is among some cells, such as that of a whole network, or else the line where most of them are."""
+    """The call nearly all of whose time is in the cells, such as that of a whole network, or else the line with most of it."""
     line, cells_there = _worst_line(loop, account, rows)
     node, inside = _whole_call(loop, account, cells_there)
     call = loop.place_of_stack(node)
@@ -205,7 +202,7 @@ def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
 
 
 def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, NDArray[np.bool_]]:
-    """The outermost stack, at or above the one where most of some cells are, below which forward has little else; and which stacks are below it."""
+    """The outermost stack below which forward spends nearly all of its time in the cells; and which stacks are below it."""
     cells, spans = account.cells, loop.trace.columns("spans")
     parent = loop.trace.column("stacks", "parent")
     repeated = np.isin(cells.cause, cells.cause[mine[:1]])
@@ -231,5 +228,4 @@ def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, ND
 
 
 def _runs(loop: Loop, spans: Rows) -> int:
-    """How often the operator that is called most often among some was called."""
     return int(Groups.by([loop.trace.column("spans", "name")[spans]]).sizes().max(initial=1))

@@ -124,7 +124,6 @@ def middle(values: Rows) -> tuple[float, float]:
 
 
 def _usually_late(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
-    """The ranks that are late in most steps: how late, and how far that lies from the others."""
     ranks = np.unique(row)
     if len(ranks) == 0:
         return []
@@ -174,7 +173,7 @@ def _in_latest_quarter(step: Rows, late_ns: Rows, ranks: int) -> tuple[NDArray[n
 
 
 def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
-    """The rank that is late in some steps, if there is one and no other is nearly as often, or as much."""
+    """The rank that is late in some steps, unless there is none or another is late nearly as often or as much."""
     if len(row) == 0:
         return []
     ranks = np.unique(row)
@@ -201,7 +200,6 @@ def _late_at_times(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[
 
 
 def _at_least(successes: int, trials: int, chance: float) -> float:
-    """The probability of at least this many successes by chance."""
     return sum(
         math.comb(trials, count) * chance**count * (1 - chance) ** (trials - count)
         for count in range(successes, trials + 1)

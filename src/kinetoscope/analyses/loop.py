@@ -531,7 +531,6 @@ class Loop:
 
     @cached_property
     def _used_device(self) -> LoopDevice | None:
-        """The device on which the process worked most; None where it used none."""
         if self.time is None or self.time.device == "cpu":
             return None
         return LoopDevice.of(self.trace, self.process, self.time.device, self.start_ns, self.end_ns)
@@ -600,7 +599,6 @@ class Loop:
         return self.trace.run_info.engine == "kineto"
 
     def _place_of_frame(self, frame: int) -> Place:
-        """The line of a frame; none for -1."""
         if frame not in self._places:
             frames, strings = self.trace.columns("frames"), self.trace.strings
             line = int(frames["line"][frame])
@@ -723,7 +721,6 @@ class Loop:
         return self._gaps(least_ns, by_function=True)
 
     def _gaps(self, least_ns: int, *, by_function: bool) -> list[Gap]:
-        """Python between operators, by line or by function."""
         all_gaps = gaps(self.trace)
         gap_rows = self._gap_rows(least_ns)
         gap_rows = gap_rows[~all_gaps.in_backward[gap_rows]]
@@ -821,7 +818,6 @@ class Loop:
         return np.asarray(at_caller | inside[shares.stack])
 
     def _gap_rows(self, least_ns: int) -> Rows:
-        """The gaps in the steps of this loop, of at least a length."""
         all_gaps = gaps(self.trace)
         is_chosen = self.work.place_in(all_gaps.step, all_gaps.start_ns, all_gaps.thread) >= 0
         is_chosen &= self.threads[all_gaps.thread] & ~all_gaps.in_loading & (all_gaps.stretch_ns >= least_ns)

@@ -192,7 +192,6 @@ class LoopDevice:
 
     @property
     def _all_rows(self) -> Rows:
-        """Its work in the whole trace."""
         work = device_work(self._trace)
         return np.asarray(work.rows[work.device == work.devices.index(self.identity)], dtype=np.int64)
 

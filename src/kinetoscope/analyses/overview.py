@@ -250,7 +250,6 @@ def _out_of_memory(failures: object) -> Incident | None:
 
 
 def _of_rank(facts: dict[str, Any]) -> str:
-    """What one rank says of an incident, or what is said of it."""
     step = facts.get("step")
     at = f" in step {step:,}" if isinstance(step, int) else ""
     return f"rank {facts.get('rank', '?')}{at}: {facts.get('what', facts['reason'])}"
@@ -674,7 +673,6 @@ class Overview:
 
 
 def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
-    """The mean of some values by their weights; not a number without any weight."""
     pairs = zip(weights, values, strict=True)
     return sum(weight * value for weight, value in pairs) / whole if (whole := sum(weights)) else math.nan
 

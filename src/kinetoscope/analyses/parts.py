@@ -99,7 +99,6 @@ def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) ->
 def _by_place(
     trace: TraceData, way: str, rows: NDArray[np.int64], time_ns: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
-    """Group spans by place (stack, line and so on); empty if no span has one."""
     labels = place_labels(trace, way)
     ids = labels.ids[rows]
     if not (ids >= 0).any():
@@ -110,7 +109,6 @@ def _by_place(
 
 
 def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Group by name and kind of some spans, -1 for none; empty if there are no spans."""
     if not (rows >= 0).any():
         return []
     spans = trace.columns("spans")
@@ -189,13 +187,11 @@ def _launches(trace: TraceData, rows: NDArray[np.int64], time_ns: NDArray[np.int
 
 
 def _steps(trace: TraceData) -> Describe:
-    """Describe steps by their numbers."""
     numbers = trace.column("steps", "number")
     return lambda row: {"label": f"step {numbers[row]}" if row >= 0 else None}
 
 
 def _streams(trace: TraceData) -> Describe:
-    """Describe streams by device and number."""
     streams = trace.columns("streams")
     index, number = streams["device_index"], streams["number"]
     return lambda row: {"label": f"device {index[row]}, stream {number[row]}" if row >= 0 else None}

@@ -144,7 +144,6 @@ class Replay:
         return self._middle(edges[1] - edges[0])
 
     def _middle(self, whole_ns: Rows) -> int:
-        """The median step of the ranks, by how long all of theirs take."""
         return int(np.median(whole_ns / self._steps[self._timed])) if len(whole_ns) else -1
 
 

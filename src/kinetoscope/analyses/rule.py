@@ -163,7 +163,6 @@ class Rule:
         return ", ".join(part for part in (least, gain, self.also) if part)
 
     def _counts(self, loop: Loop, match: Match) -> bool:
-        """Whether a match reaches the thresholds."""
         return (
             _share_of(match, loop.whole_ns) >= self.least and loop.share(_gain_ns(match)) >= self.least_gain
         )
@@ -267,11 +266,9 @@ def calls_of(loop: Loop, rows: Rows) -> Rows:
 
 
 def _gain_ns(match: Match) -> float:
-    """What a match gains at most; 0 if that is unknown."""
     return match.time_ns if match.gain_ns == SAME_AS_TIME else match.gain_ns or 0
 
 
 def _share_of(match: Match, whole_ns: int) -> float:
-    """What a match has of step time, in percent."""
     share = 100.0 * match.time_ns / max(whole_ns, 1) if match.share_percent is None else match.share_percent
     return min(100.0, share)

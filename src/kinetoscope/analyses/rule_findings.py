@@ -148,7 +148,6 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
 
 
 def _rank(finding: Finding) -> tuple[float, float, str]:
-    """What orders findings: the largest gain first."""
     return -(finding.gain_ns or 0), -finding.share_percent, finding.code
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
+from kinetoscope.analyses.ran import Ran, RanInSteps
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import host_work
-from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.rows import distinct
-from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.device.launches import starters
-from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.stacks import user_stacks
@@ -35,28 +31,6 @@ LEAST_OTHERS = 2
 KINDS = ("part", "operator", "line", "python", "module", "kernel")
 
 STEP_DIFFERENCE_SCHEMA = table_definition("step_difference")
-
-
-@dataclass(frozen=True, eq=False)
-class Ran:
-    """What ran in steps, of one kind: a row for each time that something ran.
-
-    Attributes:
-        key: What ran, as a number.
-        step: The place of the step among those that are compared; -1 outside.
-        time_ns: How long.
-        span: The row of spans that shows it, -1 without.
-    """
-
-    key: Rows
-    step: Rows
-    time_ns: Rows
-    span: Rows
-
-    def of(self, key: Rows) -> Ran:
-        """The same with other keys, without what has none, below 0."""
-        known = key >= 0
-        return Ran(key[known], self.step[known], self.time_ns[known], self.span[known])
 
 
 def step_difference(trace: TraceData, step: int | None = None, other: int | None = None) -> pyarrow.Table:
@@ -106,7 +80,6 @@ def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
 
 
 def _table(loop: Loop, chosen: int, others: Rows) -> pyarrow.Table:
-    """The table `step_difference` of a step and those that it is compared with, by their places in the loop."""
     rows: list[tuple[str, int, list[Any]]] = []
     for name, ran in _kinds(loop).items():
         rows += [(name, key, values) for key, values in _differences(ran, chosen, others)]
@@ -121,7 +94,6 @@ def _others(loop: Loop, step: int) -> Rows:
 
 
 def _most_late(loop: Loop) -> int:
-    """The step that takes most longer than a usual one of its kind."""
     late_ns, kind = loop.end_ns - loop.start_ns, _kind_of_step(loop)
     for kind_number in np.unique(kind).tolist():
         late_ns[kind == kind_number] -= int(np.median(late_ns[kind == kind_number]))
@@ -147,34 +119,20 @@ def _place(numbers: Rows, noun: str, name: str, number: Any) -> int:
 
 
 def _kinds(loop: Loop) -> dict[str, Ran]:
-    """What ran in the steps of a loop."""
-    trace = loop.trace
-    spans = trace.columns("spans")
-    process = trace.column("threads", "process_row")[spans["thread"]]
-    work = host_work(trace, with_steps=False).mask & (process == loop.process)
-    rows = np.flatnonzero(work & (spans["kind"] != SpanKind.USER_ANNOTATION) & ~in_waits(trace))
-    step = loop.work.place_of(rows)
-    rows, step = rows[step >= 0], step[step >= 0]
-    operators = Ran(spans["name"][rows].astype(np.int64), step, spans["self_ns"][rows].astype(np.int64), rows)
-    device = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
-    launched = starters(trace).call[device]
+    trace, ran = loop.trace, RanInSteps(loop)
+    spans, python, kernels = trace.columns("spans"), ran.python, ran.kernels
+    operators = ran.operators
     return {
         "part": _parts(loop),
-        "operator": operators,
-        "line": operators.of(_lines_of(trace, spans["stack"][rows])),
-        "python": _python(loop),
-        "module": operators.of(spans["module"][rows].astype(np.int64)),
-        "kernel": Ran(
-            spans["name"][device].astype(np.int64),
-            loop.work.place_of(np.where(launched >= 0, launched, device)),
-            spans["duration_ns"][device].astype(np.int64),
-            device,
-        ),
+        "operator": operators.of(spans["name"][operators.span]),
+        "line": operators.of(_lines_of(trace, spans["stack"][operators.span])),
+        "python": replace(python, key=_lines_of(trace, gaps(trace).shares.stack[python.key])),
+        "module": operators.of(spans["module"][operators.span]),
+        "kernel": kernels.of(spans["name"][kernels.span]),
     }
 
 
 def _parts(loop: Loop) -> Ran:
-    """The parts of the steps or requests, by their order."""
     times, count = [*loop.parts.values()], len(loop.work)
     return Ran(
         np.repeat(np.arange(len(times)), count),
@@ -182,20 +140,6 @@ def _parts(loop: Loop) -> Ran:
         np.concatenate(times),
         np.full(count * len(times), -1, dtype=np.int64),
     )
-
-
-def _python(loop: Loop) -> Ran:
-    """The gaps in steps, by line; where a kind of gap ran in several lines, each with its part."""
-    trace = loop.trace
-    all_gaps = gaps(trace)
-    step = loop.work.place_in(all_gaps.step, all_gaps.start_ns, all_gaps.thread)
-    rows = np.flatnonzero((step >= 0) & ~all_gaps.in_loading)
-    shares = all_gaps.shares
-    share, gap_index = shares.of_kinds(all_gaps.kind[rows])
-    row = rows[gap_index]
-    frame = _lines_of(trace, shares.stack[share])
-    time_ns = np.round(all_gaps.duration_ns[row] * shares.part[share]).astype(np.int64)
-    return Ran(frame, step[row], time_ns, all_gaps.before[row])
 
 
 def _lines_of(trace: TraceData, stack: NDArray[Any]) -> Rows:
@@ -219,7 +163,7 @@ def more_on_average(ran: Ran, some: Rows, others: Rows) -> dict[int, float]:
 
 
 def _differences(ran: Ran, chosen: int, others: Rows) -> list[tuple[int, list[Any]]]:
-    """For each key its time in a step and the median of others, the difference, the counts, and the longest span in the step."""
+    """For each key: its time in the step, the median of the others, the difference, both counts, and the longest span in the step."""
     rows = np.flatnonzero(np.isin(ran.step, np.append(others, chosen)))
     keys, key = distinct(ran.key[rows])
     step, time_ns = ran.step[rows], ran.time_ns[rows]
@@ -238,7 +182,6 @@ def _differences(ran: Ran, chosen: int, others: Rows) -> list[tuple[int, list[An
 
 
 def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) -> dict[str, Any]:
-    """The columns of the table."""
     trace = loop.trace
     strings, frames = trace.strings, trace.columns("frames")
     of_line = [key if kind in ("line", "python") else -1 for kind, key, _ in rows]

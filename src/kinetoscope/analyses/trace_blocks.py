@@ -135,7 +135,6 @@ def trace_blocks(
 
 
 def _incident(shown: Overview) -> list[Block]:
-    """What happened, if the trace is of an incident."""
     incident = shown.incident
     if incident is None:
         return []
@@ -146,7 +145,6 @@ def _incident(shown: Overview) -> list[Block]:
 
 
 def _totals(shown: Overview, run: RunFacts, *, work: bool) -> list[Block]:
-    """How long was recorded, how much, and how the program ended."""
     info, in_processes = shown.run, f" of {len(shown.processes)} processes" if shown.processes else ""
     operators, threads = shown.work_counts["operators"], shown.working_threads
     parts = [
@@ -180,7 +178,6 @@ def _work(shown: Overview) -> Sentence | str:
 
 
 def _steps(shown: Overview) -> list[Block]:
-    """How long the steps took and how much they varied, and a sentence for each name of requests."""
     steps, requests = shown.steps, shown.requests
     of_requests: list[Block] = [Paragraph(text, tone=STRONG) for text in requests[:_MOST_REQUEST_NAMES]]
     if (more := len(requests) - _MOST_REQUEST_NAMES) > 0:
@@ -240,13 +237,11 @@ def _divided(shown: Overview, *, threads: bool) -> list[Block]:
 
 
 def _place_name(shown: Overview, place: StepTime) -> str:
-    """The process or rank, and the device, of a step time."""
     *whose, device = shown.place_names(place)
     return " ".join(whose if device == "cpu" and whose else [*whose, device])
 
 
 def _findings(shown: Overview, run: RunFacts, *, in_full: bool) -> list[Block]:
-    """How far a step is from its floor, and what makes the run slow: nothing else of a healthy run."""
     report = shown.report
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
@@ -303,7 +298,6 @@ def _processes(shown: Overview, most: int) -> TableBlock | None:
 
 
 def _kernels(shown: Overview, most: int) -> TableBlock | None:
-    """The kernels with the most time, as shares of all kernel time."""
     rows = shown.kernels.slice(0, most).to_pylist()
     if not rows:
         return None
@@ -327,7 +321,6 @@ def _kernels(shown: Overview, most: int) -> TableBlock | None:
 
 
 def _operators(label: str, shown: Overview, host: HostTime, most: int) -> TableBlock | None:
-    """The operators with the most self time, as shares of step time, with what they took on devices and of memory."""
     operators = shown.operators if host is shown.host else host.operators
     rows = [row for row in operators[:most] if row["self_ns"]]
     more = [
@@ -339,7 +332,6 @@ def _operators(label: str, shown: Overview, host: HostTime, most: int) -> TableB
 
 
 def _ranges(shown: Overview, most: int) -> TableBlock | None:
-    """The ranges with the most total time."""
     return _calls(
         "ranges", "total", shown.ranges[:most], "total_ns", shown.host, len(shown.ranges), most_rows=4
     )
@@ -379,12 +371,10 @@ def _calls(
 
 
 def _share(time_ns: int, host: HostTime) -> float | None:
-    """A time as a share of step time, in percent; None of no time."""
     return 100 * time_ns / host.shares.whole_ns if host.shares.whole_ns else None
 
 
 def _bars(times_ns: list[int], host: HostTime) -> tuple[tuple[float, float], ...]:
-    """Bars of times, as shares of step time."""
     return tuple((0.0, (_share(time_ns, host) or 0.0) / 100) for time_ns in times_ns)
 
 
@@ -444,7 +434,6 @@ def _modules(shown: Overview, most: int) -> TableBlock | None:
 
 
 def _lines(label: str, shown: Overview, run: RunFacts, host: HostTime, most: int) -> TableBlock | None:
-    """The source lines with the most self time, with their text."""
     # Lines without time of their own only called others.
     timed = [row for row in host.lines if row["time_ns"] > 0]
     rows = timed[:most]
@@ -472,13 +461,11 @@ def _lines(label: str, shown: Overview, run: RunFacts, host: HostTime, most: int
 
 
 def _code(shown: Overview, row: dict[str, Any]) -> str:
-    """The text of a line or, where it is not known, its function."""
     text = shown.source_lines.get(row["file"], {}).get(row["line"], "").strip()
     return text or row["function"] or ""
 
 
 def _memory_owners(shown: Overview, run: RunFacts, most: int) -> TableBlock | None:
-    """The owners of the memory of a device at its peak."""
     if not shown.peaks:
         return None
     top = shown.peaks[0]
@@ -509,7 +496,6 @@ def _memory_owners(shown: Overview, run: RunFacts, most: int) -> TableBlock | No
 
 
 def _short(line: str | None, run: RunFacts) -> str:
-    """A source line of `memory_peak`, with its file as it is named."""
     file, bracket, rest = (line or "").rpartition("(")
     number, closed, _ = rest.partition(")")
     return f"{run.file_label(file)}:{number}" if bracket and closed else line or ""
@@ -519,7 +505,6 @@ def _short(line: str | None, run: RunFacts) -> str:
 
 
 def _devices(shown: Overview) -> list[Block]:
-    """How busy each device was."""
     models = {device.place: device.model for device in shown.utilization}
     devices = [device for device in shown.places if device.device != "cpu"]
     texts = [
@@ -537,7 +522,6 @@ def _devices(shown: Overview) -> list[Block]:
 
 
 def _memory(shown: Overview, run: RunFacts) -> list[Block]:
-    """The memory peak of each device, and of the process."""
     of_devices = peaks(shown, with_time=True)[:_MOST_DEVICES]
     parts = [f"peak {peak['text']}" for peak in of_devices]
     values = [value for peak in of_devices for value in peak["values"]]
@@ -554,7 +538,6 @@ def _memory(shown: Overview, run: RunFacts) -> list[Block]:
 
 
 def _lost(shown: Overview) -> list[Block]:
-    """What is missing from the trace."""
     if not shown.lost:
         return [Paragraph("nothing", label="lost")]
     text = "; ".join(f"{subject}: {why.rstrip('.')}" for subject, why in shown.lost)

@@ -173,7 +173,6 @@ def bar(before_ns: float, time_ns: float, whole_ns: float, width: int) -> str:
 
 
 def _times(kind: KindAccount) -> str:
-    """How many times its floor, as people write it."""
     times = kind.times_floor or 0.0
     return f"{times:.1f}" if times < 100 else f"{times:,.0f}"
 
@@ -184,7 +183,6 @@ _FLOOR: _Place = ("", "", -1)
 
 
 def _place(row: dict[str, Any]) -> _Place:
-    """The part that a row of the account belongs to."""
     cause = row["cause"] or ""
     if row["needed_ns"]:
         return _FLOOR

@@ -68,7 +68,6 @@ def what_if(trace: TraceData, *mended: str) -> WhatIf:
 
 
 def _ranks(trace: TraceData) -> list[ProcessLedger]:
-    """The account of each rank that has steps."""
     rank = np.append(trace.column("processes", "rank"), -1)
     return [
         ledger
@@ -80,7 +79,6 @@ def _ranks(trace: TraceData) -> list[ProcessLedger]:
 
 
 def _steps(ranks: list[ProcessLedger]) -> RankSteps:
-    """The steps of all ranks, without those of start-up."""
     counted = [np.flatnonzero(ledger.counted) for ledger in ranks]
     return RankSteps(
         np.repeat(np.arange(len(ranks)), [len(rows) for rows in counted]),
@@ -90,7 +88,6 @@ def _steps(ranks: list[ProcessLedger]) -> RankSteps:
 
 
 def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> RankMeetings:
-    """The collectives that ranks ran together in steps that count."""
     numbers, step_numbers = np.append(trace.column("processes", "rank"), -1), trace.column("steps", "number")
     counted = {
         int(numbers[ledger.window.activity.owner.process]): set(
@@ -107,7 +104,6 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _taken(trace: TraceData, ledger: ProcessLedger, chosen: set[tuple[Any, ...]]) -> Rows:
-    """The cells of a process that are of chosen rows of the account."""
     cells, frames, strings = ledger.cells, trace.columns("frames"), trace.strings
     frame = program_frames(trace)[cells.stack]
     columns: list[NDArray[Any]] = [cells.entry, cells.cause, cells.name, frame]

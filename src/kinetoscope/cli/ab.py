@@ -128,7 +128,6 @@ def command(
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:
-    """Split the command line at `--`."""
     commands: list[list[str]] = [[]]
     for word in words:
         if word == _SEPARATOR and len(commands) < 2:
@@ -155,7 +154,6 @@ def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> Non
 def _contenders(
     commands: list[list[str]], revisions: tuple[str, ...], temporary: Path, opened: ExitStack
 ) -> tuple[Contender, Contender]:
-    """The two programs and their folders."""
     from kinetoscope.launcher.interleave import Contender, checked_out, parse_command
 
     programs = [parse_command(command) for command in commands]
@@ -193,7 +191,6 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
 
 
 def _so_far(comparison: Comparison) -> str:
-    """One line about the rounds so far."""
     from kinetoscope.model import units
 
     step = comparison.whole

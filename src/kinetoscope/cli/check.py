@@ -88,7 +88,6 @@ def command(
 
 
 def _report(outcome: Outcome, junit_file: Path | None) -> None:
-    """Write the reports that CI services read."""
     if junit_file is not None:
         _write(junit_file, outcome.to_junit())
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -102,7 +101,6 @@ def _report(outcome: Outcome, junit_file: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file, complete or not at all."""
     from kinetoscope.storage.atomic_write import open_atomically
 
     with open_atomically(path) as file:

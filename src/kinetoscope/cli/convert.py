@@ -120,7 +120,6 @@ def _status(what: str) -> Iterator[None]:
 
 
 def _selected(part: Trace, whole: Trace) -> str:
-    """Describe how much of the trace a part contains."""
     if part is whole:
         return ""
     spans, spans_in_all = len(part.columns("spans")), len(whole.columns("spans"))

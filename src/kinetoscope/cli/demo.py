@@ -138,26 +138,21 @@ class Story:
         self._show_next(slow)
 
     def _begin(self, title: str) -> None:
-        """Print the heading of a numbered section."""
         self._printer.print(Text(f"\n{title}", style="bold"))
 
     def _print(self, lines: Sequence[str], style: str = "") -> None:
-        """Print indented lines without wrapping them."""
         for line in lines:
             self._printer.print(Text(f"{_INDENT}{line}" if line else "", style=style), soft_wrap=True)
 
     def _say(self, text: str) -> None:
-        """Print an indented paragraph, wrapped to the width of the terminal."""
         self._print(textwrap.wrap(text, self._width))
 
     def _show_command(self, line: str) -> None:
-        """Print an indented command in color, wrapped to the width of the terminal."""
         self._print(
             textwrap.wrap(line, self._width, subsequent_indent="    ", break_on_hyphens=False), "cyan"
         )
 
     def _say_what_was_recorded(self, slow: Finished) -> None:
-        """Print the duration of steps, what was recorded of them, and the overhead."""
         from kinetoscope.launcher.overhead import measure_overhead, records_of
 
         overview = slow.trace.overview()
@@ -178,7 +173,6 @@ class Story:
         self._say(text)
 
     def _show_waterfall(self, report: Report) -> None:
-        """Print the waterfall from the floor of a step to its duration."""
         from kinetoscope.analyses.findings import waterfall_blocks
         from kinetoscope.display.lines import lines_of
 
@@ -189,7 +183,6 @@ class Story:
         )
 
     def _show_first_finding(self, report: Report) -> None:
-        """Print what makes the run slow, and the lines of the program."""
         from kinetoscope.analyses.findings import headline
         from kinetoscope.display.sentence import plain
 
@@ -209,7 +202,6 @@ class Story:
             )
 
     def _show_change(self) -> None:
-        """Print the fixed lines as a patch."""
         code, _ = _lines_of_loss()
         slow = code[next(first for first, line in enumerate(code) if "new_zeros" in line) :]
         mended = next(line for line in code if "cross_entropy" in line)
@@ -217,7 +209,6 @@ class Story:
         self._print([f"+ {textwrap.indent(mended.strip(), '    ')}"], "green")
 
     def _compare(self) -> None:
-        """Record each a few times, in turn, and print what differs."""
         from kinetoscope.comparison.result import FASTER, headline
         from kinetoscope.display.lines import folded
         from kinetoscope.trace.opening import compare
@@ -235,7 +226,6 @@ class Story:
         self._print(lines[verdict:])
 
     def _show_next(self, slow: Finished) -> None:
-        """Print the commands to try next."""
         trace = slow.options.shown(slow.options.trace_path)
         several = [str(self._folder / f"{example.name}-*.ktrace") for example in (SLOW, MENDED)]
         rows = (
@@ -281,7 +271,6 @@ class Story:
 
 
 def _usual(times: Sequence[int]) -> str:
-    """Return the median duration of steps as a sentence."""
     from statistics import median
 
     return f"a step takes {units.duration(median(times))} (median of {len(times)})"
@@ -378,7 +367,6 @@ class LossDisplay(io.TextIOBase):
         return len(text)
 
     def _line(self) -> Padding:
-        """Draw the progress, the loss, and its curve."""
         done = len(self._losses)
         grid = Table.grid(padding=(0, 2, 0, 0))
         cells: list[ProgressBar | Text] = [
@@ -395,5 +383,4 @@ class LossDisplay(io.TextIOBase):
 
 
 def _milestones(steps: int) -> frozenset[int]:
-    """The first step, the last one, and every quarter in between."""
     return frozenset({1, *(round(steps * quarter / 4) for quarter in range(1, 5))})

@@ -100,7 +100,6 @@ def _examine(report: _Findings, *, build: bool) -> bool:
 
 
 def _native_lines(report: _Findings, status: EngineStatus) -> None:
-    """Print the status of the native engine: its file, and each feature of its self-test."""
     report.add("Recorder", status.reason, OK if status.available else BAD)
     for name, value in status.details.items():
         test, _, feature = name.partition("self-test: ")
@@ -118,7 +117,6 @@ def _native_lines(report: _Findings, status: EngineStatus) -> None:
 def _engine_line(
     report: _Findings, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
 ) -> None:
-    """Print which engine `engine="auto"` chooses."""
     if kineto_problem and not status.available:
         report.add("Engine", "none (see Recorder and Kineto)", BAD)
         return
@@ -251,5 +249,4 @@ def _compile_anew(report: _Findings) -> None:
 
 
 def _say(line: str) -> None:
-    """Print progress."""
     click.echo(f"kinetoscope: {line}", err=True)

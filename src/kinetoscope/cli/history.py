@@ -68,13 +68,11 @@ def command(
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """A key that sorts `build-9` before `build-10`."""
     parts = re.split(r"(\d+)", path.name)
     return [(int(part) if part.isdigit() else -1, part) for part in parts]
 
 
 def _build(path: Path, warm_up: int | None) -> Build | None:
-    """The measurements of a build; None for files that are not builds."""
     from kinetoscope.cli.opening import TRACES, recordings
     from kinetoscope.comparison.history import build_of, build_of_comparison
     from kinetoscope.trace.opening import measure_runs

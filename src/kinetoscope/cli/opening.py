@@ -102,7 +102,6 @@ class ReadingBar:
             self._shown = None
 
     def _begin(self) -> None:
-        """Show the bar."""
         from pathlib import PurePath
 
         from rich.markup import escape

@@ -209,7 +209,6 @@ def _refuse_with_leave_on() -> None:
 
 
 def _parse_steps(text: str) -> tuple[int, int | None]:
-    """Read a range of steps such as `10:20`, `10:` or `:20`."""
     match = re.fullmatch(r"(\d*):(\d*)", text.strip())
     if match is None or (match[2] and int(match[2]) <= int(match[1] or 0)):
         raise ArgumentError(
@@ -271,14 +270,12 @@ class ProgressLine:
         self._done.set()
 
     def _update(self) -> None:
-        """Update the line until another process writes."""
         while not self._done.wait(INTERVAL_S):
             if self._quiet_until is None or self._written() != self._quiet_until:
                 return
             self._write(_UP_AND_CLEAR, self._text())
 
     def _text(self) -> str:
-        """The text of the line."""
         text = f"kinetoscope: recording to {self._shown_as} ({self._engine} engine)"
         seconds = time.monotonic() - self._started_s
         with suppress(OSError):
@@ -316,7 +313,6 @@ class ProgressLine:
 
 
 def _columns() -> int:
-    """The width of the terminal; 80 where it is unknown."""
     try:
         return os.get_terminal_size(2).columns or 80
     except OSError:

@@ -82,7 +82,6 @@ def _print(blocks: list[Block], rows: int, printer: Console | None = None, *, st
 
 
 def _shown(path: Path, folder: Path) -> str:
-    """A path as people read it."""
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
@@ -91,7 +90,6 @@ _WIDEST_BOUNDS = 5.0
 
 
 def _cost(finished: Finished, shown: Overview) -> list[Block]:
-    """The estimated cost of recording."""
     overhead, helpers = finished.overhead, finished.helpers
     if overhead is None:
         return [Paragraph("not measured", "overhead")]
@@ -129,7 +127,6 @@ def _cost_share(overhead: Overhead, records: Records, scope: str) -> str:
 
 
 def _files(finished: Finished) -> list[Block]:
-    """The files written, and how to open them."""
     texts: list[Block] = []
     for path in finished.files:
         name = _shown(path, finished.options.folder)

@@ -268,7 +268,6 @@ class Outcome:
 
 
 def _xml(text: str) -> str:
-    """A text without the characters that XML cannot hold."""
     return printable(text)
 
 
@@ -348,7 +347,6 @@ def _read_places(source: str, content: dict[str, Any]) -> dict[str, dict[str, in
 def _limits(
     source: str, content: dict[str, Any], margins: dict[str, Any], scope: Scope | None
 ) -> list[Limit]:
-    """The limits of one section."""
     section = "counts" if scope is None else f'{scope[0]}."{scope[1]}"'
     _known(source, content, COUNTS if scope is None else SCOPED, f"count in [{section}]")
     for name, value in content.items():
@@ -359,7 +357,6 @@ def _limits(
 
 
 def _baseline(source: str, content: dict[str, Any]) -> Baseline:
-    """The times of a budget."""
     _known(
         source,
         content,
@@ -517,7 +514,7 @@ def updated_budget(
 
 
 def _complete(lines: list[str]) -> str:
-    """The lines as a text that shows whether it is complete: a file that was cut at the end of a line would still be TOML."""
+    """Lines whose last one marks the end: a file cut at the end of a line would still be TOML."""
     inner = [line for line in lines if line != _LAST_LINE]
     first = [] if any(_FIRST_LINE in line for line in inner) else [_FIRST_LINE]
     return "\n".join([*first, *inner, _LAST_LINE]) + "\n"
@@ -556,7 +553,6 @@ _NO_TIMES = (
 
 
 def _time_lines(runs: Sequence[Run]) -> list[str]:
-    """The lines of the section `[time]` of a new budget."""
     return [
         "",
         "[time]",
@@ -579,7 +575,7 @@ def _steps_line(runs: Sequence[Run]) -> str:
 
 
 def _kinds_line(runs: Sequence[Run]) -> list[str]:
-    """How many operators a step of the kind of each of these steps has, where there are several kinds."""
+    """For each step the number of operators of its kind; nothing where all steps are of one kind."""
     kinds, merged = kind_of_steps(runs), merged_kinds(runs)
     if len(np.unique(kinds)) < 2:
         return []
@@ -600,7 +596,6 @@ def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def _written(value: float) -> str:
-    """A number as TOML writes it."""
     return str(int(value)) if value.is_integer() else repr(value)
 
 
@@ -678,7 +673,6 @@ def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Wher
 
 
 def _noun(limit: Limit) -> str:
-    """What is counted, in words."""
     noun = COUNTS[limit.count]
     if limit.scope is None:
         return noun
@@ -693,13 +687,11 @@ def _amount(limit: Limit, value: float) -> str:
 
 
 def _how(count: str, runs: Sequence[Run]) -> str:
-    """How to record what is missing."""
     reason = next((run.reasons[count] for run in runs if count in run.reasons), "")
     return reason or "this run has none of them to count"
 
 
 def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
-    """Compare the time of a step with the baseline."""
     base, new = _like_with_like(time, runs)
     estimate = Bootstrap(base, new).estimate_step()
     old, now = (float(np.exp(log_ns[0])) for log_ns in (estimate.base, estimate.new))

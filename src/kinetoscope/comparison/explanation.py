@@ -189,7 +189,6 @@ class Explanation:
 
 
 def _part_as_dict(part: PartChange) -> dict[str, Any]:
-    """A part for programs."""
     return {
         "what": part.what,
         "base_ns": part.base_ns,
@@ -370,7 +369,6 @@ def _parts(
 
 
 def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) -> PartChange:
-    """One place with what is spent there."""
     all_spent = sorted(
         (Spent(words_of_spent, *times) for words_of_spent, times in spent.items()),
         key=lambda spent: (-abs(spent.change_ns), spent.what),

@@ -148,7 +148,6 @@ class History:
         return as_html([*self._blocks(), *charts])
 
     def _repr_html_(self) -> str:
-        """The HTML that a notebook shows."""
         return self.to_html()
 
     def _blocks(self) -> list[Block]:
@@ -158,7 +157,6 @@ class History:
         return [Paragraph(title), TableBlock(columns, tuple(map(tuple, rows)))]
 
     def _rows(self) -> list[list[str]]:
-        """The headings, and each build as a row of text."""
         heading = ["build"]
         for name in self.series:
             heading += [SERIES[name], "change"]

@@ -178,7 +178,7 @@ def _nearest(ours: Sequence[Operators], theirs: Sequence[Operators], least: floa
 
 
 def _first_pairs(every: list[tuple[float, int, int]], least: float) -> list[tuple[int, int]]:
-    """Of pairs in order, with their similarity times -1, those of which neither is in an earlier one."""
+    """The pairs, which come most similar first, without those of which one side is in an earlier pair."""
     pairs: list[tuple[int, int]] = []
     for similarity, ours, theirs in every:
         if -similarity >= least and not any(ours == left or theirs == right for left, right in pairs):

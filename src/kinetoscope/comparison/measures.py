@@ -13,13 +13,13 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.ran import RanInSteps
 from kinetoscope.analyses.warm_up import LEAST_STEPS, leading_steps
 from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import host_work
-from kinetoscope.model.kinds import is_copy, is_device_work, is_operator
+from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import SpanKind
@@ -29,7 +29,6 @@ from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions
 from kinetoscope.tables.device.launches import starters, waiting_calls
-from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.source_lines import source_lines
@@ -275,7 +274,7 @@ class _Recording:
     """One look at a trace: which spans count, and in which step."""
 
     def __init__(self, trace: TraceData, loop: Loop) -> None:
-        self.trace, self.loop = trace, loop
+        self.trace, self.loop, self.ran = trace, loop, RanInSteps(loop)
         self.steps = len(loop.start_ns)
         spans = trace.columns("spans")
         self.step = loop.work.place_of(np.arange(len(spans)))
@@ -307,37 +306,29 @@ class _Recording:
             "collective": self._collectives,
         }
 
-    @cached_property
-    def _work(self) -> Rows:
-        """The rows of the host's operators and calls of runtimes."""
-        spans = self.trace.columns("spans")
-        work = host_work(self.trace, with_steps=False).mask & self.ours & ~in_waits(self.trace)
-        return np.flatnonzero(work & (spans["kind"] != SpanKind.USER_ANNOTATION))
-
     def _operators(self) -> Population:
-        trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
-        dims, texts = _distinct(list(trace.column("shapes", "dims")))
-        paths = trace.column("modules", "path")
-        shape = np.append(dims, -1)[spans["shapes"][rows]]
-        groups = Groups.by([spans["name"][rows], shape, spans["module"][rows]])
-        first = groups.first
+        trace, spans, ran = self.trace, self.trace.columns("spans"), self.ran.operators
+        dims, paths = trace.column("shapes", "dims"), trace.column("modules", "path")
+        groups = Groups.by([spans[name][ran.span] for name in ("name", "shapes", "module")])
+        first = ran.span[groups.first]
         keys: list[Key] = [
-            (trace.strings[name], texts[shape] if shape >= 0 else "", paths[module] if module >= 0 else "")
+            (
+                trace.strings[name],
+                _sizes(dims[shape]) if shape >= 0 else "",
+                paths[module] if module >= 0 else "",
+            )
             for name, shape, module in zip(
-                spans["name"][rows][first].tolist(),
-                shape[first].tolist(),
-                spans["module"][rows][first].tolist(),
-                strict=True,
+                *(spans[name][first].tolist() for name in ("name", "shapes", "module")), strict=True
             )
         ]
-        return _population(keys, groups.of_row, self.step[rows], spans["self_ns"][rows], self.steps)
+        return _population(keys, groups.of_row, ran.step, ran.time_ns, self.steps)
 
     def undisturbed(self, warm_up: int) -> float:
         """The part of the operators' time that is left if each takes as long as the fastest quarter of its kind at most.
 
         Other programs interrupt the longest steps on a busy machine all the time, but most single operators never.
         """
-        rows = self._work[self.step[self._work] >= warm_up]
+        rows = self.ran.operators.span[self.ran.operators.step >= warm_up]
         rows = rows[:: len(rows) // _ENOUGH_SPANS + 1]
         spans = self.trace.columns("spans")
         groups = Groups.by([spans[name][rows] for name in ("name", "shapes", "module")])
@@ -349,61 +340,44 @@ class _Recording:
         return float(np.minimum(took, usual[groups.of_row]).sum()) / total_ns if total_ns > 0 else 1.0
 
     def _modules(self) -> Population:
-        trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
-        paths, classes = trace.column("modules", "path"), module_classes(trace)
-        share, step, time_ns = self._gaps
-        module = np.concatenate((spans["module"][rows], gaps(trace).shares.module[share])).astype(np.int64)
-        keys: list[Key] = [*zip(paths, classes, strict=True)]
-        return _population(
-            keys,
-            module,
-            np.concatenate((self.step[rows], step)),
-            np.concatenate((spans["self_ns"][rows], time_ns)),
-            self.steps,
-            spans=len(rows),
-        )
+        trace = self.trace
+        keys: list[Key] = [*zip(trace.column("modules", "path"), module_classes(trace), strict=True)]
+        return self._with_python(keys, trace.column("spans", "module"), gaps(trace).shares.module)
 
     def _lines(self) -> Population:
-        trace, spans, rows = self.trace, self.trace.columns("spans"), self._work
-        frames, strings, texts = trace.columns("frames"), trace.strings, source_lines(trace)
-        share, step, time_ns = self._gaps
-        stack = np.concatenate((spans["stack"][rows], gaps(trace).shares.stack[share]))
-        frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)[stack]]
+        trace = self.trace
         line, first = line_groups(trace)
-        keys: list[Key] = []
-        for file, number, function in zip(
-            *(frames[name][first].tolist() for name in ("file", "line", "function")), strict=True
-        ):
-            name = strings[file]
-            keys.append((name, strings[function], number, texts.get(name, {}).get(number, "").strip()))
+        frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)]
+        of_stack = np.append(line, -1)[frame]
+        of_span, of_share = of_stack[trace.column("spans", "stack")], of_stack[gaps(trace).shares.stack]
+        return self._with_python([self._line_key(frame) for frame in first.tolist()], of_span, of_share)
+
+    def _line_key(self, frame: int) -> Key:
+        """The file, function, number and text of the line of a frame."""
+        file, function, number = (
+            self.trace.column("frames", name)[frame] for name in ("file", "function", "line")
+        )
+        name, line = self.trace.strings[file], int(number)
+        text = source_lines(self.trace).get(name, {}).get(line, "").strip()
+        return name, self.trace.strings[function], line, text
+
+    def _with_python(self, keys: Sequence[Key], of_span: NDArray[Any], of_share: NDArray[Any]) -> Population:
+        """Operators and the Python between them, by the key of each span and of each share of gaps; only operators are counted."""
+        operators, python = self.ran.operators, self.ran.python
         return _population(
             keys,
-            np.append(line, -1)[frame],
-            np.concatenate((self.step[rows], step)),
-            np.concatenate((spans["self_ns"][rows], time_ns)),
+            np.concatenate((of_span[operators.span], of_share[python.key])),
+            np.concatenate((operators.step, python.step)),
+            np.concatenate((operators.time_ns, python.time_ns)),
             self.steps,
-            spans=len(rows),
+            spans=len(operators.span),
         )
 
-    @cached_property
-    def _gaps(self) -> tuple[Rows, Rows, Numbers]:
-        """The Python between operators: which of the shares of gaps, in which step, and how long."""
-        all_gaps = gaps(self.trace)
-        if len(all_gaps) == 0:
-            nothing = np.zeros(0, dtype=np.int64)
-            return nothing, nothing, np.zeros(0)
-        process = np.append(self.trace.column("threads", "process_row"), -1)[all_gaps.thread]
-        step = self.loop.work.place_in(all_gaps.step, all_gaps.start_ns, all_gaps.thread)
-        rows = np.flatnonzero((step >= 0) & ~all_gaps.in_loading & (process == self.loop.process))
-        share, gap_index = all_gaps.shares.of_kinds(all_gaps.kind[rows])
-        row = rows[gap_index]
-        return share, step[row], all_gaps.duration_ns[row] * all_gaps.shares.part[share]
-
-    def account(self) -> Population:
+    def account(self) -> Population | None:
         """What the time of the steps was spent on; the rows of a step add up to it."""
         ledger = ledger_of_process(accounts(self.trace), self.loop.process)
         if ledger is None:
-            return _population([], *_nothing()[:3], self.steps)
+            return None
         cells = ledger.cells
         step = np.where(ledger.counted, np.cumsum(ledger.counted) - 1, -1)[cells.step]
         rows = np.flatnonzero(step >= 0)
@@ -427,8 +401,7 @@ class _Recording:
         self, ledger: ProcessLedger, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
     ) -> list[Key]:
         """For some cells of the account the kind of their place, what tells that place from others, and what was spent there."""
-        cells, strings, texts = ledger.cells, self.trace.strings, source_lines(self.trace)
-        frames, paths = self.trace.columns("frames"), self.trace.column("modules", "path")
+        cells, strings, paths = ledger.cells, self.trace.strings, self.trace.column("modules", "path")
         entries, causes = cells.whole_parts(rows)
         is_operator_time = _of_operators(entries, causes).tolist()
         keys: list[Key] = []
@@ -437,11 +410,7 @@ class _Recording:
             name = strings[cells.name[row]] if cells.name[row] >= 0 else ""
             words = name if is_operator_time[index] and name else words_of(entry, cause)
             if line[index] >= 0:
-                frame = first[line[index]]
-                file, function = strings[frames["file"][frame]], strings[frames["function"][frame]]
-                number = int(frames["line"][frame])
-                text = texts.get(file, {}).get(number, "").strip()
-                keys.append(("line", file, function, number, text, words))
+                keys.append(("line", *self._line_key(int(first[line[index]])), words))
             elif cells.module[row] >= 0:
                 keys.append(("module", str(paths[cells.module[row]]), words))
             else:
@@ -449,40 +418,18 @@ class _Recording:
         return keys
 
     def _kernels(self) -> Population:
-        trace, spans, rows = self.trace, self.trace.columns("spans"), self._device_work
-        groups = Groups.by([spans["name"][rows]])
-        keys: list[Key] = [(trace.strings[name],) for name in spans["name"][rows][groups.first].tolist()]
-        return _population(
-            keys, groups.of_row, self._launched_in(rows), spans["duration_ns"][rows], self.steps
-        )
-
-    @cached_property
-    def _device_work(self) -> Rows:
-        """The rows of kernels, copies and fills that the steps launched."""
-        spans = self.trace.columns("spans")
-        if len(self.trace.columns("streams")) == 0:
-            return np.zeros(0, dtype=np.int64)
-        rows = np.flatnonzero(is_device_work(spans["kind"]) & (spans["stream"] >= 0))
-        owner = self.trace.column("streams", "process_row")[spans["stream"][rows]]
-        ours = (self._launched_in(rows) >= 0) & (owner == self.loop.process)
-        return np.asarray(rows[ours], dtype=np.int64)
-
-    def _launched_in(self, rows: Rows) -> Rows:
-        """The step that launched some work of devices or, where no launch is known, in which it ran."""
-        launched = starters(self.trace).call[rows]
-        return np.asarray(np.where(launched >= 0, np.append(self.step, -1)[launched], self.step[rows]))
+        ran, name = self.ran.kernels, self.trace.column("spans", "name")
+        groups = Groups.by([name[ran.span]])
+        keys: list[Key] = [(self.trace.strings[text],) for text in name[ran.span[groups.first]].tolist()]
+        return _population(keys, groups.of_row, ran.step, ran.time_ns, self.steps)
 
     def _collectives(self) -> Population:
         calls = self._collective_calls
-        keys = [(call["name"], call["group_size"] or 0, call["bytes"] or 0) for call in calls]
-        distinct = list(dict.fromkeys(keys))
-        row_of = {key: row for row, key in enumerate(distinct)}
-        time_ns = [call["transfer_ns"] or call["call_ns"] or 0 for call in calls]
         return _population(
-            list(distinct),
-            np.array([row_of[key] for key in keys], dtype=np.int64),
+            [(call["name"], call["group_size"] or 0, call["bytes"] or 0) for call in calls],
+            np.arange(len(calls)),
             np.array([call["at"] for call in calls], dtype=np.int64),
-            np.array(time_ns, dtype=np.float64),
+            np.array([call["transfer_ns"] or call["call_ns"] or 0 for call in calls], dtype=np.float64),
             self.steps,
         )
 
@@ -499,14 +446,13 @@ class _Recording:
         """The counts of each step, of what was recorded."""
         trace, spans = self.trace, self.trace.columns("spans")
         kind, name = spans["kind"], spans["name"]
-        device = self._device_work
+        device, launched = self.ran.kernels.span, self.ran.kernels.step
         operators = np.flatnonzero(is_operator(kind) & self.ours)
         by_count: dict[str, Numbers] = {"operators": self._per_step(self.step[operators])}
         for count, text in (("values_read", _VALUE_READ), ("tensor_copies", _TENSOR_COPY)):
             number = _place(trace.strings, text)
             by_count[count] = self._per_step(self.step[operators[name[operators] == number]])
         if len(trace.columns("streams")):
-            launched = self._launched_in(device)
             by_count["kernels"] = self._per_step(launched[kind[device] == SpanKind.KERNEL])
             starts = trace.column("launches", "host")[counted_launches(spans, trace.columns("launches"))]
             by_count["launches"] = self._per_step(self.step[starts[self.ours[starts]]])
@@ -542,10 +488,9 @@ class _Recording:
         counts = {"operators": self._per_step(self.step[chosen & is_operator(spans["kind"])])}
         chosen = np.append(chosen, False)
         if len(trace.columns("streams")):
-            device = self._device_work
-            device = device[spans["kind"][device] == SpanKind.KERNEL]
-            owner = starters(trace).operator[device]
-            counts["kernels"] = self._per_step(self._launched_in(device)[chosen[owner]])
+            device, launched = self.ran.kernels.span, self.ran.kernels.step
+            inside = (spans["kind"][device] == SpanKind.KERNEL) & chosen[starters(trace).operator[device]]
+            counts["kernels"] = self._per_step(launched[inside])
         if memory_recorded(trace):
             blocks = trace.columns("allocations")
             rows = np.flatnonzero(blocks["bytes"] > 0)
@@ -559,7 +504,6 @@ class _Recording:
         return counts
 
     def _allocations(self) -> dict[str, Numbers]:
-        """How often memory was allocated in each step, and how much."""
         blocks, loop = self.trace.columns("allocations"), self.loop
         thread = np.append(self.trace.column("threads", "process_row"), -1)[blocks["thread"]]
         rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
@@ -609,7 +553,6 @@ def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:
 
 
 def _memory_by_holder(trace: TraceData) -> dict[Key, int]:
-    """The bytes of each holder at the memory peak of each device."""
     bytes_of: dict[Key, int] = {}
     for peak in device_peaks(trace) if memory_recorded(trace) else ():
         columns = ["device", "category", "module", "operator", "line", "bytes"]
@@ -627,7 +570,7 @@ def _population(
     steps: int,
     spans: int | None = None,
 ) -> Population:
-    """Add up by row and step; rows with the same key are one, and -1 is none. The first `spans` values are counted, or all."""
+    """Add up by row and step: equal keys are one row, and -1 is none. Only the first `spans` values are counted; None for all."""
     row_of: dict[Key, int] = {}
     same = np.array([row_of.setdefault(key, len(row_of)) for key in keys] + [-1], dtype=np.int64)
     row = same[row]
@@ -637,13 +580,6 @@ def _population(
     cells = Groups.by([row * steps + step], counts_in_step)
     took, often = (cells.sums(values).astype(np.float64) for values in (time_ns, counted))
     return Population(list(row_of), row[cells.first], step[cells.first], took, often)
-
-
-def _distinct(texts: Sequence[str]) -> tuple[Rows, list[str]]:
-    """Number equal texts alike: the number of each, and the texts by number, sizes written as `[64, 192], [10]`."""
-    places: dict[str, int] = {}
-    numbers = np.array([places.setdefault(text, len(places)) for text in texts], dtype=np.int32)
-    return numbers.astype(np.int32), [_sizes(text) for text in places]
 
 
 def _sizes(dims: str) -> str:
@@ -664,12 +600,6 @@ def _place(strings: Sequence[str], text: str) -> int:
 
 
 def _of_operators(entry: Rows, cause: Rows) -> NDArray[np.bool_]:
-    """Which cells of the account are best called by their operator: what it needs, takes besides, or takes for an unknown reason."""
+    """Which cells of the account are named after their operator: what it needs, takes besides, or takes for an unknown reason."""
     is_plain = (entry == Entry.NEEDED) | ((entry == Entry.SLOW) & (cause == Cause.NONE))
     return np.asarray(is_plain | (cause == Cause.NO_INPUTS))
-
-
-def _nothing() -> tuple[Rows, Rows, Numbers, Numbers]:
-    """The cells of a population that has none."""
-    nothing = np.zeros(0, dtype=np.int64)
-    return nothing, nothing, np.zeros(0), np.zeros(0)

@@ -351,7 +351,6 @@ class Comparison:
         return makers[name]()
 
     def _times(self) -> pyarrow.Table:
-        """The table `times`."""
         rows = [self.whole, *self.differences]
         shares = [np.nan if row.share is None else 100 * row.share for row in rows]
         columns: dict[str, Any] = {
@@ -427,7 +426,6 @@ class Comparison:
         return as_html(as_blocks(self, rows))
 
     def _repr_html_(self) -> str:
-        """The HTML that a notebook shows."""
         return self.to_html()
 
     def __repr__(self) -> str:
@@ -452,7 +450,6 @@ def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
 
 
 def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
-    """The table of some counts."""
     base, new = (np.array([_number(row.usual[side]) for row in rows]) for side in (0, 1))
     columns = {
         "name": [row.name for row in rows],
@@ -537,7 +534,7 @@ def _on_average(one: CountDifference, noun: str) -> str:
 
 
 def _unconfirmed(comparison: Comparison, counted: str) -> str:
-    """What one recording of a side shows, which is no verdict on times."""
+    """What one recording per side shows: no verdict on times."""
     step = comparison.whole
     base_ns = max(step.base_ns, 1.0)
     percent = 100 * step.change_ns / base_ns
@@ -598,14 +595,13 @@ def as_brief_blocks(comparison: Comparison, rows: int) -> list[Block]:
 
 
 def _verdict(comparison: Comparison) -> list[Block]:
-    """The verdict, why it is none, and what the times are means of."""
+    """The verdict, why it is uncertain, and what the times are means of."""
     tone = blocks.WARNING if comparison.verdict == SLOWER else ""
     texts = [blocks.Paragraph(text) for text in (comparison.reason, basis(comparison)) if text]
     return [blocks.Paragraph(headline(comparison), tone=tone), *texts]
 
 
 def _table(section: _Section) -> blocks.TableBlock:
-    """A table with its title and what is not shown of it."""
     title, header, body, rest = section
     return blocks.TableBlock(
         tuple(
@@ -624,7 +620,6 @@ _Section = tuple[str, list[str], list[list[str]], str]
 
 
 def _count_sections(comparison: Comparison) -> list[_Section]:
-    """The tables of counts, of a step and of the run, where there are any."""
     sections = []
     for title, per_run in ((f"Counts a {comparison.noun}", False), ("Counts of the run", True)):
         counts = [count for count in comparison.counts if (count.name in RUN_COUNTS) == per_run]
@@ -638,7 +633,6 @@ def _count_sections(comparison: Comparison) -> list[_Section]:
 
 
 def _sections(comparison: Comparison, rows: int) -> list[_Section]:
-    """All tables to show."""
     sections = [*_explanation_sections(comparison, rows), *_count_sections(comparison)]
     memory = [holder for holder in comparison.memory if holder.base != holder.new]
     if memory:
@@ -739,7 +733,6 @@ def _is_shown(one: Difference, comparison: Comparison) -> bool:
 
 
 def _count_row(one: CountDifference, what: str, *, size: bool = False) -> list[str]:
-    """A count as a row."""
     in_bytes = size or one.name in BYTE_COUNTS
 
     def text(value: float | None) -> str:
@@ -754,7 +747,6 @@ def _count_row(one: CountDifference, what: str, *, size: bool = False) -> list[s
 
 
 def _signed(value: float, *, in_bytes: bool) -> str:
-    """A difference with its sign."""
     sign = "+" if value > 0 else "-" if value < 0 else ""
     return sign + (units.size(abs(value)) if in_bytes else _amount(abs(value)))
 
@@ -765,7 +757,6 @@ def _amount(value: float) -> str:
 
 
 def _row(one: Difference, comparison: Comparison) -> list[str]:
-    """A difference of times as a row."""
     change = one.change_ns
     of_ns = comparison.whole.base_ns if one.kind == "part" else comparison.row_step_ns
     counts = ""

@@ -178,7 +178,7 @@ class _Comparing:
         return net
 
     def _whole(self) -> tuple[Difference, str]:
-        """The verdict on a step, and why it is no better."""
+        """The verdict on a step and, if that is unknown, why."""
         p, width = float(self.step.p[0]), float(self.step.half_width(self.margins.confidence)[0])
         ratio = float(self.step.change[0])
         change_ns = self.new_ns - self.base_ns
@@ -193,7 +193,7 @@ class _Comparing:
         return step, self._reason(np.expm1(width)) if verdict == CANNOT_TELL else ""
 
     def _reason(self, width: float) -> str:
-        """Why one cannot tell whether a step is faster."""
+        """Why it is unknown whether a step is faster."""
         if any(not run.unit.repeats for side in (self.base, self.new) for run in side.runs):
             return "a recording has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
         if min(self.base.series.recordings, self.new.series.recordings) == 1:
@@ -250,7 +250,6 @@ class _Comparing:
         return _Rows([*zip(*picked, strict=True)], estimate, base_counts, new_counts)
 
     def _differences(self, kind: str) -> list[Difference]:
-        """The rows of a kind with their verdicts."""
         rows = self.rows.get(kind)
         if rows is None:
             return []
@@ -262,7 +261,6 @@ class _Comparing:
         ]
 
     def _difference(self, kind: str, rows: _Rows, at: int, width: float, *, sure: bool) -> Difference:
-        """One row."""
         base, new = rows.keys[at]
         key = new if new is not None else base
         assert key is not None  # noqa: S101  (a row is of at least one side)
@@ -316,7 +314,6 @@ class _Comparing:
         return verdict
 
     def _count(self, name: str) -> CountDifference | None:
-        """A count of both runs; None where neither has it."""
         base, new = self.base.counts(name), self.new.counts(name)
         if base is None and new is None:
             return None
@@ -328,7 +325,6 @@ class _Comparing:
         return difference
 
     def _memory(self) -> list[CountDifference]:
-        """The memory of each holder at the peak."""
         sides = [
             list(dict.fromkeys(key for run in side.runs for key in run.memory))
             for side in (self.base, self.new)

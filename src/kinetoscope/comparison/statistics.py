@@ -191,7 +191,6 @@ class Bootstrap:
 
     @property
     def _sides(self) -> tuple[Series, Series]:
-        """Both sides."""
         return self.base, self.new
 
     @property
@@ -285,7 +284,6 @@ class Bootstrap:
 
 
 def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Numbers:
-    """How often each replicate has each recording."""
     if recordings <= 1:
         return np.ones((replicates, max(recordings, 1)))
     return np.asarray(
@@ -294,7 +292,6 @@ def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Num
 
 
 def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Numbers:
-    """How often each replicate has each step."""
     copies = drawn[:, side.recording]
     if side.recordings >= FEW_RECORDINGS:
         return copies

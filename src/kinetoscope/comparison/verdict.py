@@ -221,7 +221,6 @@ class _Counted:
 
 
 def _counted_rows(trace: TraceData, count: str) -> _Counted:
-    """What makes up a count."""
     loop, spans = Loop(trace), trace.columns("spans")
     if count in ("operators", "kernels"):
         kind = spans["kind"]
@@ -321,13 +320,11 @@ def _added(trace: TraceData, count: str, scope: Scope | None, known: Mapping[str
 
 
 def _operators(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    """How many operators ran."""
     spans = trace.columns("spans")
     return _counted(trace, np.flatnonzero(is_operator(spans["kind"])), "operator")
 
 
 def _kernels(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    """How many kernels ran on devices."""
     return _counted(trace, np.flatnonzero(trace.column("spans", "kind") == SpanKind.KERNEL), "kernel")
 
 
@@ -388,7 +385,6 @@ def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
 
 
 def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    """Count the blocks of memory allocated on the host and on all devices."""
     blocks = trace.columns("allocations")
     rows = np.flatnonzero(blocks["bytes"] > 0)
     total = int(blocks["bytes"][rows].sum())
@@ -424,7 +420,6 @@ class _Peak:
 
 
 def _held_at_peak(trace: TraceData) -> _Peak:
-    """The peak of memory and what held it."""
     blocks = trace.columns("allocations")
     devices = blocks["device_type"].astype(np.int32) * 256 + blocks["device_index"] + 1
     peak_bytes, moment, holder = 0, -1, 0
@@ -441,7 +436,6 @@ def _held_at_peak(trace: TraceData) -> _Peak:
 
 
 def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    """The peak of memory."""
     peak = _held_at_peak(trace)
 
     def sentence(allowed: float) -> str:
@@ -518,7 +512,7 @@ def _places(
 
 
 def _launching(trace: TraceData, spans: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For work of a device the operator of the host that started it, whose module and line tell where; else the span."""
+    """For device work the host operator that started it, whose module and line say where; else the span."""
     found = starters(trace).operator[spans]
     return np.where(found >= 0, found, spans).astype(np.int32)
 

@@ -146,7 +146,6 @@ def json_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _json_value(value: Any) -> Any:
-    """Return what JSON can express of a value."""
     if isinstance(value, Decimal):
         return int(value) if value == int(value) else float(value)
     if isinstance(value, float):
@@ -248,10 +247,8 @@ def _flat(column: pa.ChunkedArray) -> Any:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Return whether a type is numeric."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether a type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -91,7 +91,6 @@ def as_html(blocks: Sequence[Block], rows: int | None = None) -> str:
 
 
 def _as_html(block: Block, most: int | None) -> str:
-    """One block as HTML."""
     if isinstance(block, Heading):
         return f'<div class="h">{safe(block.text, _LONGEST_TITLE)}</div>'
     if isinstance(block, Chart):

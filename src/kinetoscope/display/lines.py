@@ -87,7 +87,6 @@ def _written(block: Block) -> list[list[str]]:
 
 
 def _text_lines(block: Heading | Paragraph, text: str, width: int, label_width: int) -> list[Line]:
-    """A heading, a paragraph, or a chart."""
     if isinstance(block, Heading):
         name = cut(text, width - 19)
         rule = "━" * (min(width, UNLIMITED // 1000) - cell_len(name) - 16)

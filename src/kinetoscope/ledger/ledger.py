@@ -313,7 +313,7 @@ def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> l
 
 
 def _issues_ns(trace: TraceData, pieces: MomentRows, gap: Mask, left_out: LeftOut | None) -> Rows:
-    """What of each piece between operators issues the next one: nothing where the operator before it is one of a loop, or could be left out."""
+    """What of each piece between operators issues the next operator: nothing behind an operator of a loop or one that could be left out."""
     all_gaps = gaps(trace)
     part = np.minimum(1.0, ISSUING * rates_of(trace).fixed_ns / np.maximum(all_gaps.stretch_ns, 1))
     part[called_again(trace)[all_gaps.before]] = 0.0
@@ -544,7 +544,7 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
 
 
 def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
-    """What is taken out of each cell so that the chosen ones of each step lose so much, or all that they have, each the same share."""
+    """What each chosen cell loses so that those of a step lose the amount, or all that they have, each the same share."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(cells.step[rows], kind="stable")]
     steps, group = np.unique(cells.step[rows], return_inverse=True)

@@ -157,7 +157,6 @@ def moments_of_steps(trace: TraceData, by: str = "step") -> list[WorkMoments]:
 
 
 def _of_window(trace: TraceData, window: Windows) -> WorkMoments:
-    """The moments of the steps of one process, or of its recording."""
     of_steps = bool((window.step >= 0).any())
     process = window.activity.owner.process
     work = units_of_work(trace)[window.step] if of_steps else recordings_of(trace, [process])
@@ -232,12 +231,10 @@ def _thread(trace: TraceData, window: Windows) -> int:
 
 
 def _layer(category: Category, when: Intervals) -> _Layer:
-    """A layer of moments of which no more is known."""
     return _Layer(category, when.start_ns, when.end_ns, np.full(len(when), -1))
 
 
 def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
-    """Cut stretches where what they wait for changes."""
     timed: list[_Stretches | _Layer] = [stretches, *layers]
     edges = _sorted_once(np.concatenate([edge for layer in timed for edge in (layer.start_ns, layer.end_ns)]))
     edges = edges[(edges >= stretches.start_ns.min(initial=0)) & (edges <= stretches.end_ns.max(initial=0))]
@@ -265,7 +262,7 @@ def _sorted_once(values: Rows) -> Rows:
 
 
 def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
-    """What can have a moment of a step or of a recording, what comes first first."""
+    """What a moment of a step or of a recording can belong to, in order of precedence."""
     activity = window.activity
     host = activity.host
     loading = _layer(Category.DATA_LOADING, host.loading)
@@ -323,7 +320,6 @@ def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
 
 
 def _between(trace: TraceData, thread: int) -> _Layer:
-    """When a thread ran Python between operators."""
     all_gaps = gaps(trace)
     rows = np.flatnonzero(all_gaps.thread == thread)
     rows = rows[np.argsort(all_gaps.start_ns[rows], kind="stable")]
@@ -331,7 +327,6 @@ def _between(trace: TraceData, thread: int) -> _Layer:
 
 
 def _named_on(trace: TraceData, name: str, thread: int) -> Rows:
-    """The spans of a name on a thread."""
     if name not in trace.strings:
         return np.zeros(0, np.int64)
     spans = trace.columns("spans")
@@ -339,7 +334,6 @@ def _named_on(trace: TraceData, name: str, thread: int) -> Rows:
 
 
 def _compiling(trace: TraceData, thread: int) -> Intervals:
-    """When torch.compile compiled on a thread."""
     rows = [
         (row["start_ns"], row["start_ns"] + row["duration_ns"])
         for row in compiles(trace).select(["thread", "start_ns", "duration_ns"]).to_pylist()
@@ -350,7 +344,7 @@ def _compiling(trace: TraceData, thread: int) -> Intervals:
 
 
 def _innermost_operators(trace: TraceData, thread: int) -> _Layer:
-    """When each operator, backward function or call of a runtime on a thread was the innermost one: its self time, where it was."""
+    """When each operator, backward function or runtime call of a thread was the innermost one."""
     spans, rows = trace.columns("spans"), _work_on(trace, thread)
     start = spans["start_ns"][rows]
     edges = _sorted_once(np.concatenate((start, start + spans["duration_ns"][rows])))
@@ -381,7 +375,7 @@ def _work_on(trace: TraceData, thread: int) -> Rows:
 
 
 def _other_threads(trace: TraceData, window: Windows, thread: int) -> _Layer:
-    """The operators and calls of runtimes on other threads of a process, such as that of backward for a device, or that do not nest: the one that began first has a moment."""
+    """Operators and runtime calls on other threads of a process, such as backward's for a device, or that do not nest; the one that began first has a moment."""
     spans = trace.columns("spans")
     elsewhere = (spans["thread"] != thread) | (spans["lane"] > 0)
     chosen = host_work(trace, with_steps=False).mask & elsewhere & (spans["stream"] < 0)
@@ -391,7 +385,7 @@ def _other_threads(trace: TraceData, window: Windows, thread: int) -> _Layer:
 
 
 def _kernels(trace: TraceData, window: Windows, thread: int | None = None) -> _Layer:
-    """The kernels of a device that compute, or those that a thread launched: the one that began first has a moment."""
+    """The kernels of a device that compute, or those that a thread launched; the one that began first has a moment."""
     work = device_work(trace)
     is_chosen = np.array([device == window.activity.device for device in work.devices], dtype=bool)[
         work.device
@@ -403,7 +397,7 @@ def _kernels(trace: TraceData, window: Windows, thread: int | None = None) -> _L
 
 
 def _first_come(trace: TraceData, category: Category, rows: Rows) -> _Layer:
-    """A layer of spans that may overlap: each has the moments that no earlier one has."""
+    """A layer of spans that may overlap: a moment belongs to the span that began first."""
     spans = trace.columns("spans")
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
     start = spans["start_ns"][rows]

@@ -187,7 +187,6 @@ def _peaks(trace: TraceData) -> NDArray[np.int64]:
 def _peaks_of(
     steps: Columns, blocks: Columns, rows: slice | NDArray[np.int64], events: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The most live bytes in some steps of one process, by its events."""
     start_ns, duration_ns = steps["start_ns"][rows], steps["duration_ns"][rows]
     time_ns, total = blocks["time_ns"][events], blocks["total_bytes"][events]
     peaks = np.append(total, 0)[np.searchsorted(time_ns, start_ns, side="left") - 1]

@@ -205,7 +205,6 @@ _FEW_ROWS = 10_000
 
 
 def _array(column: Column, values: Any, length: int) -> pyarrow.Array:
-    """Make one Arrow array of the column's type."""
     import pyarrow as pa
 
     type_ = _arrow_type(column.type)

@@ -136,7 +136,6 @@ def _definition(table: Table, name: str) -> Column:
 
 
 def _checked(table: Table, column: Column, values: Any, length: int | Callable[[], int]) -> Values:
-    """Bring values into the column's type and refuse a wrong length."""
     if column.type == "text":
         result: Values = values if isinstance(values, list) else list(values)
     else:

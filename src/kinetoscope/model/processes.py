@@ -258,7 +258,6 @@ def _placed_again(entry: dict[str, Any], clock: dict[str, Any]) -> dict[str, Any
 
 
 def _name(run: RunInfo) -> str:
-    """The name of a process: its own, else that of its program."""
     return run.process_name or os.path.basename("".join(run.command_line[:1])) or "python"
 
 

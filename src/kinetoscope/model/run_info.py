@@ -396,12 +396,10 @@ def _is_amount(value: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """A text with something in it, or an empty one."""
     return value if isinstance(value, str) and value.strip() else ""
 
 
 def _number(value: object) -> int | None:
-    """A number from 0 on."""
     return value if type(value) is int and 0 <= value < _LIMIT else None
 
 

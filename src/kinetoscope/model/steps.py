@@ -152,7 +152,6 @@ def _number(name: str, index: int) -> int:
 def _columns(
     numbers: list[int], start_ns: NDArray[Any], duration_ns: NDArray[Any], span: NDArray[Any], source: int
 ) -> dict[str, NDArray[Any]]:
-    """Put the columns of the table together."""
     return {
         "number": np.array(numbers, dtype=np.int64),
         "start_ns": start_ns,

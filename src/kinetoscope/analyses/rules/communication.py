@@ -68,7 +68,7 @@ def poor_overlap(loop: Loop, device: LoopDevice) -> Answer:
 
 
 def _exposed(loop: Loop, device: LoopDevice, *, could_overlap: bool) -> Match | None:
-    """Exposed communication, where the computation of the steps is long enough to hide it or where it is not."""
+    """Exposed communication, if the computation of the steps is long enough to hide it (`could_overlap`), or if it is not."""
     start, end, time_ns = loop.start_ns, loop.end_ns, exposed_ns(loop)
     moved_ns = int(device.activity.communication.within(start, end).sum())
     computed_ns = int(device.activity.compute.within(start, end).sum())
@@ -140,7 +140,6 @@ def slow_collectives(loop: Loop, device: LoopDevice) -> Answer:
 
 
 def _slow(loop: Loop, device: LoopDevice, called: list[dict[str, Any]]) -> Match | None:
-    """The large messages of a process group, if none of them is fast."""
     # Of many, the fastest waited for nobody.
     rate = max(call["bus_gb_per_s"] or call["gb_per_s"] or 0.0 for call in called)
     if rate >= SLOW_GB_PER_S or len(called) < LEAST_LARGE:
@@ -218,7 +217,7 @@ def _again(loop: Loop, called: list[dict[str, Any]]) -> tuple[int, list[dict[str
 
 
 def _passes(loop: Loop, time_ns: Rows) -> Rows:
-    """A number of the backward pass at each of some moments: a new one begins with the first backward function after forward."""
+    """The number of the backward pass at each moment: a new one begins with the first backward function after forward."""
     spans = loop.trace.columns("spans")
     forward = loop.outermost & (spans["phase"] == Phase.FORWARD) & (spans["sequence"] >= 0) & ~loop.of_torch
     of_process = loop.trace.column("threads", "process_row")[spans["thread"]] == loop.process
@@ -256,18 +255,15 @@ def exposed_ns(loop: Loop) -> int:
 
 
 def _rows(called: list[dict[str, Any]]) -> Rows:
-    """The spans of some calls."""
     return np.array([call["span"] for call in called], dtype=np.int64)
 
 
 def _exposed_ns(loop: Loop, called: list[dict[str, Any]]) -> int:
-    """How long the steps usually wait for some calls that nothing hides."""
     each_ns = np.array([call["exposed_ns"] or 0 for call in called], dtype=np.int64)
     return loop.typical_sum(_rows(called), each_ns)
 
 
 def _alone(device: LoopDevice) -> Intervals:
-    """When a device communicates and does not compute."""
     return device.activity.communication - device.activity.compute
 
 

@@ -111,7 +111,6 @@ class _Guard:
         self.advice = self._advice()
 
     def _advice(self) -> str:
-        """What keeps this guard from failing."""
         if size := _SIZE.search(self.text):
             return (
                 f"Compile once for all sizes: torch._dynamo.mark_dynamic({size['tensor']}, {size['dim']}) before the call, or "
@@ -249,19 +248,17 @@ def graph_breaks(loop: Loop) -> Answer:
 
 
 def _first_line(reason: str) -> str:
-    """The first line of torch's reason, as long as a sentence bears."""
     return (reason.splitlines() or [""])[0][:_LONGEST_REASON]
 
 
 def _place_of_break(loop: Loop, row: int) -> Place:
-    """The line of a row of `graph_breaks`."""
     table = loop.trace.columns("graph_breaks")
     line = int(table["line"][row])
     return Place(table["file"][row], line, table["function"][row], line)
 
 
 def _skipped(loop: Loop) -> list[Match]:
-    """Functions that could not be compiled at all, as with a break inside a loop."""
+    """Functions that torch.compile did not compile at all, as with a break inside a loop."""
     table = loop.trace.columns("graph_breaks")
     skipped = np.flatnonzero((table["skipped"] > 0) & (table["process_row"] == loop.process)).tolist()
     matches = []

@@ -96,7 +96,7 @@ def thread_oversubscription(loop: Loop) -> Answer:
 
 
 def _threads_of_hosts(loop: Loop) -> list[tuple[int, int, int]]:
-    """For each machine the threads for operators of its processes that run any, how many processes these are, and how many processors it has."""
+    """For each machine: the threads for operators of all processes that run any, the number of these processes, and the processors of the machine."""
     hosts: dict[str, tuple[int, int, int]] = {}
     spans = loop.trace.columns("spans")
     ran = thread_processes(loop.trace)[spans["thread"][is_operator(spans["kind"])]]

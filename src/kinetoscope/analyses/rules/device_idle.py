@@ -87,7 +87,7 @@ def device_idle(loop: Loop) -> Answer:
 
 
 def _meanwhile(loop: Loop, device: LoopDevice, idle_ns: int) -> tuple[Place, str]:
-    """The line that the host is at for most of the time in which the device is idle, and what is said of that; nowhere if it is at none for so long."""
+    """The line where the host spends most of the device's idle time, and what to say about it; nowhere if no line has enough of it."""
     line, place_ns, operator = _busiest_meanwhile(loop, device)
     if not line or place_ns < LEAST_AT_PLACE * idle_ns:
         return NOWHERE, ""
@@ -128,7 +128,6 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]
 
 
 def _hardly_used(loop: Loop) -> Match | None:
-    """A device that did something, but hardly anything."""
     device = loop.hardly_used
     if device is None or device.captures or len(device.rows) == 0:
         return None
@@ -208,7 +207,6 @@ def device_start_up(loop: Loop) -> Answer:
 
 
 def _longest_calls(loop: Loop, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> str:
-    """The names of some calls that take most, and how long."""
     time_of = Counter[str]()
     for name, call_ns in zip(
         loop.trace.column("spans", "name")[rows].tolist(), time_ns.tolist(), strict=True
@@ -218,7 +216,6 @@ def _longest_calls(loop: Loop, rows: NDArray[np.int64], time_ns: NDArray[np.int6
 
 
 def _moments(device: LoopDevice, chosen: NDArray[Any]) -> Intervals:
-    """Some of the gaps of a device, by a mask or by their places."""
     return Intervals.of(device.idle.start_ns[chosen], device.idle.end_ns[chosen])
 
 
@@ -276,7 +273,6 @@ def synchronizing_call(loop: Loop, device: LoopDevice) -> Answer:
 
 
 def _next_work(loop: Loop, device: LoopDevice, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The work of the device that ended some gaps."""
     start = loop.trace.column("spans", "start_ns")[device.rows]
     order = np.argsort(start, kind="stable")
     after = np.searchsorted(start[order], device.idle.end_ns[gaps], side="left")

@@ -126,7 +126,6 @@ def input_wait(loop: Loop) -> Answer:
 
 
 def _waits(loop: Loop) -> Rows:
-    """The waits of the loop's thread for its next batch in the steps."""
     waits = loading_spans(loop.trace).waits
     waits = waits[loop.in_steps(waits)]
     return np.asarray(waits[loop.trace.column("spans", "thread")[waits] == loop.thread])

@@ -152,7 +152,6 @@ def _few_blocks_hold(loop: Loop, peak: DevicePeak) -> bool:
 
 
 def _place(line: str) -> Place:
-    """The place that a text such as `file(line): function` names."""
     where, _, function = line.partition("): ")
     file, _, number = where.rpartition("(")
     return Place(file, int(number), function, int(number)) if number.isdigit() else Place()
@@ -233,5 +232,4 @@ def _peak(loop: Loop, device: LoopDevice) -> AllocatorPeak | None:
 
 
 def _device_bytes(device: LoopDevice) -> int:
-    """The memory of the loop's device; 0 if unknown."""
     return (device.properties and device.properties.total_bytes) or 0

@@ -156,7 +156,6 @@ def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
 
 
 def _around(loop: Loop, of_stack: NDArray[np.int64], stack: int) -> int:
-    """The innermost stack around one that is no output."""
     parent = loop.trace.column("stacks", "parent")
     while stack >= 0 and of_stack[stack] >= 0:
         stack = int(parent[stack])

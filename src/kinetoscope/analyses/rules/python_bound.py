@@ -160,7 +160,6 @@ def python_bound(loop: Loop) -> Answer:
 
 
 def _text_of_wait(gap: Gap) -> tuple[str, str]:
-    """What is said of a function that mostly waits, and what to change."""
     waits, advice = waiting(gap.wait)
     other_waits = OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
     text = f"{{subject}} {waits} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}}){other_waits}"

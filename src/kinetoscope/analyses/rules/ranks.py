@@ -69,7 +69,6 @@ def straggler_rank(loop: Loop) -> Answer:
 
 
 def _straggler(loop: Loop, times: list[StepTime], worst: LateRank, met: Meetings, span: Rows) -> Match:
-    """The match of a late rank among those that have some step times."""
     late = times[worst.row]
     more_ns = _more_than_others(late, [rank_time for rank_time in times if rank_time is not late])
     phase = late_part(more_ns, worst.late_ns)
@@ -87,7 +86,6 @@ def _straggler(loop: Loop, times: list[StepTime], worst: LateRank, met: Meetings
 
 
 def _by_step(rank: Rows, step: Rows, time_ns: Rows) -> tuple[Rows, Rows, Rows]:
-    """The time of each rank in each step: the rank, the step, and the sum."""
     cells = Groups.by([rank, step])
     return rank[cells.first], step[cells.first], cells.sums(time_ns)
 

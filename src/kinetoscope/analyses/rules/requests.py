@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.loop import MOST_ROWS, Place
+from kinetoscope.analyses.ran import Ran
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.python_bound import waiting
-from kinetoscope.analyses.step_difference import Ran, more_on_average
+from kinetoscope.analyses.step_difference import more_on_average
 from kinetoscope.ledger.ledger import wait_of
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
@@ -160,7 +161,6 @@ def slow_requests(loop: Loop) -> Answer:
 
 
 def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> Match | None:
-    """What the slowest tenth of the requests of one name have more of than the middle half."""
     if len(requests) < LEAST_REQUESTS:
         return None
     duration = account.duration_ns
@@ -214,7 +214,6 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
 
 
 def _advice(entry: Entry, cause: Cause) -> str:
-    """What to change about what the slowest requests have more of."""
     if entry in _ADVICE:
         return _ADVICE[entry]
     return _WAIT_ADVICE.get(cause) or waiting(wait_of(cause))[1]

@@ -168,7 +168,7 @@ def _small(loop: Loop, place: Place, rows: Rows, lines: Sequence[tuple[Place, in
 def _same_loop(
     loop: Loop, place: Place, mine: Rows, lines: Sequence[tuple[Place, int, Rows]]
 ) -> list[tuple[Place, Rows]]:
-    """The other lines of the loop that a line is in: those of its function that run as often, and their operators."""
+    """The other lines of a line's loop, and their operators: lines of its function that run as often."""
     times = _times(loop, mine)
     return [
         (other, rows)

@@ -160,7 +160,7 @@ def slowing_steps(loop: Loop) -> Answer:
 
 
 def _slows(loop: Loop, place: Place, rows: Rows, first: float, last: float) -> Match | None:
-    """What the operators of a line take more in later steps, if that grows with the number of the step."""
+    """The match of a line whose operators take longer in later steps, if that grows with the number of the step."""
     spans, step = loop.trace.columns("spans"), loop.step_of(rows)
     by_step = Groups(step, len(loop.work))
     step_ns, count = by_step.sums(spans["duration_ns"][rows]), by_step.sizes()
@@ -293,7 +293,6 @@ def _is_the_program_s(loop: Loop, at: int, late: Rows, place: Place) -> bool:
 
 
 def _ends(values: Rows) -> tuple[float, float]:
-    """The medians of the first and of the last third."""
     third = len(values) // 3
     return float(np.median(values[:third])), float(np.median(values[-third:]))
 

@@ -102,21 +102,21 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
 
 
 def _nearest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
-    """The last operator of some names before one, that itself, and the first of others after it; None where one is missing."""
+    """The last operator named in `before` ahead of the middle one, the middle one, and the first named in `after` behind it; None where one is missing."""
     first = next((row for row, name in reversed(one.before) if name in before), None)
     last = next((row for row, name in one.after if name in after), None)
     return None if first is None or last is None else (first, one.row, last)
 
 
 def _widest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
-    """The same with the first operator before, and the last after it."""
+    """Like `_nearest`, but the first operator ahead of the middle one and the last behind it."""
     first = next((row for row, name in one.before if name in before), None)
     last = next((row for row, name in reversed(one.after) if name in after), None)
     return None if first is None or last is None else (first, one.row, last)
 
 
 def _by_hand(loop: Loop, layers: list[tuple[int, int, int] | None]) -> Answer:
-    """What is between the first and the last operator of layers, of each of which there are the rows of these two and of the one in its middle."""
+    """A layer is its first, middle and last operator, by their rows; the match covers all operators between first and last."""
     of_layers = [rows for rows in layers if rows is not None]
     if not of_layers:
         return None

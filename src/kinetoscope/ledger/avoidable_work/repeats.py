@@ -153,7 +153,6 @@ def repeats_of(trace: TraceData) -> Repeats:
 
 
 def _uses_devices(trace: TraceData) -> bool:
-    """Whether the program used a device."""
     runs = (trace.run_info, *trace.run_info.processes)
     return len(trace.columns("streams")) > 0 or any(one.type != "cpu" for run in runs for one in run.devices)
 

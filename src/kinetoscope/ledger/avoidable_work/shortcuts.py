@@ -183,7 +183,6 @@ def _of_call(forward: _Forward, call: DistinctCall) -> list[tuple[Cause, float, 
 
 
 def _elements_of_order(call: DistinctCall) -> int:
-    """How many elements a sort or a permutation orders; 0 where that is not known."""
     if call.name in _SHUFFLES:
         count = [*call.inputs.values, None][0]
         return count if type(count) is int else 0

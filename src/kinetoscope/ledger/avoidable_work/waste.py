@@ -233,10 +233,7 @@ def _use(call: DistinctCall) -> tuple[Shape, int] | None:
 
 
 def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
-    """Runs of operators that begin with a constant and compute with that and with indices alone, such as a mask or the degrees of a graph.
-
-    What is made of constants alone is needed once; what indices go into, once in a step, as they may be others in the next one.
-    """
+    """Runs of operators that compute with constants and indices alone, such as a mask or the degrees of a graph. From constants alone the result is needed once; from indices once a step, since they may differ in the next one."""
     spans = trace.columns("spans")
     rows = operator_spans(trace).rows
     rows = rows[
@@ -352,7 +349,6 @@ def _again(known: dict[int, DistinctCall], calls: NDArray[np.int32]) -> tuple[in
 
 
 def _made_elements(one: DistinctCall) -> int:
-    """How many elements a constant has; 0 where that is not known."""
     sizes = [*one.inputs.values, None][0]
     if one.name in ("aten::arange", "aten::eye", "aten::linspace"):
         numbers = [value for value in one.inputs.values if type(value) is int]
@@ -380,7 +376,6 @@ def _slow(trace: TraceData, calls: Calls, found: Waste) -> None:
 
 
 def _length(one: DistinctCall) -> int:
-    """The length of a transform along its last dimension; 1 where it is not known."""
     shape, dims = one.inputs.shapes[0], [*one.inputs.values, None, None][1]
     if not isinstance(shape, tuple) or not shape or not isinstance(dims, list) or not dims:
         return 1

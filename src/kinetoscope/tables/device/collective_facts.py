@@ -276,12 +276,10 @@ def _scalar(text: object) -> object:
 
 
 def _number(value: object) -> int:
-    """A number, or -1."""
     return value if type(value) is int and -(2**31) < value < 2**62 else -1
 
 
 def _json(text: str) -> Any:
-    """Parse JSON; None for an empty text."""
     try:
         return json.loads(text) if text else None
     except ValueError:

@@ -262,7 +262,6 @@ def count_collectives(trace: TraceData) -> int:
 
 
 def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
-    """The columns about the kernels of calls; null for calls without kernels."""
     times = kernel_times(trace, [row.kernels for row in rows])
     has_kernels, streams = times.device >= 0, trace.columns("streams")
     first = np.array([row.kernels[0] if row.kernels else -1 for row in rows], dtype=np.int64)
@@ -451,7 +450,6 @@ def _groups(run: RunInfo) -> dict[str, str]:
 
 
 def _world_size(trace: TraceData) -> int:
-    """How many ranks the job has, 1 if not known."""
     return trace.run_info.world_size or 1
 
 
@@ -461,7 +459,6 @@ def _message_bytes(facts: Facts) -> int:
 
 
 def _integers(values: Any) -> Any:
-    """A column of numbers."""
     return np.array(list(values), dtype=np.int64)
 
 

@@ -175,7 +175,6 @@ def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.i
 
 
 def _labelled(place: NDArray[np.int32], texts: list[str]) -> Labels:
-    """Strings as a column, with null for an empty one."""
     shown = np.array([row if text else -1 for row, text in enumerate(texts)], dtype=np.int32)
     return Labels(shown[place] if len(texts) else place, texts)
 

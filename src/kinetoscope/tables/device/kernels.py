@@ -168,7 +168,6 @@ def _started(
     groups: Groups,
     duration: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """The operators that launched the kernels of each group."""
     spans, texts = trace.columns("spans"), trace.strings
     operator = starters(trace).operator[rows]
     name = np.where(operator >= 0, spans["name"][operator], -1).astype(np.int32)
@@ -200,7 +199,7 @@ def _generated(
     groups: Groups,
     total_ns: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """Operations, bytes and rates of the kernels that a compiler generated, by group: the span that launches one launches nothing else."""
+    """Operations, bytes and rates of compiler-generated kernels, by group: the span that launches one launches nothing else."""
     spans, costs, operator = trace.columns("spans"), costs_of(trace), starters(trace).operator[rows]
     launches = np.append(is_generated_launch(trace) | (spans["kind"] == SpanKind.FUSED_KERNEL), False)
     generated = launches[operator]

@@ -75,7 +75,6 @@ def devices(trace: TraceData) -> pyarrow.Table:
 
 
 def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDArray[np.int64]]:
-    """The peaks of the memory of devices."""
     names = ("allocated_peak_bytes", "attributed_peak_bytes", "reserved_peak_bytes")
     columns = {name: np.full(len(listed), -1, dtype=np.int64) for name in names}
     if len(trace.columns("allocations")) == 0:
@@ -127,7 +126,6 @@ def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[st
 
 
 def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Shares in percent; null if the whole is 0."""
     shares: NDArray[np.float64] = 100.0 * part / np.where(whole == 0, np.nan, whole)
     return shares
 

@@ -159,7 +159,6 @@ class _OfThreads:
 
 
 def _row(trace: TraceData, thread: int, calls: Mapping[str, _Calls], known: _Worker | None) -> dict[str, Any]:
-    """Return the row of one thread."""
     waits, fetches, collates, pins = (calls[name] for name in ("waits", "fetches", "collates", "pins"))
     role = "loop" if waits.number else "worker" if fetches.number or known is not None else "pinning"
     alive_ns = _alive_ns(trace, thread, known)
@@ -221,7 +220,6 @@ def _worker(entry: object) -> _Worker | None:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value is a number that fits in a column."""
     return type(value) is int and abs(value) < 2**62
 
 

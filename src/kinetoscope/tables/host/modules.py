@@ -124,7 +124,6 @@ def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
 
 
 def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int64]]:
-    """Sum the time of module calls, inclusive and without nested module calls."""
     spans = trace.columns("spans")
     module, around = np.append(spans["module"], -1), np.append(called.parent, np.int32(-1))
     rows, outermost = called.rows, called.mask.copy()

@@ -169,7 +169,6 @@ def added_up(trace: TraceData, keys: NDArray[np.int32], groups: Groups) -> dict[
 
 
 def _rates(trace: TraceData, groups: Groups) -> dict[str, Any]:
-    """Return the columns of operations, bytes and rates."""
     costs = costs_of(trace)
     flops, moved, counts = costs.flops, costs.bytes_moved, costs.counted.counts
 

@@ -295,7 +295,7 @@ def _of_process(trace: TraceData, owner: Owner) -> list[tuple[NDArray[Any], ...]
 
 
 def _is_call(kind: NDArray[np.uint8]) -> Mask:
-    """Which spans are operators, calls of a device's runtime, and what else runs on the host without being a range or the profiler's."""
+    """Which spans run on the host and are neither a range nor the profiler's."""
     return np.asarray(is_operator(kind) | ((kind >= SpanKind.RUNTIME) & (kind != SpanKind.OVERHEAD)))
 
 
@@ -438,7 +438,7 @@ def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple
 
 
 def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows, Rows]:
-    """The parts of stretches in windows that are in order and apart: the start, end and window of each."""
+    """The parts of stretches that lie in windows, which are in order and apart: the start, end and window of each."""
     first = np.searchsorted(moments.end_ns, start_ns, side="right")
     beyond = np.searchsorted(moments.start_ns, end_ns, side="left")
     count = np.maximum(beyond - first, 0)
@@ -480,12 +480,11 @@ def _functions(trace: TraceData) -> NDArray[np.int32]:
 
 
 def _ends(spans: Columns, rows: Rows) -> Rows:
-    """The end of each of some spans."""
     return np.asarray(spans["start_ns"][rows] + spans["duration_ns"][rows], dtype=np.int64)
 
 
 def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
-    """The innermost module that holds both of two, for each pair; -1 without."""
+    """For each pair of modules the innermost one that holds both; -1 without."""
     holder = trace.column("modules", "holder").tolist()
     pairs = Groups.by([one, other])
     holders = []

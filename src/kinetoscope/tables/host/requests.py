@@ -233,7 +233,6 @@ def suspended_time(trace: TraceData) -> dict[Cause, Numbers]:
 
 
 def _gaps(known: Requests, place: int, own: slice) -> tuple[Numbers, Numbers]:
-    """The stretches of time of a request in which it does not run."""
     start = np.concatenate([known.start_ns[place : place + 1], known.stretch_end_ns[own]])
     end = np.concatenate([known.stretch_start_ns[own], known.end_ns[place : place + 1]])
     wide = end > start
