@@ -20,7 +20,7 @@ from kinetoscope.ledger.ledger import (
     ledger_of,
     raw_ledger,
 )
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, rows_to_arrow, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
@@ -220,9 +220,7 @@ def account_of(trace: TraceData) -> Account:
     """Return what the time of the steps of a trace was spent on."""
     kinds = []
     for ledger in accounts(trace):
-        pid = int(
-            of_processes(trace, np.array([ledger.window.activity.owner.process], np.int32))["process"][0]
-        )
+        pid = int(of_processes(trace, np.array([ledger.process], np.int32))["process"][0])
         for kind in np.unique(ledger.work.kind[ledger.counted]).tolist():
             of_kind = ledger.counted & (ledger.work.kind == kind)
             entry_ns = ledger.entry_ns[of_kind].sum(axis=0).tolist()
@@ -234,7 +232,7 @@ def account_of(trace: TraceData) -> Account:
             floor_ns = int(ledger.floor_ns[of_kind].sum())
             kinds.append(
                 KindAccount(
-                    ledger.window.activity.owner.process,
+                    ledger.process,
                     None if pid < 0 else pid,
                     kind,
                     int(of_kind.sum()),
@@ -266,11 +264,10 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
         ArgumentError: Another value of `by`.
     """
     by_step = checked_by(by) == "step"
-    parts = [_columns(ledger, each=by_step) for ledger in accounts(trace)]
-    names = parts[0] if parts else {}
-    joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    parts = [_columns(ledger, by_step=by_step) for ledger in accounts(trace)]
     if not parts:
-        return to_arrow(ACCOUNT_SCHEMA, _empty())
+        return rows_to_arrow(ACCOUNT_SCHEMA, [])
+    joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     process = joined.pop("process_row").astype(np.int32)
     frames, frame = trace.columns("frames"), joined.pop("frame")
     strings = trace.strings
@@ -289,32 +286,23 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
     return to_arrow(ACCOUNT_SCHEMA, columns, np.argsort(-joined["time_ns"], kind="stable"))
 
 
-def _empty() -> dict[str, Any]:
-    empty: dict[str, Any] = {column.name: np.zeros(0, np.int64) for column in ACCOUNT_SCHEMA.columns}
-    return empty | {
-        column.name: Labels(np.zeros(0, np.int64), ())
-        for column in ACCOUNT_SCHEMA.columns
-        if column.type == "category"
-    }
-
-
-def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
-    trace, cells = one.trace, one.cells
-    rows = np.flatnonzero(one.counted[cells.step] & (cells.time_ns > 0))
+def _columns(ledger: ProcessLedger, *, by_step: bool) -> dict[str, Any]:
+    trace, cells = ledger.trace, ledger.cells
+    rows = np.flatnonzero(ledger.counted[cells.step] & (cells.time_ns > 0))
     frame = program_frames(trace)[cells.stack[rows]]
-    step = cells.step[rows] if each else np.full(len(rows), -1)
-    kind = one.work.kind[cells.step[rows]]
+    step = cells.step[rows] if by_step else np.full(len(rows), -1)
+    kind = ledger.work.kind[cells.step[rows]]
     keys = [step, kind, cells.entry[rows], cells.cause[rows], cells.name[rows], frame, cells.module[rows]]
     groups = Groups.by(keys)
     first, time_ns = groups.first, groups.sums(cells.time_ns[rows])
-    number, nothing = np.append(one.work.numbers, -1)[step[first]], np.full(len(first), -1)
+    number, nothing = np.append(ledger.work.numbers, -1)[step[first]], np.full(len(first), -1)
     of_unit = {
         Unit.STEP: {"step": number, "step_kind": kind[first]},
         Unit.REQUEST: {"request": number, "request_name": kind[first]},
         Unit.RECORDING: {},
-    }[one.work.unit]
+    }[ledger.work.unit]
     return {
-        "process_row": np.full(len(first), one.window.activity.owner.process),
+        "process_row": np.full(len(first), ledger.process),
         **dict.fromkeys(("step", "step_kind", "request", "request_name"), nothing),
         **of_unit,
         "entry": cells.entry[rows[first]],
@@ -325,5 +313,5 @@ def _columns(one: ProcessLedger, *, each: bool) -> dict[str, Any]:
         "count": groups.sums(cells.count[rows]),
         "time_ns": time_ns,
         "needed_ns": groups.sums(cells.needed_ns[rows]),
-        "share_percent": percent(time_ns, int(one.duration_ns[one.counted].sum())),
+        "share_percent": percent(time_ns, int(ledger.duration_ns[ledger.counted].sum())),
     }

@@ -145,7 +145,7 @@ class Loop:
         self.unit, counted = every.unit, every[~every.is_start_up]
         if self.unit.overlaps:
             account = max(raw_ledger(trace), key=lambda one: int(one.duration_ns.sum()))
-            self.process: int = account.window.activity.owner.process
+            self.process: int = account.process
             self.thread, self.work = account.thread, account.work
         elif self.unit is Unit.STEP:
             total_ns = {

@@ -72,9 +72,7 @@ def _ranks(trace: TraceData) -> list[ProcessLedger]:
     return [
         ledger
         for ledger in accounts(trace)
-        if not ledger.work.unit.overlaps
-        and rank[ledger.window.activity.owner.process] >= 0
-        and ledger.counted.any()
+        if not ledger.work.unit.overlaps and rank[ledger.process] >= 0 and ledger.counted.any()
     ]
 
 
@@ -90,9 +88,7 @@ def _steps(ranks: list[ProcessLedger]) -> RankSteps:
 def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> RankMeetings:
     numbers, step_numbers = np.append(trace.column("processes", "rank"), -1), trace.column("steps", "number")
     counted = {
-        int(numbers[ledger.window.activity.owner.process]): set(
-            step_numbers[ledger.window.step[ledger.counted]].tolist()
-        )
+        int(numbers[ledger.process]): set(step_numbers[ledger.window.step[ledger.counted]].tolist())
         for ledger in ranks
     }
     return meetings_of_ranks(trace, counted)

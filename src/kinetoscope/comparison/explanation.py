@@ -15,7 +15,7 @@ import numpy as np
 
 from kinetoscope.comparison.kinds import matched_kinds
 from kinetoscope.comparison.matching import LEVELS, matched, same_files
-from kinetoscope.comparison.measures import noun_of
+from kinetoscope.comparison.measures import by_run, noun_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
@@ -294,12 +294,8 @@ class _Side:
         self.time_ns = [0.0] * len(groups)
         self.step = [-1] * len(groups)
         self.spent: list[dict[Key, float]] = [defaultdict(float) for _ in groups]
-        begin = 0
-        for recording, run in enumerate(runs):
+        for recording, (run, weight) in enumerate(by_run(runs, weights)):
             counted = run.counted
-            weight = np.zeros(len(run.step_ns))
-            weight[counted] = weights[begin : begin + len(counted)]
-            begin += len(counted)
             group = np.array([group_of[recording, kind] for kind in run.step_kind.tolist()])
             for number in np.unique(group[counted]).tolist():
                 group_weights = np.where(group == number, weight, 0.0)

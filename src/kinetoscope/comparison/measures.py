@@ -39,7 +39,7 @@ from kinetoscope.tables.step_kinds import StepOperators, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -104,18 +104,14 @@ class Population:
     time_ns: Numbers
     count: Numbers
 
-    def table(self, rows: Rows, steps: Rows, *, counts: bool = False) -> Numbers:
-        """The times, or counts, of some rows in some steps: a column for each row."""
+    def table(self, keys: Sequence[Key | None], steps: range, *, counts: bool = False) -> Numbers:
+        """The times, or counts, of the rows of some keys in some steps: a column for each key, 0 where there is no such row."""
+        column_of = {key: column for column, key in enumerate(keys)}
+        column = np.array([column_of.get(key, -1) for key in self.keys] + [-1])[self.row]
+        cells = np.flatnonzero((column >= 0) & (self.step >= steps.start))
+        table = np.zeros((len(steps), len(keys)))
         values = self.count if counts else self.time_ns
-        column_of = np.full(len(self.keys) + 1, -1, dtype=np.int64)
-        column_of[rows] = np.arange(len(rows))
-        index_of = np.full(int(self.step.max(initial=-1)) + 2, -1, dtype=np.int64)
-        in_range = steps < len(index_of)
-        index_of[steps[in_range]] = np.flatnonzero(in_range)
-        row, step = column_of[self.row], index_of[self.step]
-        chosen = (row >= 0) & (step >= 0)
-        table = np.zeros((len(steps), len(rows)))
-        table[step[chosen], row[chosen]] = values[chosen]
+        table[self.step[cells] - steps.start, column[cells]] = values[cells]
         return table
 
     def means(self, weights: Numbers, *, counts: bool = False) -> Numbers:
@@ -180,6 +176,13 @@ class Run:
     def counted(self) -> Rows:
         """The steps that count."""
         return np.arange(self.warm_up, len(self.step_ns))
+
+
+def by_run(runs: Sequence[Run], weights: Numbers) -> Iterator[tuple[Run, Numbers]]:
+    """Each recording with the weights of all of its steps, from those of the steps that count of all recordings."""
+    ends = np.cumsum([len(run.counted) for run in runs])
+    for run, of_counted in zip(runs, np.split(weights, ends[:-1]), strict=True):
+        yield run, np.concatenate((np.zeros(run.warm_up), of_counted))
 
 
 def noun_of(*runs: Run) -> str:

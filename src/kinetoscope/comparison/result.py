@@ -13,7 +13,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.explanation import signed
 from kinetoscope.comparison.kinds import classes_of_steps
-from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run, noun_of
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run, by_run, noun_of
 from kinetoscope.comparison.statistics import Series
 from kinetoscope.display import blocks
 from kinetoscope.display.html import as_html
@@ -222,31 +222,19 @@ class Side:
     def means(self, kind: str, keys: Sequence[Key], weights: Numbers, *, counts: bool = False) -> Numbers:
         """The mean time, or count, of each row, each step with its weight."""
         row_of = {key: row for row, key in enumerate(keys)}
-        means, begin = np.zeros(len(keys)), 0
-        for run in self.runs:
-            population, counted = run.populations[kind], run.counted
-            all_weights = np.zeros(len(run.step_ns))
-            all_weights[counted] = weights[begin : begin + len(counted)]
-            begin += len(counted)
+        means = np.zeros(len(keys))
+        for run, run_weights in by_run(self.runs, weights):
+            population = run.populations[kind]
             rows = np.array([row_of[key] for key in population.keys], dtype=np.int64)
-            means += Groups(rows, len(keys)).sums(population.means(all_weights, counts=counts))
+            means += Groups(rows, len(keys)).sums(population.means(run_weights, counts=counts))
         return means
 
     def table(self, kind: str, keys: Sequence[Key | None], *, counts: bool = False) -> Numbers:
         """The times, or counts, of some rows in all steps that count; 0 for None."""
-        parts = []
-        for run in self.runs:
-            population = run.populations[kind]
-            row_of = {key: row for row, key in enumerate(population.keys)}
-            cells = [
-                (column, row_of[key]) for column, key in enumerate(keys) if key is not None and key in row_of
-            ]
-            part = np.zeros((len(run.counted), len(keys)))
-            if cells:
-                columns, rows = (np.array(indexes, dtype=np.int64) for indexes in zip(*cells, strict=True))
-                part[:, columns] = population.table(rows, run.counted, counts=counts)
-            parts.append(part)
-        return np.concatenate(parts)
+        return np.concatenate([
+            run.populations[kind].table(keys, range(run.warm_up, len(run.step_ns)), counts=counts)
+            for run in self.runs
+        ])  # fmt: skip
 
     def counts(self, name: str) -> Numbers | None:
         """A count in each step, or of a run in each recording; None where a recording does not have it."""

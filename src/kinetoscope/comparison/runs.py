@@ -325,23 +325,22 @@ class _Comparing:
         return difference
 
     def _memory(self) -> list[CountDifference]:
-        sides = [
+        base_keys, new_keys = (
             list(dict.fromkeys(key for run in side.runs for key in run.memory))
             for side in (self.base, self.new)
-        ]
-        rows = [
-            count_difference(
-                "memory",
-                np.array(
-                    [run.memory.get(sides[0][old], 0) if old >= 0 else 0 for run in self.base.runs], float
-                ),
-                np.array(
-                    [run.memory.get(sides[1][now], 0) if now >= 0 else 0 for run in self.new.runs], float
-                ),
-                ", ".join(part for part in (sides[1][now] if now >= 0 else sides[0][old]) if part),
+        )
+
+        def held(side: Side, key: Key | None) -> Numbers:
+            return np.array([0 if key is None else run.memory.get(key, 0) for run in side.runs], float)
+
+        rows = []
+        for base_row, new_row in matched(base_keys, new_keys, LEVELS["memory"]):
+            base_key = base_keys[base_row] if base_row >= 0 else None
+            new_key = new_keys[new_row] if new_row >= 0 else None
+            holder = ", ".join(filter(None, new_key or base_key or ()))
+            rows.append(
+                count_difference("memory", held(self.base, base_key), held(self.new, new_key), holder)
             )
-            for old, now in matched(sides[0], sides[1], LEVELS["memory"])
-        ]
         return sorted(rows, key=lambda row: (-abs((row.new or 0) - (row.base or 0)), -(row.new or 0)))
 
 

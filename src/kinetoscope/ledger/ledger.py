@@ -159,6 +159,11 @@ class ProcessLedger:
         return self.moments.window
 
     @property
+    def process(self) -> int:
+        """The row of the process in `processes`; -1 in a trace of one process."""
+        return self.window.activity.owner.process
+
+    @property
     def thread(self) -> int:
         """The thread that runs the units, -1 where it is unknown."""
         return self.moments.thread
@@ -218,7 +223,7 @@ def raw_ledger(trace: TraceData) -> list[ProcessLedger]:
 
 def ledger_of_process(ledgers: list[ProcessLedger], process: int) -> ProcessLedger | None:
     """The ledger of a process, a row of `processes`; None where it has none."""
-    return next((one for one in ledgers if one.window.activity.owner.process == process), None)
+    return next((ledger for ledger in ledgers if ledger.process == process), None)
 
 
 def ledger_of(

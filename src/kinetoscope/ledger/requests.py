@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.ledger.parts import REQUEST_PARTS, request_parts
-from kinetoscope.model.arrow import Labels, labels, to_arrow
+from kinetoscope.model.arrow import Labels, labels, rows_to_arrow, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, thread_processes
@@ -69,10 +69,4 @@ def request_names(trace: TraceData) -> pyarrow.Table:
                 "total_ns": int(duration[some].sum()), "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
                 "max_ns": int(duration[some].max()), **{part: float(parts[part][some].mean()) for part in REQUEST_PARTS},
             })  # fmt: skip
-    columns: dict[str, Any] = {
-        column.name: labels([row[column.name] for row in rows])
-        if column.type == "category"
-        else np.array([row[column.name] for row in rows], column.type)
-        for column in table_definition("request_names").columns
-    }
-    return to_arrow(table_definition("request_names"), columns)
+    return rows_to_arrow(table_definition("request_names"), rows)

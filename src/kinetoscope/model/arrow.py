@@ -62,6 +62,16 @@ def to_arrow(
     )
 
 
+def rows_to_arrow(table: Table, rows: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
+    """Make an Arrow table of rows, each with a value for each column: a text or None in columns of texts, else a number."""
+    columns: dict[str, Any] = {}
+    for column in table.columns:
+        values = [row[column.name] for row in rows]
+        is_text = column.type in ("category", "string")
+        columns[column.name] = labels(values) if is_text else np.array(values, column.type)
+    return to_arrow(table, columns)
+
+
 def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[str]]:
     """The texts that occur, and for each id the place of its own; quick where ids are far fewer than texts."""
     used, inverse = np.unique(ids, return_inverse=True)

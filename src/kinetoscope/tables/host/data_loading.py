@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in
@@ -113,7 +113,7 @@ def data_loading(trace: TraceData) -> pyarrow.Table:
         The table, loops first, then workers by loader and number; the meaning of its columns is in `DATA_LOADING_SCHEMA`.
     """
     loading, workers = loading_spans(trace), _workers(trace)
-    process, rank = processes(trace), ranks(trace)
+    process, rank, names = processes(trace), ranks(trace), trace.columns("threads")["name"]
     kinds = {field.name: _OfThreads(trace, getattr(loading, field.name)) for field in fields(loading)}
     rows = []
     for thread in range(len(process)):
@@ -122,16 +122,9 @@ def data_loading(trace: TraceData) -> pyarrow.Table:
         if worker is None and not any(calls.values()):
             continue
         row = _row(trace, thread, {name: kind.of(thread) for name, kind in kinds.items()}, worker)
-        row |= {"process": process[thread], "rank": rank[thread], "thread_name": thread}
-        rows.append(row)
-    rows.sort(key=lambda row: [row[name] for name in ("role", "loader", "worker", "thread_name")])
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in DATA_LOADING_SCHEMA.column_names}
-    columns["role"] = Labels(np.array(columns["role"], dtype=np.int32), ROLES)
-    columns["thread_name"] = [trace.columns("threads")["name"][row] for row in columns["thread_name"]]
-    for column in DATA_LOADING_SCHEMA.columns:
-        if column.type != "category":
-            columns[column.name] = np.array(columns[column.name], dtype=column.type)
-    return to_arrow(DATA_LOADING_SCHEMA, columns)
+        rows.append(row | {"process": process[thread], "rank": rank[thread], "thread_name": names[thread]})
+    rows.sort(key=lambda row: (ROLES.index(row["role"]), row["loader"], row["worker"]))
+    return rows_to_arrow(DATA_LOADING_SCHEMA, rows)
 
 
 @dataclass(frozen=True)
@@ -163,7 +156,7 @@ def _row(trace: TraceData, thread: int, calls: Mapping[str, _Calls], known: _Wor
     role = "loop" if waits.number else "worker" if fetches.number or known is not None else "pinning"
     alive_ns = _alive_ns(trace, thread, known)
     row: dict[str, Any] = dict.fromkeys(DATA_LOADING_SCHEMA.column_names, -1)
-    row |= {"role": ROLES.index(role), "alive_ns": alive_ns, "wait_percent": np.nan, "busy_percent": np.nan}
+    row |= {"role": role, "alive_ns": alive_ns, "wait_percent": np.nan, "busy_percent": np.nan}
     # A batch that was made was put together; asking for one may also find that there is none left.
     row["batches"] = collates.number if fetches.number or role == "worker" else waits.number or pins.number
     if fetches.number or role == "worker":
