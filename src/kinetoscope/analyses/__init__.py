@@ -11,6 +11,7 @@ __all__ = [
     "meetings",
     "overview",
     "parts",
+    "ran",
     "replay",
     "rule",
     "rule_findings",

@@ -239,7 +239,7 @@ def explained(
         _Side(runs, weights, [kinds[side] for kinds in groups])
         for side, (runs, weights) in enumerate(((base, base_weights), (new, new_weights)))
     ]
-    places = _Places(*(list(dict.fromkeys(key for row in side.spent for key in row)) for side in sides))
+    row_pairs = _Places(*(list(dict.fromkeys(key for row in side.spent for key in row)) for side in sides))
     kinds, all_spent = [], defaultdict[int, dict[str, list[float]]](dict)
     mixed_ns, moved = 0.0, []
     for group in range(len(groups)):
@@ -256,9 +256,11 @@ def explained(
                         (group_spent, 1 / share[at_side]),
                         (all_spent, share[0] / share[at_side]),
                     ):
-                        spent = spent_of_place[places.of[at_side][key[:-1]]].setdefault(key[-1], [0.0, 0.0])
+                        spent = spent_of_place[row_pairs.of[at_side][key[:-1]]].setdefault(
+                            key[-1], [0.0, 0.0]
+                        )
                         spent[at_side] += time_ns * factor
-            parts = _parts(places, group_spent, mean_ns)
+            parts = _parts(row_pairs, group_spent, mean_ns)
             mixed_ns += (share[1] - share[0]) * mean_ns[1]
         else:
             mixed_ns += share[1] * mean_ns[1] - share[0] * mean_ns[0]
@@ -271,7 +273,7 @@ def explained(
     return Explanation(
         total_ns[0],
         total_ns[1],
-        _parts(places, all_spent, total_ns, mix),
+        _parts(row_pairs, all_spent, total_ns, mix),
         tuple(
             sorted(kinds, key=lambda kind: -max(kind.base_share * kind.base_ns, kind.new_share * kind.new_ns))
         ),

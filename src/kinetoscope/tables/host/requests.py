@@ -187,10 +187,10 @@ def names_by_time(trace: TraceData) -> list[str]:
 @derived
 def kinds_of_requests(trace: TraceData) -> Numbers:
     """For each request the place of its name in `names_by_time`; -1 of those that are not complete."""
-    known = requests_of(trace)
+    marked = requests_of(trace)
     number_of = {name: number for number, name in enumerate(names_by_time(trace))}
-    kinds = [number_of.get(name, -1) for name in known.name]
-    return np.where(known.complete, np.array(kinds, np.int64), -1)
+    kinds = [number_of.get(name, -1) for name in marked.name]
+    return np.where(marked.complete, np.array(kinds, np.int64), -1)
 
 
 @derived

@@ -154,9 +154,9 @@ class UnitsOfWork:
     def _place_of_row(self) -> Rows:
         """For each row of `steps`, or request, its place here; -1 for others, and at the end for none."""
         rows = len(self.trace.columns("steps")) if self.unit is Unit.STEP else len(requests_of(self.trace))
-        place = np.full(rows + 1, -1, dtype=np.int64)
-        place[self.row] = np.arange(len(self))
-        return place
+        index_of = np.full(rows + 1, -1, dtype=np.int64)
+        index_of[self.row] = np.arange(len(self))
+        return index_of
 
 
 @derived
@@ -178,10 +178,10 @@ def units_of_work(trace: TraceData) -> UnitsOfWork:
 
 def requests_as_work(trace: TraceData, *, unfinished: bool = False) -> UnitsOfWork:
     """The requests that began and ended in the recording, or all of them with `unfinished`."""
-    known = requests_of(trace)
-    rows = np.arange(len(known)) if unfinished else np.flatnonzero(known.complete)
-    process = thread_processes(trace)[known.thread[rows]].astype(np.int64)
-    extent, is_start_up = (known.start_ns[rows], known.end_ns[rows]), np.zeros(len(rows), bool)
+    marked = requests_of(trace)
+    rows = np.arange(len(marked)) if unfinished else np.flatnonzero(marked.complete)
+    process = thread_processes(trace)[marked.thread[rows]].astype(np.int64)
+    extent, is_start_up = (marked.start_ns[rows], marked.end_ns[rows]), np.zeros(len(rows), bool)
     kind = kinds_of_requests(trace)[rows]
     return UnitsOfWork(trace, Unit.REQUEST, rows, process, *extent, *extent, is_start_up, kind)
 
