@@ -162,7 +162,9 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
     table_columns: dict[str, Any] = {name: values[order] for name, values in columns.items()}
     for name in ("file", "function", "reason", "stack"):
         table_columns[name] = labels(stored[name][row] or None for row in order.tolist())
-    return to_arrow(table_definition("graph_breaks"), table_columns | of_processes(trace, stored["process_row"][order]))
+    return to_arrow(
+        table_definition("graph_breaks"), table_columns | of_processes(trace, stored["process_row"][order])
+    )
 
 
 @dataclass(frozen=True)
