@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.tables.device.collectives import collectives
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 
 # Moments at which ranks waited for each other: the barriers of `align_clocks`, and calls between ranks.
@@ -42,90 +42,46 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Visit:
+class _Visit(NamedTuple):
     """One trace at a meeting.
 
     Attributes:
         trace: Which of the traces.
+        meeting: The meeting: its kind, `barriers` or `collectives`, and what tells it from others of its kind.
         entered_ns: The latest moment of it by which nobody of it could have left, on the trace's own axis.
         left_ns: The earliest moment at which somebody of it had left.
     """
 
     trace: int
+    meeting: tuple[str, Hashable]
     entered_ns: int
     left_ns: int
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """A meeting of several traces.
-
-    Attributes:
-        kind: `barriers` or `collectives`.
-        visits: Who was there; at least two.
-    """
-
-    kind: str
-    visits: tuple[Visit, ...]
-
-
-def meetings_of(traces: Sequence[TraceData]) -> list[Meeting]:
-    """All meetings that two or more of the traces recorded."""
-    return [
-        *_together(BARRIERS, (_barriers(trace_number, trace) for trace_number, trace in enumerate(traces))),
-        *_together(COLLECTIVES, _collectives(traces)),
-    ]
-
-
-def _together(kind: str, of_traces: Iterable[Mapping[Hashable, Visit]]) -> list[Meeting]:
-    visits_of: defaultdict[Hashable, list[Visit]] = defaultdict(list)
-    for visits in of_traces:
-        for key, visit in visits.items():
-            visits_of[key].append(visit)
-    return [Meeting(kind, tuple(visits)) for visits in visits_of.values() if len(visits) > 1]
-
-
-def _barriers(trace_number: int, trace: TraceData) -> dict[Hashable, Visit]:
+def _barriers(trace_number: int, trace: TraceData) -> Iterator[_Visit]:
     """The barriers that a trace was at, by their names, which no two barriers of any job share."""
     begin_ns = trace.run_info.start_monotonic_ns
-    if begin_ns is None:
-        return {}
-    visit_of: dict[Hashable, Visit] = {}
-    for run in process_runs(trace):
-        for name, entered_ns, left_ns in run.clock_marks:
-            if entered_ns <= left_ns:
-                visit = Visit(trace_number, entered_ns - begin_ns, left_ns - begin_ns)
-                visit_of[name] = _with(visit_of.get(name), visit)
-    return visit_of
+    if begin_ns is not None:
+        for run in process_runs(trace):
+            for name, entered_ns, left_ns in run.clock_marks:
+                if entered_ns <= left_ns:
+                    yield _Visit(trace_number, (BARRIERS, name), entered_ns - begin_ns, left_ns - begin_ns)
 
 
-def _with(earlier: Visit | None, visit: Visit) -> Visit:
-    """Merge two visits of one trace at a meeting."""
-    if earlier is None:
-        return visit
-    return Visit(visit.trace, max(earlier.entered_ns, visit.entered_ns), min(earlier.left_ns, visit.left_ns))
-
-
-def _collectives(traces: Sequence[TraceData]) -> list[dict[Hashable, Visit]]:
+def _collectives(traces: Sequence[TraceData]) -> Iterator[_Visit]:
     """The calls between ranks, by step, group, name and place among their like, where the traces agree on these.
 
     Traces without steps must have the same calls from beginning to end.
     """
-    visits: list[dict[Hashable, Visit]] = [{} for _ in traces]
     series: defaultdict[tuple[Hashable, ...], list[tuple[int, list[dict[str, Any]]]]] = defaultdict(list)
     for index, trace in enumerate(traces):
         for key, calls in _calls(trace).items():
             series[key[:-1]].append((index, calls))
     for key, of_ranks in series.items():
-        likenesses = {tuple(call["like"] for call in calls) for _, calls in of_ranks}
-        if len(likenesses) > 1:
-            continue
-        for index, calls in of_ranks:
-            for number, call in enumerate(calls):
-                visit = Visit(index, call["entered_ns"], call["left_ns"])
-                visits[index][key, number] = _with(visits[index].get((key, number)), visit)
-    return visits
+        if len({tuple(call["like"] for call in calls) for _, calls in of_ranks}) == 1:
+            for index, calls in of_ranks:
+                for number, call in enumerate(calls):
+                    yield _Visit(index, (COLLECTIVES, (key, number)), call["entered_ns"], call["left_ns"])
 
 
 def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]:
@@ -198,16 +154,16 @@ def aligned(traces: Sequence[TraceData], most_drift: float = MOST_DRIFT) -> list
     lines: list[ClockLine | None] = [None] * len(machines)
     met: list[Counter[str]] = [Counter() for _ in machines]
     if len(machines) > 1:
-        meetings = meetings_of(traces)
-        visits = _visits(machines, meetings)
+        barriers = [visit for number, trace in enumerate(traces) for visit in _barriers(number, trace)]
+        visits, kinds = _visits(machines, [*barriers, *_collectives(traces)])
         begin_ns, end_ns = (
             np.array([getattr(machine, name) for machine in machines], dtype=np.int64)
             for name in ("begin_ns", "end_ns")
         )
         lines = lines_between(visits, begin_ns, end_ns, most_drift=most_drift)
-        several = Groups(visits.meeting, len(meetings)).sizes() > 1
+        several = Groups(visits.meeting, len(kinds)).sizes() > 1
         for clock, meeting in zip(visits.clock.tolist(), visits.meeting.tolist(), strict=True):
-            met[clock][meetings[meeting].kind] += int(several[meeting])
+            met[clock][kinds[meeting]] += int(several[meeting])
     wall = by_wall_clock(traces)
     result: list[Placement | None] = [None] * len(traces)
     for number, machine in enumerate(machines):
@@ -242,26 +198,28 @@ def _machines(traces: Sequence[TraceData]) -> list[_Machine]:
     return machines
 
 
-def _visits(machines: Sequence[_Machine], meetings: Sequence[Meeting]) -> Visits:
-    """The visits of meetings on the axes of the machines: for each machine, its last trace to enter and its first to leave."""
+def _visits(machines: Sequence[_Machine], visits: Iterable[_Visit]) -> tuple[Visits, list[str]]:
+    """The visits on the axes of the machines, for each machine its last trace to enter and its first to leave; and the kind of each meeting."""
     whose = {
         member: (number, placement.offset_ns)
         for number, machine in enumerate(machines)
         for member, placement in zip(machine.members, machine.placements, strict=True)
     }
+    numbers: dict[tuple[str, Hashable], int] = {}
     visit_times: dict[tuple[int, int], tuple[int, int]] = {}
-    for meeting_number, meeting in enumerate(meetings):
-        for visit in meeting.visits:
-            number, offset_ns = whose[visit.trace]
-            entered_ns, left_ns = visit.entered_ns + offset_ns, visit.left_ns + offset_ns
-            other = visit_times.get((number, meeting_number), (entered_ns, left_ns))
-            visit_times[number, meeting_number] = (max(entered_ns, other[0]), min(left_ns, other[1]))
-    clock, meeting_of = np.array(list(visit_times), dtype=np.int64).reshape(-1, 2).T
+    for visit in visits:
+        number, offset_ns = whose[visit.trace]
+        key = number, numbers.setdefault(visit.meeting, len(numbers))
+        entered_ns, left_ns = visit.entered_ns + offset_ns, visit.left_ns + offset_ns
+        other_entered_ns, other_left_ns = visit_times.get(key, (entered_ns, left_ns))
+        visit_times[key] = max(entered_ns, other_entered_ns), min(left_ns, other_left_ns)
+    clock, meeting = np.array(list(visit_times), dtype=np.int64).reshape(-1, 2).T
     entered, left = np.array(list(visit_times.values()), dtype=np.int64).reshape(-1, 2).T
     error_ns = np.array([machine.error_ns for machine in machines], dtype=np.int64)[clock]
+    kinds = [kind for kind, _ in numbers]
     # Whoever waits in a collective leaves it with the others; who leaves a barrier hears of it sooner or later.
-    together = np.array([meeting.kind == COLLECTIVES for meeting in meetings], dtype=bool)[meeting_of]
-    return Visits(clock, meeting_of, entered - error_ns, left + error_ns, together)
+    together = np.array([kind == COLLECTIVES for kind in kinds], dtype=bool)[meeting]
+    return Visits(clock, meeting, entered - error_ns, left + error_ns, together), kinds
 
 
 def _placed(
