@@ -21,7 +21,7 @@ from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.ledger.breakdown import breakdown
-from kinetoscope.ledger.parts import PARTS, busiest_places
+from kinetoscope.ledger.parts import busiest_places
 from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import tables_of
 from kinetoscope.model.groups import Groups

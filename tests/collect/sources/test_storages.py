@@ -23,21 +23,22 @@ from kinetoscope._runtime import live_objects
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.sources import storages as storages_module
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-from kinetoscope.collect.sources.storages import Living, StorageWatch, TensorReader, native_reader
+from kinetoscope.collect.sources.storages import Living, StorageWatch, native_reader
 from kinetoscope.model.schema import StorageRole
 from kinetoscope.storage.recording import add_storages
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import peak
 from kinetoscope.trace import Trace
-from tests.support import warm_python
+from tests.support import tensor_reader, warm_python
 from tests.support.recorded import CPU, profile
+from tests.support.tensor_reader import TensorReader
 
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch, request):
     """Hides the second thread of pytest-xdist's workers, which only waits for messages, from the reader in Python."""
     if "another_thread" not in request.fixturenames:
-        monkeypatch.setattr(storages_module, "_is_only_thread", lambda: True)
+        monkeypatch.setattr(tensor_reader, "is_only_thread", lambda: True)
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def nothing_of_other_tests():
 
 
 def watch(modules=()):
-    return StorageWatch(Living(), lambda tensors: None, lambda: list(modules))
+    return StorageWatch(Living(TensorReader()), lambda tensors: None, lambda: list(modules))
 
 
 READERS = pytest.mark.parametrize(
@@ -479,7 +480,7 @@ def test_sessions_on_many_threads_scan_one_at_a_time():
 
 @pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")
 def test_many_new_objects_make_the_next_look_a_new_scan():
-    living = Living()
+    living = Living(TensorReader())
     with living.look():
         pass
     kept = nn.Linear(3, 3)
@@ -562,7 +563,7 @@ def test_forgetting_memory_that_was_freed_causes_no_warning(monkeypatch, make_re
 @pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")
 def test_nothing_is_followed_when_the_session_is_gone():
     before = len(gc.callbacks)
-    living = Living()
+    living = Living(TensorReader())
     with living.look():
         pass
     assert len(gc.callbacks) == before + 1

@@ -20,8 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,18 +39,15 @@ from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from kinetoscope.trace import Trace
 
 
-PATIENCE_S = 60.0
-"""Time limit of the check in seconds, and of waiting while another process runs it.
-
-Time in which the check waits for a processor does not count, nor does compiling the recorder, which happens before."""
+PATIENCE_S = 120.0
+"""Time limit of the check in seconds, which takes about ten; compiling the recorder, which happens before, does not count."""
 
 
-_LONGEST_S = 600.0
 LARGEST_ERROR_NS = 500_000
 """The largest accepted error of device times against host times in nanoseconds, measured by the launches."""
 
@@ -85,6 +81,15 @@ class _Outcome:
     reason: str
     lasting: bool
 
+    @classmethod
+    def read(cls, path: Path) -> _Outcome:
+        """Read what `as_json` wrote."""
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        return cls(bool(stated["holds"]), str(stated["reason"]), bool(stated["lasting"]))
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
 
 def hybrid_status(
     activity: ProfilerActivity, progress: Callable[[str], None] | None = None, *, repeat_failed: bool = False
@@ -113,7 +118,9 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
     path = folder / f"hybrid-{_key(name)}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _only_one_checker(folder):
+        with open(folder / "hybrid.lock", "w", encoding="utf-8") as lock:
+            # Of several processes, such as the ranks of a job, one checks, within its time limit, and the others wait.
+            fcntl.flock(lock, fcntl.LOCK_EX)
             outcome = _cached(path)
             if outcome is None or (repeat_failed and not outcome.holds):
                 progress(
@@ -121,7 +128,9 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
                 )
                 outcome = _check(name, folder)
                 if outcome.lasting:
-                    _store(path, outcome)
+                    # If that fails, the next process checks again.
+                    with contextlib.suppress(OSError), open_atomically(path) as file:
+                        file.write(outcome.as_json().encode())
     # A process that ended while writing its result leaves incomplete JSON.
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         outcome = _Outcome(False, f"the hybrid engine could not be checked: {error}", False)
@@ -154,42 +163,13 @@ def _text(path: Path) -> str:
         return ""
 
 
-@contextlib.contextmanager
-def _only_one_checker(folder: Path) -> Iterator[None]:
-    """Hold a lock while checking, so that of several processes, such as the ranks of a job, one checks and the others wait."""
-    with open(folder / "hybrid.lock", "w", encoding="utf-8") as lock:
-        until_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until_s:
-                    raise TimeoutError("another process has been running this check for too long") from None
-                time.sleep(0.1)
-        yield
-
-
 def _cached(path: Path) -> _Outcome | None:
     """Read the result of an earlier check; None if there is no valid one."""
     try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-        return _Outcome(bool(stated["holds"]), str(stated["reason"]), True)
+        return _Outcome.read(path)
     except (OSError, ValueError, KeyError, TypeError):
         # The file is missing or not ours: check again.
         return None
-
-
-def _store(path: Path, outcome: _Outcome) -> None:
-    """Store a result for later processes, atomically; if that fails, the next process checks again."""
-    stated = {
-        "holds": outcome.holds,
-        "reason": outcome.reason,
-        "torch": str(torch.__version__),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    with contextlib.suppress(OSError), open_atomically(path) as file:
-        file.write(json.dumps(stated, indent=1).encode() + b"\n")
 
 
 def _check(name: str, folder: Path) -> _Outcome:
@@ -213,47 +193,20 @@ def _check(name: str, folder: Path) -> _Outcome:
                 start_new_session=True,
             )
             try:
-                code = _wait_for_exit(process)
+                code = process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 reason = f"the check of the hybrid engine did not end within {PATIENCE_S:.0f} seconds"
                 return _Outcome(False, reason, True)
             finally:
                 _kill(process)
         if target.is_file():
-            stated = json.loads(target.read_text(encoding="utf-8"))
-            return _Outcome(bool(stated["holds"]), str(stated["reason"]), bool(stated["lasting"]))
+            return _Outcome.read(target)
         if code < 0:
-            ending = f"was ended by {_signal_name(-code)}"
+            ending = f"was ended by signal {-code}"
         else:
             last = [line for line in _text(log).splitlines() if line.strip()][-1:]
             ending = f"ended with exit code {code}{f': {last[0][:300]}' if last else ''}"
         return _Outcome(False, f"the check of the hybrid engine {ending}", True)
-
-
-def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process and return its exit code; raise `TimeoutExpired` at the time limit."""
-    begin_s = time.monotonic()
-    while True:
-        taken_s = time.monotonic() - begin_s
-        left_s = PATIENCE_S - max(taken_s - _waited_s(process.pid), 0.0)
-        try:
-            return process.wait(max(min(left_s, _LONGEST_S - taken_s), 0.0))
-        except subprocess.TimeoutExpired:
-            if left_s <= 0 or taken_s >= _LONGEST_S:
-                raise
-
-
-def _waited_s(pid: int) -> float:
-    """Seconds in which a process's main thread was ready to run but had no processor; 0 if the system does not tell."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-def _signal_name(number: int) -> str:
-    """The name of a signal, or its number if it is a real-time signal, which has no name."""
-    return signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -280,15 +233,9 @@ def run_check(target: str, device_name: str) -> None:
         outcome = _run_both(torch.device(device_name))
     except (KinetoscopeError, RuntimeError, OSError, AssertionError) as error:
         # Not cached: the device may be out of memory, or in use by another process.
-        outcome = _Outcome(False, f"the hybrid engine could not be checked: {_first_line(error)}", False)
-    Path(target).write_text(
-        json.dumps({"holds": outcome.holds, "reason": outcome.reason, "lasting": outcome.lasting}),
-        encoding="utf-8",
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        outcome = _Outcome(False, f"the hybrid engine could not be checked: {first_line}", False)
+    Path(target).write_text(outcome.as_json(), encoding="utf-8")
 
 
 def _run_both(device: torch.device) -> _Outcome:

@@ -37,7 +37,7 @@ from kinetoscope.collect.request.torch_settings import (
     for_torchs_collector,
     has_setting,
 )
-from kinetoscope.collect.sources.storages import Living, StorageWatch
+from kinetoscope.collect.sources.storages import StorageWatch, living_in_process
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.pauses import Pauses
@@ -66,7 +66,6 @@ class KinetoEngine:
         self._others: _OtherThreads | None = None
         self._watch: StorageWatch | None = None
         self._storages: list[dict[str, Any]] = []
-        self._living = Living()
         self._ended_at_exit: KinetoRecording | None = None
         _ENGINES.add(self)
 
@@ -121,8 +120,8 @@ class KinetoEngine:
         # Before the collector starts, as everything here: it may record the Python calls of this thread.
         self._others = None if all_threads else _OtherThreads()
         self._storages = []
-        if self._request.options.profile_memory:
-            self._watch = StorageWatch(self._living, lambda tensors: None)
+        if self._request.options.profile_memory and self._recorder is not None:
+            self._watch = StorageWatch(living_in_process(self._recorder), lambda tensors: None)
             self._storages = self._watch.start()
         self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
         note_this_thread()
@@ -199,9 +198,11 @@ class KinetoEngine:
             stopped.__exit__(None, None, None)
             if self._recorder is not None:
                 self._recorder.collector_stopped()
-            unrecorded = None if self._others is None else self._others.ran()
+            losses = [] if self._others is None else self._others.ran()
             if watch is not None:
                 self._storages += watch.stop()
+            elif self._request.options.profile_memory:
+                losses.append(Loss.of("storages_not_read"))
             note_this_thread()
             recording = KinetoRecording(
                 stopped.kineto_results,
@@ -209,7 +210,7 @@ class KinetoEngine:
                 self._pauses,
                 _window_ns(stopped),
                 has_objects=_makes_objects(stopped.experimental_config),
-                unrecorded=unrecorded,
+                losses=losses,
                 storages=self._storages,
             )
             stopped.kineto_results = recording.api()
@@ -267,8 +268,8 @@ class _OtherThreads:
         self._process_ns = time.process_time_ns()
         self._start_ns = time.monotonic_ns()
 
-    def ran(self) -> Loss | None:
-        """Return a loss that names the threads that have run since then, without the calling one; None if there are none."""
+    def ran(self) -> list[Loss]:
+        """Return a loss that names the threads that have run since then, without the calling one; none if there are none."""
         # The process's time first, and at the start the threads' times: the time of ended threads is never overestimated.
         ended_ns = time.process_time_ns() - self._process_ns
         now = _thread_times_ns()
@@ -285,13 +286,12 @@ class _OtherThreads:
         if now and ended_ns - sum(used_ns.values()) >= least_ns:
             names.append("threads that have ended")
         if not names:
-            return None
-        return Loss.of(
-            "threads_not_recorded",
-            len(names),
-            why=f"torch's collector records the thread that started it, and its backward passes. Also ran: {_shortened(names)}. "
-            "The native engine records all threads.",
+            return []
+        why = (
+            f"torch's collector records the thread that started it, and its backward passes. Also ran: {_shortened(names)}. "
+            "The native engine records all threads."
         )
+        return [Loss.of("threads_not_recorded", len(names), why=why)]
 
 
 def _thread_times_ns() -> dict[int, int]:

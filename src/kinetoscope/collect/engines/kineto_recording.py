@@ -107,20 +107,19 @@ class KinetoRecording:
         window_ns: int = 0,
         *,
         has_objects: bool = False,
-        unrecorded: Loss | None = None,
+        losses: Sequence[Loss] = (),
         taken_by: str = "recording_taken",
         storages: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Store torch's results; None if there are none.
 
-        `has_objects` says whether torch has made its event objects. `unrecorded` is a loss that names threads that torch did not
-        record. `taken_by` is the code of the loss if there are no results. `storages` are parts of the table `storages`.
+        `has_objects` says whether torch has made its event objects. `losses` say what torch did not record. `taken_by` is the code of the loss if there are no results. `storages` are parts of the table `storages`.
         """
         self._storages = storages
         self._results = results
         self._taken = results is None
         self._taken_by = taken_by
-        self._unrecorded = unrecorded
+        self._losses = losses
         self._request = request
         self._pauses = pauses
         self._window_ns = window_ns
@@ -201,7 +200,7 @@ class KinetoRecording:
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
             strings, unseen = add_storages(tables, self._storages, strings, info["start_realtime_ns"])
             lost += counted_losses(unseen)
-        lost += [self._unrecorded] if self._unrecorded is not None else []
+        lost += self._losses
         lost += paused_losses(info.get("pauses"))
         run = RunInfo.of(info)
         if isinstance(monotonic_of_realtime_ns, int) and run.start_realtime_ns is not None:
