@@ -5,7 +5,7 @@ import pynvml
 import pytest
 
 from kinetoscope import MissingDependencyError
-from kinetoscope.collect.sources.nvml import DeviceMemory, DeviceUtilization, NvmlError, nvml
+from kinetoscope.collect.sources.nvml import DeviceMemory, NvmlError, nvml
 from tests.support.simulated_nvml import MIB, SimulatedDevice, no_driver, nvidia
 
 __all__ = ["no_driver", "nvidia"]
@@ -13,18 +13,17 @@ __all__ = ["no_driver", "nvidia"]
 OTHER = "GPU-99999999-2222-3333-4444-5555abcdef55"
 
 
-def test_a_device_tells_its_name_memory_load_and_power(nvidia):
+def test_a_device_tells_its_memory_load_and_power(nvidia):
     [device] = nvml().devices()
-    assert device.name() == "Simulated H1"
     assert device.uuid() == nvidia.devices[0].uuid
     assert device.memory() == DeviceMemory(free_bytes=750 * MIB, used_bytes=250 * MIB, total_bytes=1000 * MIB)
-    assert device.utilization() == DeviceUtilization(compute_percent=37, memory_percent=12)
+    assert device.busy_percent() == 37
     assert device.power_watts() == 123.456
 
 
 def test_each_device_answers_for_itself(nvidia):
-    nvidia.devices.append(SimulatedDevice(name="the other", used_bytes=0))
-    assert [device.name() for device in nvml().devices()] == ["Simulated H1", "the other"]
+    nvidia.devices.append(SimulatedDevice(uuid=OTHER, used_bytes=0))
+    assert [device.uuid() for device in nvml().devices()] == [nvidia.devices[0].uuid, OTHER]
     assert nvml().device(1).memory().used_bytes == 0
     assert len(nvml()) == 2
 
@@ -33,7 +32,7 @@ def test_what_a_device_does_not_tell_is_none(nvidia):
     nvidia.devices[0].utilisation_percent = nvidia.devices[0].power_milliwatts = None
     nvidia.failing["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_NO_PERMISSION
     device = nvml().device(0)
-    assert (device.utilization(), device.power_watts(), device.memory()) == (None, None, None)
+    assert (device.busy_percent(), device.power_watts(), device.memory()) == (None, None, None)
 
 
 def test_a_device_that_fails_is_named(nvidia):

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 MAGIC = b"KLOADER1"
 # Magic, process, loader, worker, start and end of its loop (0: not ended) in ns of the monotonic clock.
@@ -98,30 +98,14 @@ class WorkerLog:
                 os.close(file)
 
 
-class BatchTimes(Protocol):
-    """A listener for the loading of batches."""
-
-    def begin(self, samples: int) -> Any:
-        """A batch is started; the result is passed to `finish`."""
-
-    def finish(self, begun: Any, outcome: int) -> None:
-        """The batch is loaded, failed, or there is none left."""
-
-    def begin_collating(self) -> Any:
-        """Collating its samples is started; the result is passed to `finish_collating`."""
-
-    def finish_collating(self, begun: Any) -> None:
-        """Its samples are collated."""
-
-
 class TimedFetcher:
     """Wraps a fetcher of torch, and calls a listener for each batch.
 
     Only the wrapper references the fetcher, not the reverse, so both are freed when the loader drops them.
     """
 
-    def __init__(self, fetcher: Any, times: BatchTimes) -> None:
-        """Wrap `fetcher`."""
+    def __init__(self, fetcher: Any, times: Any) -> None:
+        """Wrap `fetcher`; `times` has the methods of `WorkerLog` that begin and finish."""
         collate = fetcher.collate_fn
 
         def collate_timed(*samples: Any, **keywords: Any) -> Any:
@@ -160,7 +144,7 @@ class TimedFetcher:
         setattr(self._fetcher, name, value)
 
 
-def timed(fetcher: Any, times: BatchTimes) -> Any:
+def timed(fetcher: Any, times: Any) -> Any:
     """Wrap a fetcher in a `TimedFetcher`; if it lacks the attributes of torch's fetchers, return it unchanged."""
     try:
         return TimedFetcher(fetcher, times)
@@ -190,56 +174,39 @@ class RecordedLoop:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         """Run torch's function, and record the batches of its fetchers."""
-        started = None
+        logs: list[WorkerLog] = []
+        restore = None
         with suppress(Exception):
-            started = self._begin()
+            restore = self._wrap_fetchers(logs)
         try:
             self.loop(*arguments, **keywords)
         finally:
-            if started is not None:
-                log, restore = started
+            for log in logs:
                 log.end()
+            if restore is not None:
                 restore()
 
-    def _begin(self) -> tuple[_LazyLog, Callable[[], None]]:
-        """Wrap the fetchers of this process; return the log, and a function that restores torch's."""
-        from torch.utils.data import _DatasetKind
+    def _wrap_fetchers(self, logs: list[WorkerLog]) -> Callable[[], None]:
+        """Wrap the fetchers of this process; the first one makes the log of the worker. Returns a function that restores torch's."""
+        from torch.utils.data import _DatasetKind, get_worker_info
 
         before: Any = _DatasetKind.__dict__["create_fetcher"]
-        create = _DatasetKind.create_fetcher
-        log = _LazyLog(self._folder, self._number_of_loader())
+        create, loader = _DatasetKind.create_fetcher, self._number_of_loader()
 
         def create_timed(*arguments: Any, **keywords: Any) -> Any:
-            return log.timed(create(*arguments, **keywords))
+            fetcher = create(*arguments, **keywords)
+            # torch sets it in its loop.
+            info = get_worker_info()
+            if info is None or fetcher.dataset is not info.dataset:
+                # It is of a loader inside the dataset.
+                return fetcher
+            if not logs:
+                path = os.path.join(self._folder, f"{loader}-{info.id}-{os.getpid()}.worker")
+                logs.append(WorkerLog(path, loader, info.id))
+            return timed(fetcher, logs[0])
 
         _DatasetKind.create_fetcher = staticmethod(create_timed)
-        return log, lambda: setattr(_DatasetKind, "create_fetcher", before)
-
-
-class _LazyLog:
-    """The log of a worker, which is created on first use: the worker info must be set, which torch does in its loop."""
-
-    def __init__(self, folder: str, loader: int) -> None:
-        self._folder = folder
-        self._loader = loader
-        self._log: WorkerLog | None = None
-
-    def timed(self, fetcher: Any) -> Any:
-        """Wrap a fetcher, if it is the worker's own and not of a loader inside the dataset."""
-        from torch.utils.data import get_worker_info
-
-        info = get_worker_info()
-        if info is None or fetcher.dataset is not info.dataset:
-            return fetcher
-        if self._log is None:
-            path = os.path.join(self._folder, f"{self._loader}-{info.id}-{os.getpid()}.worker")
-            self._log = WorkerLog(path, self._loader, info.id)
-        return timed(fetcher, self._log)
-
-    def end(self) -> None:
-        """Record the end of the worker's loop."""
-        if self._log is not None:
-            self._log.end()
+        return lambda: setattr(_DatasetKind, "create_fetcher", before)
 
 
 def _unpickled(loop: Any, folder: str, number: int) -> RecordedLoop:

@@ -41,19 +41,6 @@ class DeviceMemory:
     total_bytes: int
 
 
-@dataclass(frozen=True)
-class DeviceUtilization:
-    """How busy a device was in the driver's last sample period, between a sixth of a second and a second.
-
-    Attributes:
-        compute_percent: The share of the time in which a kernel ran.
-        memory_percent: The share of the time in which its memory was read or written.
-    """
-
-    compute_percent: int
-    memory_percent: int
-
-
 class NvmlDevice:
     """One device. Values that it does not support are None; a MIG instance has no utilization, for example."""
 
@@ -69,12 +56,8 @@ class NvmlDevice:
         self._library = library
         self._handle = handle
 
-    def name(self) -> str | None:
-        """The name of the device, such as `NVIDIA H200`."""
-        return self._query("nvmlDeviceGetName", _text)
-
     def uuid(self) -> str | None:
-        """Its unique id, `GPU-` and 36 characters, which CUDA also uses."""
+        """The unique id of the device, `GPU-` and 36 characters, which CUDA also uses."""
         return self._query("nvmlDeviceGetUUID", _text)
 
     def memory(self) -> DeviceMemory | None:
@@ -88,16 +71,13 @@ class NvmlDevice:
             lambda answer: DeviceMemory(int(answer.free), int(answer.used), int(answer.total)),
         )
 
-    def utilization(self) -> DeviceUtilization | None:
-        """Its recent utilization in percent.
+    def busy_percent(self) -> int | None:
+        """The share of the driver's last sample period, between a sixth of a second and a second, in which a kernel ran.
 
         Raises:
             NvmlError: The driver failed.
         """
-        return self._query(
-            "nvmlDeviceGetUtilizationRates",
-            lambda answer: DeviceUtilization(int(answer.gpu), int(answer.memory)),
-        )
+        return self._query("nvmlDeviceGetUtilizationRates", lambda answer: int(answer.gpu))
 
     def power_watts(self) -> float | None:
         """Its current power draw in watts.
@@ -106,10 +86,6 @@ class NvmlDevice:
             NvmlError: The driver failed.
         """
         return self._query("nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1000)
-
-    def __repr__(self) -> str:
-        """Contains the number of the device."""
-        return f"<NvmlDevice {self.index}>"
 
     def _query(self, question: str, read: Callable[[Any], T]) -> T | None:
         """Call one of the library's functions, and convert its result; None if the device does not support it."""

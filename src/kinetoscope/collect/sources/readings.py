@@ -122,8 +122,8 @@ def _reader(device: NvmlDevice) -> Reader:
     name = f"gpu{device.index}"
 
     def read(reading: Reading) -> None:
-        if (utilization := device.utilization()) is not None:
-            reading.values[f"{name}_percent"] = utilization.compute_percent
+        if (busy_percent := device.busy_percent()) is not None:
+            reading.values[f"{name}_percent"] = busy_percent
         if (memory := device.memory()) is not None:
             reading.values[f"{name}_memory_used_bytes"] = memory.used_bytes
         if (watts := device.power_watts()) is not None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import profiler as collector
 
 from kinetoscope._errors import RecorderError
-from kinetoscope.collect.recorder.library import ready_recorder
-from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
+from kinetoscope.collect.recorder.library import Recorder, ready_recorder
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 
 _bindings: Any = torch._C._profiler
@@ -49,9 +47,9 @@ class TorchRanges(SharedHooks):
         self._theirs = bool(collector._is_profiler_enabled)
         self._put(collector, "_set_is_profiler_enabled", self._flag_is_set)
         vars(collector)["_is_profiler_enabled"] = True
-        theirs = getattr(_bindings, _NAME, None)
-        if isinstance(theirs, type):
-            self._put(_bindings, _NAME, _range_class(theirs))
+        theirs, recorder = getattr(_bindings, _NAME, None), _recorder()
+        if isinstance(theirs, type) and recorder is not None:
+            self._put(_bindings, _NAME, recorder.fast_range_class(theirs))
         pipes = sys.modules.get(_PIPES)
         if getattr(pipes, "torch", None) is torch:
             self._put(pipes, "torch", _TorchOfPipes())
@@ -96,39 +94,12 @@ class _AutogradOfPipes:
         return getattr(torch.autograd, name)
 
 
-def _range_class(theirs: type) -> type:
-    """Create the class that replaces torch's; without a loaded recorder, one whose ranges have names but no inputs."""
+def _recorder() -> Recorder | None:
+    """The recorder; without one, torch's own collector records, and opens these ranges itself."""
     try:
-        recorder = ready_recorder()
+        return ready_recorder()
     except RecorderError:
-        recorder = None
-    return _named_range(theirs) if recorder is None else recorder.fast_range_class(theirs)
-
-
-def _named_range(theirs: Any) -> type:
-    """Create a class that opens plain ranges or, if torch's profiler is recording on the thread, torch's own."""
-
-    class RecordFunctionFast:
-        def __init__(
-            self, name: str, input_values: Any = None, keyword_values: dict[str, Any] | None = None
-        ) -> None:
-            self._given = (name, input_values or (), keyword_values or {})
-            self._end: Callable[[], object] = bool
-
-        def __enter__(self) -> None:
-            if torch._C._autograd._profiler_enabled():
-                opened = theirs(*self._given)
-                opened.__enter__()
-                self._end = lambda: opened.__exit__(None, None, None)
-            else:
-                handle = begin_range(self._given[0])
-                self._end = lambda: end_range(handle)
-
-        def __exit__(self, *failure: object) -> None:
-            end, self._end = self._end, bool
-            end()
-
-    return RecordFunctionFast
+        return None
 
 
 TORCH_RANGES = TorchRanges()
