@@ -1,6 +1,5 @@
 """`engine="auto"` with a device: hybrid where the check of this machine holds, else torch's collector with one reason."""
 
-import fcntl
 import json
 import os
 import subprocess
@@ -98,16 +97,6 @@ def test_a_check_that_takes_too_long_is_ended(device, cache, monkeypatch):
     assert "did not end within" in found.reason
     assert ended[0].returncode is not None
     assert len(list(cache.glob("hybrid-*.json"))) == 1
-
-
-def test_a_check_of_another_process_is_not_waited_for_without_end(device, cache, monkeypatch):
-    monkeypatch.setattr(hybrid_module, "PATIENCE_S", 0.01)
-    with (cache / "hybrid.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found, said = status(device)
-    assert not found.available
-    assert "another process has been running this check" in found.reason
-    assert said == []
 
 
 def test_a_device_that_cannot_be_used_now_is_no_verdict(device, cache, monkeypatch):
