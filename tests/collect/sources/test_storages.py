@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import kinetoscope
+from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.sources import storages as storages_module
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
@@ -345,6 +346,14 @@ def test_torchs_own_collector_has_categories_too():
     assert found["gradient"] >= 440
     assert bytes_by_category(prof.trace, recorded=True)["activation"] == 160 + 4
     assert not [key for key in prof.trace.info if key.startswith("storages")]
+
+
+def test_without_the_recorder_the_categories_are_a_loss(monkeypatch):
+    monkeypatch.setattr(kineto_module, "ready_recorder", lambda: None)
+    with kinetoscope.profile(activities=CPU, engine="kineto", profile_memory=True) as prof:
+        torch.ones(10)
+    assert "storages_not_read" in [loss["code"] for loss in prof.trace.losses]
+    assert 40 in judged_blocks(prof.trace).blocks.bytes
 
 
 def test_torchs_own_collector_links_backward_to_the_forward_operator():

@@ -399,14 +399,12 @@ class Living:
             for thing in self.reader.meet(objects):
                 # By type(): isinstance() reads __class__, which may run code of the object.
                 kind = type(thing)
-                listed: list[Any] = (
-                    living.tensors
-                    if kind in _PLAIN
-                    else living.modules
-                    if issubclass(kind, Module)
-                    else living.optimizers
-                )
-                listed.append(thing)
+                if kind in _PLAIN:
+                    living.tensors.append(thing)
+                elif issubclass(kind, Module):
+                    living.modules.append(thing)
+                else:
+                    living.optimizers.append(thing)
                 del thing
             objects.clear()
             try:
