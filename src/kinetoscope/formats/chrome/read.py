@@ -39,7 +39,6 @@ from kinetoscope.formats.chrome.read_own import (
     OWN,
     drop_inner_arrows,
     header_of_list,
-    own_processes,
     restore_own_columns,
     restore_own_times,
     stop_ns,
@@ -639,20 +638,18 @@ def made_trace(native: Native) -> TraceData:
     header = read_header(native.pop("header", ())) or header_of_list(native.get("metadata", ()))
     restore_own_times(header, native)
     names = read_names(native.get("metadata", ()))
-    stated = own_processes(header)
-    processes = host_processes(native, names) if stated is None else stated.processes
+    processes = host_processes(native, names)
     if len(processes) < 2:
         return _Builder(native, header, names, processes[0] if processes else None).trace()
     from kinetoscope.combine.processes import merge_processes
 
-    parts, unsure = split(native, names, processes, None if stated is None else stated.devices)
+    parts, unsure = split(native, names, processes)
     traces = []
-    for index, (part, process) in enumerate(zip(parts, processes, strict=True)):
-        process_header = header_of_process(header, process) if stated is None else stated.headers[index]
-        traces.append(_Builder(part, process_header, names, process).trace())
-    # Nothing says whether somebody aligned the clocks of the processes.
+    for part, process in zip(parts, processes, strict=True):
+        traces.append(_Builder(part, header_of_process(header, process), names, process).trace())
+    # Except in our own files, nothing says whether somebody aligned the clocks of the processes.
     placements = [
-        Placement(part["base_ns"] - native["base_ns"], error_ns=-1 if index and stated is None else 0)
+        Placement(part["base_ns"] - native["base_ns"], error_ns=-1 if index and OWN not in header else 0)
         for index, part in enumerate(parts)
     ]
     merged = merge_processes(traces, placements)
@@ -660,17 +657,9 @@ def made_trace(native: Native) -> TraceData:
     for name in STORED:
         columns = merged.columns(name)
         tables[name] = {column: columns[column] for column in columns.given}
-    listed = implausible_durations(native, native["strings"])
-    info: dict[str, Any] = dict(merged.info)
-    if stated is None:
-        listed += losses_of(merged.columns("losses"))
-    else:
-        tables["processes"] = stated.columns
-        device_types = merged.column("streams", "device_type").tolist()
-        info = read_info(header, 0, stop_ns(header, native["last_ns"]), device_types)
-        info.pop(OWN, None)
+    listed = implausible_durations(native, native["strings"]) + losses_of(merged.columns("losses"))
     tables["losses"] = read_losses(header, {**native["losses"], "unsure_processes": unsure}, listed)
-    return TraceData.from_columns(tables, strings=merged.strings, info=info)
+    return TraceData.from_columns(tables, strings=merged.strings, info=merged.info)
 
 
 class _Builder:

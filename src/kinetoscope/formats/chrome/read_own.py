@@ -7,7 +7,6 @@ they become columns again. The header of such a file has the modules, see `kinet
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from kinetoscope.formats.chrome.read_links import (
     FlowArrows,
 )
-from kinetoscope.formats.chrome.read_processes import FileProcess
 from kinetoscope.formats.chrome.read_tracks import (
     made,
 )
@@ -61,95 +59,6 @@ def header_of_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> d
                 return {}
             return header if isinstance(header, dict) and isinstance(header.get(OWN), dict) else {}
     return {}
-
-
-@dataclass(frozen=True)
-class OwnProcesses:
-    """The processes of a file that Kinetoscope wrote of several.
-
-    Attributes:
-        processes: Each as the file identifies it.
-        devices: The row of the process of each device, by its process in the file.
-        headers: The header that each would have in a file of its own.
-        columns: The table `processes`.
-    """
-
-    processes: list[FileProcess]
-    devices: dict[tuple[int, str], int]
-    headers: list[dict[str, Any]]
-    columns: dict[str, list[Any]]
-
-
-def own_processes(header: Mapping[str, Any]) -> OwnProcesses | None:
-    """Return the processes of a file that Kinetoscope wrote of several, None for any other file."""
-    file_facts = header.get(OWN)
-    listed = file_facts.get("processes") if isinstance(file_facts, dict) else None
-    if not isinstance(file_facts, dict) or not isinstance(listed, dict):
-        return None
-    columns: dict[str, Any] = {name: listed.get(name) for name in STORED["processes"].column_names}
-    pids, devices = listed.get("file_pid"), listed.get("devices")
-    if (
-        not isinstance(pids, list)
-        or not isinstance(devices, dict)
-        or not all(isinstance(values, list) and len(values) == len(pids) for values in columns.values())
-        or not all(
-            _fits(value, column.type)
-            for column in STORED["processes"].columns
-            for value in columns[column.name]
-        )
-        or not all(_fits(pid, "int64") for pid in pids)
-        or len(set(pids)) < len(pids)
-    ):
-        return None
-    entries = header.get("processes")
-    entries = entries if isinstance(entries, list) and len(entries) == len(pids) else [{}] * len(pids)
-    return OwnProcesses(
-        [
-            FileProcess((pid, ""), process, rank if rank >= 0 else None)
-            for pid, process, rank in zip(pids, columns["pid"], columns["rank"], strict=True)
-        ],
-        {(int(pid), ""): row for pid, row in devices.items() if pid.isdecimal() and row in range(len(pids))},
-        [
-            {
-                **(entry if isinstance(entry, dict) else {}),
-                OWN: _facts_of_process(file_facts, row),
-            }
-            for row, entry in enumerate(entries)
-        ],
-        columns,
-    )
-
-
-def _facts_of_process(file_facts: Mapping[str, Any], process: int) -> dict[str, Any]:
-    """Return the facts for our reader that are of one process: its cycles, and its modules with their rows in the file."""
-    facts = {key: value for key, value in file_facts.items() if key not in ("processes", "cycles", "modules")}
-    for name in ("cycles", "modules"):
-        table = file_facts.get(name)
-        if not isinstance(table, dict) or not isinstance(whose := table.get("process_row"), list):
-            continue
-        rows = [row for row, owner in enumerate(whose) if owner == process]
-        new_row = {row: index for index, row in enumerate(rows)}
-        facts[name] = {
-            key: [values[row] for row in rows]
-            for key, values in table.items()
-            if isinstance(values, list) and len(values) == len(whose)
-        }
-        if name == "cycles":
-            facts[name]["process_row"] = [-1] * len(rows)
-        else:
-            facts[name]["row"] = rows
-            for key in ("parent", "caller"):
-                facts[name][key] = [
-                    new_row.get(row, -1) if type(row) is int else row for row in facts[name].get(key, ())
-                ]
-    return facts
-
-
-def _fits(value: object, kind: str) -> bool:
-    """Return whether a value of a header can be in a column of a type."""
-    if kind == "text":
-        return isinstance(value, str)
-    return type(value) is int and abs(value) < (2**31 if kind == "int32" else 2**62)
 
 
 def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
@@ -214,11 +123,7 @@ def restore_own_columns(
     paths = _modules(file_facts.get("modules"), tables, strings)
     if "arguments" not in spans:
         return
-    rows: Sequence[int] = range(len(tables["modules"]["class"]) if paths else 0)
-    listed = file_facts["modules"].get("row") if paths else None
-    if isinstance(listed, list) and len(listed) == len(rows) and all(type(row) is int for row in listed):
-        rows = listed
-    own_arguments = _OwnArguments(paths, {row: index for index, row in enumerate(rows)})
+    own_arguments = _OwnArguments(paths, len(tables["modules"]["class"]) if paths else 0)
     row_of = np.array(
         [own_arguments.row(text) for text in made(tables["arguments"]["json"])] + [-1], np.int32
     )
@@ -236,8 +141,8 @@ def restore_own_columns(
 class _OwnArguments:
     """Splits the arguments of spans into those that become columns and the rest."""
 
-    def __init__(self, paths: dict[str, int], modules: dict[int, int]) -> None:
-        self._paths, self._modules = paths, modules
+    def __init__(self, paths: dict[str, int], module_count: int) -> None:
+        self._paths, self._module_count = paths, module_count
         self.texts: dict[str, int] = {}
         self.flags: list[int] = []
         self.modules: list[int] = []
@@ -252,8 +157,8 @@ class _OwnArguments:
             path, row = arguments.pop(MODULE, None), arguments.pop(MODULE_ROW, None)
             arguments.pop(MODULE_CLASS, None)
             module = self._paths.get(path, -1) if isinstance(path, str) else -1
-            if type(row) is int:
-                module = self._modules.get(row, module)
+            if type(row) is int and 0 <= row < self._module_count:
+                module = row
             text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False) if arguments else ""
         self.flags.append(flags)
         self.modules.append(module)

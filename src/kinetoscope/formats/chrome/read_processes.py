@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.formats.chrome.read_links import last_before, spans_at
+from kinetoscope.formats.chrome.read_own import OWN
 from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, Names, made
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
@@ -113,7 +114,6 @@ def span_owners(
     names: Names,
     processes: Sequence[FileProcess],
     spans: Mapping[str, Any],
-    devices: Mapping[Key, int],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
     """Return the process of each span, and of each track; of a track that several share, the first.
 
@@ -122,7 +122,6 @@ def span_owners(
         names: The names in the file.
         processes: The result of `host_processes`.
         spans: The columns of the spans.
-        devices: The places in `processes` that the file states for devices.
 
     Returns:
         Both as places in `processes`, and how many device spans are of a process that had to be guessed.
@@ -134,7 +133,7 @@ def span_owners(
     main = by_process.largest(np.diff(threads["first_row"]) * ~on_device)
     of_track = np.array(
         [
-            (devices if device else index_of).get(key, -1)
+            -1 if device else index_of.get(key, -1)
             for key, device in zip(keys, on_device.tolist(), strict=True)
         ],
         np.int32,
@@ -228,23 +227,19 @@ def _in_order_of_launches(
     return chosen
 
 
-def split(
-    native: Native, names: Names, processes: Sequence[FileProcess], devices: Mapping[Key, int] | None
-) -> tuple[list[Native], int]:
+def split(native: Native, names: Names, processes: Sequence[FileProcess]) -> tuple[list[Native], int]:
     """Return what the native reader would return for a file of each process.
 
     Args:
         native: The native reader's result.
         names: The names in the file.
         processes: The processes.
-        devices: The places in `processes` of devices in a file of ours, whose processes share its axis of time; None for other
-            files, in which a process begins with its first event.
 
     Returns:
         The parts, and how many device spans are of a process that is not certain.
     """
     spans = {name: made(values) for name, values in native["spans"].items()}
-    owner, of_track, unsure = span_owners(native, names, processes, spans, devices or {})
+    owner, of_track, unsure = span_owners(native, names, processes, spans)
     tables = {
         name: {column: made(values) for column, values in native[name].items()}
         for name in ("kernels", "copies", "allocations", "counters", "flows")
@@ -290,7 +285,7 @@ def split(
             part[name]["time_ns"] for name in ("allocations", "counters", "flows") if name in part
         ]
         firsts = [int(values.min()) for values in times if len(values)] + [window[1] for window in windows]
-        first_ns = min(firsts, default=0) if devices is None else 0
+        first_ns = min(firsts, default=0)
         for table in part.values():
             for column in ("start_ns", "time_ns"):
                 if column in table:
@@ -372,7 +367,7 @@ def header_of_process(header: Mapping[str, Any], process: FileProcess) -> dict[s
     process_header = {
         key: value
         for key, value in header.items()
-        if key not in ("rank", "process", "process_name", "losses")
+        if key not in (OWN, "rank", "process", "process_name", "processes", "losses")
     }
     if isinstance(job := process_header.get("distributedInfo"), dict):
         process_header["distributedInfo"] = {key: value for key, value in job.items() if key != "rank"}

@@ -9,8 +9,9 @@ slices of a track nest. Spans that nest with nothing (asynchronous ranges, or ov
 their own next to their thread.
 
 Device work is in a process with the device's index, on a track with the stream's number, with Kineto's arguments. Spans
-that were read from a file keep its category and arguments. Kinetoscope's reader restores every column, with two
-exceptions: stacks lack forwarding frames and the folders of packages, and rebuilt calls become recorded calls. What the
+that were read from a file keep its category and arguments. Of a trace of one process, Kinetoscope's reader restores every column,
+with two exceptions: stacks lack forwarding frames and the folders of packages, and rebuilt calls become recorded calls. Of several
+processes, modules are not restored. What the
 reader needs for this is in the header under "kinetoscope", and in the events that name tracks. Facts that the source file
 of the trace lacks are not added, see `NOT_RECORDED` in `kinetoscope.formats.chrome.read`.
 """
@@ -192,7 +193,6 @@ class LaneTracks:
             and for lanes above 0 the track of lane 0.
         processes: The processes, in the order of the tracks.
         pid_of_process: The process id in the file of each row of `processes`, followed by that of the trace's process.
-        process_of_device: The row of `processes` of each device, by its process id in the file.
     """
 
     first_of_thread: NDArray[np.int32]
@@ -202,7 +202,6 @@ class LaneTracks:
     more: list[dict[str, int]]
     processes: list[WrittenProcess]
     pid_of_process: NDArray[np.int64]
-    process_of_device: dict[str, int]
 
     def metadata(self) -> Iterator[dict[str, Any]]:
         """Yield the events with the names and the order of processes and tracks."""
@@ -261,7 +260,6 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
         more,
         processes.in_order(),
         processes.pid_of_process(),
-        processes.of_devices,
     )
 
 
@@ -288,7 +286,6 @@ class _Processes:
         described = _track_description(trace)
         by_pid = {entry.get("process"): entry for entry in described}
         self._name = str(by_pid.get(trace_pid, {}).get("name") or trace.info.get("process_name") or "python")
-        self.of_devices: dict[str, int] = {}
         self._found: dict[tuple[int, ...], WrittenProcess] = {}
         self._number: dict[tuple[int, int], int] = {}
         self._taken: set[int] = {pid for _, pid in hosts}
@@ -326,7 +323,6 @@ class _Processes:
         pid = index if index >= 0 and index not in self._taken else max(self._taken) + 1
         self._taken.add(pid)
         label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
-        self.of_devices[str(pid)] = row
         self._found[kind, index, rank, row] = WrittenProcess(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
         return pid
 
@@ -429,7 +425,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
     stacks = shown_stacks(trace)
     spans = _numbered_spans(trace, stacks)
     tracks = lay_out(trace, spans.columns)
-    opening = _described(trace, Path(path), tracks, identity=identity)
+    opening = _described(trace, Path(path), identity=identity)
     opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
     closing = b"\n]}\n"
     if described and (window := _joined(_window(trace))):
@@ -462,7 +458,7 @@ def write_chrome_events(
         "ts": 0,
         "pid": 0,
         "tid": 0,
-        "args": _description(trace, Path(path), tracks),
+        "args": _description(trace, Path(path)),
     }
     opening = b"[\n" + _joined([about, *tracks.metadata()])
     *of_rows, trace_pid = tracks.pid_of_process.tolist()
@@ -482,14 +478,11 @@ def _begin_and_end(user_range: dict[str, Any], pid: int) -> list[dict[str, Any]]
     return [{"ph": phase, **fields, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
-def _described(trace: TraceData, path: Path, tracks: LaneTracks, *, identity: bool = True) -> bytes:
+def _described(trace: TraceData, path: Path, *, identity: bool = True) -> bytes:
     """Return the header of the file, up to `traceEvents`."""
-    described = _description(trace, path, tracks)
+    described = _description(trace, path)
     if not identity:
         described = _anonymous(described) | {"traceName": path.name}
-        if (processes := described[OWN].get("processes")) is not None:
-            nobody = [""] * len(processes["pid"])
-            described[OWN] = {**described[OWN], "processes": {**processes, "host": nobody, "command": nobody}}
     return b"{" + b"".join(
         f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
     )
@@ -503,7 +496,7 @@ def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
     return public
 
 
-def _description(trace: TraceData, path: Path, tracks: LaneTracks) -> dict[str, Any]:
+def _description(trace: TraceData, path: Path) -> dict[str, Any]:
     """Return the keys of the header; those of the format override metadata."""
     described: dict[str, Any] = {
         "schemaVersion": 1,
@@ -517,13 +510,8 @@ def _description(trace: TraceData, path: Path, tracks: LaneTracks) -> dict[str, 
     described.pop("traceEvents", None)
     if not trace.complete:
         described["losses"] = trace.losses
-    described[OWN] = _own_facts(trace, tracks)
+    described[OWN] = _own_facts(trace)
     return described
-
-
-def _plain(values: Any) -> list[Any]:
-    """Return a column as a list of Python's values."""
-    return values if isinstance(values, list) else values.tolist()
 
 
 def _window(trace: TraceData) -> list[dict[str, Any]]:
@@ -575,15 +563,9 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
     ]
 
 
-def _own_facts(trace: TraceData, tracks: LaneTracks) -> dict[str, Any]:
+def _own_facts(trace: TraceData) -> dict[str, Any]:
     """Return the facts for Kinetoscope's reader, which viewers ignore: cycles and modules."""
     facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
-    if len(processes := trace.columns("processes")) > 1:
-        facts["processes"] = {
-            **{name: _plain(processes[name]) for name in processes},
-            "file_pid": tracks.pid_of_process[:-1].tolist(),
-            "devices": tracks.process_of_device,
-        }
     cycles = trace.columns("cycles")
     if len(cycles):
         facts["cycles"] = {name: cycles[name].tolist() for name in cycles}
@@ -595,7 +577,6 @@ def _own_facts(trace: TraceData, tracks: LaneTracks) -> dict[str, Any]:
             "class": [strings[row] for row in modules["class"].tolist()],
             "parent": modules["parent"].tolist(),
             "caller": modules["caller"].tolist(),
-            **({"process_row": modules["process_row"].tolist()} if "processes" in facts else {}),
         }
     return facts
 
