@@ -37,6 +37,7 @@ from kinetoscope.formats.chrome.read_links import (
 )
 from kinetoscope.formats.chrome.read_own import (
     OWN,
+    cycles_of_processes,
     drop_inner_arrows,
     header_of_list,
     restore_own_columns,
@@ -643,7 +644,7 @@ def made_trace(native: Native) -> TraceData:
         return _Builder(native, header, names, processes[0] if processes else None).trace()
     from kinetoscope.combine.processes import merge_processes
 
-    parts, unsure = split(native, names, processes)
+    parts, unsure = split(native, names, processes, shares_axis=OWN in header)
     traces = []
     for part, process in zip(parts, processes, strict=True):
         traces.append(_Builder(part, header_of_process(header, process), names, process).trace())
@@ -658,6 +659,8 @@ def made_trace(native: Native) -> TraceData:
         columns = merged.columns(name)
         tables[name] = {column: columns[column] for column in columns.given}
     listed = implausible_durations(native, native["strings"]) + losses_of(merged.columns("losses"))
+    if (cycles := cycles_of_processes(header, [process.key[0] for process in processes])) is not None:
+        tables["cycles"] = cycles
     tables["losses"] = read_losses(header, {**native["losses"], "unsure_processes": unsure}, listed)
     return TraceData.from_columns(tables, strings=merged.strings, info=merged.info)
 

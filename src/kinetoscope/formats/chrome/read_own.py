@@ -196,6 +196,26 @@ def _cycles(listed: object) -> dict[str, NDArray[np.int64]] | None:
     return columns if len({len(column) for column in columns.values()}) == 1 else None
 
 
+def cycles_of_processes(
+    header: Mapping[str, Any], pids: Sequence[int]
+) -> dict[str, NDArray[np.int64]] | None:
+    """Return the table `cycles` of a file of several processes that Kinetoscope wrote; None for other files.
+
+    Args:
+        header: The header of the file.
+        pids: The number of each process in the file.
+    """
+    file_facts = header.get(OWN)
+    listed = file_facts.get("cycles") if isinstance(file_facts, dict) else None
+    cycles = _cycles(listed)
+    whose = listed.get("pid") if isinstance(listed, dict) else None
+    if cycles is None or not isinstance(whose, list) or len(whose) != len(cycles["number"]):
+        return None
+    row_of = {pid: row for row, pid in enumerate(pids)}
+    rows = [row_of.get(pid, -1) if type(pid) is int else -1 for pid in whose]
+    return cycles | {"process_row": np.array(rows, np.int64)}
+
+
 def _texts(value: object) -> Sequence[str]:
     """Return a list of strings, empty for anything else."""
     return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []

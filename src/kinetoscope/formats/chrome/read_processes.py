@@ -227,13 +227,17 @@ def _in_order_of_launches(
     return chosen
 
 
-def split(native: Native, names: Names, processes: Sequence[FileProcess]) -> tuple[list[Native], int]:
+def split(
+    native: Native, names: Names, processes: Sequence[FileProcess], *, shares_axis: bool
+) -> tuple[list[Native], int]:
     """Return what the native reader would return for a file of each process.
 
     Args:
         native: The native reader's result.
         names: The names in the file.
         processes: The processes.
+        shares_axis: Whether times of all processes count from the start of the trace, as in our own files; in others, a process
+            begins with its first event.
 
     Returns:
         The parts, and how many device spans are of a process that is not certain.
@@ -285,7 +289,7 @@ def split(native: Native, names: Names, processes: Sequence[FileProcess]) -> tup
             part[name]["time_ns"] for name in ("allocations", "counters", "flows") if name in part
         ]
         firsts = [int(values.min()) for values in times if len(values)] + [window[1] for window in windows]
-        first_ns = min(firsts, default=0)
+        first_ns = 0 if shares_axis else min(firsts, default=0)
         for table in part.values():
             for column in ("start_ns", "time_ns"):
                 if column in table:

@@ -425,7 +425,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
     stacks = shown_stacks(trace)
     spans = _numbered_spans(trace, stacks)
     tracks = lay_out(trace, spans.columns)
-    opening = _described(trace, Path(path), identity=identity)
+    opening = _described(trace, Path(path), tracks, identity=identity)
     opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
     closing = b"\n]}\n"
     if described and (window := _joined(_window(trace))):
@@ -458,7 +458,7 @@ def write_chrome_events(
         "ts": 0,
         "pid": 0,
         "tid": 0,
-        "args": _description(trace, Path(path)),
+        "args": _description(trace, Path(path), tracks),
     }
     opening = b"[\n" + _joined([about, *tracks.metadata()])
     *of_rows, trace_pid = tracks.pid_of_process.tolist()
@@ -478,9 +478,9 @@ def _begin_and_end(user_range: dict[str, Any], pid: int) -> list[dict[str, Any]]
     return [{"ph": phase, **fields, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
-def _described(trace: TraceData, path: Path, *, identity: bool = True) -> bytes:
+def _described(trace: TraceData, path: Path, tracks: LaneTracks, *, identity: bool = True) -> bytes:
     """Return the header of the file, up to `traceEvents`."""
-    described = _description(trace, path)
+    described = _description(trace, path, tracks)
     if not identity:
         described = _anonymous(described) | {"traceName": path.name}
     return b"{" + b"".join(
@@ -496,7 +496,7 @@ def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
     return public
 
 
-def _description(trace: TraceData, path: Path) -> dict[str, Any]:
+def _description(trace: TraceData, path: Path, tracks: LaneTracks) -> dict[str, Any]:
     """Return the keys of the header; those of the format override metadata."""
     described: dict[str, Any] = {
         "schemaVersion": 1,
@@ -510,7 +510,7 @@ def _description(trace: TraceData, path: Path) -> dict[str, Any]:
     described.pop("traceEvents", None)
     if not trace.complete:
         described["losses"] = trace.losses
-    described[OWN] = _own_facts(trace)
+    described[OWN] = _own_facts(trace, tracks)
     return described
 
 
@@ -563,12 +563,13 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
     ]
 
 
-def _own_facts(trace: TraceData) -> dict[str, Any]:
+def _own_facts(trace: TraceData, tracks: LaneTracks) -> dict[str, Any]:
     """Return the facts for Kinetoscope's reader, which viewers ignore: cycles and modules."""
     facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
     cycles = trace.columns("cycles")
     if len(cycles):
         facts["cycles"] = {name: cycles[name].tolist() for name in cycles}
+        facts["cycles"]["pid"] = tracks.pid_of_process[cycles["process_row"]].tolist()
     modules, strings = trace.columns("modules"), trace.strings
     if len(modules):
         facts["modules"] = {
