@@ -69,7 +69,7 @@ def test_they_are_one_group_where_the_first_occurs():
     ]
     memory = averages[0]
     assert (memory.cpu_memory_usage, memory.device_memory_usage) == (50, 512)
-    assert (memory.first, memory.cpu_parent, memory.cpu_children) == (None, None, [])
+    assert (memory.first.key, memory.cpu_parent, memory.cpu_children) == ("[memory]", None, [])
     assert not memory.is_user_annotation
     assert "CPU Mem" in averages.table()
     assert "50 B" in averages.table(top_level_events_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +13,9 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_spans
 from kinetoscope.model.kinds import is_range
 from kinetoscope.model.names import event_names
-from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.torch_events import arguments
-from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, all_zero, numbers
-from kinetoscope.torch_events.event_sources import MEMORY_KEY, change_on, loose_allocations, widest
+from kinetoscope.torch_events.event_numbers import SIZES, SUMS, all_zero, numbers
 from kinetoscope.torch_events.event_tree import (
     EventStacks,
     EventTrace,
@@ -28,10 +26,10 @@ from kinetoscope.torch_events.event_tree import (
 from kinetoscope.torch_events.function_event import (
     FunctionEvent,
     FunctionEventAvg,
-    event_at,
     flat_shapes,
     used_device,
 )
+from kinetoscope.torch_events.memory_events import MEMORY_KEY, change_on, event_at, loose_allocations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.torch_events.event_sources import Event
+    from kinetoscope.torch_events.function_event import Event
 
 
 @dataclass(frozen=True)
@@ -83,92 +81,18 @@ class Grouping:
         )
 
 
-@dataclass(frozen=True)
-class Averages:
-    """The groups of `key_averages()` as columns, in the order in which each first occurs.
-
-    Attributes:
-        trace: Where they come from.
-        first: The row of the earliest span of each group; -1 for memory outside all events.
-        count: How many events each has.
-        numbers: The sums, by attribute of an event: nanoseconds, bytes and operations.
-        grouping: What keeps groups apart.
-    """
-
-    trace: TraceData
-    first: NDArray[np.int64]
-    count: NDArray[np.int64]
-    numbers: dict[str, NDArray[np.int64]]
-    grouping: Grouping
-    _made: dict[int, FunctionEventAvg] = field(default_factory=dict)
-
-    @property
-    def has_single(self) -> bool:
-        """Whether there are single events among them: never."""
-        return False
-
-    def __len__(self) -> int:
-        """The number of groups."""
-        return len(self.first)
-
-    def event(self, place: int) -> FunctionEventAvg:
-        """Make the event of one group, or return the one made before."""
-        if place not in self._made:
-            self._made[place] = self._make(place)
-        return self._made[place]
-
-    def _make(self, place: int) -> FunctionEventAvg:
-        """Make the event of one group."""
-        sums = {name: int(values[place]) for name, values in self.numbers.items()}
-        sums["count"] = int(self.count[place])
-        row, grouping = SpanRow(int(self.first[place])), self.grouping
-        if row < 0:
-            average = FunctionEventAvg.of(MEMORY_KEY, sums)
-            average.input_shapes = [] if grouping.by_shape else ""
-        else:
-            first = event_at(self.trace, row)
-            average = FunctionEventAvg.of(first.name, sums)
-            average.first = first
-            average.input_shapes = flat_shapes(first.structured_input_shapes) if grouping.by_shape else ""
-            average.stack = first.innermost(grouping.stack_frames)
-            average.overload_name = first.overload_name if grouping.by_overload else ""
-        average.use_device = used_device(self.trace)
-        return average
-
-    def values(self, attribute: str) -> NDArray[Any] | None:
-        """Return an attribute of all groups as an array, in torch's unit; None for one that is not a number."""
-        if attribute == "count":
-            return self.count
-        if attribute in TIMES:
-            return self.numbers[attribute] / 1000
-        if attribute in ("cpu_time", "device_time"):
-            return self.numbers[f"{attribute}_total"] / 1000 / self.count
-        return self.numbers.get(attribute)
-
-    def widest(self, part: str) -> int:
-        """Return the length of the longest key, overload, shapes or stack entry."""
-        is_grouped_by = {
-            "stack": self.grouping.stack_frames > 0,
-            "overload_name": self.grouping.by_overload,
-            "input_shapes": self.grouping.by_shape,
-        }
-        if not is_grouped_by.get(part, True):
-            return 0
-        of_spans = widest(self.trace, self.first[self.first >= 0], part, self.grouping.stack_frames)
-        return max(of_spans, len(MEMORY_KEY)) if part == "key" and (self.first < 0).any() else of_spans
-
-
-def averages(trace: TraceData, grouping: Grouping, places: NDArray[np.int64] | None = None) -> Averages:
+def averages(
+    trace: TraceData, grouping: Grouping, places: NDArray[np.int64] | None = None
+) -> list[FunctionEventAvg]:
     """Add up events of a trace by name, and by what else keeps them apart.
 
     Args:
         trace: The trace.
         grouping: What keeps events apart.
-        places: Only these events, in this order, each once: rows of spans, and for memory outside all events -1 minus
-            the row of the allocation. None: all, in order of time.
+        places: Only these events, in this order, each once, as `event_at` takes them. None: all, in order of time.
 
     Returns:
-        The sums.
+        The sums, in the order in which each group first occurs.
     """
     if isinstance(trace, EventTrace) and places is not None:
         places = places[(places < 0) | ~_left_out(trace, grouping)[places]]
@@ -184,13 +108,57 @@ def averages(trace: TraceData, grouping: Grouping, places: NDArray[np.int64] | N
         earliest, order = _in_order_of_time(trace, groups.of_row, earliest)
     # Most recordings have no device and many no memory; adding up zeros would double the cost of the table.
     sums = {
-        attribute: np.zeros(len(groups), np.int64)
-        if all_zero(trace, name)
-        else groups.sums(numbers(trace, name))[order]
+        attribute: groups.sums(numbers(trace, name)).tolist()
         for attribute, name in SUMS.items()
+        if not all_zero(trace, name)
     }
-    of_spans = Averages(trace, earliest[order], groups.sizes()[order], sums, grouping)
-    return of_spans if len(loose) == 0 else _with_loose_memory(of_spans, loose, places)
+    sums["count"] = groups.sizes().tolist()
+    events = [
+        _sum_of_spans(
+            event_at(trace, int(earliest[group])),
+            {attribute: values[group] for attribute, values in sums.items()},
+            grouping,
+        )
+        for group in order.tolist()
+    ]
+    if len(loose):
+        place = _place_of_loose(trace, earliest[order], loose, places)
+        events.insert(place, _sum_of_loose(trace, loose, grouping))
+    return events
+
+
+def _sum_of_spans(first: FunctionEvent, sums: Mapping[str, int], grouping: Grouping) -> FunctionEventAvg:
+    event = FunctionEventAvg.of(first.name, sums, first.use_device)
+    event.first = first
+    if grouping.by_shape:
+        event.input_shapes = flat_shapes(first.structured_input_shapes)
+    if grouping.stack_frames:
+        event.stack = first.innermost(grouping.stack_frames)
+    if grouping.by_overload:
+        event.overload_name = first.overload_name
+    return event
+
+
+def _sum_of_loose(trace: TraceData, loose: NDArray[np.int64], grouping: Grouping) -> FunctionEventAvg:
+    """The sum of allocations and frees outside all events."""
+    sums = {"count": len(loose)}
+    for name in SIZES:
+        sums[name] = int(change_on(trace, loose, device="device" in name).sum())
+    event = FunctionEventAvg.of(MEMORY_KEY, sums, used_device(trace))
+    event.first = event_at(trace, -1 - int(loose[0]))
+    event.input_shapes = [] if grouping.by_shape else ""
+    return event
+
+
+def _place_of_loose(
+    trace: TraceData, earliest: NDArray[np.int64], loose: NDArray[np.int64], places: NDArray[np.int64] | None
+) -> int:
+    """How many groups first occur before memory outside all events does."""
+    if places is None:
+        starts = trace.column("spans", "start_ns")[earliest]
+        return int((starts <= trace.column("allocations", "time_ns")[loose[0]]).sum())
+    before = places[: int(np.flatnonzero(places < 0)[0])]
+    return int(np.isin(earliest, before).sum())
 
 
 def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
@@ -216,13 +184,6 @@ def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
         sums_of_key = sums.setdefault(key, FunctionEventAvg()).add(event)
         sums_of_key.stack, sums_of_key.input_shapes, sums_of_key.overload_name = stack, shapes, overload_name
     return list(sums.values())
-
-
-def total(sums: Mapping[str, int], use_device: str | None) -> FunctionEventAvg:
-    """Return one event for sums over different events."""
-    made = FunctionEventAvg.of("Total", sums)
-    made.use_device = use_device
-    return made
 
 
 def _left_out(trace: EventTrace, grouping: Grouping) -> NDArray[np.bool_]:
@@ -300,27 +261,3 @@ def _stack_keys(stacks: EventStacks, count: int) -> NDArray[np.int32]:
     ]
     found: NDArray[np.int32] = np.array(keys, dtype=np.int32)[stacks.of_span]
     return found
-
-
-def _with_loose_memory(
-    found: Averages, loose: NDArray[np.int64], places: NDArray[np.int64] | None
-) -> Averages:
-    """Add a group for allocations and frees outside all events, where the first of them occurs."""
-    trace = found.trace
-    host, device = (int(change_on(trace, loose, device=device).sum()) for device in (False, True))
-    sums = dict.fromkeys(SUMS, 0)
-    for name in SIZES:
-        sums[name] = device if "device" in name else host
-    if places is None:
-        starts = trace.column("spans", "start_ns")[found.first]
-        position = int((starts <= trace.column("allocations", "time_ns")[loose[0]]).sum())
-    else:
-        before = places[: int(np.flatnonzero(places < 0)[0])]
-        position = int(np.isin(found.first, before).sum())
-    return Averages(
-        trace,
-        np.insert(found.first, position, -1),
-        np.insert(found.count, position, len(loose)),
-        {name: np.insert(values, position, sums[name]) for name, values in found.numbers.items()},
-        found.grouping,
-    )

@@ -20,29 +20,22 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
-from kinetoscope.torch_events.averages import Averages, Grouping, added_up, averages, total
-from kinetoscope.torch_events.event_numbers import SIZES, TIMES, flops_counted, numbers
-from kinetoscope.torch_events.event_sources import (
-    Event,
-    ListedEvents,
-    SpanEvents,
-    checked_event,
-    checked_events,
-    longest,
-)
+from kinetoscope.torch_events.averages import Grouping, added_up, averages
+from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, flops_counted, numbers
 from kinetoscope.torch_events.event_sums import flops_scale, passes_as, share_text, size_text, time_text
 from kinetoscope.torch_events.event_tree import EventTrace, event_stacks, trace_of_events
 from kinetoscope.torch_events.function_event import (
+    Event,
     FunctionEvent,
     FunctionEventAvg,
     changed_events,
     used_device,
 )
+from kinetoscope.torch_events.memory_events import event_at, event_rows, numbers_at
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
-    from typing import Self
 
     from numpy.typing import NDArray
 
@@ -54,9 +47,10 @@ GAP = "  "
 _ROWS_OF_A_PAGE = 50
 SOURCE = "Source Location"
 
+# Where the texts are that tables measure.
+_TEXT_COLUMNS = {"key": "name", "overload_name": "overload", "input_shapes": "shapes"}
+
 Weights = dict[tuple[str, ...], int]
-# What a list shows: events by place, and their numbers as columns.
-EventSource = SpanEvents | Averages | ListedEvents
 
 
 def stack_weights(events: EventList, metric: str) -> Weights:
@@ -149,20 +143,22 @@ class EventList(MutableSequence[Event]):
         Raises:
             ArgumentError: Something in it is no event.
         """
-        self._source: EventSource = ListedEvents(checked_events(events))
-        self._places: NDArray[Any] | None = None
+        self._events = checked_events(events)
+        # While this is not None, the list shows the events at these places of a trace, and `_events` is empty.
+        self._in_trace: tuple[TraceData, NDArray[np.int64]] | None = None
         self._settings = (use_device, profile_memory, with_flops)
 
-    @classmethod
-    def _of(cls, source: EventSource, places: NDArray[Any] | None = None) -> EventList:
-        """Show the events of `source`, or those at `places` of it in that order."""
-        made = cls()
-        made._source, made._places = source, places
-        return made
+    def _like(
+        self, events: list[Event], in_trace: tuple[TraceData, NDArray[np.int64]] | None = None
+    ) -> EventList:
+        """A list of other events with the settings of this one."""
+        other = EventList()
+        other._events, other._in_trace, other._settings = events, in_trace, self._settings
+        return other
 
     def __len__(self) -> int:
         """The number of events."""
-        return len(self._source) if self._places is None else len(self._places)
+        return len(self._events) if self._in_trace is None else len(self._in_trace[1])
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -171,9 +167,11 @@ class EventList(MutableSequence[Event]):
     def __getitem__(self, index: int | slice) -> Event | EventList:
         """Return one event, or a list of some of them."""
         if isinstance(index, slice):
-            return self._chosen(np.arange(len(self))[index])
-        place = range(len(self))[index]
-        return self._source.event(place if self._places is None else int(self._places[place]))
+            return self._part(np.arange(len(self))[index])
+        if self._in_trace is None:
+            return self._events[index]
+        trace, places = self._in_trace
+        return event_at(trace, int(places[index]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Replace one event, or several."""
@@ -200,24 +198,12 @@ class EventList(MutableSequence[Event]):
 
     def copy(self) -> EventList:
         """Return a list of the same events that can be changed on its own."""
-        return self._chosen(np.arange(len(self)))
+        return self[:]
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """`isinstance` finds torch's class as well, and with it `list`."""
         return passes_as(self, "EventList")
-
-    def __mul__(self, times: int) -> EventList:
-        """Return a list with the events several times."""
-        return self._like(list(self) * times)
-
-    def __imul__(self, times: int) -> Self:
-        """Have the events several times."""
-        events = self._listed()
-        events *= times
-        return self
-
-    __rmul__ = __mul__
 
     def __add__(self, other: Iterable[Event]) -> EventList:
         """Return a list with the events of both."""
@@ -229,16 +215,14 @@ class EventList(MutableSequence[Event]):
 
     def __eq__(self, other: object) -> bool:
         """Lists are equal when they hold equal events in the same order."""
-        if not isinstance(other, EventList | list):
-            return NotImplemented
-        return len(self) == len(other) and all(one == its for one, its in zip(self, other, strict=True))
+        return list(self) == list(other) if isinstance(other, EventList | list) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
     __copy__ = copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as events, which share their trace."""
-        return _made, (list(self), *self._settings)
+        return EventList, (list(self),), {"_settings": self._settings}
 
     def __repr__(self) -> str:
         """One line."""
@@ -246,26 +230,26 @@ class EventList(MutableSequence[Event]):
 
     def _listed(self) -> list[Event]:
         """The events as a plain list that may be changed."""
-        if not isinstance(self._source, ListedEvents) or self._places is not None:
-            self._source, self._places = ListedEvents(list(self)), None
-        return self._source.events
+        if self._in_trace is not None:
+            self._events, self._in_trace = list(self), None
+        return self._events
 
-    def _chosen(self, places: NDArray[Any]) -> EventList:
-        """The events at some places of this list."""
-        if isinstance(self._source, ListedEvents):
-            # Its events may change place later, so the new list keeps them and not their places.
-            return self._like([self[place] for place in places.tolist()])
-        return self._with_settings(self._source, places if self._places is None else self._places[places])
+    def _part(self, indexes: NDArray[Any]) -> EventList:
+        """The events at some indexes of this list."""
+        if self._in_trace is None:
+            return self._like([self._events[index] for index in indexes.tolist()])
+        trace, places = self._in_trace
+        return self._like([], (trace, places[indexes]))
 
-    def _like(self, events: list[Event]) -> EventList:
-        """A list of other events with the settings of this one."""
-        return self._with_settings(ListedEvents(events))
+    def _columns(self) -> tuple[TraceData, NDArray[np.int64]] | None:
+        """The trace and the places of these events, if its columns have their values: not once a program has changed events."""
+        return None if self._in_trace is None or changed_events(self._in_trace[0]) else self._in_trace
 
-    def _with_settings(self, source: EventSource, places: NDArray[Any] | None = None) -> EventList:
-        """A list of what `source` has, with the settings of this one."""
-        made = EventList._of(source, places)
-        made._settings = self._settings
-        return made
+    def _trace(self) -> TraceData | None:
+        """The trace of the first event that has one."""
+        if self._in_trace is not None:
+            return self._in_trace[0]
+        return next((event.trace for event in self._events if event.trace is not None), None)
 
     @property
     def trace(self) -> TraceData:
@@ -274,32 +258,36 @@ class EventList(MutableSequence[Event]):
         Raises:
             StateError: The list was put together from events of no trace, or of nothing.
         """
-        if self._source.trace is None:
+        trace = self._trace()
+        if trace is None:
             raise StateError("these events do not belong to a trace: use events() or key_averages()")
-        return self._source.trace
+        return trace
 
     @property
     def has_single(self) -> bool:
         """Whether there are single events in the list, and not only sums."""
-        return self._source.has_single
+        return self._in_trace is not None or any(isinstance(event, FunctionEvent) for event in self._events)
 
     @property
     def use_device(self) -> str | None:
         """The device that was profiled besides the host, such as `cuda`; None without."""
-        given = self._settings[0]
-        return used_device(self.trace) if given is None and self._source.trace is not None else given
+        device: str | None = self._setting(0, used_device)
+        return device
 
     @property
     def profile_memory(self) -> bool:
         """Whether the events know about memory."""
-        given = self._settings[1]
-        return self._source.trace is not None and memory_recorded(self.trace) if given is None else given
+        return bool(self._setting(1, memory_recorded))
 
     @property
     def with_flops(self) -> bool:
         """Whether the events know about FLOPs."""
-        given = self._settings[2]
-        return self._source.trace is not None and flops_counted(self.trace) if given is None else given
+        return bool(self._setting(2, flops_counted))
+
+    def _setting(self, number: int, recorded: Callable[[TraceData], Any]) -> Any:
+        """What the program set, or else what the trace says."""
+        trace = self._trace() if self._settings[number] is None else None
+        return self._settings[number] if trace is None else recorded(trace)
 
     def values(self, attribute: str) -> NDArray[Any]:
         """Return a number of every event as one array, without making the events.
@@ -310,13 +298,19 @@ class EventList(MutableSequence[Event]):
         Raises:
             ArgumentError: The attribute is not a number.
         """
-        values = self._source.values(attribute)
-        if values is None:
+        if attribute not in arguments.SORT_KEYS:
             names = ", ".join(arguments.SORT_KEYS)
             raise ArgumentError(
                 f"attribute={attribute!r}: events have no numeric attribute {attribute!r}; use one of: {names}"
             )
-        return values if self._places is None else values[self._places]
+        if (columns := self._columns()) is None:
+            kind = np.int64 if attribute in (*SIZES, "count", "flops") else np.float64
+            return np.array([getattr(event, attribute) for event in self], dtype=kind)
+        if attribute == "count":
+            return np.ones(len(self), dtype=np.int64)
+        total = f"{attribute}_total" if attribute in ("cpu_time", "device_time") else attribute
+        values = numbers_at(*columns, SUMS[total])
+        return values / 1000 if total in TIMES else values
 
     @property
     def self_cpu_time_total(self) -> float:
@@ -327,7 +321,7 @@ class EventList(MutableSequence[Event]):
         """Return one event, `Total`, with the sums of all of them; its averages are those of any call."""
         sums = {name: round(float(self.values(name).sum()) * 1000) for name in TIMES}
         sums |= {name: int(self.values(name).sum()) for name in (*SIZES, "count", "flops")}
-        return total(sums, self.use_device)
+        return FunctionEventAvg.of("Total", sums, self.use_device)
 
     def sorted_by(self, attribute: str) -> EventList:
         """Return the events with the largest value of an attribute first; equal ones keep their order.
@@ -345,7 +339,7 @@ class EventList(MutableSequence[Event]):
             order = np.array(sorted(range(len(texts)), key=texts.__getitem__, reverse=True), dtype=np.int64)
         else:
             order = np.argsort(-self.values(name), kind="stable")
-        return self._chosen(order)
+        return self._part(order)
 
     def key_averages(
         self,
@@ -356,7 +350,7 @@ class EventList(MutableSequence[Event]):
     ) -> EventList:
         """Add up the events of this list by name.
 
-        Sums of a whole trace are made anew from its events, so that they can be grouped in another way.
+        Sums are added up, too.
 
         Args:
             group_by_input_shapes: Keep calls with different input shapes apart.
@@ -381,13 +375,11 @@ class EventList(MutableSequence[Event]):
 
     def _key_averages(self, name: str, *grouped_by: Any) -> EventList:
         """Add up the events by name, and by what `Grouping.checked` takes; `name` is that of the argument for shapes."""
-        grouping = Grouping.checked(name, self._source.trace, *grouped_by)
-        if isinstance(self._source, SpanEvents) and not changed_events(self.trace):
-            places = None if self._places is None else self.span_rows()
-            return self._with_settings(averages(self.trace, grouping, places))
-        if not isinstance(self._source, Averages) or self._places is not None:
+        grouping = Grouping.checked(name, self._trace(), *grouped_by)
+        if (columns := self._columns()) is None:
             return self._like(added_up(self, grouping))
-        return self._with_settings(averages(self.trace, grouping))
+        trace, places = columns
+        return self._like([*averages(trace, grouping, None if places is event_rows(trace) else places)])
 
     def table(
         self,
@@ -429,15 +421,23 @@ class EventList(MutableSequence[Event]):
         return event_page(self)
 
     def span_rows(self) -> NDArray[np.int64] | None:
-        """Return the rows of `spans` of these events, negative for `[memory]`; None if they are not single events."""
-        if not isinstance(self._source, SpanEvents):
-            return None
-        return self._source.rows if self._places is None else self._source.rows[self._places]
+        """Return the rows of `spans` of these events, negative for `[memory]`; None for a list put together by hand and for sums."""
+        return None if self._in_trace is None else self._in_trace[1]
 
     def widest(self, part: str) -> int:
         """Return the length of the longest `key`, `overload_name`, `input_shapes` or `stack` entry."""
-        whole = self._places is None or len(self._places) == len(self._source)
-        return self._source.widest(part) if whole else longest(self, part)
+        events = self
+        if (columns := self._columns()) is not None:
+            trace, places = columns
+            texts = (
+                event_stacks(trace).of_span if part == "stack" else trace.column("spans", _TEXT_COLUMNS[part])
+            )
+            # One event of each text; -2 is none of them, and stands for memory outside all events.
+            _, indexes = np.unique(np.append(texts, -2)[np.maximum(places, -1)], return_index=True)
+            events = self._part(indexes)
+        if part == "stack":
+            return max((len(entry) for event in events for entry in event.stack or ()), default=0)
+        return max((len(str(getattr(event, part) or "")) for event in events), default=0)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the whole trace these events come from, for Perfetto and chrome://tracing.
@@ -487,7 +487,8 @@ class EventList(MutableSequence[Event]):
 
 def events_of(trace: TraceData) -> EventList:
     """Return the events of a trace in order of time; see `Trace.events`."""
-    return EventList._of(SpanEvents(trace_of_events(trace)))
+    shown = trace_of_events(trace)
+    return EventList()._like([], (shown, event_rows(shown)))
 
 
 def key_averages(
@@ -507,11 +508,20 @@ def key_averages(
     )
 
 
-def _made(events: list[Event], *settings: Any) -> EventList:
-    """Make the list that was pickled."""
-    return EventList(
-        events, **dict(zip(("use_device", "profile_memory", "with_flops"), settings, strict=True))
-    )
+def checked_event(event: Any) -> Event:
+    """An event, or an error that says what was put into the list."""
+    if not isinstance(event, FunctionEvent | FunctionEventAvg):
+        raise ArgumentError(
+            f"{event!r} is not an event: need a FunctionEvent or a FunctionEventAvg of kinetoscope"
+        )
+    return event
+
+
+def checked_events(events: Any) -> list[Event]:
+    """Events as a new list, or an error that says what is needed."""
+    if not isinstance(events, Iterable):
+        raise ArgumentError(f"events={events!r} is not valid: need an iterable of events")
+    return [checked_event(event) for event in events]
 
 
 def write_collapsed(trace: TraceData, path: Path) -> None:

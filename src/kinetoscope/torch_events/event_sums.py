@@ -23,24 +23,12 @@ def passes_as(thing: object, name: str) -> Any:
 
 
 class Computed(Generic[T]):
-    """An attribute that is computed on demand and can be set, as torch's can; a property cannot."""
+    """An attribute that is computed once for an event, on demand, and can be set, as torch's can."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         """Take the function that computes the value, and its docstring."""
         self.compute = compute
         self.__doc__ = compute.__doc__
-
-    @overload
-    def __get__(self, event: None, owner: type) -> Computed[T]: ...
-    @overload
-    def __get__(self, event: object, owner: type | None = None) -> T: ...
-    def __get__(self, event: object | None, owner: type | None = None) -> T | Computed[T]:
-        """The computed value, until a program sets one of its own on the event."""
-        return self if event is None else self.compute(event)
-
-
-class Kept(Computed[T]):
-    """The same for a list that programs change in place: computed once for an event."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Remember where to keep it."""

@@ -25,7 +25,7 @@ from kinetoscope.model.schema import (
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, event_of_launch, numbers
-from kinetoscope.torch_events.event_sums import Computed, EventAttributes, Kept, own_of
+from kinetoscope.torch_events.event_sums import Computed, EventAttributes, own_of
 from kinetoscope.torch_events.event_tree import (
     call_numbers,
     event_ids,
@@ -581,7 +581,7 @@ class FunctionEvent(EventAttributes):
     def linked_correlation_id(self) -> int:
         """For an event of a device the `id` of the event that started it, else 0."""
         starter = launches(self._trace).starter_of(self.row)
-        return event_at(self._trace, starter).id if starter >= 0 else 0
+        return event_of_span(self._trace, starter).id if starter >= 0 else 0
 
     @Computed
     def flow_id(self) -> int:
@@ -603,17 +603,17 @@ class FunctionEvent(EventAttributes):
         """The device that was profiled besides the host."""
         return used_device(self._trace)
 
-    @Kept
+    @Computed
     def input_shapes(self) -> list[Any]:
         """The sizes of each tensor input; empty for lists of tensors, as torch has it."""
         return flat_shapes(self._shape_part("dims"))
 
-    @Kept
+    @Computed
     def structured_input_shapes(self) -> list[Any]:
         """The sizes of each input, for lists of tensors one entry a tensor."""
         return self._shape_part("dims")
 
-    @Kept
+    @Computed
     def input_dtypes(self) -> list[Any]:
         """The type of each input."""
         return self._shape_part("types")
@@ -623,12 +623,12 @@ class FunctionEvent(EventAttributes):
         """The strides of each input, for lists of tensors one entry a tensor."""
         return self._shape_part("strides")
 
-    @Kept
+    @Computed
     def concrete_inputs(self) -> list[Any]:
         """The value of each scalar input or list of scalars, None for tensors; strings and devices are text."""
         return python_values(self._shape_part("concrete"), self._shape_part("types"))
 
-    @Kept
+    @Computed
     def kwinputs(self) -> dict[str, Any]:
         """What a range was given by keyword, such as the facts of a compiled kernel's launch; empty for operators."""
         keywords = self._arguments()
@@ -642,7 +642,7 @@ class FunctionEvent(EventAttributes):
         # What torch's collector writes of a collective was no input.
         return {} if "Collective name" in keywords else keywords
 
-    @Kept
+    @Computed
     def stack(self) -> list[str]:
         """The Python stack, innermost entry first; in backward functions that of the forward operator.
 
@@ -670,17 +670,17 @@ class FunctionEvent(EventAttributes):
     def cpu_parent(self) -> FunctionEvent | None:
         """The event around it."""
         parent = SpanRow(int(visible_spans(self._trace).parent[self.row]))
-        return event_at(self._trace, parent) if parent >= 0 else None
+        return event_of_span(self._trace, parent) if parent >= 0 else None
 
-    @Kept
+    @Computed
     def cpu_children(self) -> list[FunctionEvent]:
         """The events directly inside it, in order."""
-        return [event_at(self._trace, row) for row in children(self._trace, self.row)]
+        return [event_of_span(self._trace, row) for row in children(self._trace, self.row)]
 
-    @Kept
+    @Computed
     def kernels(self) -> list[Kernel]:
         """What it started on devices."""
-        events = [event_at(self._trace, row) for row in launches(self._trace).started_by(self.row)]
+        events = [event_of_span(self._trace, row) for row in launches(self._trace).started_by(self.row)]
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property
@@ -727,7 +727,7 @@ def changed_events(trace: TraceData) -> dict[int, FunctionEvent]:
     return {}
 
 
-def event_at(trace: TraceData, row: SpanRow) -> FunctionEvent:
+def event_of_span(trace: TraceData, row: SpanRow) -> FunctionEvent:
     """The event of a span."""
     changed = changed_events(trace).get(row)
     return FunctionEvent(trace, row) if changed is None else changed
@@ -784,7 +784,7 @@ class FunctionEventAvg(EventAttributes):
         is_user_annotation: Whether `record_function` or a step made them.
         scope: torch's record scope of the earliest one.
         cpu_parent: The event around the earliest one.
-        first: The earliest of them; None for a total of different events and for memory outside all events.
+        first: The earliest of them; None for a total of different events.
         node_id: -1: Kinetoscope records one process.
         is_remote: False, for the same reason.
         is_legacy: False: torch's old profiler made no part of this.
@@ -828,18 +828,19 @@ class FunctionEventAvg(EventAttributes):
         self.first = None
 
     @classmethod
-    def of(cls, key: str, numbers: Mapping[str, int]) -> Self:
+    def of(cls, key: str, numbers: Mapping[str, int], use_device: str | None) -> Self:
         """Make a sum from its numbers.
 
         Args:
             key: The name of the events.
-            numbers: By attribute: nanoseconds, bytes, operations, and `count`.
+            numbers: By attribute: nanoseconds, bytes, operations, and `count`; what is missing is 0.
+            use_device: The device that was profiled besides the host.
 
         Returns:
             The sum, with empty shapes, stack and overload.
         """
         total = cls()
-        total.key = key
+        total.key, total.use_device = key, use_device
         for name, value in numbers.items():
             setattr(total, name, value / 1000 if name in TIMES else value)
         total.input_shapes, total.stack, total.overload_name = "", [], ""
@@ -893,7 +894,7 @@ class FunctionEventAvg(EventAttributes):
         """Where they ran."""
         return self.first.device_type if self.first is not None else device_type(0)
 
-    @Kept
+    @Computed
     def cpu_children(self) -> list[FunctionEvent]:
         """The events inside the earliest one."""
         return self.first.cpu_children if self.first is not None else []
@@ -906,3 +907,6 @@ class FunctionEventAvg(EventAttributes):
             f"device_time={self.device_time_str} cpu_memory_usage={self.cpu_memory_usage} "
             f"device_memory_usage={self.device_memory_usage} input_shapes={self.input_shapes}>"
         )
+
+
+Event = FunctionEvent | FunctionEventAvg
