@@ -14,13 +14,11 @@ from kinetoscope.model.hierarchy import device_spans
 from kinetoscope.model.kinds import is_range
 from kinetoscope.model.names import event_names
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, all_zero, numbers
 from kinetoscope.torch_events.event_tree import (
     EventStacks,
     EventTrace,
     event_stacks,
-    lists_python_functions,
     visible_spans,
 )
 from kinetoscope.torch_events.function_event import (
@@ -55,30 +53,6 @@ class Grouping:
     stack_frames: int = 0
     by_overload: bool = False
     with_calls: bool = True
-
-    @classmethod
-    def checked(
-        cls,
-        name: str,
-        trace: TraceData | None,
-        by_shape: Any,
-        stack_frames: Any,
-        by_overload: Any,
-        with_calls: Any,
-    ) -> Grouping:
-        """Check the arguments; `name` is that of the argument `by_shape`, and `trace` that of the events.
-
-        Raises:
-            ArgumentError: Something is not of its type.
-        """
-        return cls(
-            arguments.flag(name, by_shape),
-            arguments.count("group_by_stack_n", stack_frames),
-            arguments.flag("group_by_overload_name", by_overload),
-            trace is not None and lists_python_functions(trace)
-            if with_calls is None
-            else arguments.flag("include_python_functions", with_calls),
-        )
 
 
 def averages(

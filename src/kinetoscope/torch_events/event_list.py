@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
@@ -23,7 +23,12 @@ from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.averages import Grouping, added_up, averages
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, flops_counted, numbers
 from kinetoscope.torch_events.event_sums import flops_scale, passes_as, share_text, size_text, time_text
-from kinetoscope.torch_events.event_tree import EventTrace, event_stacks, trace_of_events
+from kinetoscope.torch_events.event_tree import (
+    EventTrace,
+    event_stacks,
+    lists_python_functions,
+    trace_of_events,
+)
 from kinetoscope.torch_events.function_event import (
     Event,
     FunctionEvent,
@@ -365,17 +370,15 @@ class EventList(MutableSequence[Event]):
         Raises:
             ArgumentError: An argument is not of its type.
         """
-        return self._key_averages(
-            "group_by_input_shapes",
-            group_by_input_shapes,
-            group_by_stack_n,
-            group_by_overload_name,
-            include_python_functions,
+        trace = self._trace()
+        if include_python_functions is None:
+            include_python_functions = trace is not None and lists_python_functions(trace)
+        grouping = Grouping(
+            arguments.flag("group_by_input_shapes", group_by_input_shapes),
+            arguments.count("group_by_stack_n", group_by_stack_n),
+            arguments.flag("group_by_overload_name", group_by_overload_name),
+            arguments.flag("include_python_functions", include_python_functions),
         )
-
-    def _key_averages(self, name: str, *grouped_by: Any) -> EventList:
-        """Add up the events by name, and by what `Grouping.checked` takes; `name` is that of the argument for shapes."""
-        grouping = Grouping.checked(name, self._trace(), *grouped_by)
         if (columns := self._columns()) is None:
             return self._like(added_up(self, grouping))
         trace, places = columns
@@ -412,7 +415,17 @@ class EventList(MutableSequence[Event]):
         Raises:
             ArgumentError: An argument is not of its type, or an unknown sort key or unit.
         """
-        options = TableOptions.checked(locals())
+        options = TableOptions(
+            arguments.row_limit(row_limit),
+            arguments.width("max_src_column_width", max_src_column_width),
+            arguments.width("max_name_column_width", max_name_column_width),
+            arguments.width("max_shapes_column_width", max_shapes_column_width),
+            header,
+            arguments.flag("top_level_events_only", top_level_events_only),
+            arguments.time_unit(time_unit),
+        )
+        if header is not None and not isinstance(header, str):
+            raise ArgumentError(f"header={header!r} is not valid: need a string, or None for no heading")
         return event_table(self if sort_by is None else self.sorted_by(sort_by), options)
 
     __str__ = table
@@ -491,23 +504,6 @@ def events_of(trace: TraceData) -> EventList:
     return EventList()._like([], (shown, event_rows(shown)))
 
 
-def key_averages(
-    trace: TraceData,
-    group_by_input_shape: bool = False,
-    group_by_stack_n: int = 0,
-    group_by_overload_name: bool = False,
-    include_python_functions: bool | None = None,
-) -> EventList:
-    """Return the events of a trace added up by name; see `Trace.key_averages`."""
-    return events_of(trace)._key_averages(
-        "group_by_input_shape",
-        group_by_input_shape,
-        group_by_stack_n,
-        group_by_overload_name,
-        include_python_functions,
-    )
-
-
 def checked_event(event: Any) -> Event:
     """An event, or an error that says what was put into the list."""
     if not isinstance(event, FunctionEvent | FunctionEventAvg):
@@ -551,37 +547,12 @@ class TableOptions:
     """How an event table is cut and headed; see `EventList.table`."""
 
     row_limit: int | None
-    max_src_column_width: int | None
-    max_name_column_width: int | None
-    max_shapes_column_width: int | None
-    header: str | None
-    top_level_events_only: bool
-    time_unit: str | None
-
-    @classmethod
-    def checked(cls, arguments_by_name: Mapping[str, Any]) -> TableOptions:
-        """Check the arguments of `EventList.table`, which may be among others.
-
-        Raises:
-            ArgumentError: Something is not of its type, or an unknown unit.
-        """
-        header = arguments_by_name["header"]
-        if header is not None and not isinstance(header, str):
-            raise ArgumentError(f"header={header!r} is not valid: need a string, or None for no heading")
-        widths = {
-            name: arguments.width(name, value)
-            for name, value in arguments_by_name.items()
-            if name.startswith("max_")
-        }
-        return cls(
-            row_limit=arguments.row_limit(arguments_by_name["row_limit"]),
-            header=header,
-            top_level_events_only=arguments.flag(
-                "top_level_events_only", arguments_by_name["top_level_events_only"]
-            ),
-            time_unit=arguments.time_unit(arguments_by_name["time_unit"]),
-            **widths,
-        )
+    max_src_column_width: int | None = None
+    max_name_column_width: int | None = None
+    max_shapes_column_width: int | None = None
+    header: str | None = None
+    top_level_events_only: bool = False
+    time_unit: str | None = None
 
 
 def event_table(events: EventList, options: TableOptions) -> str:
@@ -611,9 +582,7 @@ def event_page(events: EventList) -> str:
     """Return the first events as HTML, with the columns of the text table."""
     if len(events) == 0:
         return page(note("no events"))
-    options = TableOptions(
-        _ROWS_OF_A_PAGE, None, None, None, None, top_level_events_only=False, time_unit=None
-    )
+    options = TableOptions(_ROWS_OF_A_PAGE)
     host_us, device_us = float(events.values("self_cpu_time_total").sum()), _device_total(events)
     columns = _columns(events, options, host_us, device_us)
     share = next(place for place, column in enumerate(columns) if column.heading == "Self CPU %")

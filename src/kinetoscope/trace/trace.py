@@ -407,11 +407,8 @@ class Trace(TraceData):
         Returns:
             An `EventList` of `FunctionEventAvg`.
         """
-        import_aside()
-        from kinetoscope.torch_events.event_list import key_averages
-
-        return key_averages(
-            self, group_by_input_shape, group_by_stack_n, group_by_overload_name, include_python_functions
+        return self.events().key_averages(
+            group_by_input_shape, group_by_stack_n, group_by_overload_name, include_python_functions
         )
 
     # As files

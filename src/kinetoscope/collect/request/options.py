@@ -58,13 +58,10 @@ class Gathered(Protocol):
     """The data that a user's source returns for a recording, and that it adds to the trace itself.
 
     The sources of Kinetoscope append rows to the recording instead, see `Source`.
-
-    It may also have `and_later(later) -> Gathered`, which combines it with the data of the same source for a later recording, for
-    one trace of all cycles.
     """
 
     def add_to(self, trace: Trace) -> Trace:
-        """Return a trace with the data added, either a new one or the same. May be called for several traces."""
+        """Return a trace with the data added, either a new one or the same."""
 
     def discard(self) -> None:
         """Delete the data, since the trace will not be built."""

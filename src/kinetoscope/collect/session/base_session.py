@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import json
 import os
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -445,7 +444,7 @@ class _KinetoProfile:
         try:
             with self._stopwatch.stopping():
                 stopped = self._require_engine().stop()
-                recording = self._sources.with_gathered(stopped, keep_parts=self.acc_events)
+                recording = self._sources.with_gathered(stopped)
             self._release()
         except StillRecordingError:
             raise
@@ -796,16 +795,8 @@ class _KinetoProfile:
         Raises:
             StateError: Nothing was recorded yet.
         """
-        import_aside()
-        trace = self._trace_of("all" if self._options.acc_events else None)
-        from kinetoscope.torch_events.event_list import key_averages
-
-        return key_averages(
-            trace,
-            group_by_input_shape=group_by_input_shape,
-            group_by_stack_n=group_by_stack_n,
-            group_by_overload_name=group_by_overload_name,
-            include_python_functions=include_python_functions,
+        return self._events_trace().key_averages(
+            group_by_input_shape, group_by_stack_n, group_by_overload_name, include_python_functions
         )
 
     def events(self) -> Any:
@@ -817,12 +808,13 @@ class _KinetoProfile:
         Raises:
             StateError: Nothing was recorded yet.
         """
-        import_aside()
-        trace = self._trace_of("all" if self._options.acc_events else None)
+        trace = self._events_trace()
         with self._stopwatch.listing():
-            from kinetoscope.torch_events.event_list import events_of
+            return trace.events()
 
-            return events_of(trace)
+    def _events_trace(self) -> Trace:
+        """The trace whose events are listed."""
+        return self._trace_of("all" if self._options.acc_events else None)
 
     def _need_memory(self, call: str) -> None:
         """Raise ArgumentError unless the session records memory."""
@@ -926,12 +918,6 @@ class _KinetoProfile:
         return device_among(self.activities)
 
     @property
-    def has_cudagraphs(self) -> bool:
-        """Whether torch.compile captures its kernels in CUDA graphs."""
-        config = sys.modules.get("torch._inductor.config")
-        return config is not None and bool(config.triton.cudagraphs)
-
-    @property
     def profiler(self) -> Any:
         """torch's attribute of this name: None before the first cycle, then an object with the last cycle's results.
 
@@ -967,29 +953,36 @@ def _checked_path(path: str | os.PathLike[str]) -> str:
     return name
 
 
-# `prof.profiler` with the native engine: torch's methods, computed from our trace.
+# `prof.profiler` with the native engine: what tools read of torch's object, from our trace.
 
 
 class ProfilerApi:
     """API-compatible with torch's `torch.autograd.profiler.profile`, for the data of the session."""
 
-    def __init__(self, session: Any) -> None:
-        self._session: Any = session
+    def __init__(self, session: _KinetoProfile) -> None:
+        self._session = session
 
-    def export_chrome_trace(self, path: str | os.PathLike[str], *_: Any, **__: Any) -> None:
-        """Write the last cycle, as `prof.export_chrome_trace()` does."""
-        self._session.export_chrome_trace(path)
+    @property
+    def kineto_results(self) -> KinetoResultsApi | None:
+        """The last cycle; None before one has finished."""
+        return None if self._session._cycles.last is None else KinetoResultsApi(self._session)
 
-    def toggle_collection_dynamic(self, enabled: bool, activities: Any) -> None:
-        """Switch collection off or on, as `prof.toggle_collection_dynamic()` does."""
-        self._session.toggle_collection_dynamic(enabled, activities)
+    @property
+    def function_events(self) -> Any:
+        """The events of the session."""
+        return self._session.events()
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the current or last cycle, empty before the first."""
+        return self._session.get_trace_id() or ""
 
     def __getattr__(self, name: str) -> Any:
-        """Look up what torch's object has, too: the session's own attribute, or what is computed from the session."""
+        """Find the rest in the session, or in the list of its events."""
         if name in _OF_SESSION:
             return getattr(self._session, name)
-        if name in _COMPUTED:
-            return _COMPUTED[name](self._session)
+        if name in ("self_cpu_time_total", "table", "total_average"):
+            return getattr(self._session.events(), name)
         raise AttributeError(
             f"prof.profiler has no attribute {name!r} with the native engine; engine='kineto' gives torch's own object."
         )
@@ -997,49 +990,18 @@ class ProfilerApi:
 
 _OF_SESSION = frozenset(
     {
-        "acc_events",
-        "custom_trace_id_callback",
-        "experimental_config",
-        "export_stacks",
-        "key_averages",
-        "post_processing_timeout_s",
-        "profile_memory",
-        "record_shapes",
-        "use_device",
-        "with_flops",
-        "with_modules",
-        "with_stack",
+        "_stats", "acc_events", "custom_trace_id_callback", "experimental_config", "export_chrome_trace", "export_stacks",
+        "key_averages", "post_processing_timeout_s", "profile_memory", "record_shapes", "toggle_collection_dynamic",
+        "use_device", "with_flops", "with_modules", "with_stack",
     }
-)
-
-
-# The other attributes and methods of torch's object.
-_COMPUTED: dict[str, Callable[[Any], Any]] = {
-    "_stats": lambda session: session._stats(),
-    "function_events": lambda session: session.events(),
-    # None before the first cycle has finished.
-    "kineto_results": lambda session: session._cycles.last and KinetoResultsApi(session),
-    "self_cpu_time_total": lambda session: session.events().self_cpu_time_total,
-    "table": lambda session: session.events().table,
-    "total_average": lambda session: session.events().total_average,
-    "trace_id": lambda session: session.get_trace_id() or "",
-    "enabled": lambda _: True,
-    "entered": lambda session: session._state is SessionState.RECORDING,
-    "use_cpu": lambda session: torch.profiler.ProfilerActivity.CPU in session.activities,
-    "use_cuda": lambda session: session.use_device == "cuda",
-    "kineto_activities": lambda session: set(session.activities),
-    "profiling_start_time_ns": lambda session: int(session.trace.run_info.start_realtime_ns or 0),
-    "profiling_end_time_ns": lambda session: int(
-        (session.trace.run_info.start_realtime_ns or 0) + (session.trace.run_info.stop_ns or 0)
-    ),
-}
+)  # fmt: skip
 
 
 class KinetoResultsApi:
     """API-compatible with the collector's `_ProfilerResult`."""
 
-    def __init__(self, session: Any) -> None:
-        self._session: Any = session
+    def __init__(self, session: _KinetoProfile) -> None:
+        self._session = session
 
     def trace_start_ns(self) -> int:
         """Start of the recording, in nanoseconds since 1970."""

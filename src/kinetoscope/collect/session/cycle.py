@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.session.source_window import SourcedRecording, SourceParts, combined
 
 if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import Recording
+    from kinetoscope.collect.session.source_window import SourcedRecording
+    from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
 
@@ -96,7 +97,7 @@ class Cycle:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: SourcedRecording,
         info: Mapping[str, str],
         *,
         worth_reading: bool,
@@ -104,10 +105,11 @@ class Cycle:
         stats: SessionStats | None = None,
     ) -> None:
         """Wrap a recording, without reading it. `info` are JSON texts that are added to the trace's metadata."""
-        self._recording = recording
+        self._unread: SourcedRecording | None = recording
         self._info = dict(info)
         self._worth_reading = worth_reading
         self._trace: Trace | None = None
+        self._parts: tuple[Trace, list[AppendedRows]]
         self._stats = stats
         self._held = False
         self._lock = threading.Lock()
@@ -125,24 +127,24 @@ class Cycle:
 
     def trace(self) -> Trace:
         """Return the trace; the first call reads the recording and builds it."""
-        with self._lock:
-            if self._trace is None:
-                begin_ns = time.perf_counter_ns()
-                trace = self._recording.trace()
-                trace.info.update(_values(self._info))
-                self._trace = trace
-                if self._stats is not None:
-                    self._stats.number_of_events = len(trace.columns("spans"))
-                    self._stats.parse_kineto_call_duration_us = (time.perf_counter_ns() - begin_ns) // 1000
-            return self._trace
+        from kinetoscope.combine.sources import with_rows
 
-    def parts(self) -> SourceParts:
-        """Return the engine's trace and the data of the sources, or the whole trace if they were not kept separately."""
         with self._lock:
-            apart = self._recording.parts() if isinstance(self._recording, SourcedRecording) else None
-            if apart is not None:
-                apart.trace.info.update(_values(self._info))
-        return SourceParts(self.trace()) if apart is None else apart
+            if self._unread is not None:
+                begin_ns = time.perf_counter_ns()
+                self._parts = without_rows, rows = self._unread.read()
+                without_rows.info.update(_values(self._info))
+                self._trace, self._unread = with_rows(without_rows, rows), None
+                if self._stats is not None:
+                    self._stats.number_of_events = len(self._trace.columns("spans"))
+                    self._stats.parse_kineto_call_duration_us = (time.perf_counter_ns() - begin_ns) // 1000
+            return self._trace  # type: ignore[return-value]
+
+    @property
+    def parts(self) -> tuple[Trace, list[AppendedRows]]:
+        """The trace without the rows that our sources appended, and these rows."""
+        self.trace()
+        return self._parts
 
     def add_info(self, info: Mapping[str, str]) -> None:
         """Add JSON texts to the trace's metadata, also after the trace was built."""
@@ -150,6 +152,7 @@ class Cycle:
             self._info.update(info)
             if self._trace is not None:
                 self._trace.info.update(_values(info))
+                self._parts[0].info.update(_values(info))
 
     def hold(self) -> None:
         """Keep the recording's files even if the session drops the cycle, because another reader still needs them."""
@@ -157,8 +160,8 @@ class Cycle:
 
     def discard(self) -> None:
         """Delete the recording and its files, unless `hold` was called."""
-        if not self._held:
-            self._recording.discard()
+        if not self._held and self._unread is not None:
+            self._unread.discard()
 
 
 class Cycles(Sequence["Trace"]):
@@ -269,12 +272,14 @@ class FinishedCycles:
     def _all(self, stored: tuple[Cycle, ...]) -> Trace:
         """Merge the stored cycles into one trace, which is cached until another cycle is stored."""
         from kinetoscope.combine.concatenate import concatenate
+        from kinetoscope.combine.sources import with_rows
 
         counting = tuple(cycle for cycle in stored if cycle.counts) or stored
         if len(counting) == 1:
             return counting[0].trace()
         if self._joined is None or self._joined[0] != counting:
-            self._joined = counting, combined([cycle.parts() for cycle in counting], concatenate)
+            traces, rows = zip(*(cycle.parts for cycle in counting), strict=True)
+            self._joined = counting, with_rows(concatenate(traces), [*chain(*rows)])
         return self._joined[1]
 
     def _valid(self, stored: tuple[Cycle, ...]) -> str:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kinetoscope.collect.process.user_warnings import warn_user
@@ -160,13 +159,13 @@ class SourceWindow:
                 self.close()
         self._warn()
 
-    def with_gathered(self, recording: Recording, *, keep_parts: bool) -> Recording:
-        """Combine the engine's recording with the data of the sources; `keep_parts` also keeps each of them separately."""
+    def with_gathered(self, recording: Recording) -> SourcedRecording:
+        """Combine the engine's recording with the data of the sources."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
             failures, self._failures = [*self._failed_to_open, *self._failures], []
             kept_rows, self._kept = self._kept, None
-        return SourcedRecording(recording, gathered, failures, kept_rows, keep_parts=keep_parts)
+        return SourcedRecording(recording, gathered, failures, kept_rows)
 
     def cancel(self) -> None:
         """Stop the sources and discard their data of the current recording."""
@@ -210,16 +209,6 @@ class SourceWindow:
                 warn_user(f"{_named(source)} records nothing, profiling continues: {why}")
 
 
-@dataclass(frozen=True)
-class SourceParts:
-    """A recording before it is combined: the engine's trace, and the rows, other data and failures of the sources."""
-
-    trace: Trace
-    rows: AppendedRows | None = None
-    gathered: tuple[tuple[Source, Gathered], ...] = ()
-    failures: tuple[tuple[Source, str], ...] = ()
-
-
 class SourcedRecording:
     """The recording of an engine with the data of the sources."""
 
@@ -229,52 +218,32 @@ class SourcedRecording:
         gathered: list[tuple[Source, Gathered]],
         failures: list[tuple[Source, str]],
         kept_rows: KeptRows | None,
-        *,
-        keep_parts: bool,
     ) -> None:
         """Store the parts without reading them. `kept_rows` were kept in memory, not in the recording's file."""
-        self._recording: Recording | None = recording
+        self._recording = recording
         self._kept = kept_rows
         self._gathered = gathered
         self._failures = failures
-        self._keep_parts = keep_parts
-        self._trace: Trace | None = None
-        self._lock = threading.Lock()
 
-    def trace(self) -> Trace:
-        """Return the engine's trace with the data of all sources; the first call builds it.
-
-        Raises:
-            StateError: The recording was discarded before it was read.
-        """
-        with self._lock:
-            if self._trace is not None or self._recording is None:
-                return self._trace  # type: ignore[return-value]
-            trace = self._recording.trace()
-            self._trace, failed = _added(trace, [self._rows()], self._gathered, self._failures)
-            if not self._keep_parts:
-                self._recording, self._gathered, self._kept = None, [], None
-        _warn_of(failed)
-        return self._trace
-
-    def parts(self) -> SourceParts | None:
-        """Return the parts before they are combined; None without `keep_parts`."""
-        recording = self._recording
-        if not self._keep_parts or recording is None:
-            return None
-        return SourceParts(recording.trace(), self._rows(), tuple(self._gathered), tuple(self._failures))
-
-    def _rows(self) -> AppendedRows | None:
-        """Return the appended rows that the engine's trace lacks; only valid after the recording was read."""
-        if self._kept is not None:
-            return self._kept.rows()
-        rows: AppendedRows | None = getattr(self._recording, "rows", None)
-        return rows
+    def read(self) -> tuple[Trace, list[AppendedRows]]:
+        """Return the engine's trace with the data of the user's sources, and the rows that our sources appended, which it lacks."""
+        trace = self._recording.trace()
+        rows = getattr(self._recording, "rows", None) if self._kept is None else self._kept.rows()
+        missing: list[tuple[Source, str]] = []
+        for source, part in self._gathered:
+            try:
+                trace = part.add_to(trace)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
+                missing.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
+        trace = _with_losses(trace, [*self._failures, *missing])
+        # Last, because warnings may be turned into exceptions.
+        for source, why in missing:
+            warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
+        return trace, [] if rows is None else [rows]
 
     def discard(self) -> None:
         """Delete the engine's recording and the data of the sources."""
-        if self._recording is not None:
-            self._recording.discard()
+        self._recording.discard()
         self._kept = None
         while self._gathered:
             source, part = self._gathered.pop()
@@ -282,54 +251,6 @@ class SourcedRecording:
                 part.discard()
             except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
                 warn_user(f"{_named(source)} could not be cleaned up: {type(error).__name__}: {error}")
-
-
-def combined(parts: Sequence[SourceParts], plain: Callable[[Sequence[Trace]], Trace]) -> Trace:
-    """Merge several recordings of a session into one trace, with the data of the sources.
-
-    Args:
-        parts: The recordings, oldest first.
-        plain: Merges the traces of the engine.
-    """
-    failures = {failure: None for part in parts for failure in part.failures}
-    merged: dict[int, list[tuple[Source, Gathered]]] = {}
-    for source, rows in (gathered for part in parts for gathered in part.gathered):
-        so_far = merged.setdefault(id(source), [])
-        later = getattr(so_far[-1][1], "and_later", None) if so_far else None
-        if later is None:
-            so_far.append((source, rows))
-        else:
-            so_far[-1] = source, later(rows)
-    gathered = [part for of_source in merged.values() for part in of_source]
-    trace = plain([part.trace for part in parts])
-    trace, failed = _added(trace, [part.rows for part in parts], gathered, list(failures))
-    _warn_of(failed)
-    return trace
-
-
-def _added(
-    trace: Trace,
-    rows: Sequence[AppendedRows | None],
-    gathered: list[tuple[Source, Gathered]],
-    failures: list[tuple[Source, str]],
-) -> tuple[Trace, list[tuple[Source, str]]]:
-    """Add rows, gathered data and losses to a trace; return it and the sources whose data could not be added."""
-    from kinetoscope.combine.sources import with_rows
-
-    trace = with_rows(trace, [recorded for recorded in rows if recorded is not None])
-    failed = []
-    for source, part in gathered:
-        try:
-            trace = part.add_to(trace)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
-            failed.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
-    return _with_losses(trace, [*failures, *failed]), failed
-
-
-def _warn_of(failed: list[tuple[Source, str]]) -> None:
-    """Warn of sources whose data is missing in a trace. Called last, because warnings may be turned into exceptions."""
-    for source, why in failed:
-        warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
 
 
 def _named(source: Source) -> str:
