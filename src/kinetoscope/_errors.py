@@ -16,6 +16,7 @@ Each also derives from the built-in exception that ``torch.profiler`` or the sta
 that code written for those keeps working. Each message says what was wrong, with which value, and what to do.
 """
 
+import operator
 import sys
 
 # Keeps the names in it alive, see `_import_aside`.
@@ -90,15 +91,20 @@ def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:
     return str(value)
 
 
-def checked_whole(option: str, value: object, least: int) -> int:
-    """Check an option that is a whole number from `least` on.
+def checked_whole(option: str, value: object, least: int, instead: str = "") -> int:
+    """Check an option that is a whole number from `least` on, also one of numpy; `instead` says what else it can be.
 
     Raises:
         ArgumentError: It is something else.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{option}={value!r} is not valid: need a whole number >= {least}.")
-    return value
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        kind = ArgumentTypeError if number is None else ArgumentError
+        raise kind(f"{option}={value!r} is not valid: need a whole number >= {least}{instead}.")
+    return number
 
 
 def checked_seconds(option: str, value: object, *, or_zero: str = "") -> float:

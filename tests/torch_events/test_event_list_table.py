@@ -36,11 +36,11 @@ BAD = [
     ({"sort_by": "input_shapes"}, "choose one of: .*count, flops, key, overload_name"),
     ({"time_unit": "h"}, "time_unit='h': unknown time unit 'h'; choose one of s, ms, us, or None"),
     ({"time_unit": 1}, "unknown time unit 1"),
-    ({"row_limit": "10"}, "row_limit='10' is not valid: need a whole number, or -1 or None for all rows"),
+    ({"row_limit": "10"}, "row_limit='10' is not valid: need a whole number >= -1; -1 or None for all rows"),
     ({"row_limit": 2.5}, "row_limit=2.5"),
     (
         {"max_name_column_width": 0},
-        "max_name_column_width=0 is not valid: need a whole number from 1, or None",
+        "max_name_column_width=0 is not valid: need a whole number >= 1, or None",
     ),
     ({"max_src_column_width": "wide"}, "max_src_column_width='wide'"),
     ({"max_shapes_column_width": -1}, "max_shapes_column_width=-1"),
@@ -61,7 +61,7 @@ def test_a_wrong_argument_is_named_with_its_value_and_the_valid_ones(view, optio
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group_by_stack_n": -1}, "group_by_stack_n=-1 is not valid: need a whole number from 0"),
+        ({"group_by_stack_n": -1}, "group_by_stack_n=-1 is not valid: need a whole number >= 0"),
         ({"group_by_stack_n": "3"}, "group_by_stack_n='3'"),
         ({"group_by_stack_n": None}, "group_by_stack_n=None"),
         ({"group_by_input_shape": "yes"}, "group_by_input_shape='yes' is not valid: need True or False"),

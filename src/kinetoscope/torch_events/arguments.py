@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, checked_whole
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES
 from kinetoscope.torch_events.event_sums import TIME_UNITS
 
@@ -77,18 +76,9 @@ def flag(name: str, given: Any) -> bool:
     Raises:
         ArgumentError: Anything else.
     """
-    if given is None or isinstance(given, bool | np.bool_) or _whole(given) in (0, 1):
+    if given is None or (isinstance(given, bool | int | np.bool_) and given in (0, 1)):
         return bool(given)
     raise ArgumentError(f"{name}={given!r} is not valid: need True or False")
-
-
-def count(name: str, value: Any) -> int:
-    """A number from 0.
-
-    Raises:
-        ArgumentError: Less, or no whole number.
-    """
-    return _checked(name, value, 0, "need a whole number from 0")
 
 
 def row_limit(value: Any) -> int | None:
@@ -97,9 +87,7 @@ def row_limit(value: Any) -> int | None:
     Raises:
         ArgumentError: No whole number.
     """
-    if value is None:
-        return None
-    limit = _checked("row_limit", value, None, "need a whole number, or -1 or None for all rows")
+    limit = -1 if value is None else checked_whole("row_limit", value, -1, "; -1 or None for all rows")
     return None if limit < 0 else limit
 
 
@@ -109,28 +97,4 @@ def width(name: str, value: Any) -> int | None:
     Raises:
         ArgumentError: Less than 1, or no whole number.
     """
-    return (
-        None
-        if value is None
-        else _checked(name, value, 1, "need a whole number from 1, or None for no limit")
-    )
-
-
-def _checked(name: str, value: Any, least: int | None, need: str) -> int:
-    """A whole number, not below the least one.
-
-    Raises:
-        ArgumentError: It is not; `need` says what is needed.
-    """
-    number = _whole(value)
-    if number is None or (least is not None and number < least):
-        raise ArgumentError(f"{name}={value!r} is not valid: {need}")
-    return number
-
-
-def _whole(value: Any) -> int | None:
-    """A whole number, also of numpy, else None."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
+    return None if value is None else checked_whole(name, value, 1, ", or None for no limit")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError, StateError, checked_whole
 from kinetoscope._import_aside import import_aside
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.printable import printable
@@ -374,8 +374,8 @@ class EventList(MutableSequence[Event]):
         if include_python_functions is None:
             include_python_functions = trace is not None and lists_python_functions(trace)
         grouping = Grouping(
-            arguments.flag("group_by_input_shapes", group_by_input_shapes),
-            arguments.count("group_by_stack_n", group_by_stack_n),
+            arguments.flag("group_by_input_shape", group_by_input_shapes),
+            checked_whole("group_by_stack_n", group_by_stack_n, 0),
             arguments.flag("group_by_overload_name", group_by_overload_name),
             arguments.flag("include_python_functions", include_python_functions),
         )

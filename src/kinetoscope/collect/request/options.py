@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
+from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError, checked_whole
 from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
 
@@ -197,11 +197,7 @@ def _has_calls(thing: object, calls: Iterable[str]) -> bool:
 
 def _bytes(name: str, value: object) -> int | None:
     """Check a number of bytes, which must be above 0, or None."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or value.__index__() <= 0:
-        raise ArgumentError(f"{name}={value!r} is not valid: need a whole number of bytes above 0, or None.")
-    return value.__index__()
+    return None if value is None else checked_whole(name, value, 1, " of bytes, or None")
 
 
 def _file(name: str, path: object, need: str = "need the name of a file, or None") -> Path | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import operator
 import os
 import sys
 import threading
@@ -16,7 +15,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError, RecorderError
+from kinetoscope._errors import ArgumentError, RecorderError, checked_whole
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import (
@@ -53,21 +52,6 @@ from kinetoscope.model import units
 _STEP_NAME = "ProfilerStep"
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _checked_number(number: int | None) -> int | None:
-    """Return the argument of `step()` as an int, or raise ArgumentError."""
-    if number is None:
-        return None
-    try:
-        checked = operator.index(number)
-    except TypeError:
-        checked = -1
-    if checked < 0 or isinstance(number, bool):
-        raise ArgumentError(
-            f"step({number!r}) is not valid: pass the number of the step that begins, 0 or more, or nothing."
-        )
-    return checked
 
 
 def running() -> _KinetoProfile | None:
@@ -302,7 +286,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 not a whole number, 0 or more.
         """
         with self._stepping:
-            self._step(_checked_number(number))
+            self._step(None if number is None else checked_whole("number", number, 0, ", or nothing"))
 
     def _step(self, number: int | None) -> None:
         """Begin the next step; the caller holds `_stepping`."""

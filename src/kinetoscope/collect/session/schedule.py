@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kinetoscope._errors import ArgumentError, ArgumentTypeError
+from kinetoscope._errors import ArgumentError, ArgumentTypeError, checked_whole
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import ProfilerAction
 from kinetoscope.collect.session.state import Move
@@ -95,11 +95,11 @@ def schedule(
         ArgumentError: A number is not whole or is too small; the message names it.
     """
     lengths = {
-        "wait": _whole("wait", wait, 0),
-        "warmup": _whole("warmup", warmup, 0),
-        "active": _whole("active", active, 1),
-        "repeat": _whole("repeat", repeat, 0),
-        "skip_first": _whole("skip_first", skip_first, 0),
+        "wait": checked_whole("schedule: wait", wait, 0),
+        "warmup": checked_whole("schedule: warmup", warmup, 0),
+        "active": checked_whole("schedule: active", active, 1),
+        "repeat": checked_whole("schedule: repeat", repeat, 0),
+        "skip_first": checked_whole("schedule: skip_first", skip_first, 0),
     }
     if lengths["warmup"] == 0:
         warn_user(
@@ -179,22 +179,3 @@ _TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
     (_SAVE, _SAVE): Transition(_FINISH + _BEGIN),
     (_SAVE, None): Transition(_FINISH),
 }
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    """Return an argument as an int.
-
-    Raises:
-        ArgumentError: It is not a whole number, or is less than `least`.
-    """
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentTypeError(
-            f"schedule: {name}={value!r} is not a whole number (need >= {least})."
-        ) from error
-    if number != value or number < least:
-        untyped: object = value
-        kind = ArgumentTypeError if isinstance(untyped, (str, bytes)) else ArgumentError
-        raise kind(f"schedule: {name}={value!r} is not valid: need a whole number >= {least}.")
-    return number
