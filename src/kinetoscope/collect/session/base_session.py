@@ -8,9 +8,10 @@ import functools
 import json
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.profiler
@@ -61,6 +62,7 @@ from kinetoscope.collect.session.cycle import (
     FinishedCycles,
     SessionStats,
     Stopwatch,
+    us_since,
 )
 from kinetoscope.collect.session.failures import HANDLER, Closed, DeferredSignals, yielding_to_interrupts
 from kinetoscope.collect.session.memory_profile import MemoryProfile
@@ -76,7 +78,6 @@ from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.torch_events.event_numbers import FLOPS_OF_EVENTS
 
 if TYPE_CHECKING:
-    from typing import Self
 
     from kinetoscope.trace import Trace
 
@@ -150,28 +151,16 @@ def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[
     return typed
 
 
-Value = TypeVar("Value")
-
-
-class _Option(Generic[Value]):
+def _option(name: str) -> Any:
     """An option of a session as an attribute; setting it checks the value, which applies from the next cycle on."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+    def value(session: _KinetoProfile) -> Any:
+        return getattr(session._options, name)
 
-    @overload
-    def __get__(self, session: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, session: _KinetoProfile, owner: type) -> Value: ...
-    def __get__(self, session: _KinetoProfile | None, owner: type) -> Self | Value:
-        if session is None:
-            return self
-        value: Value = getattr(session._options, self._name)
-        return value
+    def change(session: _KinetoProfile, value: Any) -> None:
+        session._options = dataclasses.replace(session._options, **{name: value})
 
-    def __set__(self, session: _KinetoProfile, value: Value) -> None:
-        changed: dict[str, Any] = {self._name: value}
-        session._options = dataclasses.replace(session._options, **changed)
+    return property(value, change)
 
 
 class _KinetoProfile:
@@ -190,21 +179,21 @@ class _KinetoProfile:
     _in_place_of_torch = False
 
     # In torch these are plain attributes, which programs read and set between cycles.
-    record_shapes = _Option[bool]()
-    profile_memory = _Option[bool]()
-    with_stack = _Option[bool]()
-    with_flops = _Option[bool]()
-    with_modules = _Option[bool]()
-    python_calls = _Option[bool]()
-    module_spans = _Option[bool]()
-    garbage_collection = _Option[bool]()
-    tensor_versions = _Option[bool]()
-    source = _Option[bool]()
-    samples = _Option[bool]()
-    acc_events = _Option[bool]()
-    experimental_config = _Option[Any]()
-    custom_trace_id_callback = _Option[Callable[[], str] | None]()
-    post_processing_timeout_s = _Option[float | None]()
+    record_shapes: bool = _option("record_shapes")
+    profile_memory: bool = _option("profile_memory")
+    with_stack: bool = _option("with_stack")
+    with_flops: bool = _option("with_flops")
+    with_modules: bool = _option("with_modules")
+    python_calls: bool = _option("python_calls")
+    module_spans: bool = _option("module_spans")
+    garbage_collection: bool = _option("garbage_collection")
+    tensor_versions: bool = _option("tensor_versions")
+    source: bool = _option("source")
+    samples: bool = _option("samples")
+    acc_events: bool = _option("acc_events")
+    experimental_config: Any = _option("experimental_config")
+    custom_trace_id_callback: Callable[[], str] | None = _option("custom_trace_id_callback")
+    post_processing_timeout_s: float | None = _option("post_processing_timeout_s")
 
     def __init__(self, **options: Any) -> None:
         self._set_up(RecordingOptions(**options))
@@ -337,7 +326,7 @@ class _KinetoProfile:
                 engine = self._require_engine()
                 if self._state is not SessionState.PREPARED:
                     ACTIVE_SESSIONS.acquire(self, engine)
-                with self._stopwatch.preparing():
+                with self._stopwatch.measuring("prepare"):
                     engine.prepare(self._request(trace_id))
                 self._trace_id = trace_id
                 self._move(Move.PREPARE)
@@ -389,7 +378,7 @@ class _KinetoProfile:
         try:
             # Set before the engine starts: after an interrupt in the middle of that, the engine must be stopped.
             self._move(Move.START)
-            with self._stopwatch.starting():
+            with self._stopwatch.measuring("enable"):
                 engine = self._require_engine()
                 engine.start()
                 self._sources.write_to(getattr(engine, "append_rows", None))
@@ -442,7 +431,7 @@ class _KinetoProfile:
             self._abandon()
             return False
         try:
-            with self._stopwatch.stopping():
+            with self._stopwatch.measuring("disable"):
                 stopped = self._require_engine().stop()
                 recording = self._sources.with_gathered(stopped)
             self._release()
@@ -809,8 +798,11 @@ class _KinetoProfile:
             StateError: Nothing was recorded yet.
         """
         trace = self._events_trace()
-        with self._stopwatch.listing():
-            return trace.events()
+        begin_ns = time.perf_counter_ns()
+        events = trace.events()
+        if (stats := self._stopwatch.stats) is not None:
+            stats.function_events_build_tree_call_duration_us = max(1, us_since(begin_ns))
+        return events
 
     def _events_trace(self) -> Trace:
         """The trace whose events are listed."""

@@ -54,40 +54,21 @@ class Stopwatch:
         self._began_ns = 0
 
     @contextlib.contextmanager
-    def preparing(self) -> Iterator[None]:
-        """Measure the preparation of a new cycle, whose stats begin here."""
+    def measuring(self, phase: Literal["prepare", "enable", "disable"]) -> Iterator[None]:
+        """Measure a phase: the first begins new stats, and the recorded window lasts from the end of the second to the begin of the third."""
         begin_ns = time.perf_counter_ns()
         yield
-        self.stats = SessionStats(profiler_prepare_call_duration_us=_us_since(begin_ns))
-
-    @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """Measure the start of a recording; the recorded window begins when the block ends."""
-        begin_ns = time.perf_counter_ns()
-        yield
-        self._began_ns = time.perf_counter_ns()
-        if self.stats is not None:
-            self.stats.profiler_enable_call_duration_us = _us_since(begin_ns)
-
-    @contextlib.contextmanager
-    def stopping(self) -> Iterator[None]:
-        """Measure the stop of a recording; the recorded window ends when the block begins."""
-        begin_ns = time.perf_counter_ns()
-        yield
-        if self.stats is not None:
+        if phase == "prepare":
+            self.stats = SessionStats()
+        elif phase == "enable":
+            self._began_ns = time.perf_counter_ns()
+        elif self.stats is not None:
             self.stats.profiling_window_duration_sec = (begin_ns - self._began_ns) / 1e9
-            self.stats.profiler_disable_call_duration_us = _us_since(begin_ns)
-
-    @contextlib.contextmanager
-    def listing(self) -> Iterator[None]:
-        """Measure the creation of an event list."""
-        begin_ns = time.perf_counter_ns()
-        yield
         if self.stats is not None:
-            self.stats.function_events_build_tree_call_duration_us = max(1, _us_since(begin_ns))
+            setattr(self.stats, f"profiler_{phase}_call_duration_us", us_since(begin_ns))
 
 
-def _us_since(begin_ns: int) -> int:
+def us_since(begin_ns: int) -> int:
     """Microseconds since a reading of `time.perf_counter_ns`, rounded down."""
     return (time.perf_counter_ns() - begin_ns) // 1000
 
@@ -137,7 +118,7 @@ class Cycle:
                 self._trace, self._unread = with_rows(without_rows, rows), None
                 if self._stats is not None:
                     self._stats.number_of_events = len(self._trace.columns("spans"))
-                    self._stats.parse_kineto_call_duration_us = (time.perf_counter_ns() - begin_ns) // 1000
+                    self._stats.parse_kineto_call_duration_us = us_since(begin_ns)
             return self._trace  # type: ignore[return-value]
 
     @property

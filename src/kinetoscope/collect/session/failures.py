@@ -144,14 +144,6 @@ class Closed:
 HANDLER = "the handler of a signal"
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """An exception, and the name of the callback that raised it."""
-
-    whose: str
-    error: BaseException
-
-
 class Failures:
     """The failures during one transition of a session."""
 
@@ -159,7 +151,7 @@ class Failures:
         """Start with no failures; `step` is the step number in warnings."""
         self._on_error = on_error
         self._step = step
-        self._stored: list[_Failure] = []
+        self._stored: list[tuple[str, BaseException]] = []
 
     def note(self, whose: str, error: BaseException) -> None:
         """Store an exception for `raise_first`, or warn of it at once if `on_error` is "warn".
@@ -167,7 +159,7 @@ class Failures:
         Interrupts and exceptions of the program's signal handlers are always stored.
         """
         if self._on_error == "raise" or not isinstance(error, Exception) or whose == HANDLER:
-            self._stored.append(_Failure(whose, error))
+            self._stored.append((whose, error))
         else:
             warn_user(
                 f"{whose} failed at step {self._step}, profiling continues: {type(error).__name__}: {error}"
@@ -175,11 +167,11 @@ class Failures:
 
     def raise_first(self, *, may_raise: bool) -> None:
         """Raise the first stored exception and warn of the others; with `may_raise=False` only an interrupt is raised."""
-        raised = next(
-            (entry for entry in self._stored if may_raise or not isinstance(entry.error, Exception)), None
-        )
-        for entry in self._stored:
-            if entry is not raised:
-                warn_user(f"{entry.whose} failed: {type(entry.error).__name__}: {entry.error}")
+        raised = None
+        for whose, error in self._stored:
+            if raised is None and (may_raise or not isinstance(error, Exception)):
+                raised = error
+            else:
+                warn_user(f"{whose} failed: {type(error).__name__}: {error}")
         if raised is not None:
-            raise raised.error
+            raise raised
