@@ -78,7 +78,6 @@ from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.torch_events.event_numbers import FLOPS_OF_EVENTS
 
 if TYPE_CHECKING:
-
     from kinetoscope.trace import Trace
 
 
@@ -210,7 +209,9 @@ class _KinetoProfile:
             if choice.kinds is not None
         }
         self._recordable = recordable(self.activities)
-        self._metadata = metadata.SessionMetadata()
+        # The user's JSON texts: of every cycle, and of this cycle or, between cycles, the next one.
+        self._preset_metadata: dict[str, str] = {}
+        self._cycle_metadata: dict[str, str] = {}
         self._observer = ObserverWindow(options.execution_trace_observer)
         self._sources = SourceWindow(self._own_sources(options))
         # The recording also contains the modules that were compiled before it began.
@@ -254,16 +255,15 @@ class _KinetoProfile:
         Raises:
             ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
         """
+        entry = metadata.entry(key, value)
         with self._lock:
             if not self._state.has_engine and self._cycles.last is not None:
-                checked = metadata.SessionMetadata()
-                checked.add(key, value)
-                self._cycles.add_info(checked.gathered())
+                self._cycles.add_info(entry)
             else:
-                self._metadata.add(key, value)
+                self._cycle_metadata |= entry
                 if (add_info := getattr(self._engine, "add_info", None)) is not None:
                     # Written to the recording at once, in case the process is killed.
-                    add_info({key: metadata.json_text(key, value)})
+                    add_info(entry)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
         """Add a JSON value to the trace of every cycle that begins from now on.
@@ -275,12 +275,12 @@ class _KinetoProfile:
         Raises:
             ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
         """
-        self._metadata.preset(key, value)
+        self._preset_metadata |= metadata.entry(key, value)
 
     @property
     def preset_metadata(self) -> dict[str, str]:
         """The metadata of `preset_metadata_json`: JSON texts by key."""
-        return self._metadata.preset_ones
+        return dict(self._preset_metadata)
 
     # ------------------------------------------------------------------------------------------------- recording
 
@@ -444,8 +444,10 @@ class _KinetoProfile:
             recording.discard()
             return True
         # Read now, not at the start: process groups may have been created, and numbers of threads and precisions set, meanwhile.
-        info = described_devices() | calibration() | rank_info() | self._metadata.gathered()
-        self._metadata.end_cycle()
+        info = (
+            described_devices() | calibration() | rank_info() | self._preset_metadata | self._cycle_metadata
+        )
+        self._cycle_metadata = {}
         cycle = Cycle(
             recording,
             info,
@@ -520,7 +522,7 @@ class _KinetoProfile:
             torch_objects=self._default_engine == "kineto",
             trace_id=trace_id,
             path=path,
-            info=info | self._metadata.gathered(),
+            info=info | self._preset_metadata | self._cycle_metadata,
         )
 
     def _report_out_of_memory(self, recorded: bool) -> None:

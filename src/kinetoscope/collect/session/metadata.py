@@ -24,34 +24,10 @@ _RESERVED = frozenset(
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class SessionMetadata:
-    """The user's metadata of a session: for every cycle, and for the next one only."""
-
-    def __init__(self) -> None:
-        """Start without metadata."""
-        self._every_cycle: dict[str, str] = {}
-        self._next_cycle: dict[str, str] = {}
-
-    def preset(self, key: str, value: str) -> None:
-        """Store a JSON text for every cycle."""
-        self._every_cycle[_usable_key(key)] = json_text(key, value)
-
-    def add(self, key: str, value: str) -> None:
-        """Store a JSON text for the current cycle or, between cycles, the next one."""
-        self._next_cycle[_usable_key(key)] = json_text(key, value)
-
-    def gathered(self) -> dict[str, str]:
-        """Return the JSON texts for the current or next cycle, by key."""
-        return self._every_cycle | self._next_cycle
-
-    @property
-    def preset_ones(self) -> dict[str, str]:
-        """The JSON texts for every cycle."""
-        return dict(self._every_cycle)
-
-    def end_cycle(self) -> None:
-        """Remove the JSON texts that were for this cycle only."""
-        self._next_cycle.clear()
+def entry(key: str, value: str) -> dict[str, str]:
+    """Return a user's key with its JSON text, both checked."""
+    text = json_text(key, value)
+    return {_usable_key(key): text}
 
 
 def quoted(key: str, value: str) -> str:
