@@ -91,8 +91,8 @@ def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:
     return str(value)
 
 
-def checked_whole(option: str, value: object, least: int, instead: str = "") -> int:
-    """Check an option that is a whole number from `least` on, also one of numpy; `instead` says what else it can be.
+def checked_whole(option: str, value: object, least: int | None, instead: str = "") -> int:
+    """Check an option that is a whole number, also one of numpy, from `least` on if that is given; `instead` says what else it can be.
 
     Raises:
         ArgumentError: It is something else.
@@ -101,9 +101,10 @@ def checked_whole(option: str, value: object, least: int, instead: str = "") -> 
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
-    if number is None or number < least:
+    if number is None or (least is not None and number < least):
         kind = ArgumentTypeError if number is None else ArgumentError
-        raise kind(f"{option}={value!r} is not valid: need a whole number >= {least}{instead}.")
+        need = "a whole number" if least is None else f"a whole number >= {least}"
+        raise kind(f"{option}={value!r} is not valid: need {need}{instead}.")
     return number
 
 

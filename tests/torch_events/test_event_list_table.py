@@ -36,7 +36,7 @@ BAD = [
     ({"sort_by": "input_shapes"}, "choose one of: .*count, flops, key, overload_name"),
     ({"time_unit": "h"}, "time_unit='h': unknown time unit 'h'; choose one of s, ms, us, or None"),
     ({"time_unit": 1}, "unknown time unit 1"),
-    ({"row_limit": "10"}, "row_limit='10' is not valid: need a whole number >= -1; -1 or None for all rows"),
+    ({"row_limit": "10"}, "row_limit='10' is not valid: need a whole number, or -1 or None for all rows"),
     ({"row_limit": 2.5}, "row_limit=2.5"),
     (
         {"max_name_column_width": 0},
@@ -64,7 +64,7 @@ def test_a_wrong_argument_is_named_with_its_value_and_the_valid_ones(view, optio
         ({"group_by_stack_n": -1}, "group_by_stack_n=-1 is not valid: need a whole number >= 0"),
         ({"group_by_stack_n": "3"}, "group_by_stack_n='3'"),
         ({"group_by_stack_n": None}, "group_by_stack_n=None"),
-        ({"group_by_input_shape": "yes"}, "group_by_input_shape='yes' is not valid: need True or False"),
+        ({"group_by_input_shape": "yes"}, "group_by_input_shapes='yes' is not valid: need True or False"),
         ({"group_by_overload_name": 2}, "group_by_overload_name=2"),
     ],
     ids=str,
@@ -73,7 +73,7 @@ def test_a_wrong_grouping_is_named(options, message):
     with pytest.raises(ArgumentError, match=message):
         trace().key_averages(**options)
     of_list = {name.replace("shape", "shapes"): value for name, value in options.items()}
-    with pytest.raises(ArgumentError, match=message.replace("shape=", "shapes=")):
+    with pytest.raises(ArgumentError, match=message):
         trace().events().key_averages(**of_list)
 
 

@@ -87,7 +87,7 @@ def row_limit(value: Any) -> int | None:
     Raises:
         ArgumentError: No whole number.
     """
-    limit = -1 if value is None else checked_whole("row_limit", value, -1, "; -1 or None for all rows")
+    limit = -1 if value is None else checked_whole("row_limit", value, None, ", or -1 or None for all rows")
     return None if limit < 0 else limit
 
 

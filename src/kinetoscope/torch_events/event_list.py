@@ -374,7 +374,7 @@ class EventList(MutableSequence[Event]):
         if include_python_functions is None:
             include_python_functions = trace is not None and lists_python_functions(trace)
         grouping = Grouping(
-            arguments.flag("group_by_input_shape", group_by_input_shapes),
+            arguments.flag("group_by_input_shapes", group_by_input_shapes),
             checked_whole("group_by_stack_n", group_by_stack_n, 0),
             arguments.flag("group_by_overload_name", group_by_overload_name),
             arguments.flag("include_python_functions", include_python_functions),

@@ -19,7 +19,6 @@ from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.engines.native import NativeEngine, native_engine_status
 from kinetoscope.collect.request.options import OPTIONS, EngineKind, RecordingOptions
 from kinetoscope.collect.request.torch_settings import EVENT_METADATA, changed_settings
-from kinetoscope.collect.session.base_session import _Option
 from kinetoscope.collect.sources.rank_clock import RankClocks
 from kinetoscope.integrations.pytest import marker
 from kinetoscope.model.schema import SpanKind
@@ -55,7 +54,9 @@ def test_launch_has_a_keyword_for_every_option_of_the_command_line():
 
 def test_options_as_attributes_of_a_session_are_options():
     attributes = {
-        name for name, value in vars(kinetoscope.collect._KinetoProfile).items() if isinstance(value, _Option)
+        name
+        for name, value in vars(kinetoscope.collect._KinetoProfile).items()
+        if isinstance(value, property) and value.fset
     }
     assert attributes <= set(OPTIONS)
     assert attributes >= {name for name, option in OPTIONS.items() if option.recorded}
