@@ -14,7 +14,6 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -123,7 +122,8 @@ class KinetoEngine:
         if self._request.options.profile_memory and self._recorder is not None:
             self._watch = StorageWatch(living_in_process(self._recorder), lambda tensors: None)
             self._storages = self._watch.start()
-        self._request = _with_info(self._request, {MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())})
+        info = {**self._request.info, MONOTONIC_KEY: json.dumps(monotonic_of_realtime_ns())}
+        self._request = dataclasses.replace(self._request, info=info)
         note_this_thread()
         if self._recorder is not None:
             self._recorder.before_collector()
@@ -208,7 +208,7 @@ class KinetoEngine:
                 stopped.kineto_results,
                 self._request,
                 self._pauses,
-                _window_ns(stopped),
+                max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns)),
                 has_objects=_makes_objects(stopped.experimental_config),
                 losses=losses,
                 storages=self._storages,
@@ -257,6 +257,7 @@ def _collects_all_threads(request: RecordingRequest) -> bool:
 _LEAST_RAN_NS, _LEAST_RAN_SHARE = 1_000_000, 0.01
 _TASKS = "/proc/self/task"
 _OUR_THREADS = "kinetoscope"
+_MOST_NAMED = 5
 
 
 class _OtherThreads:
@@ -287,8 +288,9 @@ class _OtherThreads:
             names.append("threads that have ended")
         if not names:
             return []
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         why = (
-            f"torch's collector records the thread that started it, and its backward passes. Also ran: {_shortened(names)}. "
+            f"torch's collector records the thread that started it, and its backward passes. Also ran: {', '.join(names[:_MOST_NAMED])}{more}. "
             "The native engine records all threads."
         )
         return [Loss.of("threads_not_recorded", len(names), why=why)]
@@ -306,12 +308,6 @@ def _thread_times_ns() -> dict[int, int]:
         with contextlib.suppress(OSError):
             times_ns[tid] = time.clock_gettime_ns((~tid << 3) | 6)
     return times_ns
-
-
-def _shortened(names: Sequence[str], most: int = 5) -> str:
-    """Join the first names, and say how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _object_settings(request: RecordingRequest) -> dict[str, bool]:
@@ -334,21 +330,11 @@ def _makes_objects(config: Any) -> bool:
     return not (has_setting("trace_only") and config.trace_only)
 
 
-def _with_info(request: RecordingRequest, info: dict[str, str]) -> RecordingRequest:
-    """Copy a request with additional metadata."""
-    return dataclasses.replace(request, info={**request.info, **info})
-
-
 def _stop_at_exit() -> None:
     """Stop collectors at exit: torch's collector crashes if it is still recording when the interpreter ends."""
     for engine in list(_ENGINES):
         with contextlib.suppress(KinetoscopeError):
             engine.stop_at_exit()
-
-
-def _window_ns(stopped: Any) -> int:
-    """Duration of the recording in nanoseconds, by the collector's clock."""
-    return max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns))
 
 
 def is_collector_in_use() -> bool:

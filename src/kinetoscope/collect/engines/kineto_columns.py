@@ -382,15 +382,14 @@ def _overloads(operator: str) -> frozenset[str]:
 
 
 def _base_ns(native: Mapping[str, Any]) -> int:
-    """Time 0 of the text in nanoseconds since 1970; before torch 2.4 there is no header, and times count from 1970."""
-    since = next((text for key, text in native["header"] if key == "baseTimeNanoseconds"), "0")
-    return int(json.loads(since)) + int(native["base_ns"])
+    """Time 0 of the text in nanoseconds since 1970."""
+    return int(json.loads(dict(native["header"]).get("baseTimeNanoseconds", "0"))) + int(native["base_ns"])
 
 
 @functools.cache
 def _torch_thread_id() -> Any | None:
     """`at::RecordFunction::currentThreadId`, which has no Python binding; None if it is not found."""
-    for library in _libraries():
+    for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
         try:
             function = ctypes.CDLL(str(library))["_ZN2at14RecordFunction15currentThreadIdEv"]
         except (OSError, AttributeError):
@@ -398,8 +397,3 @@ def _torch_thread_id() -> Any | None:
         function.restype, function.argtypes = ctypes.c_uint64, []
         return function
     return None
-
-
-def _libraries() -> Iterator[Path]:
-    """Files of torch's library that contains the function."""
-    return iter(sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")))

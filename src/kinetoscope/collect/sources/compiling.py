@@ -38,7 +38,12 @@ _LONGEST_TEXT = 4_000
 
 
 class CompileHooks(SharedHooks):
-    """Collects the metrics of compilations while sessions are open, and restores torch's function afterwards."""
+    """Collects the metrics of compilations while sessions are open, and restores torch's function afterwards.
+
+    Attributes:
+        compilations: The compilations that were collected so far.
+        failure: Why metrics could not be read; empty if they could.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,10 +51,10 @@ class CompileHooks(SharedHooks):
         self._forget_compilations()
 
     def _forget_compilations(self) -> None:
-        self._compilations: list[Compilation] = []
+        self.compilations: list[Compilation] = []
         # By id(), because torch clears its own list when the program resets the compiler.
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
-        self._failure = ""
+        self.failure = ""
         self._written = (0, 0, 0)
         self._known_functions: dict[str, tuple[str, str, int]] = {}
         self._recording = 0
@@ -64,31 +69,17 @@ class CompileHooks(SharedHooks):
             # Graph breaks that torch still lists were converted by an earlier session.
             listed = {id(reason) for reason in _reasons()}
             earlier = {key: entry for key, entry in self._breaks.items() if key in listed}
-            self._compilations, self._breaks, self._failure = [], earlier, ""
+            self.compilations, self._breaks, self.failure = [], earlier, ""
             self._import.wait()
 
     def _restore(self) -> None:
         self._import.give_up()
         super()._restore()
 
-    @property
-    def count(self) -> int:
-        """Number of compilations that were collected so far."""
-        return len(self._compilations)
-
-    def since(self, count: int) -> list[Compilation]:
-        """Return the compilations after the first `count`."""
-        return self._compilations[count:]
-
     def breaks(self) -> list[GraphBreak]:
         """Return all graph breaks of the process, including those from before the session."""
         self._collect_breaks()
         return [graph_break for _, graph_break in list(self._breaks.values()) if graph_break is not None]
-
-    @property
-    def failure(self) -> str:
-        """Why metrics could not be read; empty if they could."""
-        return self._failure
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
@@ -96,7 +87,7 @@ class CompileHooks(SharedHooks):
         try:
             yield
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
-            self._failure = self._failure or f"{type(error).__name__}: {error}"
+            self.failure = self.failure or f"{type(error).__name__}: {error}"
 
     @property
     def missing(self) -> str:
@@ -112,7 +103,7 @@ class CompileHooks(SharedHooks):
         with self._lock:
             if self._recording != STREAM.recordings:
                 self._recording = STREAM.recordings
-                self._written = (0, len(self._compilations), 0)
+                self._written = (0, len(self.compilations), 0)
                 self._known_functions = {}
             self._write()
 
@@ -135,12 +126,12 @@ class CompileHooks(SharedHooks):
                 if ends and functions == self._known_functions:
                     functions, given_up = {}, []
                 self._known_functions |= functions
-                facts = CompileFacts(self._compilations[compilations:], every[breaks:], functions, given_up)
+                facts = CompileFacts(self.compilations[compilations:], every[breaks:], functions, given_up)
                 if facts.compilations or facts.breaks or facts.functions or facts.given_up:
                     self._written = (parts + 1, compilations + len(facts.compilations), len(every))
                     recorder.append(TABLE, {"facts": [facts.as_part()]})
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
-            self._failure = f"{type(error).__name__}: {error}"
+            self.failure = f"{type(error).__name__}: {error}"
 
     def _wrap(self) -> None:
         module = sys.modules[_MODULE]
@@ -159,10 +150,10 @@ class CompileHooks(SharedHooks):
     def _note(self, metrics: Any) -> None:
         """Copy the metrics of a compilation that has just ended; a failure becomes a loss."""
         try:
-            self._compilations.append(_compilation(metrics))
+            self.compilations.append(_compilation(metrics))
             self._collect_breaks()
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
-            self._failure = f"{type(error).__name__}: {error}"
+            self.failure = f"{type(error).__name__}: {error}"
         self._write()
 
     def _collect_breaks(self) -> None:
@@ -324,7 +315,7 @@ class Compiling:
 
     def start(self) -> None:
         """Mark the start of the recording, to which later compilations belong."""
-        self._first = COMPILE_HOOKS.count
+        self._first = len(COMPILE_HOOKS.compilations)
 
     def write_to(self, append: AppendRows) -> None:
         """Write the compilations so far to the recording, once for all sessions that share it; without a file, `stop` writes them."""
@@ -344,7 +335,7 @@ class Compiling:
                 functions = _compiled_functions()
                 given_up = _given_up(functions)
             facts = CompileFacts(
-                COMPILE_HOOKS.since(self._first), COMPILE_HOOKS.breaks(), functions, given_up
+                COMPILE_HOOKS.compilations[self._first :], COMPILE_HOOKS.breaks(), functions, given_up
             )
             append(TABLE, {"facts": [facts.as_part()]})
         else:
