@@ -16,7 +16,7 @@ from kinetoscope.trace.tables import TABLES, definition
 ROOT = Path(__file__).parents[2]
 FILE = Path(dictionary.__file__).with_name("tables.md")
 TEXT = FILE.read_text("utf-8")
-GROUPS = ("by place", "grouped", "execution trace", "job", "summary", "stored")
+GROUPS = ("by place", "grouped", "execution trace", "job", "summary", "viewer", "stored")
 PLAIN = """\
 # Tables
 
@@ -141,6 +141,8 @@ def test_units_that_name_rows_name_stored_tables():
         ("memory", "category", CATEGORY_NAMES),
         ("memory_peak", "category", CATEGORY_NAMES),
         ("memory_timeline", "category", CATEGORY_NAMES),
+        ("viewer: live", "category", CATEGORY_NAMES),
+        ("viewer: blocks", "category", CATEGORY_NAMES),
     ],
 )
 def test_meanings_list_the_names_that_a_column_can_have(heading, column, names):

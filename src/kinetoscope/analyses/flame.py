@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
-from kinetoscope.model.dictionary import Column, Table
+from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import event_names
@@ -310,7 +310,7 @@ def flame_graph(
         "own": tree.own,
         "count": tree.count,
     }
-    return to_arrow(_flame_schema(MEASURES[by]), columns)
+    return to_arrow(_table_of("flame", MEASURES[by]), columns)
 
 
 def flame_operators(
@@ -342,7 +342,7 @@ def flame_operators(
         "value": value,
     }
     rows = np.lexsort((name_ids, -value, node))
-    return to_arrow(_operators_schema(MEASURES[by]), columns, rows)
+    return to_arrow(_table_of("flame_operators", MEASURES[by]), columns, rows)
 
 
 @derived
@@ -429,33 +429,9 @@ def _and_none(texts: list[str]) -> list[str]:
     return [*texts, ""]
 
 
-def _flame_schema(unit: str) -> Table:
-    return Table(
-        "flame",
-        "A frame of a flame graph: those inside it follow it, the heaviest first.",
-        (
-            Column("parent", "int32", "", "The row of the frame around it; null for none."),
-            Column("function", "category", "", "The function; empty for stacks without a frame to show."),
-            Column("file", "category", "", "Its file."),
-            Column("line", "int32", "", "The line being executed."),
-            Column("user", "bool", "", "Whether it is outside torch and Kinetoscope."),
-            Column("rest", "int32", "", "How many small frames it sums up; 0 for a single frame.", 0),
-            Column("total", "int64", unit, "Its value, frames inside it included.", 0),
-            Column("own", "int64", unit, "Its value, frames inside it excluded.", 0),
-            Column("count", "int64", "", "How many spans or allocations it sums.", 0),
-        ),
-    )
-
-
-def _operators_schema(unit: str) -> Table:
-    return Table(
-        "flame_operators",
-        "The self value of one frame of a flame graph by the name and kind of spans.",
-        (
-            Column("node", "int32", "", "The row of the frame.", 0),
-            Column("name", "category", "", "The name of the spans; empty for allocations outside of any."),
-            Column("kind", "category", "", "Their kind."),
-            Column("count", "int64", "", "How many spans or allocations.", 0),
-            Column("value", "int64", unit, "The sum.", 0),
-        ),
+def _table_of(name: str, unit: str) -> Table:
+    table = table_definition(f"viewer: {name}")
+    return replace(
+        table,
+        columns=tuple(replace(column, unit=unit) if column.unit else column for column in table.columns),
     )

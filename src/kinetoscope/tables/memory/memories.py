@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import Column, Table
+from kinetoscope.model.dictionary import Column, Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import process_runs, thread_processes
@@ -449,48 +449,6 @@ MOST_STACK_ROWS = 100_000
 
 ORDERS = ("biggest", "longest", "never freed")
 
-_SIZE = (
-    Column("bytes", "int64", "bytes", "Their total size.", 0),
-    Column("percent", "float64", "%", "Share of all bytes live at that time."),
-    Column("blocks", "int64", "", "How many blocks.", 0),
-)
-_WHO = (
-    Column("category", "category", "", f"Their category: {', '.join(CATEGORY_NAMES)}."),
-    Column("module", "category", "", "The path of their module."),
-    Column(
-        "operator",
-        "category",
-        "",
-        "The operator that allocated them; null for blocks from before the recording.",
-    ),
-    Column("line", "category", "", "The innermost line of the user's code that allocated them."),
-)
-_STACK = Column("stack", "int32", "row of stacks", "The Python stack that allocated the first of them.")
-"""The column that refers to `stacks`."""
-_BLOCK = Table(
-    "blocks",
-    "A block of memory.",
-    (
-        Column("time_ns", "int64", "ns", "When it was allocated; null where that was not recorded."),
-        Column("bytes", "int64", "bytes", "Its size.", 0),
-        Column("lifetime_ns", "int64", "ns", "From its allocation to its free, where both were recorded."),
-        Column("freed_ns", "int64", "ns", "When it was freed, or its address was allocated again."),
-        *_WHO,
-        Column("step", "int64", "", "The number of the step in which it was allocated."),
-        Column("span", "int32", "row of spans", "The span that allocated it."),
-        _STACK,
-    ),
-)  # fmt: skip
-_STACKS = Table(
-    "stacks",
-    "A Python call stack: its parent's with one more frame.",
-    (
-        Column("id", "int32", "row of stacks", "The row."),
-        Column("parent", "int32", "row of stacks", "The stack of the caller."),
-        Column("frame", "category", "", "The innermost frame."),
-    ),
-)
-
 
 def live(
     trace: TraceData, device: str | None = None, *, by: str = "all", time_ns: float | None = None
@@ -512,9 +470,9 @@ def live(
     columns, first = by_holder(trace, rows, by)
     size = columns["bytes"]
     columns |= {"percent": percent(size, int(size.sum())), "stack": judged_blocks(trace).stack[rows][first]}
-    holder_columns = tuple(column for column in _WHO if column.name in GROUPINGS[by])
-    table = Table("live", "Blocks that were live.", (*_SIZE, *holder_columns, _STACK))
-    return to_arrow(table, columns, np.argsort(-size, kind="stable"))
+    table = table_definition("viewer: live")
+    shown = tuple(column for column in table.columns if column.name in columns)
+    return to_arrow(replace(table, columns=shown), columns, np.argsort(-size, kind="stable"))
 
 
 def blocks(
@@ -540,7 +498,7 @@ def blocks(
         "span": all_blocks.span[rows],
         "stack": judged_blocks(trace).stack[rows],
     }
-    return to_arrow(_BLOCK, columns | who), total
+    return to_arrow(table_definition("viewer: blocks"), columns | who), total
 
 
 def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
@@ -568,7 +526,7 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
             row, above = above, int(parent[above])
     stack_rows = np.flatnonzero(wanted[:-1])
     return to_arrow(
-        _STACKS,
+        table_definition("viewer: stacks"),
         {
             "id": stack_rows.astype(np.int32),
             "parent": parent[stack_rows],

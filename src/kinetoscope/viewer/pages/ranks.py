@@ -13,7 +13,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
-from kinetoscope.model.dictionary import Column, Table
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.summaries.lateness import less_waiting
@@ -40,18 +40,6 @@ MEASURES = {"holds_up_ns": "holding up others", "duration_ns": "step"} | {
 _ONE_AT_A_TIME = threading.Lock()
 # The details of a cell take about a kilobyte of a report.
 _MOST_REPORTED = 1_000
-
-ARRIVALS = Table(
-    "arrivals",
-    "A rank in one collective.",
-    (
-        Column("rank", "int32", "", "The rank."),
-        Column("late_ns", "int64", "ns", "How much later than the first rank it arrived.", 0),
-        Column(
-            "duration_ns", "int64", "ns", "From its arrival to the end of the transfer, waiting included.", 0
-        ),
-    ),
-)
 
 
 def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> Answer:
@@ -217,7 +205,7 @@ def arrivals(job: Job, meeting: int) -> pyarrow.Table:
         "late_ns": found.late_of_row_ns[at],
         "duration_ns": job.sections.numbers("collectives", "duration_ns")[found.rows[at]],
     }
-    return to_arrow(ARRIVALS, columns)
+    return to_arrow(table_definition("viewer: arrivals"), columns)
 
 
 def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:

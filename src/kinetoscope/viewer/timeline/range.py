@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
-from kinetoscope.model.dictionary import Column, Table
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.schema import KIND_NAMES
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
     from kinetoscope.viewer.timeline.rows import Rows
-
-RANGE_SCHEMA = Table(
-    "range",
-    "What ran in a time range, by name and kind. Largest self time first.",
-    (
-        Column("name", "category", "", "Its name."),
-        Column("kind", "category", "", "What it is, as in `spans`."),
-        Column("count", "int64", "", "How many spans ran in the range, also partly.", 0),
-        Column("total_ns", "int64", "ns", "Total time within the range.", 0),
-        Column("self_ns", "int64", "ns", "Self time within the range: outside of child spans.", 0),
-        Column("share", "float64", "%", "Share of all self time in the range; adds up to 100."),
-    ),
-)
 
 
 # The kinds of tracks for each value of the option `of`.
@@ -88,7 +75,7 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
         "share": 100.0 * self_ns / (self_ns.sum() or np.nan),
     }
     order = np.lexsort((table["kind"].ids, name_ids, -table["total_ns"], -self_ns))
-    return to_arrow(RANGE_SCHEMA, table, order)
+    return to_arrow(table_definition("viewer: range"), table, order)
 
 
 def running(rows: Rows, first: int, count: int, start_ns: int, end_ns: int) -> NDArray[np.int32]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
-from kinetoscope.model.dictionary import Column, Table
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.viewer.requests import Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import label_maker
@@ -24,26 +24,6 @@ if TYPE_CHECKING:
 
 _MOST = 1_000
 _NOTHING = np.zeros(0, np.int64)
-
-SEARCH_SCHEMA = Table(
-    "search",
-    "What is on the timeline and has the text in its name, in order of time.",
-    (
-        Column(
-            "span",
-            "int32",
-            "row of spans",
-            "The span; -1 for functions and modules that were reconstructed from stacks.",
-            0,
-        ),
-        Column("name", "category", "", "Its name."),
-        Column("kind", "category", "", "What it is."),
-        Column("track", "int32", "", "The track it is on."),
-        Column("row", "int32", "", "The row there."),
-        Column("start_ns", "int64", "ns", "When it begins.", 0),
-        Column("duration_ns", "int64", "ns", "How long it lasts.", 0),
-    ),
-)
 
 
 def search(trace: Trace, query: Query) -> Limited:
@@ -80,12 +60,12 @@ def search(trace: Trace, query: Query) -> Limited:
         texts += used
     columns: dict[str, Any] = {
         name: np.concatenate([part[name] for part in parts]) if parts else _NOTHING
-        for name in SEARCH_SCHEMA.column_names
+        for name in table_definition("viewer: search").column_names
     }
     order = np.argsort(columns["start_ns"], kind="stable")[:limit]
     columns = {name: values[order] for name, values in columns.items()}
     columns |= {"name": Labels(columns["name"], texts), "kind": Labels(columns["kind"], KIND_NAMES)}
-    return Limited(to_arrow(SEARCH_SCHEMA, columns), total)
+    return Limited(to_arrow(table_definition("viewer: search"), columns), total)
 
 
 def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
