@@ -35,6 +35,12 @@ def test_search_finds_spans_and_runs_in_order_of_time_whatever_their_capitals():
     assert [row["span"] for row in rows][1] == -1
 
 
+def test_a_name_that_is_no_valid_text_is_found_as_it_is_shown():
+    spans = TraceBuilder().span("part \udda0", 0, 5).build()
+    rows = answer(spans, "search", {"text": "DDA0"}).table.to_pylist()
+    assert [row["name"] for row in rows] == ["part \\u{dda0}"]
+
+
 def test_the_next_ones_are_found_from_a_moment_on():
     rows, total = found(text="add", from_="11", limit="1")
     assert ([row["name"] for row in rows], total) == (["add_kernel"], 4)

@@ -9,6 +9,7 @@ import numpy as np
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.schema import KIND_NAMES
+from kinetoscope.model.strings import to_utf8
 from kinetoscope.viewer.requests import Limited, number, whole_number
 from kinetoscope.viewer.timeline.rows import label_maker
 from kinetoscope.viewer.timeline.tracks import timeline
@@ -77,10 +78,10 @@ def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
 
 
 def _with(texts: Sequence[str], part: str) -> NDArray[np.bool_]:
-    """Return which texts contain `part`, which is in lowercase, ignoring case; none if it is empty."""
+    """Return which texts, as they are shown, contain `part`, which is in lowercase, ignoring case; none if it is empty."""
     if not part:
         return np.zeros(max(len(texts), 1), dtype=bool)
-    return np.fromiter((part in text.casefold() for text in texts), np.bool_, len(texts))
+    return np.fromiter((part in to_utf8(text).casefold() for text in texts), np.bool_, len(texts))
 
 
 def _earliest(start_ns: NDArray[np.int64], since_ns: float, limit: int) -> NDArray[np.int64]:
