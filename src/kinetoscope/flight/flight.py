@@ -31,6 +31,7 @@ from kinetoscope.collect import (
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
+from kinetoscope.flight.debug_server import register_handlers
 from kinetoscope.flight.incidents import IncidentCalls, Incidents, rank_name
 from kinetoscope.flight.jobs import Attempt, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks
@@ -1066,6 +1067,7 @@ def leave_on(
         recorder.start()
         recorder.follow_optimizers()
         _CURRENT = recorder
+        register_handlers(current_recorder)
     return recorder
 
 

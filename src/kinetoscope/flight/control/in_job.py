@@ -43,6 +43,9 @@ class Controllable(Protocol):
     def capture(self, steps: int = ..., then: Callable[[Path, str], object] | None = ...) -> Path | str:
         """Record each of the next steps, then call `then` with the recording and what failed; returns why not, if so."""
 
+    def snapshot(self, reason: str = ...) -> Path | None:
+        """Copy the ring."""
+
     def cancel_capture(self) -> None:
         """End the capture that is running, without a recording."""
 
