@@ -15,6 +15,7 @@ from kinetoscope.collect.sources.storages import (
     OWNERS,
     _identity,
     _is_simple,
+    _listed,
     _StorageRows,
 )
 from kinetoscope.model.schema import StorageRole
@@ -117,7 +118,7 @@ class TensorReader:
 
     def rest(self, also_seen: set[int], /) -> None:
         """Add rows for known storages that are alive, except those of this scan, and those whose objects are in `also_seen`."""
-        for number, reference in list(self._memory.items()):
+        for number, reference in _listed(self._memory):
             if number in also_seen:
                 continue
             storage = UntypedStorage._new_with_weak_ptr(reference.cdata)

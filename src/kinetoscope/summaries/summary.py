@@ -21,7 +21,7 @@ from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.ledger.breakdown import breakdown
-from kinetoscope.ledger.parts import busiest_places
+from kinetoscope.ledger.parts import PARTS, busiest_places
 from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import tables_of
 from kinetoscope.model.groups import Groups
@@ -59,6 +59,11 @@ MOST_OF_KIND = 64
 POINT_TO_POINT = ("send", "recv")
 
 FORMAT = 6
+# Files of version 2 have no checksum, those before 4 no kinds of steps, those before 5 other names for parts of steps, and those before 6 fewer parts:
+# what was blocked, or collected garbage, is in `host_wait_ns` there.
+_READABLE = (2, 3, 4, 5, 6)
+_FORMER_NAMES = {"input_wait_ns": "data_wait_ns", "cpu_bound_ns": "host_wait_ns"}
+_WITH_CHECKSUM, _WITH_KINDS = 3, 4
 _FORMAT_KEY = b"kinetoscope.summary"
 _CHECKSUM_KEY = b"kinetoscope.checksum"
 # The value of a key follows it in the metadata of a Parquet file, after two bytes that say its type and length.
@@ -230,18 +235,53 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
     version = (described.metadata or {}).get(_FORMAT_KEY, b"")
     if not version.isdigit():
         raise FormatError(f"{name} is no summary: `kinetoscope summarize` makes one from a trace.")
-    if int(version) != FORMAT:
+    if int(version) not in _READABLE:
         raise FormatError(
-            f"{name} is a summary of version {int(version)}, and this release reads version {FORMAT}: summarize the trace again, with this release."
+            f"{name} is a summary of version {int(version)}, and this release reads versions {_READABLE[0]} to {_READABLE[-1]}: "
+            "summarize the trace again, with this release."
         )
-    if not _CHECKSUM.search(content):
+    if int(version) >= _WITH_CHECKSUM and not _CHECKSUM.search(content):
         raise FormatError(f"{name} is damaged: it has no checksum; {_REPLACE}")
-    with pq.ParquetFile(buffer, metadata=described, read_dictionary=_TEXTS) as file:
-        missing = {*(columns or (*_IDENTITY, *SECTIONS))} - {*file.schema_arrow.names}
+    has_kinds = int(version) >= _WITH_KINDS
+    texts = [name for name in _TEXTS if has_kinds or not name.startswith("step_kinds.")]
+    with pq.ParquetFile(buffer, metadata=described, read_dictionary=texts) as file:
+        asked = [*(columns or (*_IDENTITY, *SECTIONS))]
+        stored = [name for name in asked if has_kinds or name != "step_kinds"]
+        missing = {*stored} - {*file.schema_arrow.names}
         if missing:
             raise FormatError(f"{name} is damaged: it has no column {min(missing)!r}; {_REPLACE}")
-        table = file.read(columns=columns, use_threads=False)
+        table = file.read(columns=stored if columns else None, use_threads=False)
+    if int(version) < FORMAT:
+        table = _upgraded(table, asked, has_kinds)
     return table.replace_schema_metadata({_FORMAT_KEY: version})
+
+
+def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> pyarrow.Table:
+    """Name parts of steps as this version does, and add kinds of steps, none, where a file has not even their column."""
+    import_aside()
+    import pyarrow as pa
+
+    if "steps" in table.column_names:
+        lists = table["steps"].combine_chunks()
+        records = lists.values
+        fields = {_FORMER_NAMES.get(field.name, field.name): field.name for field in records.type}
+        none = {name: number_array(np.zeros(len(records), np.int64)) for name in PARTS}
+        none["kind"] = pa.nulls(len(records), pa.int64())
+        arrays = {
+            name: records.field(fields[name]) if name in fields else none[name]
+            for name in SECTIONS["steps"].column_names
+        }
+        steps = pa.ListArray.from_arrays(
+            lists.offsets, pa.StructArray.from_arrays([*arrays.values()], [*arrays])
+        )
+        table = table.set_column(table.column_names.index("steps"), "steps", steps)
+    if "step_kinds" in columns and not has_kinds:
+        none = _as_list(
+            to_arrow(SECTIONS["step_kinds"], {name: [] for name in SECTIONS["step_kinds"].column_names})
+        )
+        empty = pa.concat_arrays([none] * table.num_rows)
+        table = table.append_column("step_kinds", empty)
+    return table
 
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:

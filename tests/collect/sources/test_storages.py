@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import kinetoscope
+from kinetoscope._runtime import live_objects
 from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.sources import storages as storages_module
@@ -426,6 +427,23 @@ def test_a_later_recording_knows_what_was_allocated_since_the_first_one(collecte
     assert categories.category[weight].tolist() == [MemoryCategory.PARAMETER]
 
 
+def test_only_the_first_recording_of_a_process_scans_all_objects(monkeypatch):
+    asked = []
+
+    def noting(kinds, generation=None):
+        asked.append(generation)
+        return live_objects(kinds, generation)
+
+    monkeypatch.setattr(storages_module, "live_objects", noting)
+    monkeypatch.setattr(storages_module, "_of_process", None)
+    session = profile(profile_memory=True)
+    for one in (session, session, profile(profile_memory=True)):
+        with one:
+            torch.ones(10)
+        one.trace
+    assert asked.count(None) == (1 if storages_module._HAS_GENERATIONS else 3)
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_later_session_knows_what_came_into_being_before_it(together):
     """Also with a session beside it, which knows what it has seen itself: they share what was met, and no rows."""
@@ -467,6 +485,20 @@ def test_sessions_on_many_threads_scan_one_at_a_time():
         thread.join()
     for before in found.values():
         assert [before.get(layer.weight.nbytes) for layer in layers] == [False] * len(layers)
+
+
+@pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")
+def test_many_new_objects_make_the_next_look_a_new_scan():
+    living = Living(TensorReader())
+    with living.look():
+        pass
+    kept = nn.Linear(3, 3)
+    living._worth = 10
+    gc.collect(1)
+    assert living._owners is None
+    with living.look() as looked:
+        assert any(module is kept for module in looked.modules)
+        assert living._worth > 10
 
 
 @pytest.mark.parametrize("when", ["before the first", "before the second"])
@@ -530,10 +562,22 @@ def test_forgetting_memory_that_was_freed_causes_no_warning(monkeypatch, make_re
         pass
     assert living.reader.met() >= len(kept)
     kept.clear()
+    living._worth = 0
     gc.collect(1)
     with living.look():
         pass
     assert not ignored
+
+
+@pytest.mark.skipif(not storages_module._HAS_GENERATIONS, reason="Python's collector is not followed here")
+def test_nothing_is_followed_when_the_session_is_gone():
+    before = len(gc.callbacks)
+    living = Living(TensorReader())
+    with living.look():
+        pass
+    assert len(gc.callbacks) == before + 1
+    del living
+    assert len(gc.callbacks) == before
 
 
 @READERS
@@ -551,6 +595,25 @@ def test_known_tensors_are_not_kept_alive_and_can_be_swapped(make_reader):
     gc.collect()
     assert gone() is None
     assert address not in addresses_met(living.reader)
+
+
+def test_a_garbage_collection_during_a_listing_does_no_harm():
+    known = dict.fromkeys(range(5000))
+    threshold, sizes = gc.get_threshold(), []
+
+    def meets(phase, info):
+        sizes.append(len(known))
+        known[object()] = None
+
+    gc.callbacks.append(meets)
+    gc.set_threshold(1)
+    try:
+        assert len(storages_module._listed(known)) >= 5000
+        gc.collect()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(meets)
+    assert len(sizes) > 0
 
 
 class Shouting(torch.Tensor):

@@ -17,12 +17,13 @@ import selectors
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import weakref
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from kinetoscope.collect.recorder.library import Recorder
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 # Rows that fit into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
@@ -178,7 +182,7 @@ class StorageWatch:
         """Store the arguments; nothing is scanned before `start`.
 
         Args:
-            living: Finds the live objects; shared by all recordings.
+            living: The live objects; shared by all recordings, so that only the first one scans the whole heap.
             keep_watch: Lets frees of the memory of these tensors be recorded.
             running: Lists the live modules that the recorder has seen; by default all live modules.
             append: Appends parts of the table `storages` to the recording, so that rows from before `stop` survive if the
@@ -365,60 +369,134 @@ def _unrecorded() -> Iterator[None]:
         torch._C._autograd._enable_record_function(True)
 
 
-class LiveObjects(NamedTuple):
-    """The live modules and optimizers of the process, and its tensors of plain classes without a storage of their own, such as sparse ones."""
-
-    modules: list[Module]
-    optimizers: list[Optimizer]
-    tensors: list[Tensor]
+def _listed(entries: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
+    """List the items of a dictionary with the garbage collector off, because the callback of `Living` changes it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return list(entries.items())
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Living:
-    """Finds the live modules, optimizers and tensors of the process through Python's garbage collector, without keeping them alive.
+    """The live modules, optimizers and tensors of the process, found through Python's garbage collector without keeping them
+    alive.
 
-    A look goes through all objects, which takes 60 ms for a million. Only one thread can look at a time.
+    The first `look` goes through all objects, which takes a tenth of a second for some hundred thousands. Later objects are
+    found by a callback: whenever the collector is about to move its young generations into the old one, it goes through the
+    young objects. So a later `look` only needs the objects that are known, and the current young ones. Only one thread can look
+    at a time.
 
     Attributes:
-        reader: Knows the storages of plain tensors, as of the last look.
+        modules: The modules of the current `look`.
+        optimizers: Its optimizers.
+        reader: Knows the storages of plain tensors.
+        tensors: Its tensors of plain classes without a storage of their own, such as sparse ones, if they are in a young
+            generation.
     """
 
     def __init__(self, reader: Any) -> None:
-        """Use a reader as that of `native_reader`."""
+        """Start without known objects; `reader` is that of `native_reader`."""
         self.reader = reader
         self._looking = threading.RLock()
+        self.modules: list[Module] = []
+        self.optimizers: list[Optimizer] = []
+        self.tensors: list[Tensor] = []
+        self._owners: dict[int, weakref.ref[Module | Optimizer]] | None = None
+        self._has_callback = False
+        # Number of frozen objects at the last look.
+        self._frozen = 0
+        # Number of young objects that the callback may go through before it is cheaper to go through all objects again.
+        self._worth = 0
 
     @contextmanager
-    def look(self) -> Iterator[LiveObjects]:
+    def look(self) -> Iterator[Living]:
         """Find the live objects; they are only referenced inside the block."""
-        living = LiveObjects([], [], [])
         with self._looking:
-            self.reader.forget()
-            objects, _ = live_objects(_WANTED)
-            if gc.get_freeze_count():
-                objects += self.reader.frozen()
-            for thing in self.reader.meet(objects):
-                # By type(): isinstance() reads __class__, which may run code of the object.
-                kind = type(thing)
-                if kind in _PLAIN:
-                    living.tensors.append(thing)
-                elif issubclass(kind, Module):
-                    living.modules.append(thing)
-                else:
-                    living.optimizers.append(thing)
-                del thing
-            objects.clear()
+            self._look()
             try:
-                yield living
+                yield self
             finally:
-                for held in living:
+                for held in (self.modules, self.optimizers, self.tensors):
                     held.clear()
+
+    def _look(self) -> None:
+        owners = self._owners
+        if owners is None or not _HAS_GENERATIONS:
+            self.reader.forget()
+            objects, self._worth = live_objects(_WANTED)
+            self._owners = owners = {}
+            self._add_callback()
+            self._frozen = 0
+        else:
+            objects, _ = _young()
+        frozen = gc.get_freeze_count()
+        if frozen != self._frozen:
+            objects += self.reader.frozen()
+            self._frozen = frozen
+        self.tensors = self._meet(objects, owners)
+        del objects
+        for number, reference in _listed(owners):
+            owner = reference()
+            if owner is None:
+                owners.pop(number, None)
+            elif isinstance(owner, Module):
+                self.modules.append(owner)
+            else:
+                self.optimizers.append(owner)
+
+    def _meet(self, objects: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
+        """Add objects to the known ones; return plain tensors without a storage, of which no weak reference can be stored."""
+        tensors = []
+        for thing in self.reader.meet(objects):
+            if type(thing) in _PLAIN:
+                tensors.append(thing)
+            else:
+                reference = owners.get(id(thing))
+                if reference is None or reference() is not thing:
+                    owners[id(thing)] = weakref.ref(thing)
+        return tensors
+
+    def _add_callback(self) -> None:
+        """Register a callback of the garbage collector, which is removed with this object."""
+        if self._has_callback or not _HAS_GENERATIONS:
+            return
+        self._has_callback = True
+        me, is_ending = weakref.ref(self), sys.is_finalizing
+
+        def collects(phase: str, info: dict[str, int]) -> None:
+            living = me()
+            # Not at the exit of Python, when modules may be cleared already.
+            if living is not None and phase == "start" and info["generation"] > 0 and not is_ending():
+                living._add_young()
+
+        gc.callbacks.append(collects)
+        weakref.finalize(self, gc.callbacks.remove, collects).atexit = False
+
+    def _add_young(self) -> None:
+        """Add the young objects to the known ones, before they move to the old generation."""
+        owners = self._owners
+        if owners is None:
+            return
+        objects, count = _young()
+        self._worth -= count
+        if self._worth < 0:
+            # With so many new objects, going through all of them at the next look is cheaper.
+            self._owners = None
+            # torch 2.8 and older warn if a storage is freed while anything refers to its Python object.
+            del objects
+            self.reader.forget()
+        else:
+            self._meet(objects, owners)
 
 
 _of_process: Living | None = None
 
 
 def living_in_process(recorder: Recorder) -> Living:
-    """The live objects of this process, shared by all sessions."""
+    """The live objects of this process, shared by all sessions, of which only the first scans the whole heap."""
     global _of_process
     if _of_process is None:
         _of_process = Living(native_reader(recorder))
@@ -464,6 +542,17 @@ def _reset_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_in_child)
+
+
+# From Python 3.14 on the collector has different generations, and in free-threaded builds none.
+_HAS_GENERATIONS = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+def _young() -> tuple[list[Any], int]:
+    """List the modules, optimizers and tensors in the two young generations, and count all objects there."""
+    youngest, count = live_objects(_WANTED, 0)
+    younger, more = live_objects(_WANTED, 1)
+    return youngest + younger, count + more
 
 
 def _is_simple(tensor: Tensor) -> bool:
