@@ -96,8 +96,8 @@ def averages(
         for group in order.tolist()
     ]
     if len(loose):
-        place = _place_of_loose(trace, earliest[order], loose, places)
-        events.insert(place, _sum_of_loose(trace, loose, grouping))
+        earlier_groups = _groups_before_loose(trace, earliest[order], loose, places)
+        events.insert(earlier_groups, _sum_of_loose(trace, loose, grouping))
     return events
 
 
@@ -124,7 +124,7 @@ def _sum_of_loose(trace: TraceData, loose: NDArray[np.int64], grouping: Grouping
     return event
 
 
-def _place_of_loose(
+def _groups_before_loose(
     trace: TraceData, earliest: NDArray[np.int64], loose: NDArray[np.int64], places: NDArray[np.int64] | None
 ) -> int:
     """How many groups first occur before memory outside all events does."""
@@ -233,5 +233,5 @@ def _stack_keys(stacks: EventStacks, count: int) -> NDArray[np.int32]:
         row_of_stack.setdefault(tuple(stacks.entries(row, count)), len(row_of_stack))
         for row in (*range(len(stacks.texts)), -1)
     ]
-    found: NDArray[np.int32] = np.array(keys, dtype=np.int32)[stacks.of_span]
-    return found
+    keys_of_spans: NDArray[np.int32] = np.array(keys, dtype=np.int32)[stacks.of_span]
+    return keys_of_spans
