@@ -23,7 +23,7 @@ from kinetoscope.analyses.waterfall import (
 from kinetoscope.display import blocks
 from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.processes import process_and_rank
@@ -115,28 +115,24 @@ def findings(trace: TraceData) -> pyarrow.Table:
 
 def table_of(report: Report) -> pyarrow.Table:
     """Return a report as the `findings` table."""
-    findings, whole_ns = report.findings, report.whole_ns
-    columns: dict[str, Any] = {
-        "code": [finding.code for finding in findings],
-        "severity": [severity(finding) for finding in findings],
-        "finding": [plain(finding.finding) for finding in findings],
-        "share_percent": np.array([finding.share_percent for finding in findings], dtype=np.float64),
-        "gain_ns": np.array(
-            [-1 if finding.gain_ns is None else finding.gain_ns for finding in findings], dtype=np.int64
-        ),
-        "gain_percent": np.array(
-            [_or_nan(gain_percent(finding, whole_ns)) for finding in findings], dtype=np.float64
-        ),
-        "advice": [finding.advice for finding in findings],
-        "file": [finding.place.file or None for finding in findings],
-        "line": np.array(
-            [finding.place.line if finding.place else -1 for finding in findings], dtype=np.int32
-        ),
-        "function": [finding.place.function or None for finding in findings],
-        "module": [finding.module or None for finding in findings],
-        "spans": [json.dumps(finding.spans) for finding in findings],
-    }
-    return to_arrow(table_definition("findings"), columns)
+    rows = [
+        {
+            "code": finding.code,
+            "severity": severity(finding),
+            "finding": plain(finding.finding),
+            "share_percent": finding.share_percent,
+            "gain_ns": -1 if finding.gain_ns is None else finding.gain_ns,
+            "gain_percent": _or_nan(gain_percent(finding, report.whole_ns)),
+            "advice": finding.advice,
+            "file": finding.place.file or None,
+            "line": finding.place.line if finding.place else -1,
+            "function": finding.place.function or None,
+            "module": finding.module or None,
+            "spans": json.dumps(finding.spans),
+        }
+        for finding in report.findings
+    ]
+    return rows_to_arrow(table_definition("findings"), rows)
 
 
 def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:

@@ -188,27 +188,20 @@ class Explanation:
         }
 
 
+def _amounts(change: Spent | PartChange) -> dict[str, Any]:
+    """What time is spent on, and how much of it on both sides."""
+    return {name: getattr(change, name) for name in ("what", "base_ns", "new_ns", "change_ns")}
+
+
 def _part_as_dict(part: PartChange) -> dict[str, Any]:
-    return {
-        "what": part.what,
-        "base_ns": part.base_ns,
-        "new_ns": part.new_ns,
-        "change_ns": part.change_ns,
+    return _amounts(part) | {
         "file": part.file or None,
         "line": part.line if part.file else None,
         "base_line": part.base_line if part.base_line >= 0 else None,
         "function": part.function or None,
         "text": part.text or None,
         "module": part.module or None,
-        "spent": [
-            {
-                "what": spent.what,
-                "base_ns": spent.base_ns,
-                "new_ns": spent.new_ns,
-                "change_ns": spent.change_ns,
-            }
-            for spent in part.spent
-        ],
+        "spent": [_amounts(spent) for spent in part.spent],
     }
 
 

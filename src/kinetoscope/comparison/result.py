@@ -21,7 +21,7 @@ from kinetoscope.display.lines import cut, plain_lines
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import rows_to_arrow, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 
@@ -438,16 +438,14 @@ def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
 
 
 def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
-    base, new = (np.array([_number(row.usual[side]) for row in rows]) for side in (0, 1))
-    columns = {
-        "name": [row.name for row in rows],
-        "holder": [row.holder or None for row in rows],
-        "verdict": [row.verdict for row in rows],
-        "base": base,
-        "new": new,
-        "change": new - base,
-    }
-    return to_arrow(table_definition("comparison_counts"), columns)
+    listed = []
+    for row in rows:
+        base, new = map(_number, row.usual)
+        listed.append(
+            {"name": row.name, "holder": row.holder or None, "verdict": row.verdict}
+            | {"base": base, "new": new, "change": new - base}
+        )
+    return rows_to_arrow(table_definition("comparison_counts"), listed)
 
 
 TITLES = {

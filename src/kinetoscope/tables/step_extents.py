@@ -80,9 +80,8 @@ def step_extents(trace: TraceData) -> StepExtents:
             np.maximum(times, done_ns[np.searchsorted(launched_ns[work_rows], times, side="left")])
             for times in (start_ns[rows], end_ns[rows])
         )
-        if len(work_rows) and (end - end_ns[rows]).mean() >= LEAST_AHEAD * max(
-            float(np.median(end - start)), 1.0
-        ):
+        median_ns = max(float(np.median(end - start)), 1.0)
+        if len(work_rows) and (end - end_ns[rows]).mean() >= LEAST_AHEAD * median_ns:
             start_ns[rows], end_ns[rows], is_ahead[rows] = start, end, True
     return extents
 
@@ -99,9 +98,8 @@ def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
     runs = process_runs(trace)
     for rows in steps_of_processes(trace):
         first = rows[0]
-        in_loop = (
-            bool(runs[max(int(marks["process_row"][first]), 0)].first_step) or marks["number"][first] > 0
-        )
+        run = runs[max(int(marks["process_row"][first]), 0)]
+        in_loop = bool(run.first_step) or marks["number"][first] > 0
         if len(rows) > 1 and marks["source"][first] == OPTIMIZER and not in_loop:
             is_start_up[first] = True
     return is_start_up

@@ -54,12 +54,10 @@ def step_kinds(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
 
 def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
     """The rows of the table without what is computed in the steps, which takes longer to count."""
-    columns = tuple(
-        column for column in STEP_KINDS_SCHEMA.columns if column.name not in ("flops_per_s", "mfu")
-    )
-    rows: list[dict[str, Any]] = to_arrow(
-        replace(STEP_KINDS_SCHEMA, columns=columns), _times(trace)
-    ).to_pylist()
+    computed = ("flops_per_s", "mfu")
+    columns = tuple(column for column in STEP_KINDS_SCHEMA.columns if column.name not in computed)
+    timed = replace(STEP_KINDS_SCHEMA, columns=columns)
+    rows: list[dict[str, Any]] = to_arrow(timed, _times(trace)).to_pylist()
     return rows
 
 
@@ -72,10 +70,8 @@ def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray
     rate = np.where(flops >= 0, flops * 1e9 / np.maximum(duration_ns, 1), np.nan)
 
     def medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        values_of = [values[(kind == number) & np.isfinite(values)] for number in kinds]
-        return np.array(
-            [float(np.median(kind_values)) if len(kind_values) else np.nan for kind_values in values_of]
-        )
+        samples = [values[(kind == number) & np.isfinite(values)] for number in kinds]
+        return np.array([float(np.median(sample)) if len(sample) else np.nan for sample in samples])
 
     return {"flops_per_s": medians(rate), "mfu": medians(np.full(len(kind), np.nan) if mfu is None else mfu)}
 

@@ -194,13 +194,9 @@ def losses(trace: TraceData) -> pyarrow.Table:
 
 def counters(trace: TraceData) -> pyarrow.Table:
     """Return the `counters` table."""
-    rows = trace.columns("counters")
-    columns = {
-        "time_ns": rows["time_ns"],
-        "name": Labels(rows["name"], trace.strings),
-        "value": rows["value"],
-    }
-    columns |= of_processes(trace, rows["process_row"])
+    stored = trace.columns("counters")
+    columns = {name: stored[name] for name in ("time_ns", "value")}
+    columns |= {"name": Labels(stored["name"], trace.strings), **of_processes(trace, stored["process_row"])}
     return to_arrow(table_definition("counters"), columns)
 
 
