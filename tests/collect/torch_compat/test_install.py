@@ -284,6 +284,27 @@ def test_what_needs_a_recording_fails_before_one_as_in_torch(tmp_path):
                 assert isinstance(error.value, RuntimeError)
 
 
+def test_the_attributes_that_programs_read_beside_the_results_are_torchs():
+    def attributes():
+        with torch.profiler.profile(activities=CPU) as prof:
+            torch.ones(2).add(1)
+        actions = {"prepare_trace", "start_trace", "stop_trace", "_trace_ready"}
+        acts = {
+            (before.name, after and after.name): [
+                name for call in calls if (name := getattr(call, "__name__", "")) in actions
+            ]
+            for (before, after), calls in prof.action_map.items()
+            if "DEVICE_STOPPED" not in (before.name, after and after.name)
+        }
+        inner = prof.profiler
+        assert 0 < inner.profiling_start_time_ns < inner.profiling_end_time_ns
+        return acts, prof.has_cudagraphs, inner.enabled, inner.use_cpu, inner.kineto_activities
+
+    theirs = attributes()
+    with install():
+        assert attributes() == theirs
+
+
 @pytest.mark.usefixtures("native")
 def test_with_stacks_calls_are_recorded_and_stacks_are_their_names(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import sys
 import threading
 import time
 import uuid
@@ -912,6 +913,12 @@ class _KinetoProfile:
         return device_among(self.activities)
 
     @property
+    def has_cudagraphs(self) -> bool:
+        """Whether torch.compile captures its kernels in CUDA graphs."""
+        config = sys.modules.get("torch._inductor.config")
+        return config is not None and bool(config.triton.cudagraphs)
+
+    @property
     def profiler(self) -> Any:
         """torch's attribute of this name: None before the first cycle, then an object with the last cycle's results.
 
@@ -970,6 +977,41 @@ class ProfilerApi:
     def trace_id(self) -> str:
         """The id of the current or last cycle, empty before the first."""
         return self._session.get_trace_id() or ""
+
+    @property
+    def enabled(self) -> bool:
+        """True, as of torch's object while it exists."""
+        return True
+
+    @property
+    def entered(self) -> bool:
+        """Whether it records."""
+        return self._session._state is SessionState.RECORDING
+
+    @property
+    def kineto_activities(self) -> set[Any]:
+        """What is recorded."""
+        return set(self._session.activities)
+
+    @property
+    def use_cpu(self) -> bool:
+        """Whether the host is recorded."""
+        return torch.profiler.ProfilerActivity.CPU in self._session.activities
+
+    @property
+    def use_cuda(self) -> bool:
+        """Whether CUDA devices are recorded."""
+        return self._session.use_device == "cuda"
+
+    @property
+    def profiling_start_time_ns(self) -> int:
+        """When the last cycle began, in nanoseconds since 1970."""
+        return int(self._session.trace.run_info.start_realtime_ns or 0)
+
+    @property
+    def profiling_end_time_ns(self) -> int:
+        """When it ended."""
+        return self.profiling_start_time_ns + int(self._session.trace.run_info.stop_ns or 0)
 
     def __getattr__(self, name: str) -> Any:
         """Find the rest in the session, or in the list of its events."""

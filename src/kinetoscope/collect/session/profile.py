@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import functools
 import os
 import sys
 import threading
@@ -568,6 +569,30 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             return record_function(name).__enter__()
         finally:
             own_steps(False)
+
+    @property
+    def action_map(self) -> dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]]:
+        """torch's attribute: the calls for each change from one action to another, with None for the end of the session."""
+        calls: dict[Move, Callable[[], Any]] = {
+            Move.PREPARE: self.prepare_trace,
+            Move.START: self.start_trace,
+            Move.STOP: self.stop_trace,
+            Move.TRACE_READY: self._trace_ready,
+        }
+        acts: dict[tuple[ProfilerAction, ProfilerAction | None], list[Callable[[], Any]]] = {}
+        for before in ProfilerAction:
+            for after in (*ProfilerAction, None):
+                change = transition(before, after)
+                warning = [] if change.warning is None else [functools.partial(warn_user, change.warning)]
+                acts[before, after] = [*warning, *(calls[do] for do in change.do)]
+        # torch has no entry for the end of a session that was idle.
+        del acts[ProfilerAction.NONE, None]
+        return acts
+
+    def _trace_ready(self) -> None:
+        """Call `on_trace_ready` if it is set, for `action_map`."""
+        if self.on_trace_ready is not None:
+            self.on_trace_ready(self)
 
     def _close_step_range(self) -> None:
         """Close the range of the current step; may be called from any thread."""

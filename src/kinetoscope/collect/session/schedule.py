@@ -95,11 +95,11 @@ def schedule(
         ArgumentError: A number is not whole or is too small; the message names it.
     """
     lengths = {
-        "wait": checked_whole("schedule: wait", wait, 0),
-        "warmup": checked_whole("schedule: warmup", warmup, 0),
-        "active": checked_whole("schedule: active", active, 1),
-        "repeat": checked_whole("schedule: repeat", repeat, 0),
-        "skip_first": checked_whole("schedule: skip_first", skip_first, 0),
+        "wait": _steps("wait", wait, 0),
+        "warmup": _steps("warmup", warmup, 0),
+        "active": _steps("active", active, 1),
+        "repeat": _steps("repeat", repeat, 0),
+        "skip_first": _steps("skip_first", skip_first, 0),
     }
     if lengths["warmup"] == 0:
         warn_user(
@@ -179,3 +179,9 @@ _TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
     (_SAVE, _SAVE): Transition(_FINISH + _BEGIN),
     (_SAVE, None): Transition(_FINISH),
 }
+
+
+def _steps(name: str, value: object, least: int) -> int:
+    """Check a number of steps; torch also takes 3.0."""
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    return checked_whole(f"schedule: {name}", whole, least)
