@@ -88,3 +88,8 @@ def test_groups_that_begin_at_rows_last_to_the_next_one(first):
     groups = Groups.beginning_at(np.array(first, np.int64), 5)
     assert groups.of_row.tolist() == [sum(begin <= row for begin in first) - 1 for row in range(5)]
     assert groups.first.tolist() == first
+
+
+def test_the_largest_group_has_rows_also_where_all_sums_are_zero():
+    assert Groups(np.array([4, 6, 6]), 8).largest(np.zeros(3, np.int64)) == 4
+    assert Groups(np.array([4, 6, 6]), 8).largest() == 6

@@ -115,8 +115,11 @@ class Groups:
         return rows
 
     def largest(self, values: NDArray[Any] | None = None) -> int:
-        """The group with the largest sum of values, without values the most rows; the first of several."""
-        return int(np.argmax(self.sizes() if values is None else self.sums(values)))
+        """The group with the largest sum of values, without values the most rows, of those that have rows; the first of several, 0 where none has any."""
+        sizes = self.sizes()
+        sums = sizes if values is None else self.sums(values)
+        present = np.flatnonzero(sizes)
+        return int(present[np.argmax(sums[present])]) if len(present) else 0
 
 
 def _integers(values: NDArray[Any]) -> NDArray[np.int64]:
