@@ -25,6 +25,17 @@ PER_PROCESS = (
 )  # fmt: skip
 
 
+# Shares of one stretch of time, rounded in the order of stacks, which a joined trace numbers anew.
+SHARED_TIMES = ("python_self_ns", "python_ns", "blocked_self_ns", "blocked_ns")
+
+
+def by_line(trace: Trace, column: str) -> dict[tuple, int]:
+    """A time of each line."""
+    return {
+        (row["file"], row["line"], row["function"]): row[column] for row in trace.table("lines").to_pylist()
+    }
+
+
 def known(trace: Trace, **info) -> Trace:
     """The same trace, with more known of its run."""
     trace.info.update(info)
@@ -34,7 +45,7 @@ def known(trace: Trace, **info) -> Trace:
 def told(trace: Trace, table: str, moved_ns: int = 0, without: tuple[str, ...] = ()) -> list[dict]:
     """The rows of a table, its moments as they were before they were moved."""
     # Of spans the stream is a row, and streams that nothing runs on go with a selection.
-    dropped = ("stream",) if table == "spans" else without
+    dropped = {"spans": ("stream",), "lines": SHARED_TIMES}.get(table, without)
     rows = trace.table(table).drop_columns(list(dropped)).to_pylist()
     for row in rows:
         for name, value in row.items():
@@ -66,6 +77,8 @@ def test_every_process_says_what_it_said_alone(traces, data):
         moved_ns = offsets[rank] - min(offsets)
         for table in PER_PROCESS:
             assert told(alone, table, moved_ns) == told(trace, table), table
+        for column in SHARED_TIMES:
+            assert by_line(alone, column) == pytest.approx(by_line(trace, column), abs=2)
         modules = [row for row in told(joined, "modules", without=IDS) if row["rank"] == rank]
         # These are known of all processes or of none.
         shares = ("total_percent", "calls", "call_ns", "call_self_ns", "self_bytes", "bytes", "span")
