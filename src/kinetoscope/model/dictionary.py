@@ -96,7 +96,7 @@ class Page:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """All headings in order."""
+        """The headings of all sections, in the order of the page."""
         return tuple(self._sections)
 
     def table(self, heading: str) -> Table:
@@ -165,7 +165,7 @@ class Page:
 
 @functools.cache
 def page() -> Page:
-    """The page of this release."""
+    """Return the page `tables.md`, read once."""
     return Page(Path(__file__).with_name("tables.md").read_text("utf-8"))
 
 

@@ -500,8 +500,8 @@ class EventList(MutableSequence[Event]):
 
 def events_of(trace: TraceData) -> EventList:
     """Return the events of a trace in order of time; see `Trace.events`."""
-    shown = trace_of_events(trace)
-    return EventList()._like([], (shown, event_rows(shown)))
+    event_trace = trace_of_events(trace)
+    return EventList()._like([], (event_trace, event_rows(event_trace)))
 
 
 def checked_event(event: Any) -> Event:

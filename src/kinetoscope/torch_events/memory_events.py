@@ -104,7 +104,6 @@ class MemoryEvent(FunctionEvent):
         return -1 - self.allocation
 
     def _made_from(self) -> tuple[Any, ...]:
-        """Its place in a trace."""
         return self._trace, self.allocation
 
     @Computed
@@ -119,7 +118,7 @@ class MemoryEvent(FunctionEvent):
         return 0 if column == "kind" else -1
 
     def _recorded(self, attribute: str) -> int:
-        """The bytes; it takes no time."""
+        """The recorded bytes; 0 for times, because an allocation has no duration."""
         if attribute not in SIZES:
             return 0
         rows = np.array([self.allocation])

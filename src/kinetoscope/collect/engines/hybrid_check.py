@@ -83,7 +83,7 @@ class _Outcome:
 
     @classmethod
     def read(cls, path: Path) -> _Outcome:
-        """Read what `as_json` wrote."""
+        """Read an outcome from a file that holds the text of `as_json`."""
         stated = json.loads(path.read_text(encoding="utf-8"))
         return cls(bool(stated["holds"]), str(stated["reason"]), bool(stated["lasting"]))
 

@@ -970,7 +970,7 @@ class ProfilerApi:
 
     @property
     def function_events(self) -> Any:
-        """The events of the session."""
+        """The events of the last cycle; of all cycles with `acc_events`."""
         return self._session.events()
 
     @property
@@ -985,17 +985,17 @@ class ProfilerApi:
 
     @property
     def entered(self) -> bool:
-        """Whether it records."""
+        """Whether a recording is running."""
         return self._session._state is SessionState.RECORDING
 
     @property
     def kineto_activities(self) -> set[Any]:
-        """What is recorded."""
+        """The activities of the session."""
         return set(self._session.activities)
 
     @property
     def use_cpu(self) -> bool:
-        """Whether the host is recorded."""
+        """Whether CPU is among the activities."""
         return torch.profiler.ProfilerActivity.CPU in self._session.activities
 
     @property
@@ -1010,7 +1010,7 @@ class ProfilerApi:
 
     @property
     def profiling_end_time_ns(self) -> int:
-        """When it ended."""
+        """When the last cycle ended, in nanoseconds since 1970."""
         return self.profiling_start_time_ns + int(self._session.trace.run_info.stop_ns or 0)
 
     def __getattr__(self, name: str) -> Any:

@@ -183,5 +183,5 @@ _TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
 
 def _steps(name: str, value: object, least: int) -> int:
     """Check a number of steps; torch also takes 3.0."""
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    return checked_whole(f"schedule: {name}", whole, least)
+    steps = int(value) if isinstance(value, float) and value.is_integer() else value
+    return checked_whole(f"schedule: {name}", steps, least)

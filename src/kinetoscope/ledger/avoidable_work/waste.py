@@ -430,7 +430,7 @@ def _fresh_memory(trace: TraceData, found: Waste) -> None:
     """Which operators write large blocks that the system hands out for them: the one of an outermost operator that moves most bytes."""
     allocations, spans = trace.columns("allocations"), trace.columns("spans")
     blocks = np.flatnonzero((allocations["bytes"] >= FRESH_BYTES) & (allocations["device_type"] == 0))
-    # Only now: which operator allocates is computed when it is first asked for.
+    # The column `span` is expensive: it is computed only for traces with large blocks.
     blocks = blocks[allocations["span"][blocks] >= 0] if len(blocks) else blocks
     if len(blocks) == 0:
         return

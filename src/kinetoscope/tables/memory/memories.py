@@ -471,8 +471,8 @@ def live(
     size = columns["bytes"]
     columns |= {"percent": percent(size, int(size.sum())), "stack": judged_blocks(trace).stack[rows][first]}
     table = table_definition("viewer: live")
-    shown = tuple(column for column in table.columns if column.name in columns)
-    return to_arrow(replace(table, columns=shown), columns, np.argsort(-size, kind="stable"))
+    present = tuple(column for column in table.columns if column.name in columns)
+    return to_arrow(replace(table, columns=present), columns, np.argsort(-size, kind="stable"))
 
 
 def blocks(
