@@ -9,9 +9,9 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import queue
 import threading
 import zlib
-from collections import deque
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -92,7 +92,7 @@ def _numbers(lines: list[str]) -> dict[str, int]:
     return {parts[0]: int(parts[1]) for parts in words if len(parts) >= 2 and parts[1].isdigit()}
 
 
-# The most blocks queued between the two threads: enough that one slow block does not stall the other side.
+# How many blocks are decompressed ahead of their use: enough that one slow block does not stall the other side.
 _DEPTH = 4
 
 
@@ -102,46 +102,36 @@ def ahead(blocks: Generator[bytes]) -> Generator[bytes]:
     An exception of `blocks` is raised here, after all blocks before it. The thread has ended, and `blocks` is closed,
     when the returned iterator is exhausted, closed, or has raised.
     """
-    ready: deque[bytes] = deque()
-    changed = threading.Condition()
-    failure: list[BaseException] = []
-    ended = stopped = False
+    ready: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
+    room = threading.Semaphore(_DEPTH)
+    stopped = False
 
     def make() -> None:
-        nonlocal ended
+        end: BaseException | None = None
         try:
             for block in blocks:
-                with changed:
-                    changed.wait_for(lambda: len(ready) < _DEPTH or stopped)
-                    if stopped:
-                        break
-                    ready.append(block)
-                    changed.notify_all()
+                room.acquire()
+                if stopped:
+                    break
+                ready.put(block)
             blocks.close()
         except BaseException as error:  # noqa: BLE001  (raised again in the other thread)
-            failure.append(error)
-        with changed:
-            ended = True
-            changed.notify_all()
+            end = error
+        ready.put(end)
 
+    # Not an executor, which is closed before handlers of `atexit` run.
     thread = threading.Thread(target=make, name="kinetoscope-reading-ahead", daemon=True)
     thread.start()
     try:
-        while True:
-            with changed:
-                changed.wait_for(lambda: bool(ready) or ended)
-                block = ready.popleft() if ready else None
-                changed.notify_all()
-            if block is None:
-                break
+        while isinstance(block := ready.get(), bytes):
+            room.release()
             yield block
+        if block is not None:
+            raise block
     finally:
-        with changed:
-            stopped = True
-            changed.notify_all()
+        stopped = True
+        room.release()
         thread.join()
-    if failure:
-        raise failure[0]
 
 
 PACKINGS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
