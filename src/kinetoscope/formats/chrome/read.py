@@ -713,7 +713,6 @@ class _Builder:
                 name: partial(self._launch_column, name) for name in STORED["launches"].column_names
             }
             self.rows["launches"] = lambda: len(self._launch_column("host"))
-        self.spans.release()
         self.tables["spans"] = self.spans.given(_SPAN_COLUMNS)
         self.rows["spans"] = native["rows"]["spans"]
         header = self.header
@@ -784,7 +783,7 @@ class _Builder:
 
     def _kinds(self) -> None:
         """Add the columns `kind`, refined by names of spans, and `scope`."""
-        self.spans.rename("kind", "category_kind")
+        self.spans["category_kind"] = self.spans.pop("kind")
         self.spans["kind"] = self._kind
         self.spans["scope"] = self._scope
 
@@ -847,7 +846,7 @@ class _Builder:
     def _categories(self) -> None:
         """Add the column `category`, and its values to the string table."""
         rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
-        self.spans.rename("category", "file_category")
+        self.spans["file_category"] = self.spans.pop("category")
 
         def make() -> NDArray[np.int32]:
             category: NDArray[np.int32] = self.spans.take("file_category")

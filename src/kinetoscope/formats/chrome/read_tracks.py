@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from kinetoscope.model.schema import COLLECTED_DEVICES, DeviceType, SpanKind
 from kinetoscope.model.strings import parsed_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -77,83 +76,39 @@ def made(column: Any) -> Any:
     return column() if callable(column) else column
 
 
-class LazyColumns(Mapping[str, Any]):
-    """A mapping whose values may be functions, which are called when a value is first used. Thread-safe."""
+class LazyColumns(dict[str, Any]):
+    """Values, some of which are still functions that make them, called when a value is first used. Thread-safe."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Initialize with values, and with functions that return them; functions given here may be called again."""
-        self._values = dict(values)
-        self._makers = {name: value for name, value in self._values.items() if callable(value)}
+        super().__init__(values)
         self._lock = threading.RLock()
 
     def __getitem__(self, name: str) -> Any:
-        """Return a value, computing it if needed."""
+        """Return a value, computing it if needed; its function is released then."""
         with self._lock:
-            value = self._values[name]
+            value = super().__getitem__(name)
             if callable(value):
-                value = self._values[name] = value()
+                value = self[name] = value()
             return value
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Set a value, or a function that returns it."""
-        with self._lock:
-            self._values[name] = value
-            self._makers.pop(name, None)
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether there is a value of this name, without computing it."""
-        return name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        """Return the number of values."""
-        return len(self._values)
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value, computing it if needed."""
+        return self[name] if name in self else default
 
     def take(self, name: str) -> Any:
         """Return a value and remove it."""
-        value = self[name]
         with self._lock:
-            self._values.pop(name, None)
-            self._makers.pop(name, None)
-        return value
-
-    def rename(self, name: str, new: str) -> None:
-        """Rename a value or the function that returns it."""
-        with self._lock:
-            self._values[new] = self._values.pop(name)
-            if name in self._makers:
-                self._makers[new] = self._makers.pop(name)
-
-    def release(self) -> None:
-        """Free values that the functions passed to the constructor can compute again."""
-        with self._lock:
-            self._values.update(self._makers)
-
-    def clear(self) -> None:
-        """Remove all values and the functions that return them."""
-        with self._lock:
-            self._values.clear()
-            self._makers.clear()
+            value = self[name]
+            del self[name]
+            return value
 
     def given(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return the existing ones of some names: values if computed, else functions that return them."""
-        columns: dict[str, Any] = {}
-        for name in names:
-            if name in self._values:
-                value: Any = self._values[name]
-                maker: Callable[[], Any] = partial(self._transfer, name)
-                columns[name] = maker if callable(value) else value
-        return columns
-
-    def _transfer(self, name: str) -> Any:
-        """Return a value whose new owner keeps it, so that it need not be computed again."""
-        value = self[name]
-        with self._lock:
-            self._makers.pop(name, None)
-        return value
+        return {
+            name: partial(self.__getitem__, name) if callable(super(LazyColumns, self).get(name)) else self[name]
+            for name in names
+            if name in self
+        }
 
 
 # Kineto's name of a thread.
