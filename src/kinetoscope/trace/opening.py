@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -11,7 +12,6 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.model import units
-from kinetoscope.model.schema import STORED
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.live_recording import MAGIC
 from kinetoscope.storage.unpacking import (
@@ -24,7 +24,7 @@ from kinetoscope.storage.unpacking import (
 from kinetoscope.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kinetoscope.comparison.budget import Budget, Limit, Outcome
     from kinetoscope.comparison.measures import Run, Scope
@@ -147,7 +147,8 @@ def _open_file(
         if head.startswith(ZIP_MAGIC):
             return _open_zip(opened, head, limits, progress, in_archive=in_archive)
         if head == MAGIC:
-            return _open_own(opened, head, max_memory_bytes, max_uncompressed_bytes)
+            with _local_path(opened) as path:
+                return _open_own(opened, path, head, limits)
         if opened.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
             return _open_sqlite(opened, max_memory_bytes)
         text = UnpackedText(opened, max_uncompressed_bytes)
@@ -206,23 +207,10 @@ def _open_zip(
     source: ByteSource, head: bytes, limits: _Limits, progress: Progress | None, *, in_archive: bool
 ) -> Trace:
     """Open a ZIP archive: a `.ktrace` file, or one with traces. Nothing is unpacked by the names in it."""
-    import tempfile
     import zipfile
     import zlib
 
-    with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
-        if (path := source.path) is None:
-            path = Path(folder) / "archive"
-            source.copy_to(path)
-
-        def opened_as_ktrace() -> Trace:
-            if source.path is not None:
-                return _open_own(source, head, *limits)
-            with path.open("rb") as file:
-                copy = ByteSource.of(file)
-                copy.name = source.name
-                return _open_own(copy, head, *limits)
-
+    with _local_path(source) as path:
         try:
             with zipfile.ZipFile(path) as archive:
                 members = [
@@ -231,7 +219,7 @@ def _open_zip(
                     if _TRACE_FILE.search(PurePosixPath(member.filename).name) and not member.is_dir()
                 ]
                 if not members or "manifest.json" in archive.namelist():
-                    return opened_as_ktrace()
+                    return _open_own(source, path, head, limits)
                 if in_archive:
                     raise FormatError(f"{source.name}: an archive within an archive: unpack the outer one")
                 size = sum(member.file_size for member in members)
@@ -263,7 +251,7 @@ def _open_zip(
                     [(member.filename, partial(opened, member)) for member in members[:_MOST_FILES]],
                 )
         except zipfile.BadZipFile:
-            return opened_as_ktrace()
+            return _open_own(source, path, head, limits)
     trace.path = source.path
     return trace
 
@@ -315,22 +303,13 @@ def _open_snapshot(text: UnpackedText, max_memory_bytes: int | None) -> Trace:
 
 
 def _open_sqlite(source: ByteSource, max_memory_bytes: int | None) -> Trace:
-    """Open an export of Nsight Systems: by its path, or else by that of a copy."""
-    import tempfile
-
+    """Open an export of Nsight Systems."""
     from kinetoscope.combine.processes import merge_processes
     from kinetoscope.formats.nsight_systems import read_nsight_systems
     from kinetoscope.model.processes import MONOTONIC, Placement
 
-    with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
-        path = source.path
-        if path is None:
-            path = Path(folder) / "export.sqlite"
-            source.copy_to(path)
-        try:
-            parts = read_nsight_systems(path, max_memory_bytes=max_memory_bytes)
-        except FormatError as error:
-            raise FormatError(str(error).replace(str(path), source.name)) from error
+    with _local_path(source) as path:
+        parts = read_nsight_systems(path, max_memory_bytes=max_memory_bytes)
     one_clock = Placement(0, error_ns=0, clock=MONOTONIC)
     merged = parts[0] if len(parts) == 1 else merge_processes(parts, [one_clock] * len(parts))
     trace = Trace.of(merged)
@@ -338,43 +317,37 @@ def _open_sqlite(source: ByteSource, max_memory_bytes: int | None) -> Trace:
     return trace
 
 
-def _open_own(
-    source: ByteSource, head: bytes, max_memory_bytes: int | None, max_uncompressed_bytes: int | None
-) -> Trace:
-    """Open a file of this profiler: by its path, or else by that of a copy."""
+@contextmanager
+def _local_path(source: ByteSource) -> Iterator[Path]:
+    """The path of a source or, if it has none, of a copy; errors name the source."""
     if source.path is not None:
-        return _open_path(source.path, head, max_memory_bytes, max_uncompressed_bytes)
+        yield source.path
+        return
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
-        local = Path(folder) / "trace"
-        source.copy_to(local)
+        path = Path(folder) / "copy"
+        source.copy_to(path)
         try:
-            trace = _open_path(local, head, max_memory_bytes, max_uncompressed_bytes)
+            yield path
         except FormatError as error:
-            raise FormatError(str(error).replace(str(local), source.name)) from error
-        # The copy disappears now, so what is still lazy has to be read now.
-        for table in STORED:
-            columns = trace.columns(table)
-            for name in columns.given:
-                columns[name]
-    trace.path = None
-    trace.info["source"] = source.name
-    return trace
+            raise FormatError(str(error).replace(str(path), source.name)) from error
 
 
-def _open_path(
-    path: Path, head: bytes, max_memory_bytes: int | None, max_uncompressed_bytes: int | None
-) -> Trace:
-    """Open a recording or a `.ktrace` file."""
+def _open_own(source: ByteSource, path: Path, head: bytes, limits: _Limits) -> Trace:
+    """Open a recording or a `.ktrace` file at the path of a source or of its copy."""
     import_aside()
     if head == MAGIC:
-        return _with_incident(Trace.from_recording(path), [path])
-    from kinetoscope.storage.ktrace import read_ktrace
+        trace = _with_incident(Trace.from_recording(path), [path])
+    else:
+        from kinetoscope.storage.ktrace import read_ktrace
 
-    return Trace.of(
-        read_ktrace(path, max_memory_bytes=max_memory_bytes, max_uncompressed_bytes=max_uncompressed_bytes)
-    )
+        trace = Trace.of(read_ktrace(path, **limits._asdict()))
+    if source.path is None:
+        # Columns that are read later are read from the open file, which has no name then.
+        trace.path = None
+        trace.info["source"] = source.name
+    return trace
 
 
 def _open_incident(paths: list[Path]) -> Trace:

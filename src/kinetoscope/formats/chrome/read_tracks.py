@@ -105,7 +105,9 @@ class LazyColumns(dict[str, Any]):
     def given(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return the existing ones of some names: values if computed, else functions that return them."""
         return {
-            name: partial(self.__getitem__, name) if callable(super(LazyColumns, self).get(name)) else self[name]
+            name: partial(self.__getitem__, name)
+            if callable(super(LazyColumns, self).get(name))
+            else self[name]
             for name in names
             if name in self
         }
