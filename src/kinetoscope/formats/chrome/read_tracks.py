@@ -93,7 +93,9 @@ class LazyColumns(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a value, computing it if needed."""
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def take(self, name: str) -> Any:
         """Return a value and remove it."""

@@ -29,7 +29,7 @@ from kinetoscope.model.schema import (
     SpanKind,
 )
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.device.copies import Direction, direction_of
+from kinetoscope.tables.device.copies import direction_of
 from kinetoscope.tables.device.kernels import least_reported
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.stored import processes, ranks
@@ -38,7 +38,7 @@ from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -153,8 +153,7 @@ def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
     return Pairs(source[new], target[new])
 
 
-Fact = tuple[str, Any, str]
-
+_RERUN = "forward run again for backward (activation checkpointing)"
 # The largest integer that JavaScript represents exactly.
 _LARGEST = 2**53
 _ON_HOST = (
@@ -170,6 +169,12 @@ _FLAGS = (
     (FLAG_UNFINISHED, "unfinished when the recording ended: clipped there"),
     (FLAG_BEGUN_BEFORE, "began before the recording or the window: clipped there"),
     (FLAG_INSTANT, "an instant: it has no duration"),
+)
+_SHAPES = (
+    ("Input shapes", "dims"),
+    ("Input types", "types"),
+    ("Inputs", "concrete"),
+    ("Strides", "strides"),
 )
 _MEMORY = (
     ("Host memory", "bytes"),
@@ -218,38 +223,38 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class SharedFacts:
-    """Facts that many spans share.
+    """Facts of the spans that share a row: of a thread, of a module, or of a group of equal kernels.
 
     Attributes:
-        ids: The group of each span; negative for none.
-        facts: Returns the facts of a group, including those without a value.
+        ids: The row of each span; negative for none.
+        columns: For each fact its label, its unit and its values by row; empty, `[]` or negative where there is none.
     """
 
     ids: NDArray[Any]
-    facts: Callable[[int], list[Fact]]
+    columns: Sequence[tuple[str, str, Sequence[str] | NDArray[Any]]]
 
 
 def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
     """Return the facts of some spans, in the order of the page."""
-    spans = trace.columns("spans")
-    thread, stream, step = (spans[name][rows].astype(np.int64) for name in ("thread", "stream", "step"))
+    spans, strings = trace.columns("spans"), trace.strings
+    streams, modules, shapes = (trace.columns(name) for name in ("streams", "modules", "shapes"))
+    thread, stream, flags = (spans[name][rows] for name in ("thread", "stream", "flags"))
     on_host = np.isin(spans["kind"][rows], _ON_HOST)
-    width = len(trace.columns("streams")) + 1
-    numbers = trace.column("steps", "number")
-    facts: list[Numbers | SharedFacts] = [
+    shared = [
         *(
-            SharedFacts(np.where(spans[name][rows] > 0, spans[name][rows], -1), _string_facts(trace, label))
+            (np.where(spans[name][rows] > 0, spans[name][rows], -1), ((label, "", strings),))
             for label, name in (("Overload", "overload"), ("Category", "category"))
         ),
-        SharedFacts(
-            thread * width + stream + 1, lambda code: _place_facts(trace, code // width, code % width - 1)
-        ),
-        SharedFacts(step, lambda row: [("Step", int(numbers[row]), "")]),
-        SharedFacts(
-            np.where(stream < 0, spans["phase"][rows].astype(np.int64) * 2 + spans["recompute"][rows], -1),
-            lambda code: _phase_facts(code // 2, recompute=bool(code % 2)),
-        ),
-    ]
+        (stream, (("Device", "", list(map(device_name, streams["device_type"], streams["device_index"]))),
+                  ("Stream", "", streams["number"]))),
+        (np.where(stream < 0, thread, -1), (("Thread", "", _thread_names(trace)),)),
+        (thread, (("Process", "", [str(pid) if pid >= 0 else "" for pid in processes(trace).tolist()]),
+                  ("Rank", "", ranks(trace)))),
+        (spans["step"][rows], (("Step", "", trace.column("steps", "number")),)),
+        (np.where(stream < 0, spans["phase"][rows].astype(np.int8), -1), (("Phase", "", PHASE_NAMES),)),
+        (np.where((stream < 0) & (spans["recompute"][rows] > 0), 0, -1), (("Recomputation", "", [_RERUN]),)),
+    ]  # fmt: skip
+    facts: list[Numbers | SharedFacts] = [SharedFacts(ids, columns) for ids, columns in shared]
     started = np.zeros(len(rows), np.int64)
     if len(launched(trace).source):
         low, high = launched(trace).between(rows, _end_of(trace, rows))
@@ -257,8 +262,13 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
     for label, name in (("Device time", "device_ns"), ("Device time, self", "device_self_ns")):
         facts.append(Numbers(label, "ns", spans[name][rows], started > 0))
     facts.append(Numbers("Launches", "", started, started > 0))
-    facts.append(SharedFacts(spans["module"][rows], lambda row: _module_facts(trace, row)))
-    facts.append(SharedFacts(spans["shapes"][rows], lambda row: _shape_facts(trace, row)))
+    of_module = (
+        ("Module", "module", modules["path"]),
+        ("Module class", "", module_classes(trace)),
+        ("Module ID", "row of modules", np.arange(len(modules))),
+    )
+    facts.append(SharedFacts(spans["module"][rows], of_module))
+    facts.append(SharedFacts(spans["shapes"][rows], [(label, "", shapes[name]) for label, name in _SHAPES]))
     for label, name, unit in (("FLOPs", "flops", "FLOP"), ("Bytes moved", "bytes_moved", "bytes")):
         values = spans[name][rows]
         facts.append(Numbers(label, unit, values, on_host & (values > 0)))
@@ -270,68 +280,35 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
     for label, name in _IDENTIFIERS:
         values = spans[name][rows]
         facts.append(Numbers(label, "", values, values >= 0))
-    flags = spans["flags"][rows]
-    facts.append(
-        SharedFacts(flags, lambda flags: [("Note", text, "") for flag, text in _FLAGS if flags & flag])
-    )
+    facts += [
+        SharedFacts(np.where(flags & flag, 0, -1), (("Note", "", [text]),))
+        for flag, text in _FLAGS
+        if (flags & flag).any()
+    ]
     return facts
 
 
-def facts_of(part: SharedFacts, group: int) -> list[dict[str, Any]]:
-    """Return the facts of one group for the page."""
-    if group < 0:
+def facts_of(part: SharedFacts, row: int) -> list[dict[str, Any]]:
+    """Return the facts of one row for the page."""
+    if row < 0:
         return []
-    return [
-        {"label": label, "value": plain(value), "unit": unit}
-        for label, value, unit in part.facts(group)
-        if value is not None and value != ""
-    ]
-
-
-def _string_facts(trace: Trace, label: str) -> Callable[[int], list[Fact]]:
-    """Return a function from a row of the string table to a fact."""
-    return lambda text: [(label, trace.strings[text], "")]
-
-
-def _place_facts(trace: Trace, thread: int, stream: int) -> list[Fact]:
-    facts: list[Fact] = []
-    if stream >= 0:
-        streams = trace.columns("streams")
-        kind, index = int(streams["device_type"][stream]), int(streams["device_index"][stream])
-        facts.append(("Device", device_name(kind, index), ""))
-        facts.append(("Stream", int(streams["number"][stream]), ""))
-    else:
-        name = trace.columns("threads")["name"][thread]
-        number = int(trace.column("threads", "os_tid")[thread])
-        facts.append(("Thread", f"{name} ({number})" if name else str(number), ""))
-    process, rank = int(processes(trace)[thread]), int(ranks(trace)[thread])
-    facts.append(("Process", str(process) if process >= 0 else None, ""))
-    facts.append(("Rank", rank if rank >= 0 else None, ""))
+    facts = []
+    for label, unit, values in part.columns:
+        value: Any = values[row]
+        if not isinstance(value, str):
+            value = value.item() if value >= 0 else ""
+        if value not in ("", "[]"):
+            facts.append({"label": label, "value": plain(value), "unit": unit})
     return facts
 
 
-def _phase_facts(phase: int, *, recompute: bool) -> list[Fact]:
-    again = "forward run again for backward (activation checkpointing)" if recompute else None
-    return [("Phase", PHASE_NAMES[phase], ""), ("Recomputation", again, "")]
-
-
-def _module_facts(trace: Trace, module: int) -> list[Fact]:
+def _thread_names(trace: Trace) -> list[str]:
+    """The name of each thread, with its number."""
+    threads = trace.columns("threads")
     return [
-        ("Module", trace.columns("modules")["path"][module], "module"),
-        ("Module class", module_classes(trace)[module], ""),
-        ("Module ID", module, "row of modules"),
+        f"{name} ({number})" if name else str(number)
+        for name, number in zip(threads["name"], threads["os_tid"].tolist(), strict=True)
     ]
-
-
-def _shape_facts(trace: Trace, shape: int) -> list[Fact]:
-    shapes = trace.columns("shapes")
-    labels = (
-        ("Input shapes", "dims"),
-        ("Input types", "types"),
-        ("Inputs", "concrete"),
-        ("Strides", "strides"),
-    )
-    return [(label, text, "") for label, name in labels if (text := shapes[name][shape]) not in ("", "[]")]
 
 
 def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
@@ -339,61 +316,60 @@ def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFact
     facts: list[Numbers | SharedFacts] = []
     spans, kernels, copies = (trace.columns(name) for name in ("spans", "kernels", "copies"))
     if len(kernels):
-        columns = [kernels[name].astype(np.float64).view(np.int64) for name in _LAUNCH_COLUMNS]
-        group, first = _grouped(trace, "kernels", columns)
-        facts.append(SharedFacts(group[rows], lambda code: _launch_facts(trace, int(first[code]))))
+        of_span, launches = _launches(trace)
+        facts.append(SharedFacts(of_span[rows], launches))
     if len(copies):
-        copied, texts = copies["span"], trace.columns("arguments")["json"]
-        keys = [spans[name][copied].astype(np.int64) for name in ("name", "arguments", "kind")]
-        group, alike = _grouped(trace, "copies", keys)
+        of_span, directions = _directions(trace)
         size = np.full(len(spans), -1, np.int64)
-        size[copied] = copies["bytes"]
+        size[copies["span"]] = copies["bytes"]
         size, duration = size[rows], spans["duration_ns"][rows]
-
-        def direction(code: int) -> list[Fact]:
-            name, arguments, kind = (int(key[alike[code]]) for key in keys)
-            text = texts[arguments] if arguments >= 0 else ""
-            moved = direction_of(trace.strings[name], text, fills=kind == SpanKind.MEMSET)
-            return [("Direction", _direction_text(moved), "")]
-
-        timed = (size > 0) & (duration > 0)
         facts += [
             Numbers("Size", "bytes", size, size >= 0),
-            SharedFacts(group[rows], direction),
-            Numbers("Bandwidth", "GB/s", size / np.maximum(duration, 1), timed),
+            SharedFacts(of_span[rows], (("Direction", "", directions),)),
+            Numbers("Bandwidth", "GB/s", size / np.maximum(duration, 1), (size > 0) & (duration > 0)),
         ]
     return facts
 
 
-def _grouped(
-    trace: Trace, table: str, keys: list[NDArray[np.int64]]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Group equal rows of a table; return for each span its group, or -1, and for each group its first row."""
-
-    def make() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        group, first = _core.group(keys)
-        group_of = np.full(len(trace.columns("spans")), -1, np.int32)
-        group_of[trace.column(table, "span")] = group
-        return group_of, first
-
-    return trace.cached(f"viewer: groups of {table}", make)
-
-
-def _launch_facts(trace: Trace, row: int) -> list[Fact]:
+@derived
+def _launches(trace: Trace) -> tuple[NDArray[np.int32], list[tuple[str, str, Any]]]:
+    """For each span its group of kernels that were launched alike, or -1; and the facts of these groups."""
     kernels = trace.columns("kernels")
-    facts: list[Fact] = []
+    columns = [kernels[name].astype(np.float64).view(np.int64) for name in _LAUNCH_COLUMNS]
+    of_span, first = _grouped(trace, kernels["span"], columns)
+    facts: list[tuple[str, str, Any]] = []
     for label, part in _SIZES:
-        sizes = [int(kernels[f"{part}_{axis}"][row]) for axis in "xyz"]
-        facts.append((label, " × ".join(map(str, sizes)) if min(sizes) >= 0 else None, ""))
+        sizes = zip(*(kernels[f"{part}_{axis}"][first].tolist() for axis in "xyz"), strict=True)
+        facts.append((label, "", [" × ".join(map(str, size)) if min(size) >= 0 else "" for size in sizes]))
     for label, name, unit in _LAUNCH:
-        value = kernels[name][row].item()
-        facts.append((label, value if value >= least_reported(name) else None, unit))
-    return facts
+        values = kernels[name][first]
+        facts.append((label, unit, np.where(values >= least_reported(name), values, -1)))
+    return of_span, facts
 
 
-def _direction_text(direction: Direction) -> str:
-    between = " to ".join(filter(None, (direction.source, direction.target)))
-    return " ".join(filter(None, (direction.name, between and f"({between})")))
+@derived
+def _directions(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
+    """For each span its group of copies with one name, kind and arguments, or -1; and the direction of each group."""
+    spans, copied, strings = trace.columns("spans"), trace.column("copies", "span"), trace.strings
+    texts = [*trace.columns("arguments")["json"], ""]
+    keys = [spans[name][copied].astype(np.int64) for name in ("name", "arguments", "kind")]
+    of_span, first = _grouped(trace, copied, keys)
+    directions = []
+    for name, arguments, kind in zip(*(key[first].tolist() for key in keys), strict=True):
+        moved = direction_of(strings[name], texts[arguments], fills=kind == SpanKind.MEMSET)
+        between = " to ".join(filter(None, (moved.source, moved.target)))
+        directions.append(" ".join(filter(None, (moved.name, between and f"({between})"))))
+    return of_span, directions
+
+
+def _grouped(
+    trace: Trace, span: NDArray[np.int32], keys: list[NDArray[np.int64]]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Group equal rows about some spans; return for each span its group, or -1, and for each group its first row."""
+    group, first = _core.group(keys)
+    of_span = np.full(len(trace.columns("spans")), -1, np.int32)
+    of_span[span] = group
+    return of_span, first
 
 
 def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
