@@ -48,7 +48,7 @@ def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
     for name in PARTS:
         columns[name] = np.concatenate([times[name] for times in parts] or none)
     columns["unrecorded_ns"] = np.concatenate([_unrecorded_ns(ledger) for ledger in ledgers] or none)
-    return to_arrow(table_definition("breakdown"), columns, in_order_of_time(columns))
+    return to_arrow("breakdown", columns, in_order_of_time(columns))
 
 
 def _unrecorded_ns(ledger: ProcessLedger) -> NDArray[np.int64]:
@@ -76,7 +76,7 @@ def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
     parts = [_overlap_parts(ledger) for ledger in ledgers]
     for name in table_definition("overlap").column_names[len(columns) :]:
         columns[name] = np.concatenate([part[name] for part in parts] or [np.zeros(0)])
-    return to_arrow(table_definition("overlap"), columns, in_order_of_time(columns))
+    return to_arrow("overlap", columns, in_order_of_time(columns))
 
 
 def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from kinetoscope.ledger.parts import REQUEST_PARTS, request_parts
 from kinetoscope.model.arrow import Labels, labels, rows_to_arrow, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.tables.host.requests import STATUSES, names_by_time, requests_of, slowest_tenth
@@ -44,7 +43,7 @@ def requests(trace: TraceData) -> pyarrow.Table:
         "stretches": Groups(marked.of, count).sizes(),
         "threads": Groups(marked.of[by_thread.first], count).sizes(),
     }
-    return to_arrow(table_definition("requests"), columns)
+    return to_arrow("requests", columns)
 
 
 def request_names(trace: TraceData) -> pyarrow.Table:
@@ -69,4 +68,4 @@ def request_names(trace: TraceData) -> pyarrow.Table:
                 "total_ns": int(duration[some].sum()), "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
                 "max_ns": int(duration[some].max()), **{part: float(parts[part][some].mean()) for part in REQUEST_PARTS},
             })  # fmt: skip
-    return rows_to_arrow(table_definition("request_names"), rows)
+    return rows_to_arrow("request_names", rows)

@@ -9,7 +9,6 @@ import numpy as np
 from kinetoscope.ledger.parts import step_parts
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.closures import Closures, find_closures
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.processes import of_processes, thread_processes
@@ -75,7 +74,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     called = named_steps(trace)
     columns |= {"name": Labels(called.name, called.names), "arguments": called.arguments}
     columns["peak_bytes"] = _peaks(trace) if memory_recorded(trace) else None
-    return to_arrow(table_definition("steps"), columns)
+    return to_arrow("steps", columns)
 
 
 @derived

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.strings import to_utf8
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ class Labels:
 
 
 def to_arrow(
-    table: Table, columns: Mapping[str, Any], rows: NDArray[np.integer[Any]] | None = None
+    table: Table | str, columns: Mapping[str, Any], rows: NDArray[np.integer[Any]] | None = None
 ) -> pyarrow.Table:
     """Make an Arrow table with the columns of `table` in its order.
 
     Args:
-        table: The definition. A column type of `category` becomes a dictionary-encoded string.
+        table: The definition, or the heading of its section in the dictionary of tables. A column type of `category` becomes a dictionary-encoded string.
         columns: For each column a numpy array, `Labels`, a list of strings (None: null), or None for all null.
             In a column of integers or truth values, -1 is shown as null where it is the default of the definition.
         rows: The rows of the table, in its order; None for all rows of the columns.
@@ -47,6 +48,7 @@ def to_arrow(
     """
     import pyarrow as pa
 
+    table = table_definition(table) if isinstance(table, str) else table
     chosen = {name: _rows_of(columns[name], rows) for name in table.column_names}
     length = max((len(_values(values)) for values in chosen.values() if values is not None), default=0)
     arrays, fields = [], []
@@ -62,8 +64,9 @@ def to_arrow(
     )
 
 
-def rows_to_arrow(table: Table, rows: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
+def rows_to_arrow(table: Table | str, rows: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
     """Make an Arrow table of rows, each with a value for each column: a text or None in columns of texts, else a number."""
+    table = table_definition(table) if isinstance(table, str) else table
     columns: dict[str, Any] = {}
     for column in table.columns:
         values = [row[column.name] for row in rows]

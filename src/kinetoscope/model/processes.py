@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.run_info import RunInfo
 
@@ -228,7 +227,7 @@ def processes(trace: TraceData) -> pyarrow.Table:
         "threads": Groups(of_thread[:-1][host_threads(trace)], count).sizes(),
         "spans": Groups(of_thread[spans], count).sizes(),
     }
-    return to_arrow(table_definition("processes"), columns)
+    return to_arrow("processes", columns)
 
 
 def memory_salts(trace: TraceData) -> NDArray[np.uint64]:

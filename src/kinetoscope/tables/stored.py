@@ -113,7 +113,7 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
         "is_async": (flags & FLAG_ASYNC) != 0,
         "unfinished": (flags & FLAG_UNFINISHED) != 0,
     }
-    return to_arrow(table_definition("spans"), columns)
+    return to_arrow("spans", columns)
 
 
 def allocations(trace: TraceData) -> pyarrow.Table:
@@ -141,7 +141,7 @@ def allocations(trace: TraceData) -> pyarrow.Table:
         "process": processes(trace)[stored["thread"]],
         "rank": ranks(trace)[stored["thread"]],
     }
-    return to_arrow(table_definition("allocations"), columns)
+    return to_arrow("allocations", columns)
 
 
 def frames(trace: TraceData) -> pyarrow.Table:
@@ -153,7 +153,7 @@ def frames(trace: TraceData) -> pyarrow.Table:
         "file": Labels(stored["file"], trace.strings),
         "line": stored["line"],
     }
-    return to_arrow(table_definition("frames"), columns)
+    return to_arrow("frames", columns)
 
 
 def origins(trace: TraceData) -> pyarrow.Table:
@@ -166,7 +166,7 @@ def origins(trace: TraceData) -> pyarrow.Table:
         "module": Labels(stored["module"], trace.columns("modules")["path"]),
         "stack": Labels(stored["stack"], stack_texts(trace)),
     }
-    return to_arrow(table_definition("origins"), columns)
+    return to_arrow("origins", columns)
 
 
 def threads(trace: TraceData) -> pyarrow.Table:
@@ -177,7 +177,7 @@ def threads(trace: TraceData) -> pyarrow.Table:
         "process": processes(trace),
         "rank": ranks(trace),
     }
-    return to_arrow(table_definition("threads"), columns)
+    return to_arrow("threads", columns)
 
 
 def shapes(trace: TraceData) -> pyarrow.Table:
@@ -189,7 +189,7 @@ def losses(trace: TraceData) -> pyarrow.Table:
     """Return the `losses` table."""
     own = trace.columns("losses")
     affects = [", ".join(effects([code])) for code in own["code"]]
-    return to_arrow(table_definition("losses"), {**{name: own[name] for name in own}, "affects": affects})
+    return to_arrow("losses", {**{name: own[name] for name in own}, "affects": affects})
 
 
 def counters(trace: TraceData) -> pyarrow.Table:
@@ -197,20 +197,20 @@ def counters(trace: TraceData) -> pyarrow.Table:
     stored = trace.columns("counters")
     columns = {name: stored[name] for name in ("time_ns", "value")}
     columns |= {"name": Labels(stored["name"], trace.strings), **of_processes(trace, stored["process_row"])}
-    return to_arrow(table_definition("counters"), columns)
+    return to_arrow("counters", columns)
 
 
 def info(trace: TraceData) -> pyarrow.Table:
     """Return the `info` table."""
     keys = sorted(trace.info)
     values = [json.dumps(trace.info[key], ensure_ascii=False) for key in keys]
-    return to_arrow(table_definition("info"), {"key": keys, "value": values})
+    return to_arrow("info", {"key": keys, "value": values})
 
 
 def strings(trace: TraceData) -> pyarrow.Table:
     """Return the `strings` table."""
     return to_arrow(
-        table_definition("strings"),
+        "strings",
         {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings},
     )
 
@@ -250,7 +250,7 @@ def cycles(trace: TraceData) -> pyarrow.Table:
         "spans": Groups(trace.column("spans", "cycle"), len(stored)).sizes(),
         **of_processes(trace, stored["process_row"]),
     }
-    return to_arrow(table_definition("cycles"), columns)
+    return to_arrow("cycles", columns)
 
 
 def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:

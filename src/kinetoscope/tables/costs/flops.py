@@ -9,7 +9,6 @@ import numpy as np
 
 from kinetoscope.model import units
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
@@ -78,7 +77,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
         "covered": (unknown == 0)[rows],
     }
     order = np.lexsort((-time[rows], -total[rows]))
-    return to_arrow(table_definition("flops"), columns, order)
+    return to_arrow("flops", columns, order)
 
 
 def flops_coverage(trace: TraceData) -> pyarrow.Table:
@@ -114,7 +113,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         "why": Labels(np.where(uncovered_calls == 0, -1, np.where(without_formula, 0, 1)), _REASONS),
     }
     return to_arrow(
-        table_definition("flops_coverage"),
+        "flops_coverage",
         columns,
         np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns)),
     )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
@@ -253,7 +252,7 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         "stack": Labels(spans["stack"][call_rows], stack_texts(trace)),
         "process": processes(trace)[spans["thread"][call_rows]],
     }
-    return to_arrow(table_definition("collectives"), columns)
+    return to_arrow("collectives", columns)
 
 
 def count_collectives(trace: TraceData) -> int:

@@ -10,7 +10,6 @@ import numpy as np
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
@@ -141,7 +140,7 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
         ),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
     }
-    return to_arrow(table_definition("copies"), columns)
+    return to_arrow("copies", columns)
 
 
 @derived
@@ -222,7 +221,7 @@ def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
     rated = Groups(np.where(has_rate, groups.of_row, -1), len(groups))
     rated_ns = rated.sums(duration)
     keys = {name: one[name].take(number_array(groups.first)).to_pylist() for name in names}
-    table = to_arrow(table_definition("grouped: copies"), {
+    table = to_arrow("grouped: copies", {
         "operator": None,
         **keys,
         "count": count,

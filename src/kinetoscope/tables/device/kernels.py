@@ -9,7 +9,6 @@ import numpy as np
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import SpanKind
@@ -99,7 +98,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         order = np.argsort(columns["first_ns"], kind="stable")
     else:
         order = np.argsort(-total, kind="stable")
-    return to_arrow(table_definition("kernels"), columns, order)
+    return to_arrow("kernels", columns, order)
 
 
 def uses_tensor_cores(name: str) -> bool | None:

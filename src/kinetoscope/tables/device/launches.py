@@ -9,7 +9,6 @@ import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
@@ -168,7 +167,7 @@ def launches(trace: TraceData) -> pyarrow.Table:
         "queue_ns": _queued(trace, device, start["host"]),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][host]],
     }
-    return to_arrow(table_definition("launches"), columns)
+    return to_arrow("launches", columns)
 
 
 def _queued(trace: TraceData, device: NDArray[np.int32], launched_ns: NDArray[np.int64]) -> NDArray[np.int64]:

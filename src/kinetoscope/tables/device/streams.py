@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.schema import SpanKind
@@ -43,7 +42,7 @@ def streams(trace: TraceData) -> pyarrow.Table:
         **_busy_columns(trace, work, Groups(stream, len(stored))),
     }
     order = np.lexsort((stored["number"], stored["device_index"], stored["device_type"]))
-    return to_arrow(table_definition("streams"), columns, order)
+    return to_arrow("streams", columns, order)
 
 
 def devices(trace: TraceData) -> pyarrow.Table:
@@ -71,7 +70,7 @@ def devices(trace: TraceData) -> pyarrow.Table:
         "streams": Groups(used // max(len(trace.columns("streams")), 1), len(work.devices)).sizes(),
         **_busy_columns(trace, work, Groups(work.device, len(work.devices))),
     }
-    return to_arrow(table_definition("devices"), columns)
+    return to_arrow("devices", columns)
 
 
 def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDArray[np.int64]]:

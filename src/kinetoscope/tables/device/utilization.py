@@ -10,7 +10,6 @@ import numpy as np
 
 from kinetoscope._errors import checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.work import busy, device_work
@@ -112,7 +111,7 @@ def utilization(trace: TraceData, stretches: int = 240) -> pyarrow.Table:
     # Some files say the rank of a device, but not its process.
     ranks = np.array([device.rank for device in work.devices], dtype=np.int64)
     columns["rank"][: len(ranks) * stretches] = np.repeat(ranks, stretches)
-    return to_arrow(table_definition("utilization"), columns)
+    return to_arrow("utilization", columns)
 
 
 def edges_of(trace: TraceData, stretches: int) -> NDArray[np.float64]:

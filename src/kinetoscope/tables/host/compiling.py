@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
@@ -132,7 +131,7 @@ def compiles(trace: TraceData) -> pyarrow.Table:
     ordered: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
     ordered |= {name: labels(values[row] or None for row in order.tolist()) for name, values in texts.items()}
     ordered |= of_processes(trace, process[order])
-    return to_arrow(table_definition("compiles"), ordered)
+    return to_arrow("compiles", ordered)
 
 
 def graph_breaks(trace: TraceData) -> pyarrow.Table:
@@ -162,9 +161,7 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
     table_columns: dict[str, Any] = {name: values[order] for name, values in columns.items()}
     for name in ("file", "function", "reason", "stack"):
         table_columns[name] = labels(stored[name][row] or None for row in order.tolist())
-    return to_arrow(
-        table_definition("graph_breaks"), table_columns | of_processes(trace, stored["process_row"][order])
-    )
+    return to_arrow("graph_breaks", table_columns | of_processes(trace, stored["process_row"][order]))
 
 
 @dataclass(frozen=True)

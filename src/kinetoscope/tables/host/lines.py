@@ -9,7 +9,6 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
@@ -111,7 +110,7 @@ def stacks(trace: TraceData) -> pyarrow.Table:
         "device_self_ns": sums.device_self_ns,
         "device_ns": sums.device_ns,
     }
-    return to_arrow(table_definition("stacks"), columns)
+    return to_arrow("stacks", columns)
 
 
 def lines(trace: TraceData) -> pyarrow.Table:
@@ -161,7 +160,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
     columns["total_percent"] = percent(columns["total_ns"], everything)
     rows = np.flatnonzero(np.logical_or.reduce([columns[name] > 0 for name in ("count", *below)]))
     weights = [sum(columns[name][rows] for name in names) for names in (_BELOW, _OWN)]
-    return to_arrow(table_definition("lines"), columns, rows[np.lexsort([-weight for weight in weights])])
+    return to_arrow("lines", columns, rows[np.lexsort([-weight for weight in weights])])
 
 
 _OWN = ("self_ns", "python_self_ns", "blocked_self_ns")

@@ -8,7 +8,6 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
@@ -203,7 +202,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
     if memory_recorded(trace):
         size = by_module(trace, _self_bytes(trace), everywhere)
         columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}
-    return to_arrow(table_definition("modules"), columns, np.array(tree_order(trace, total), dtype=np.int64))
+    return to_arrow("modules", columns, np.array(tree_order(trace, total), dtype=np.int64))
 
 
 def _self_bytes(trace: TraceData) -> NDArray[np.int64]:
@@ -261,7 +260,7 @@ def module_operators(trace: TraceData) -> pyarrow.Table:
         "span": rows[groups.row_of_minimum(-row_self_ns)].astype(np.int32),
     }
     order = np.lexsort((kind[first], name_ids, columns["module"], -self_ns))
-    return to_arrow(table_definition("module_operators"), columns, order)
+    return to_arrow("module_operators", columns, order)
 
 
 def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
@@ -214,7 +213,7 @@ def histogram(
     """
     lasted = durations(trace, _operators_or(trace, span, kind, by, place))
     return to_arrow(
-        table_definition("histogram"),
+        "histogram",
         {
             "from_ns": np.array(lasted.edges_ns[:-1], np.int64),
             "below_ns": np.array(lasted.edges_ns[1:], np.int64),
@@ -296,4 +295,4 @@ def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = 
         "module": Labels(spans["module"][rows], trace.columns("modules")["path"]),
         "shapes": Labels(spans["shapes"][rows], trace.columns("shapes")["dims"]),
     }
-    return to_arrow(table_definition("instances"), columns)
+    return to_arrow("instances", columns)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
@@ -302,6 +301,4 @@ def request_modules(trace: TraceData) -> pyarrow.Table:
         "count": groups.sizes(),
         "self_ns": groups.sums(work.self_ns[rows]),
     }
-    return to_arrow(
-        table_definition("request_modules"), columns, np.argsort(-columns["self_ns"], kind="stable")
-    )
+    return to_arrow("request_modules", columns, np.argsort(-columns["self_ns"], kind="stable"))

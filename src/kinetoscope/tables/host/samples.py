@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS
 from kinetoscope.tables.stored import processes, ranks
@@ -45,4 +44,4 @@ def samples(trace: TraceData) -> pyarrow.Table:
         "process": processes(trace)[thread],
         "rank": ranks(trace)[thread],
     }
-    return to_arrow(table_definition("samples"), columns)
+    return to_arrow("samples", columns)

@@ -498,7 +498,7 @@ def blocks(
         "span": all_blocks.span[rows],
         "stack": judged_blocks(trace).stack[rows],
     }
-    return to_arrow(table_definition("viewer: blocks"), columns | who), total
+    return to_arrow("viewer: blocks", columns | who), total
 
 
 def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
@@ -526,7 +526,7 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
             row, above = above, int(parent[above])
     stack_rows = np.flatnonzero(wanted[:-1])
     return to_arrow(
-        table_definition("viewer: stacks"),
+        "viewer: stacks",
         {
             "id": stack_rows.astype(np.int32),
             "parent": parent[stack_rows],

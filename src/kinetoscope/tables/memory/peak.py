@@ -9,7 +9,6 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentTypeError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow
@@ -217,7 +216,7 @@ def memory_peak(
         "device": Labels(np.full(len(first), place), device_names(trace)),
     }
     size = columns["bytes"]
-    table = to_arrow(table_definition("memory_peak"), columns, np.argsort(-size, kind="stable"))
+    table = to_arrow("memory_peak", columns, np.argsort(-size, kind="stable"))
     return table if rows is None else table.slice(0, rows)
 
 
@@ -306,4 +305,4 @@ def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
         "device": [top.device if top is not None else None] * len(groups),
         "never_freed": groups.sums(blocks.end_ns[live] == NEVER_NS),
     }
-    return to_arrow(table_definition("memory"), columns, np.argsort(-size, kind="stable"))
+    return to_arrow("memory", columns, np.argsort(-size, kind="stable"))

@@ -10,7 +10,6 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.trace_data import derived
@@ -250,7 +249,7 @@ def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.T
     texts = {"device": device_names(trace), "action": _ACTIONS, "category": CATEGORY_NAMES}
     for name, labels in texts.items():
         columns[name] = Labels(columns[name], labels)
-    return to_arrow(table_definition("memory_timeline"), columns)
+    return to_arrow("memory_timeline", columns)
 
 
 def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
