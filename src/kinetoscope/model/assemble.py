@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model import steps as cycles_module
 from kinetoscope.model import steps as steps_module
 from kinetoscope.model.closures import find_closures
 from kinetoscope.model.columns import Columns
@@ -221,21 +220,21 @@ def assemble(
     spans.source(("stack",), derivation.stack)
     spans.source(("phase",), derivation.phase)
     spans.source(("recompute",), derivation.recompute)
-    spans.source(("step",), derivation.step)
+    spans.source(("step",), lambda: derivation.step_at(spans["start_ns"]))
     spans.source(("cycle",), derivation.cycle)
-    spans.source(("bytes", "self_bytes"), derivation.host_bytes)
-    spans.source(("device_bytes", "device_self_bytes"), derivation.device_bytes)
+    spans.source(("bytes", "self_bytes"), lambda: derivation.bytes_of(device=False))
+    spans.source(("device_bytes", "device_self_bytes"), lambda: derivation.bytes_of(device=True))
     spans.source(("device_ns", "device_self_ns"), derivation.device_time)
     columns["allocations"].source(("span", "match", "total_bytes"), derivation.allocations)
-    columns["samples"].source(("step",), derivation.sample_step)
+    columns["samples"].source(("step",), lambda: derivation.step_at(columns["samples"]["time_ns"]))
     columns["modules"].source(("path", "depth", "holder"), derivation.module_paths)
     # A part of a trace hands its steps over: they were found in the whole.
     step_columns = tables.get("steps", {})
     stored_steps = rows.get("steps", 0) if rows is not None else len(next(iter(step_columns.values()), ()))
-    row_count = stored_steps if step_columns else lambda: len(derivation.steps()["number"])
+    row_count = stored_steps if step_columns else lambda: len(derivation.steps["number"])
     columns["steps"] = Columns(STORED["steps"], row_count, step_columns, lock)
     if not step_columns:
-        columns["steps"].source(STORED["steps"].column_names, derivation.steps)
+        columns["steps"].source(STORED["steps"].column_names, lambda: derivation.steps)
     return columns
 
 
@@ -251,11 +250,8 @@ class _Derivation:
         self._tables = tables
         self._spans = tables["spans"]
         self._given_strings = strings
-        self._steps: Arrays | None = None
         self._memory: dict[bool, Arrays] = {}
         self._caller: NDArray[np.int32] | None = None
-        self._work: tuple[NDArray[np.int64] | None] | None = None
-        self._everything: Nesting | None = None
 
     @property
     def _strings(self) -> list[str]:
@@ -294,27 +290,24 @@ class _Derivation:
             kind[self.names_starting(TRANSFER_MARKS, users)] = SpanKind.COLLECTIVE
         return {"kind": kind}
 
-    def work(self) -> NDArray[np.int64] | None:
+    @cached_property
+    def _work(self) -> NDArray[np.int64] | None:
         """The spans that are not calls; None where there are no calls."""
-        if self._work is None:
-            calls = is_call(self._spans["kind"])
-            self._work = (np.flatnonzero(~calls) if calls.any() else None,)
-        return self._work[0]
+        calls = is_call(self._spans["kind"])
+        return np.flatnonzero(~calls) if calls.any() else None
 
-    def everything(self) -> Nesting:
+    @cached_property
+    def _everything(self) -> Nesting:
         """How all spans nest, calls and others alike."""
-        if self._everything is None:
-            spans = self._spans
-            self._everything = nest(spans["thread"], spans["start_ns"], spans["duration_ns"])
-        return self._everything
+        return nest(*(self._spans[name] for name in _NESTED[:3]))
 
     def nesting(self) -> Arrays:
         """Parents, depths, lanes and self times."""
         spans = self._spans
-        if (work := self.work()) is None:
-            nested: Arrays = dict(vars(nest(spans["thread"], spans["start_ns"], spans["duration_ns"])))
+        if (work := self._work) is None:
+            nested: Arrays = dict(vars(nest(*(spans[name] for name in _NESTED[:3]))))
         else:
-            nested = nest_beside_calls(spans, work, self.everything())
+            nested = nest_beside_calls(spans, work, self._everything)
             self._caller = nested.pop("caller")
         if len(self._tables["streams"]):
             kind = spans["kind"]
@@ -324,10 +317,8 @@ class _Derivation:
 
     def caller(self) -> Arrays:
         """The innermost call around each span, which falls out of the nesting."""
-        self._spans["parent"]
-        if self._caller is None:
-            self._caller = np.full(len(self._spans), -1, dtype=np.int32)
-        return {"caller": self._caller}
+        none = np.full(len(self._spans["parent"]), -1, dtype=np.int32)
+        return {"caller": none if self._caller is None else self._caller}
 
     def forward(self) -> Arrays:
         """Each backward function's forward operator, through autograd's sequence numbers."""
@@ -339,7 +330,7 @@ class _Derivation:
 
     def inheritance(self) -> Arrays:
         """Modules and forward stacks that backward spans take over from their forward operators."""
-        spans, work = self._spans, self.work()
+        spans, work = self._spans, self._work
         names = ("parent", "own_module", "own_stack", "forward", "parameter", "scope")
         parent, module, stack, forward, parameter, scope = (spans[name] for name in names)
         if work is not None:
@@ -410,47 +401,37 @@ class _Derivation:
             again[is_call(spans["kind"])] = 0
         return {"recompute": again}
 
+    @cached_property
     def steps(self) -> Arrays:
         """The steps of the program, marked or found from the optimizer."""
-        if self._steps is None:
-            spans = self._spans
-            # A range is repeated on the streams that what ran in it was launched on.
-            optimizer = self.names_starting(OPTIMIZER_STEP) & (spans["stream"] < 0)
-            cycles = self._tables["cycles"]
-            begun = cycles["start_ns"][spans["cycle"]] if len(cycles) > 1 else None
-            self._steps = steps_module.find_steps(spans, optimizer, self._strings, begun)
-        return self._steps
+        spans, cycles = self._spans, self._tables["cycles"]
+        # A range is repeated on the streams that what ran in it was launched on.
+        optimizer = self.names_starting(OPTIMIZER_STEP) & (spans["stream"] < 0)
+        begun = cycles["start_ns"][spans["cycle"]] if len(cycles) > 1 else None
+        return steps_module.find_steps(spans, optimizer, self._strings, begun)
 
-    def step(self) -> Arrays:
-        return self._step_at(self._spans["start_ns"])
-
-    def sample_step(self) -> Arrays:
-        """The step in which each sample falls."""
-        return self._step_at(self._tables["samples"]["time_ns"])
-
-    def _step_at(self, time_ns: NDArray[np.int64]) -> Arrays:
+    def step_at(self, time_ns: NDArray[np.int64]) -> Arrays:
         steps = self._tables["steps"]
         return {"step": steps_module.step_at(time_ns, steps["start_ns"], steps["duration_ns"])}
 
     def cycle(self) -> Arrays:
         """The cycle of the session in which each span was recorded."""
-        return {"cycle": cycles_module.cycle_of_spans(self._spans["start_ns"], self._tables["cycles"])}
+        return {"cycle": steps_module.cycle_of_spans(self._spans["start_ns"], self._tables["cycles"])}
 
     def _attributed(self, device: bool) -> Arrays:
         """Attribute the allocations of the host, or of all devices, to the spans that are not calls."""
         if device not in self._memory:
             rows = np.flatnonzero((self._tables["allocations"]["device_type"] != 0) == device)
-            attributed = self._attributed_to(self._nested_work, rows.astype(np.int32))
-            if (work := self.work()) is not None:
-                attributed["span"] = np.append(work, -1)[attributed["span"]].astype(np.int32)
-            self._memory[device] = attributed
+            attributed = self._memory[device] = self._attributed_to(self._nested_work, rows.astype(np.int32))
+            if self._work is not None:
+                attributed["span"] = np.append(self._work, -1)[attributed["span"]].astype(np.int32)
         return self._memory[device]
 
     @cached_property
     def _nested_work(self) -> tuple[NDArray[Any], ...]:
         """The columns `_NESTED` of the spans that are not calls, which nest among themselves."""
         columns = tuple(self._spans[name] for name in _NESTED)
-        if (work := self.work()) is None:
+        if (work := self._work) is None:
             return columns
         thread, start_ns, duration_ns, parent, lane = (column[work] for column in columns)
         return thread, start_ns, duration_ns, self._places_in(work)[parent], lane
@@ -512,25 +493,21 @@ class _Derivation:
                 values[part["rows"]] = part[name]
         return columns
 
-    def _bytes(self, device: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def bytes_of(self, device: bool) -> Arrays:
         """Net bytes of each span, of the host or of all devices, with and without those of the spans inside; of a call what was allocated
         during it.
         """
-        part, work = self._attributed(device), self.work()
-        if work is None:
-            return part["span_bytes"], part["span_self_bytes"]
-        everything = self.everything()
-        times = (self._spans[name] for name in _NESTED[:3])
-        of_calls = self._attributed_to((*times, everything.parent, everything.lane), part["rows"])
-        for name in ("span_bytes", "span_self_bytes"):
-            of_calls[name][work] = part[name]
-        return of_calls["span_bytes"], of_calls["span_self_bytes"]
-
-    def host_bytes(self) -> Arrays:
-        return dict(zip(("bytes", "self_bytes"), self._bytes(device=False), strict=True))
-
-    def device_bytes(self) -> Arrays:
-        return dict(zip(("device_bytes", "device_self_bytes"), self._bytes(device=True), strict=True))
+        part, names = self._attributed(device), ("span_bytes", "span_self_bytes")
+        of_spans = {name: part[name] for name in names}
+        if self._work is not None:
+            times, everything = (self._spans[name] for name in _NESTED[:3]), self._everything
+            of_spans = self._attributed_to((*times, everything.parent, everything.lane), part["rows"])
+            for name in names:
+                of_spans[name][self._work] = part[name]
+        return {
+            name.replace("span", "device") if device else name.removeprefix("span_"): of_spans[name]
+            for name in names
+        }
 
     def device_time(self) -> Arrays:
         """Device time of each host span: that of what it launched, and of what the spans inside it launched."""
@@ -540,8 +517,8 @@ class _Derivation:
             return {"device_ns": self_ns, "device_self_ns": self_ns}
         self_ns = device_self_ns(spans, launches)
         total = _core.sums_below(spans["parent"], spans["depth"], self_ns)
-        if (work := self.work()) is not None:
-            everything = self.everything()
+        if (work := self._work) is not None:
+            everything = self._everything
             of_calls = _core.sums_below(everything.parent, everything.depth, self_ns)
             of_calls[work] = total[work]
             total = of_calls

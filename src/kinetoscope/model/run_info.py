@@ -7,10 +7,10 @@ that is absent or makes no sense is None, empty or False there, and nobody else 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self, SupportsIndex
+from typing import Any, SupportsIndex
 
 # Larger numbers of nanoseconds, bytes or the system are not meant, and would not fit into a column after a sum.
 _LIMIT = 1 << 62
@@ -236,19 +236,18 @@ class RunInfo:
         """
         job, program = _mapping(info.get("distributedInfo")), _mapping(info.get("program"))
         checks, command = _mapping(info.get("clock_checks")), info.get("command_line")
-        plain: dict[str, Any] = {
-            **{name: _text(info.get(name)) for name in _TEXTS},
-            **{name: _number(info.get(name)) for name in _NUMBERS},
-            **{name: _switch(info.get(name)) for name in _SWITCHES},
+        plain = {
+            field.name: _READERS[str(field.type)](info.get(field.name))
+            for field in fields(cls)
+            if field.type in _READERS
         }
         rank = _number(job["rank"] if "rank" in job else info.get("rank"))
-        return cls(
+        return replace(
+            cls(**plain),
             complete=info.get("complete") is not False,
             cycle_number=_number(_mapping(info.get("cycle")).get("number")) or 0,
             start_realtime_ns=_number(info.get("start_realtime_ns")) or None,
-            start_monotonic_ns=_number(info.get("start_monotonic_ns")),
-            stop_ns=_number(info.get("stop_ns")),
-            clock_checks=ClockChecks(**{name: _small(checks.get(name)) for name in _CLOCK_CHECKS}),
+            clock_checks=ClockChecks(*(_small(checks.get(field.name)) for field in fields(ClockChecks))),
             host=_text(info.get("host")) or _text(info.get("host_name")),
             devices=tuple(
                 DeviceName(_text(device.get("type")), _index(device.get("index")), name)
@@ -272,7 +271,6 @@ class RunInfo:
             program_ended=_text(program.get("ended")),
             first_step=_number(info["first_step"] if "first_step" in info else program.get("first_step")),
             import_folders=tuple(path for path in _list(info.get("import_folders")) if isinstance(path, str)),
-            recorded_by=_text(info.get("recorded_by")),
             rank=rank if rank is not None and rank < 1 << 31 else None,
             world_size=_number(job.get("world_size")) or None,
             backend=_text(job.get("backend")),
@@ -292,7 +290,6 @@ class RunInfo:
             processes=tuple(
                 cls.of(entry if isinstance(entry, Mapping) else {}) for entry in _list(info.get("processes"))
             ),
-            **plain,
         )
 
     @cached_property
@@ -307,72 +304,25 @@ class RunInfo:
         return shlex.join(self.command_line) or self.command_text
 
 
-_CLOCK_CHECKS = tuple(ClockChecks.__dataclass_fields__)
-_SWITCHES = (
-    "record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops", "capture_overload_names",
-    "record_python_gc_info",
-)  # fmt: skip
-_TEXTS = (
-    "engine", "trace_id", "source", "boot_id", "machine", "float32_matmul_precision", "torch_version", "python_version",
-    "trainer", "profiler", "process_name", "began", "ended", "execution_trace", "flops_of_events",
-)  # fmt: skip
-_NUMBERS = (
-    "cpu_count", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "process", "parent_process",
-    "recorded_parent", "torch_threads",
-)  # fmt: skip
-
-
 class Metadata(dict[str, Any]):
     """The metadata of a trace: a dictionary of JSON values that users read and change, and the typed form of it.
 
     Whoever changes a value inside of another one sets its key again, so that the typed form follows.
     """
 
-    _typed: RunInfo | None = None
+    _read: tuple[dict[str, Any], RunInfo] | None = None
 
     @property
     def typed(self) -> RunInfo:
         """What they state, read again only after a change of a key."""
-        if self._typed is None:
-            self._typed = RunInfo.of(self)
-        return self._typed
+        if self._read is None or self._read[0] != self:
+            self._read = dict(self), RunInfo.of(self)
+        return self._read[1]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._typed = None
+        # The value may be the same one, with something else inside.
+        self._read = None
         super().__setitem__(key, value)
-
-    def __delitem__(self, key: str) -> None:
-        self._typed = None
-        super().__delitem__(key)
-
-    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]
-        self.update(other)
-        return self
-
-    def update(self, *mappings: Any, **values: Any) -> None:
-        """Change and add keys, as of any dictionary."""
-        self._typed = None
-        super().update(*mappings, **values)
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        """Add a key unless it is there, as of any dictionary."""
-        self._typed = None
-        return super().setdefault(key, default)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        """Remove a key, as of any dictionary."""
-        self._typed = None
-        return super().pop(key, *default)
-
-    def popitem(self) -> tuple[str, Any]:
-        """Remove the last key, as of any dictionary."""
-        self._typed = None
-        return super().popitem()
-
-    def clear(self) -> None:
-        """Remove all keys, as of any dictionary."""
-        self._typed = None
-        super().clear()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle the values alone."""
@@ -422,6 +372,10 @@ def _index(value: object) -> int:
 def _switch(value: object) -> bool | None:
     """True or False, which files also write as 1 and 0."""
     return bool(value) if isinstance(value, (bool, int)) else None
+
+
+# How a value is read, by the type of its field.
+_READERS: dict[str, Callable[[object], Any]] = {"str": _text, "int | None": _number, "bool | None": _switch}
 
 
 def _list(value: object) -> list[Any]:
