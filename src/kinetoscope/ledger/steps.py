@@ -191,5 +191,4 @@ def _peaks_of(
     peaks = np.append(total, 0)[np.searchsorted(time_ns, start_ns, side="left") - 1]
     step_of_event = step_at(time_ns, start_ns, duration_ns)
     np.maximum.at(peaks, step_of_event[step_of_event >= 0], total[step_of_event >= 0])
-    highest: NDArray[np.int64] = peaks
-    return highest
+    return np.asarray(peaks)

@@ -29,8 +29,7 @@ def counted_launches(spans: Columns, launches: Columns) -> NDArray[np.int64]:
     # The last write wins: each device span remembers its first launch.
     first = np.full(len(spans), -1, dtype=np.int32)
     first[device[rows][::-1]] = rows[::-1]
-    counted: NDArray[np.int64] = rows[(first[device[rows]] == rows) & (host[rows] >= 0)]
-    return counted
+    return np.asarray(rows[(first[device[rows]] == rows) & (host[rows] >= 0)])
 
 
 def operators_around(

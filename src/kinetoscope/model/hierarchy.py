@@ -70,26 +70,22 @@ class Hierarchy:
     @property
     def parent(self) -> NDArray[np.int32]:
         """The row of the innermost member around each span, -1 without."""
-        parent: NDArray[np.int32] = self._nesting["parent"]
-        return parent
+        return np.asarray(self._nesting["parent"])
 
     @property
     def depth(self) -> NDArray[np.int32]:
         """How many members enclose each span."""
-        depth: NDArray[np.int32] = self._nesting["depth"]
-        return depth
+        return np.asarray(self._nesting["depth"])
 
     @property
     def lane(self) -> NDArray[np.int32]:
         """0, or more for a span that partly overlaps others and has neither parent nor children."""
-        lane: NDArray[np.int32] = self._nesting["lane"]
-        return lane
+        return np.asarray(self._nesting["lane"])
 
     @property
     def self_ns(self) -> NDArray[np.int64]:
         """The duration of each span without that of the members directly inside."""
-        self_ns: NDArray[np.int64] = self._nesting["self_ns"]
-        return self_ns
+        return np.asarray(self._nesting["self_ns"])
 
     @cached_property
     def total_self_ns(self) -> int:
@@ -194,8 +190,7 @@ def module_calls(trace: TraceData) -> Hierarchy:
         call_rows = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
         # For each span the call that it is or is in.
         inside = np.append(spread_down(spans["parent"], spans["depth"], call_rows, -1), np.int32(-1))
-        parents: NDArray[np.int32] = inside[spans["parent"]]
-        return parents
+        return np.asarray(inside[spans["parent"]])
 
     return Enclosing(spans, mask, parent)
 

@@ -18,37 +18,31 @@ if TYPE_CHECKING:
 def is_operator(kind: Kinds) -> Mask:
     """Mark operators, backward functions and fused kernels among kinds."""
     # One comparison for the first two: they have the two lowest numbers.
-    marked: Mask = (kind <= SpanKind.BACKWARD) | (kind == SpanKind.FUSED_KERNEL)
-    return marked
+    return np.asarray((kind <= SpanKind.BACKWARD) | (kind == SpanKind.FUSED_KERNEL))
 
 
 def is_range(kind: Kinds) -> Mask:
     """Mark ranges that the program marked, and steps, among kinds."""
-    marked: Mask = (kind | 1) == SpanKind.STEP
-    return marked
+    return np.asarray((kind | 1) == SpanKind.STEP)
 
 
 def is_call(kind: Kinds) -> Mask:
     """Mark calls of Python and C functions and of modules among kinds."""
     # One comparison for both, here as for ranges: their numbers differ in the last bit only.
-    marked: Mask = (kind | 1) == SpanKind.MODULE
-    return marked
+    return np.asarray((kind | 1) == SpanKind.MODULE)
 
 
 def is_device_work(kind: Kinds) -> Mask:
     """Mark kernels, copies and fills among kinds."""
     # One comparison for the three: their numbers follow each other.
-    marked: Mask = kind - np.uint8(SpanKind.KERNEL) <= SpanKind.MEMSET - SpanKind.KERNEL
-    return marked
+    return np.asarray(kind - np.uint8(SpanKind.KERNEL) <= SpanKind.MEMSET - SpanKind.KERNEL)
 
 
 def is_copy(kind: Kinds) -> Mask:
     """Mark copies between memories and fills of memory among kinds."""
-    marked: Mask = (kind == SpanKind.MEMCPY) | (kind == SpanKind.MEMSET)
-    return marked
+    return np.asarray((kind == SpanKind.MEMCPY) | (kind == SpanKind.MEMSET))
 
 
 def is_runtime_call(kind: Kinds) -> Mask:
     """Mark calls of a device's runtime or driver among kinds."""
-    marked: Mask = (kind == SpanKind.RUNTIME) | (kind == SpanKind.DRIVER)
-    return marked
+    return np.asarray((kind == SpanKind.RUNTIME) | (kind == SpanKind.DRIVER))

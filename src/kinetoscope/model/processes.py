@@ -190,10 +190,9 @@ def host_threads(trace: TraceData) -> NDArray[np.bool_]:
     if len(trace.columns("streams")) == 0:
         return np.ones(count, dtype=bool)
     thread, on_device = trace.column("spans", "thread"), trace.column("spans", "stream") >= 0
-    on_host: NDArray[np.bool_] = (Groups(thread[~on_device], count).sizes() > 0) | (
-        Groups(thread[on_device], count).sizes() == 0
+    return np.asarray(
+        (Groups(thread[~on_device], count).sizes() > 0) | (Groups(thread[on_device], count).sizes() == 0)
     )
-    return on_host
 
 
 def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray[np.int64]]:

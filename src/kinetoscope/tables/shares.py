@@ -14,5 +14,4 @@ def percent(part: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
     """Shares in percent; null if the whole is 0."""
     if whole == 0:
         return np.full(len(part), np.nan)
-    shares: NDArray[np.float64] = part * np.float64(100.0 / whole)
-    return shares
+    return np.asarray(part * np.float64(100.0 / whole))

@@ -233,8 +233,7 @@ def _in_packages(file: str, packages: tuple[str, ...]) -> bool:
 
 def span_stacks(trace: TraceData) -> NDArray[np.int32]:
     """For each span the stack that its time counts for, -1 without: a range is not spent in what entered it."""
-    stacks: NDArray[np.int32] = np.append(working_stacks(trace), np.int32(-1))[trace.column("spans", "stack")]
-    return stacks
+    return np.asarray(np.append(working_stacks(trace), np.int32(-1))[trace.column("spans", "stack")])
 
 
 def stack_depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -123,8 +123,7 @@ def owned(trace: TraceData, owner: Owner) -> NDArray[np.bool_]:
     owner_of_thread, owners = thread_owners(trace)
     if owner == NOBODY:
         return np.ones(len(owner_of_thread), dtype=bool)
-    is_owned: NDArray[np.bool_] = (owner_of_thread == owners.index(owner)) | (owner_of_thread < 0)
-    return is_owned
+    return np.asarray((owner_of_thread == owners.index(owner)) | (owner_of_thread < 0))
 
 
 @derived

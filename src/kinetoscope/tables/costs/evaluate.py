@@ -310,8 +310,7 @@ def is_generated_launch(trace: TraceData) -> NDArray[np.bool_]:
     """Mark the spans of the host that launch a kernel which a compiler generated for a device."""
     spans = trace.columns("spans")
     rows = list(generated_launches(trace))
-    marked: NDArray[np.bool_] = np.isin(spans["arguments"], rows) & is_operator(spans["kind"])
-    return marked
+    return np.asarray(np.isin(spans["arguments"], rows) & is_operator(spans["kind"]))
 
 
 def _stated(text: str) -> Cost:

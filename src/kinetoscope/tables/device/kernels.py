@@ -149,10 +149,7 @@ def _mean(groups: Groups, values: NDArray[np.float64], weight: NDArray[np.int64]
     """The mean of the known values of each group by weight, or without weight each counting the same; null without any."""
     is_known, heavy = ~np.isnan(values), np.maximum(weight, 1)
     weights = groups.sums(heavy, is_known)
-    means: NDArray[np.float64] = groups.sums(values * heavy, is_known) / np.where(
-        weights == 0, np.nan, weights
-    )
-    return means
+    return np.asarray(groups.sums(values * heavy, is_known) / np.where(weights == 0, np.nan, weights))
 
 
 def _delays_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.float64]:

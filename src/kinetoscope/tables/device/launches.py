@@ -125,8 +125,7 @@ def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> ND
     rows = np.flatnonzero((spans["origin"] >= 0) & is_device_work(spans["kind"]))
     launcher, duration_ns = starters(trace).operator[rows], spans["duration_ns"][rows]
     replayed = Groups(np.where(launcher >= 0, owner[launcher], -1), groups).sums(duration_ns)
-    captured: NDArray[np.int64] = Groups(owner[rows], groups).sums(duration_ns) - replayed
-    return captured
+    return np.asarray(Groups(owner[rows], groups).sums(duration_ns) - replayed)
 
 
 def launches(trace: TraceData) -> pyarrow.Table:

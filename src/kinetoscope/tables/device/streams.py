@@ -125,8 +125,7 @@ def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[st
 
 
 def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    shares: NDArray[np.float64] = 100.0 * part / np.where(whole == 0, np.nan, whole)
-    return shares
+    return np.asarray(100.0 * part / np.where(whole == 0, np.nan, whole))
 
 
 def _properties(trace: TraceData, device: Device) -> tuple[str | None, int]:

@@ -188,8 +188,7 @@ def _told_to_communicate(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[n
     """Which of some rows belong to a collective according to their source."""
     texts = trace.columns("arguments")["json"]
     communicates = np.array([*(_CALL_BETWEEN_RANKS in text for text in texts), False])
-    is_marked: NDArray[np.bool_] = communicates[trace.column("spans", "arguments")[rows]]
-    return is_marked
+    return np.asarray(communicates[trace.column("spans", "arguments")[rows]])
 
 
 def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Device]]:

@@ -184,8 +184,7 @@ def histogram_edges(durations: NDArray[np.int64]) -> NDArray[np.int64]:
     low, high = max(int(durations[0]), 1), int(durations[-1]) + 1
     between = np.geomspace(low, max(high, low), _BARS + 1)[1:-1].round().astype(np.int64)
     ends = [0, 1] if durations[0] <= 0 else [low]
-    edges: NDArray[np.int64] = np.unique(np.concatenate((ends, np.clip(between, low, high), [high])))
-    return edges
+    return np.asarray(np.unique(np.concatenate((ends, np.clip(between, low, high), [high]))))
 
 
 def histogram(

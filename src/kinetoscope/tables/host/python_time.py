@@ -465,8 +465,7 @@ def program_calls(trace: TraceData) -> Hierarchy:
         caller = spans["caller"]
         # A caller's row is lower than what it calls, so no depths are needed.
         nearest = _core.nearest_marked(caller, np.zeros_like(caller), mask)
-        callers: NDArray[np.int32] = np.append(nearest, np.int32(-1))[caller]
-        return callers
+        return np.asarray(np.append(nearest, np.int32(-1))[caller])
 
     return Enclosing(spans, mask, parent)
 

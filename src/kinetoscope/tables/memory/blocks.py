@@ -124,8 +124,7 @@ def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVER
         process_rows = of_thread[trace.column("spans", "thread")[columns["span"][rows]]]
     else:
         process_rows = of_thread[columns["thread"][rows]]
-    owner: NDArray[np.int32] = np.maximum(process_rows, 0).astype(np.int32)
-    return owner
+    return np.asarray(np.maximum(process_rows, 0).astype(np.int32))
 
 
 def events_of_device(trace: TraceData, device: tuple[int, int]) -> NDArray[np.bool_]:

@@ -323,8 +323,7 @@ class _Inquiry:
         position = np.searchsorted(starts, self.blocks.start_ns)
         position = np.where(category == MemoryCategory.INPUT, position, position - 1)
         exists = (position >= 0) & (position < len(rows))
-        around: Rows = np.where(exists, np.append(root, -1)[np.where(exists, position, -1)], -1)
-        return around
+        return np.asarray(np.where(exists, np.append(root, -1)[np.where(exists, position, -1)], -1))
 
     def _roots(self) -> Rows:
         """The outermost holder of each module."""
@@ -336,8 +335,7 @@ class _Inquiry:
         """Which blocks were live when an operator of the model began."""
         starts = np.sort(self.spans["start_ns"][of_model])
         following = np.append(starts, NEVER_NS)[np.searchsorted(starts, self.blocks.start_ns)]
-        there: Flags = candidates & (following < self.blocks.end_ns)
-        return there
+        return np.asarray(candidates & (following < self.blocks.end_ns))
 
     def _flows(
         self, of_model: Flags, outer: Rows, candidates: Flags, made_by_model: Flags

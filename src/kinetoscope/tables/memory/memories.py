@@ -409,8 +409,7 @@ def _part_peaks(pool: MemoryPool, part: NDArray[np.int8], parts: int, rows: slic
 def _firsts(time: Rows, edges: NDArray[np.float64]) -> Rows:
     """Return the first row after each edge, for edges with a row before the next edge."""
     rows = np.searchsorted(time, edges)
-    first: Rows = rows[:-1][rows[1:] > rows[:-1]]
-    return first
+    return np.asarray(rows[:-1][rows[1:] > rows[:-1]])
 
 
 def _highest(value: Rows, first: Rows) -> Rows:
