@@ -22,11 +22,12 @@ from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import device_name
+from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.source_lines import line_text
-from kinetoscope.tables.memory.peak import look_up, requesting_operators
+from kinetoscope.tables.memory.peak import requesting_operators
 from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import step_extents
 

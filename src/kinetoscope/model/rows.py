@@ -42,6 +42,11 @@ def rows_of_runs(
     return run, np.arange(len(run)) + (first - (np.cumsum(count) - count))[run]
 
 
+def look_up(rows: NDArray[np.integer], values: NDArray[Any], none: Any = -1) -> NDArray[Any]:
+    """Look up `values` at some rows, and `none` where the row is -1."""
+    return np.where(rows >= 0, np.append(values, values.dtype.type(0))[rows], np.int32(none))
+
+
 def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
     """Which rows have another key than the row before them; the first has."""
     begins = np.ones(len(keys[0]), dtype=np.bool_)

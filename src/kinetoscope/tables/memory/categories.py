@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import ENGINE_WRAPPER, SCOPE_BACKWARD, Phase, SpanKind, StorageRole
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
@@ -177,19 +178,19 @@ class _Inquiry:
         blocks, spans = self.blocks, self.spans
         recorded = blocks.recorded
         span = blocks.span
-        outer = _look_up(span, self.outer, -1)
-        phase = _look_up(span, spans["phase"], Phase.FORWARD).astype(np.uint8)
-        own_module = _look_up(span, spans["module"], -1)
+        outer = look_up(span, self.outer)
+        phase = look_up(span, spans["phase"], Phase.FORWARD).astype(np.uint8)
+        own_module = look_up(span, spans["module"])
         role, holder = self._roles()
         is_gradient, gradient_of = self._gradients(outer)
         differentiated = self._differentiated()
-        again = _look_up(span, self.again, False).astype(bool)
+        again = look_up(span, self.again, False).astype(bool)
         forward = (spans["phase"] == Phase.FORWARD) & ~is_call(spans["kind"])
         of_model = forward & (
-            (spans["module"] >= 0) | _look_up(self.outer, differentiated, False).astype(bool)
+            (spans["module"] >= 0) | look_up(self.outer, differentiated, False).astype(bool)
         )
         candidates = (own_module < 0) & (phase == Phase.FORWARD)
-        computed = candidates & _look_up(outer, differentiated, False).astype(bool)
+        computed = candidates & look_up(outer, differentiated, False).astype(bool)
         made_by_model = computed | ((own_module >= 0) & (phase == Phase.FORWARD))
         if (self.operands["argument"] >= 0).any():
             computed, fed, first_module = self._flows(of_model, outer, candidates, made_by_model)
@@ -214,7 +215,7 @@ class _Inquiry:
         outside = (module < 0) & np.isin(category, _AROUND_A_MODEL)
         module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
         taken = np.append(self.own_stack, -1)[blocks.allocation]
-        stack = np.where(taken >= 0, taken, _look_up(span, spans["stack"], -1)).astype(np.int32)
+        stack = np.where(taken >= 0, taken, look_up(span, spans["stack"])).astype(np.int32)
         return Judged(blocks, category, module, stack)
 
     def _outermost(self) -> tuple[Rows, Flags]:
@@ -231,7 +232,7 @@ class _Inquiry:
         # backward() may itself be called from a module's forward: that module is no sign of recomputation.
         first = backward & ~(inside & backward[above])
         root = spread_down(parent, spans["depth"], np.where(first, numbers, np.int32(-1)), -1)
-        caller = _look_up(root, own, -1)
+        caller = look_up(root, own)
         again = backward & ~function & (own >= 0) & (own != caller)
         bare = ~np.isin(spans["kind"], _OPERATORS) | self.wrapper_names[spans["name"]]
         starts = ~bare & (~inside | bare[above] | function | (again & ~again[above]))
@@ -240,7 +241,7 @@ class _Inquiry:
     def _end_of(self, rows: Rows) -> NDArray[np.int64]:
         """When each span ended; before everything for none."""
         ends = self.spans["start_ns"] + self.spans["duration_ns"]
-        return _look_up(rows, ends, -2)
+        return look_up(rows, ends, -2)
 
     def _step_of(self, rows: Rows) -> Rows:
         """For each span the optimizer's step it is part of, -1 outside all."""
@@ -248,7 +249,7 @@ class _Inquiry:
         parent, stepping = spans["parent"], spans["phase"] == Phase.OPTIMIZER
         first = stepping & ~((parent >= 0) & stepping[np.where(parent >= 0, parent, 0)])
         own = np.where(first, np.arange(len(parent), dtype=np.int32), np.int32(-1))
-        return _look_up(rows, spread_down(parent, spans["depth"], own, -1), -1)
+        return look_up(rows, spread_down(parent, spans["depth"], own, -1))
 
     def _roles(self) -> tuple[NDArray[np.uint8], Rows]:
         """The roles of the tensors seen in each block, and their module."""
@@ -270,10 +271,10 @@ class _Inquiry:
         there, or adds to the one that is there already, the first operand of `add_`.
         """
         blocks, spans, operands = self.blocks, self.spans, self.operands
-        of_span = _look_up(spans["parameter"], self.parameters["module"], -1)
+        of_span = look_up(spans["parameter"], self.parameters["module"])
         accumulates = spans["parameter"] >= 0
-        is_gradient = _look_up(outer, accumulates, False).astype(bool) & (blocks.end_ns > self._end_of(outer))
-        module = np.where(is_gradient, _look_up(outer, of_span, -1), -1).astype(np.int32)
+        is_gradient = look_up(outer, accumulates, False).astype(bool) & (blocks.end_ns > self._end_of(outer))
+        module = np.where(is_gradient, look_up(outer, of_span), -1).astype(np.int32)
         rows = np.flatnonzero(operands["parameter"] >= 0)
         block = self._given(rows)
         outlives = (block >= 0) & (blocks.end_ns[block] > self._end_of(operands["span"][rows]))
@@ -283,7 +284,7 @@ class _Inquiry:
         rows = np.flatnonzero(
             (operands["argument"] == 0)
             & self.add_names[spans["name"][operands["span"]]]
-            & _look_up(above, accumulates, False).astype(bool)
+            & look_up(above, accumulates, False).astype(bool)
         )
         block = self._given(rows)
         rows, block = rows[block >= 0], block[block >= 0]
@@ -395,8 +396,3 @@ def _traced_back(
         reached[source[fresh]] = True
         place[source[fresh]] = active[operator[fresh]]
     return reached, place
-
-
-def _look_up(rows: Rows, values: NDArray[Any], none: Any) -> NDArray[Any]:
-    """Look up `values` at `rows`, and `none` where the row is -1."""
-    return np.where(rows >= 0, np.append(values, values.dtype.type(0))[rows], none)

@@ -16,11 +16,11 @@ from kinetoscope.model.dictionary import Column, Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.processes import process_runs, thread_processes
-from kinetoscope.model.rows import begins_run
+from kinetoscope.model.rows import begins_run, look_up
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_device
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
-from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders, look_up
+from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders
 from kinetoscope.tables.memory.timeline import Changes, changes_of, device_names
 from kinetoscope.tables.shares import percent
 

@@ -11,7 +11,7 @@ from kinetoscope._errors import ArgumentTypeError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
-from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow
+from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow, look_up
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
@@ -267,11 +267,6 @@ def requesting_operators(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[n
             break
         rows[climbs] = above[climbs]
     return rows
-
-
-def look_up(rows: NDArray[np.int32], values: NDArray[Any]) -> NDArray[np.int32]:
-    """Look up `values` at `rows`, and -1 where the row is -1."""
-    return np.where(rows >= 0, np.append(values, -1)[rows], -1).astype(np.int32)
 
 
 def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
