@@ -1,11 +1,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinetoscope.model.rows import SpanRow
+from kinetoscope.tables.device.collective_facts import Facts
 from kinetoscope.tables.device.collectives import Call, Transfer, pair
 
 
 def transfer(span, name, start, *, thread=1, elements=4):
     return Transfer(span, name, "gloo", thread, start, start + 5, elements)
+
+
+def called(name, group, start, elements, parts=1):
+    return Call(SpanRow(-1), Facts(name, group), start, elements, parts)
 
 
 def paired(calls, transfers):
@@ -14,36 +20,36 @@ def paired(calls, transfers):
 
 
 def test_calls_and_transfers_of_one_name_go_in_order():
-    calls = [Call("all_reduce", "0", 0, 4), Call("all_reduce", "0", 10, 4)]
+    calls = [called("all_reduce", "0", 0, 4), called("all_reduce", "0", 10, 4)]
     assert paired(calls, [transfer(9, "all_reduce", 12), transfer(8, "all_reduce", 3)]) == [[8], [9]]
 
 
 def test_a_transfer_does_not_begin_before_its_call():
-    assert paired([Call("all_reduce", "0", 10, 4)], [transfer(1, "all_reduce", 9)]) == [[]]
+    assert paired([called("all_reduce", "0", 10, 4)], [transfer(1, "all_reduce", 9)]) == [[]]
 
 
 def test_names_and_sizes_must_fit():
-    calls = [Call("broadcast", "0", 0, 4), Call("all_reduce", "0", 1, 8), Call("all_reduce", "0", 2, 4)]
+    calls = [called("broadcast", "0", 0, 4), called("all_reduce", "0", 1, 8), called("all_reduce", "0", 2, 4)]
     found = [transfer(5, "all_reduce", 3), transfer(6, "all_reduce", 4, elements=8), transfer(7, "reduce", 5)]
     assert paired(calls, found) == [[], [6], [5]]
 
 
 def test_what_is_not_known_of_a_size_fits_any():
-    assert paired([Call("send", "", 0, -1)], [transfer(3, "send", 1)]) == [[3]]
-    assert paired([Call("send", "", 0, 4)], [transfer(3, "send", 1, elements=-1)]) == [[3]]
+    assert paired([called("send", "", 0, -1)], [transfer(3, "send", 1)]) == [[3]]
+    assert paired([called("send", "", 0, 4)], [transfer(3, "send", 1, elements=-1)]) == [[3]]
 
 
 def test_a_call_in_parts_takes_as_many_as_it_has():
-    calls = [Call("reduce_scatter", "0", 0, 4, parts=2), Call("all_reduce", "0", 1, 4)]
+    calls = [called("reduce_scatter", "0", 0, 4, parts=2), called("all_reduce", "0", 1, 4)]
     found = [transfer(number, "all_reduce", 2 + number) for number in range(3)]
     assert paired(calls, found) == [[0, 1], [2]]
 
 
 def test_a_thread_works_for_one_group():
     calls = [
-        Call("broadcast", "1", 0, 4),
-        Call("all_reduce", "0", 10, 4),
-        Call("all_reduce", "1", 11, 4),
+        called("broadcast", "1", 0, 4),
+        called("all_reduce", "0", 10, 4),
+        called("all_reduce", "1", 11, 4),
     ]
     found = [
         transfer(1, "broadcast", 1, thread=7),
@@ -59,7 +65,7 @@ def test_a_thread_works_for_one_group():
 )  # fmt: skip
 def test_no_transfer_is_given_away_twice_and_none_precedes_its_call(calls, transfers):
     made = [
-        Call(name, "", start, -1, parts) for name, start, parts in sorted(calls, key=lambda call: call[1])
+        called(name, "", start, -1, parts) for name, start, parts in sorted(calls, key=lambda call: call[1])
     ]
     pair(
         made,

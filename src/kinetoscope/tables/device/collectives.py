@@ -80,23 +80,27 @@ class Transfer:
 
 @dataclass
 class Call:
-    """A collective, with the facts that its transfers are found by.
+    """A collective, with what its transfers are found by.
 
     Attributes:
-        name: The collective, such as all_reduce.
-        group: The process group, empty if not known.
+        span: Its row of spans; of a kernel without a call the row of the kernel.
+        facts: Its facts, such as its name and its process group.
         start_ns: When the call began.
         elements: How many elements one transfer of it moves, -1 if not known.
         parts: How many transfers carry it out.
+        backend: The backend, where a range in it or its kernel says so.
         transfers: Those that were found.
+        kernels: The kernels among these.
     """
 
-    name: str
-    group: str
+    span: SpanRow
+    facts: Facts
     start_ns: int
     elements: int = -1
     parts: int = 1
+    backend: str = ""
     transfers: list[Transfer] = field(default_factory=list)
+    kernels: list[SpanRow] = field(default_factory=list)
 
 
 def pair(calls: Iterable[Call], transfers: Iterable[Transfer]) -> None:
@@ -111,15 +115,15 @@ def pair(calls: Iterable[Call], transfers: Iterable[Transfer]) -> None:
         waiting[transfer.name].append(transfer)
     group_of_thread: dict[int, str] = {}
     for call in calls:
-        for name in _CARRIED_BY.get(call.name, (call.name,)):
+        for name in _CARRIED_BY.get(call.facts.name, (call.facts.name,)):
             carriers = _fitting(call, waiting[name], group_of_thread)
             if not carriers:
                 continue
             call.transfers = carriers
             taken = {transfer.span for transfer in carriers}
             waiting[name] = [transfer for transfer in waiting[name] if transfer.span not in taken]
-            if call.group:
-                group_of_thread.update((transfer.thread, call.group) for transfer in carriers)
+            if call.facts.group:
+                group_of_thread.update((transfer.thread, call.facts.group) for transfer in carriers)
             break
 
 
@@ -133,7 +137,7 @@ def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str
         ):
             continue
         group = group_of_thread.get(transfer.thread)
-        if not call.group or group == call.group:
+        if call.facts.group in ("", group):
             claimed.append(transfer)
         elif group is None:
             unknown.append(transfer)
@@ -150,30 +154,12 @@ _WHOLE_MESSAGES = ("broadcast", "reduce", "send", "recv")
 _PARTS_OF_MESSAGES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
-@dataclass
-class _Row:
-    """One call: its span, its facts, its transfers, and the kernels among these."""
-
-    span: SpanRow
-    facts: Facts
-    call: Call
-    kernels: list[SpanRow] = field(default_factory=list)
-    backend: str = ""
-
-
-@dataclass(frozen=True)
-class KernelTimes:
-    """The times of the kernels of each call.
-
-    Attributes:
-        total_ns: Their durations added up.
-        overlapped_ns: The part of it in which the same device computed too.
-        device: The device of the first, as a place in `device_work(trace).devices`; -1 without kernels.
-    """
-
-    total_ns: NDArray[np.int64]
-    overlapped_ns: NDArray[np.int64]
-    device: NDArray[np.int32]
+# The columns that facts have, most of them under names of their own.
+_OF_FACTS = {
+    "name": "name", "group": "group", "group_description": "description", "group_size": "size", "group_rank": "rank", "peer": "peer",
+    "reduction": "reduction", "dtype": "type", "input_elements": "in_elements", "output_elements": "out_elements",
+    "input_splits": "in_splits", "output_splits": "out_splits", "is_async": "asynchronous",
+}  # fmt: skip
 
 
 def collectives(trace: TraceData) -> pyarrow.Table:
@@ -188,53 +174,35 @@ def collectives(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table, without rows if the process called no other; `docs/tables.md` describes its columns.
     """
-    spans = trace.columns("spans")
-    rows = _rows(trace)
-    call_rows = np.array([row.span for row in rows], dtype=np.int64)
-    groups = [_groups(run) for run in process_runs(trace)]
-    whose = thread_processes(trace)[spans["thread"][call_rows]].tolist()
-    facts = [row.facts for row in rows]
-    transfers = [row.call.transfers for row in rows]
-    first = np.array(
-        [min((t.start_ns for t in carriers), default=-1) for carriers in transfers], dtype=np.int64
-    )
-    last = np.array([max((t.end_ns for t in carriers), default=-1) for carriers in transfers], dtype=np.int64)
-    start, duration = spans["start_ns"][call_rows], spans["duration_ns"][call_rows]
-    called = spans["stream"][call_rows] < 0
-    is_carried, on_device = (
-        np.array([bool(carriers) for carriers in transfers], dtype=bool),
-        _on_device(trace, rows),
-    )
+    spans, calls = trace.columns("spans"), _calls(trace)
+    call_rows = np.array([call.span for call in calls], dtype=np.int64)
+    facts, transfers = [call.facts for call in calls], [call.transfers for call in calls]
+    first = _integers(min((t.start_ns for t in carriers), default=-1) for carriers in transfers)
+    last = _integers(max((t.end_ns for t in carriers), default=-1) for carriers in transfers)
+    thread, start, duration = (spans[name][call_rows] for name in ("thread", "start_ns", "duration_ns"))
+    called, is_carried = spans["stream"][call_rows] < 0, _integers(map(bool, transfers)) > 0
+    on_device = _on_device(trace, calls)
     has_kernels = on_device["device"].ids >= 0
-    waits = is_carried & ~has_kernels & np.array([fact.asynchronous == 0 for fact in facts], dtype=bool)
-    size = _integers(_message_bytes(fact) for fact in facts)
+    waits = is_carried & ~has_kernels & (_integers(fact.asynchronous for fact in facts) == 0)
+    input_bytes, output_bytes = (
+        _integers(fact.bytes_of(getattr(fact, side)) for fact in facts)
+        for side in ("in_elements", "out_elements")
+    )
+    size = np.maximum(input_bytes, output_bytes)
     transfer_ns = np.where(has_kernels, on_device.pop("total_ns"), np.where(is_carried, last - first, -1))
+    groups = [_groups(run) for run in process_runs(trace)]
+    whose = thread_processes(trace)[thread].tolist()
     columns: dict[str, Any] = {
         "span": call_rows.astype(np.int32),
-        "name": [fact.name for fact in facts],
-        "backend": [
-            row.backend or (row.call.transfers[0].backend if row.call.transfers else None) for row in rows
-        ],
-        "group": [fact.group or None for fact in facts],
-        "group_description": [fact.description or None for fact in facts],
-        "group_size": _integers(fact.size for fact in facts),
+        "backend": [call.backend or next((t.backend for t in call.transfers), None) for call in calls],
         "group_ranks": [
             groups[process].get(fact.group) or fact.ranks or None
             for process, fact in zip(whose, facts, strict=True)
         ],
-        "rank": ranks(trace)[spans["thread"][call_rows]],
-        "group_rank": _integers(fact.rank for fact in facts),
-        "peer": _integers(fact.peer for fact in facts),
-        "reduction": [fact.reduction or None for fact in facts],
-        "dtype": [fact.type or None for fact in facts],
+        "rank": ranks(trace)[thread],
         "bytes": size,
-        "input_bytes": _integers(fact.bytes_of(fact.in_elements) for fact in facts),
-        "output_bytes": _integers(fact.bytes_of(fact.out_elements) for fact in facts),
-        "input_elements": _integers(fact.in_elements for fact in facts),
-        "output_elements": _integers(fact.out_elements for fact in facts),
-        "input_splits": [fact.in_splits or None for fact in facts],
-        "output_splits": [fact.out_splits or None for fact in facts],
-        "is_async": _integers(fact.asynchronous for fact in facts),
+        "input_bytes": input_bytes,
+        "output_bytes": output_bytes,
         "start_ns": start,
         "call_ns": np.where(called, duration, -1),
         "transfers": _integers(len(carriers) for carriers in transfers),
@@ -245,31 +213,50 @@ def collectives(trace: TraceData) -> pyarrow.Table:
         **_speeds(facts, size, transfer_ns),
         "queued_ns": np.where(is_carried & called, first - start, -1),
         "waited_ns": np.where(waits, np.maximum(last - start - duration, 0), -1),
-        "os_tid": np.where(called, trace.column("threads", "os_tid")[spans["thread"][call_rows]], -1),
+        "os_tid": np.where(called, trace.column("threads", "os_tid")[thread], -1),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][call_rows]],
         "phase": Labels(np.where(called, spans["phase"][call_rows].astype(np.int32), -1), PHASE_NAMES),
         "module": Labels(spans["module"][call_rows], trace.columns("modules")["path"]),
         "stack": Labels(spans["stack"][call_rows], stack_texts(trace)),
-        "process": processes(trace)[spans["thread"][call_rows]],
+        "process": processes(trace)[thread],
     }
+    for column, name in _OF_FACTS.items():
+        values = [getattr(fact, name) for fact in facts]
+        is_text = isinstance(getattr(Facts, name, ""), str)
+        columns[column] = [value or None for value in values] if is_text else _integers(values)
     return to_arrow("collectives", columns)
 
 
 def count_collectives(trace: TraceData) -> int:
     """Count the rows of the table `collectives`, without making it."""
-    return len(_rows(trace))
+    return len(_calls(trace))
 
 
-def _on_device(trace: TraceData, rows: list[_Row]) -> dict[str, Any]:
-    times = kernel_times(trace, [row.kernels for row in rows])
-    has_kernels, streams = times.device >= 0, trace.columns("streams")
-    first = np.array([row.kernels[0] if row.kernels else -1 for row in rows], dtype=np.int64)
-    stream = np.append(trace.column("spans", "stream"), -1)[first]
+def _on_device(trace: TraceData, calls: list[Call]) -> dict[str, Any]:
+    """How long the kernels of each call ran, how much of it overlapped computing on the same device, and where the first of them ran."""
+    work, spans, streams = device_work(trace), trace.columns("spans"), trace.columns("streams")
+    of_call = np.repeat(np.arange(len(calls)), [len(call.kernels) for call in calls])
+    kernels = np.array([kernel for call in calls for kernel in call.kernels], dtype=np.int64)
+    work_row = np.searchsorted(work.rows, kernels)
+    device, start, end = work.device[work_row], work.start_ns[work_row], work.end_ns[work_row]
+    overlapped = np.zeros(len(kernels), dtype=np.int64)
+    for number, when in enumerate(busy(trace)):
+        kernels_there = np.flatnonzero(device == number)
+        overlapped[kernels_there] = when.compute.within(start[kernels_there], end[kernels_there])
+    by_call = Groups(of_call, len(calls))
+    total_ns, overlapped_ns, has_kernels = (
+        by_call.sums(end - start),
+        by_call.sums(overlapped),
+        by_call.sizes() > 0,
+    )
+    first = np.full(len(calls), -1)
+    first[of_call[::-1]] = np.arange(len(kernels))[::-1]
+    stream = np.append(spans["stream"], -1)[np.append(kernels, -1)[first]]
     return {
-        "total_ns": times.total_ns,
-        "overlapped_ns": np.where(has_kernels, times.overlapped_ns, -1),
-        "exposed_ns": np.where(has_kernels, times.total_ns - times.overlapped_ns, -1),
-        "device": Labels(times.device, [device.name for device in device_work(trace).devices]),
+        "total_ns": total_ns,
+        "overlapped_ns": np.where(has_kernels, overlapped_ns, -1),
+        "exposed_ns": np.where(has_kernels, total_ns - overlapped_ns, -1),
+        "device": Labels(np.append(device, -1)[first], [device.name for device in work.devices]),
         "stream": np.append(streams["number"], -1)[stream],
     }
 
@@ -297,26 +284,21 @@ def bus_factor(name: str, size: int) -> float:
 
 
 @derived
-def _rows(trace: TraceData) -> list[_Row]:
+def _calls(trace: TraceData) -> list[Call]:
     """Every call of a trace in order of time, with its transfers."""
     spans, strings = trace.columns("spans"), trace.strings
-    noted = dict(
-        zip(
-            trace.column("collectives", "span").tolist(),
-            trace.column("collectives", "facts").tolist(),
-            strict=True,
-        )
+    stored = trace.columns("collectives")
+    noted = dict(zip(stored["span"].tolist(), stored["facts"].tolist(), strict=True))
+    operators, described, marks = (
+        _rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS)
     )
-    calls, described, marks = (_rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS))
-    world = _world_size(trace)
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
-    by_span: dict[SpanRow, _Row] = {}
-    for row in calls:
-        shapes = int(spans["shapes"][row])
+    by_span: dict[SpanRow, Call] = {}
+    for row in operators:
+        shapes, operator = int(spans["shapes"][row]), strings[spans["name"][row]]
         inputs = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
-        facts = facts_of_call(strings[spans["name"][row]], strings[noted.get(row, 0)], *inputs)
-        by_span[row] = _Row(
-            row, facts, _call(facts, int(spans["start_ns"][row]), strings[spans["name"][row]], world)
+        by_span[row] = _call(
+            trace, row, facts_of_call(operator, strings[noted.get(row, 0)], *inputs), operator
         )
     for row in described:
         stated = facts_of_description(strings[noted.get(row, 0)])
@@ -325,71 +307,69 @@ def _rows(trace: TraceData) -> list[_Row]:
             if stated is not None:
                 merged(by_span[around].facts, stated)
         elif stated is None or stated.name not in ("init", "wait", "coalesced"):
-            stated = stated or Facts("")
-            by_span[row] = _Row(row, stated, _call(stated, int(spans["start_ns"][row]), DESCRIBED, world))
+            by_span[row] = _call(trace, row, stated or Facts(""))
     _take_ranges(trace, by_span, marks)
-    _take_kernels(trace, by_span, noted, world)
-    listed = sorted((row for row in by_span.values() if row.facts.name), key=lambda row: row.call.start_ns)
+    _take_kernels(trace, by_span, noted)
+    listed = sorted((call for call in by_span.values() if call.facts.name), key=lambda call: call.start_ns)
     transfers = []
     enqueues = len(device_work(trace).rows) > 0
     for row in marks:
         backend, _, name = strings[spans["name"][row]].partition(":")
         if enqueues and backend in _ON_DEVICE:
             continue
-        start, shapes = int(spans["start_ns"][row]), int(spans["shapes"][row])
-        transfer = Transfer(
-            row,
-            name,
-            backend,
-            ThreadRow(int(spans["thread"][row])),
-            start,
-            start + int(spans["duration_ns"][row]),
-        )
+        transfer, shapes = _transfer(trace, row, name, backend), int(spans["shapes"][row])
         if shapes >= 0:
-            kinds = json.loads(types[shapes] or "[]")
-            transfer.elements, transfer.type = elements_of(dims[shapes]), kinds[0] if kinds else ""
+            transfer.elements, transfer.type = elements_of(dims[shapes]), _first_type(types[shapes])
         transfers.append(transfer)
     process = thread_processes(trace)[spans["thread"]]
     for process_row in sorted({int(process[transfer.span]) for transfer in transfers}):
         pair(
-            (row.call for row in listed if not row.kernels and process[row.span] == process_row),
+            (call for call in listed if not call.kernels and process[call.span] == process_row),
             [transfer for transfer in transfers if process[transfer.span] == process_row],
         )
-    for made_row in listed:
-        facts, carried = made_row.facts, made_row.call.transfers
-        if carried and not facts.type and facts.in_elements > 0:
-            facts.type, facts.item_bytes = type_named(carried[0].type)
+    for call in listed:
+        if call.transfers and not call.facts.type and call.facts.in_elements > 0:
+            call.facts.type, call.facts.item_bytes = type_named(call.transfers[0].type)
     return listed
 
 
-def _take_ranges(trace: TraceData, made: dict[SpanRow, _Row], marks: list[SpanRow]) -> None:
+def _transfer(trace: TraceData, span: SpanRow, name: str, backend: str) -> Transfer:
+    thread, start, duration = (
+        int(trace.column("spans", column)[span]) for column in ("thread", "start_ns", "duration_ns")
+    )
+    return Transfer(span, name, backend, ThreadRow(thread), start, start + duration)
+
+
+def _first_type(types: str) -> str:
+    """The first of the types of a row of `shapes`, empty without any."""
+    listed = json.loads(types or "[]")
+    return listed[0] if listed else ""
+
+
+def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanRow]) -> None:
     """Add the backend, and missing names, to calls from the ranges of a device's backend inside them."""
     spans, strings = trace.columns("spans"), trace.strings
     types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
     for row in marks:
         backend, name = facts_of_range(strings[spans["name"][row]])
-        around = _ancestor(spans["parent"], row, made) if backend in _ON_DEVICE else SpanRow(-1)
+        around = _ancestor(spans["parent"], row, calls) if backend in _ON_DEVICE else SpanRow(-1)
         if around < 0:
             continue
-        call = made[around]
+        call, facts = calls[around], calls[around].facts
         call.backend = call.backend or backend
-        call.facts.name = call.facts.name or name
+        facts.name = facts.name or name
         shapes = int(spans["shapes"][row])
-        if shapes >= 0 and not call.facts.type:
-            kinds = json.loads(types[shapes] or "[]")
-            call.facts.type, call.facts.item_bytes = type_named(kinds[0] if kinds else "")
-            if call.facts.in_elements < 0:
-                call.facts.in_elements = elements_of(dims[shapes])
+        if shapes >= 0 and not facts.type:
+            facts.type, facts.item_bytes = type_named(_first_type(types[shapes]))
+            if facts.in_elements < 0:
+                facts.in_elements = elements_of(dims[shapes])
 
 
-def _take_kernels(trace: TraceData, made: dict[SpanRow, _Row], noted: dict[int, int], world: int) -> None:
+def _take_kernels(trace: TraceData, calls: dict[SpanRow, Call], noted: dict[int, int]) -> None:
     """Assign kernels to calls; a kernel without a call becomes a row of its own."""
     spans, strings = trace.columns("spans"), trace.strings
-    for row, kernels in kernels_of_calls(trace, made).items():
-        start_ns = int(spans["start_ns"][row])
-        if row not in made:
-            made[row] = _Row(row, Facts(""), _call(Facts(""), start_ns, "", world))
-        call = made[row]
+    for row, kernels in kernels_of_calls(trace, calls).items():
+        call = calls.setdefault(row, _call(trace, row, Facts("")))
         call.kernels = kernels
         for kernel in kernels:
             text = strings[spans["name"][kernel]]
@@ -400,24 +380,19 @@ def _take_kernels(trace: TraceData, made: dict[SpanRow, _Row], noted: dict[int, 
                     merged(call.facts, facts)
             if not call.backend:
                 call.backend = "nccl" if "nccl" in text.lower() else ""
-            start, thread = int(spans["start_ns"][kernel]), ThreadRow(int(spans["thread"][kernel]))
-            end = start + int(spans["duration_ns"][kernel])
-            call.call.transfers.append(Transfer(kernel, call.facts.name, call.backend, thread, start, end))
+            call.transfers.append(_transfer(trace, kernel, call.facts.name, call.backend))
 
 
-def _call(facts: Facts, start_ns: int, operator: str, world: int) -> Call:
-    """The facts of a call that its transfers are found by."""
-    if facts.name == "barrier":
-        return Call(facts.name, facts.group, start_ns)
+def _call(trace: TraceData, span: SpanRow, facts: Facts, operator: str = "") -> Call:
+    """A call, with the number of elements and of transfers that it is known by."""
+    # On the root a scatter is given what all get; its range names the output first.
+    elements, parts = -1 if facts.name in ("barrier", "scatter") else facts.in_elements, 1
     if operator == "c10d::reduce_scatter_":
         # One reduction for each rank, of what that rank gets.
-        return Call(
-            facts.name, facts.group, start_ns, facts.out_elements, facts.size if facts.size > 0 else world
-        )
-    if facts.name == "recv":
-        return Call(facts.name, facts.group, start_ns, facts.out_elements)
-    # On the root a scatter is given what all get; its range names the output first.
-    return Call(facts.name, facts.group, start_ns, -1 if facts.name == "scatter" else facts.in_elements)
+        elements, parts = facts.out_elements, facts.size if facts.size > 0 else trace.run_info.world_size or 1
+    elif facts.name == "recv":
+        elements = facts.out_elements
+    return Call(span, facts, int(trace.column("spans", "start_ns")[span]), elements, parts)
 
 
 def _rows_named(trace: TraceData, wanted: Any) -> list[SpanRow]:
@@ -435,7 +410,7 @@ def _rows_named(trace: TraceData, wanted: Any) -> list[SpanRow]:
     return [SpanRow(row) for row in np.flatnonzero(chosen).tolist()]
 
 
-def _ancestor(parent: Any, row: SpanRow, wanted: dict[SpanRow, _Row]) -> SpanRow:
+def _ancestor(parent: Any, row: SpanRow, wanted: dict[SpanRow, Call]) -> SpanRow:
     """The innermost enclosing span that is one of the wanted, -1 without."""
     span = SpanRow(int(parent[row]))
     while span >= 0 and span not in wanted:
@@ -446,15 +421,6 @@ def _ancestor(parent: Any, row: SpanRow, wanted: dict[SpanRow, _Row]) -> SpanRow
 def _groups(run: RunInfo) -> dict[str, str]:
     """The global ranks of each process group that existed when the recording began, as JSON, by the group's name."""
     return {group.name: json.dumps(group.ranks) for group in run.process_groups if group.name and group.ranks}
-
-
-def _world_size(trace: TraceData) -> int:
-    return trace.run_info.world_size or 1
-
-
-def _message_bytes(facts: Facts) -> int:
-    """The larger of input and output bytes, -1 if neither is known."""
-    return max(facts.bytes_of(facts.in_elements), facts.bytes_of(facts.out_elements))
 
 
 def _integers(values: Any) -> Any:
@@ -474,20 +440,3 @@ def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRo
             span = int(parent[span])
         kernels_of.setdefault(span if span >= 0 else row, []).append(row)
     return kernels_of
-
-
-def kernel_times(trace: TraceData, kernels: list[list[SpanRow]]) -> KernelTimes:
-    """How long the kernels of each of some collectives ran, and how much of it overlapped computing."""
-    work = device_work(trace)
-    of_call = np.repeat(np.arange(len(kernels)), [len(rows) for rows in kernels])
-    rows = np.array([row for rows in kernels for row in rows], dtype=np.int64)
-    work_row = np.searchsorted(work.rows, rows)
-    device, start, end = work.device[work_row], work.start_ns[work_row], work.end_ns[work_row]
-    overlapped = np.zeros(len(rows), dtype=np.int64)
-    for number, when in enumerate(busy(trace)):
-        calls_there = np.flatnonzero(device == number)
-        overlapped[calls_there] = when.compute.within(start[calls_there], end[calls_there])
-    first = np.full(len(kernels), -1, dtype=np.int32)
-    first[of_call[::-1]] = device[::-1]
-    by_call = Groups(of_call, len(kernels))
-    return KernelTimes(by_call.sums(end - start), by_call.sums(overlapped), first)
