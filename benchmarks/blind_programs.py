@@ -36,7 +36,7 @@ Side = Literal["slow", "mended"]
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "with shapes and memory": {"record_shapes": True, "profile_memory": True, "with_stack": True},
-    "with default options": {"with_stack": True},
+    "with default options": {"with_stack": True, "garbage_collection": True, "deep_steps": True},
 }
 FULL = "with shapes and memory"
 # Memory of a device needs torch's collector, whose stacks have no lines.

@@ -66,8 +66,12 @@ def options_page() -> str:
 
 def needed_by(rule: Rule) -> str:
     """Return what must be recorded for a rule, behind what it finds."""
-    flag = rule.needs.value[1] if rule.needs else ""
-    return "" if rule.needs is None else f"; needs `{flag}`" if flag else "; needs the merged ranks"
+    if rule.needs is None:
+        return ""
+    option, flag = rule.needs.value
+    if not option:
+        return "; needs the merged ranks"
+    return f"; needs `{flag}`" if flag else f"; needs `{option}` or `kinetoscope run`"
 
 
 def codes_of(module: ModuleType) -> list[str]:

@@ -84,7 +84,7 @@ def test_a_device_without_shapes_or_memory_is_said_to_lack_them():
     assert set(lacking) == {
         "below-roofline", "fragmentation", "matmul-alignment", "memory-growth", "memory-near-limit",
     }  # fmt: skip
-    assert "--shapes" in lacking["matmul-alignment"]
+    assert "record_shapes=True" in lacking["matmul-alignment"]
     assert "--memory" in lacking["fragmentation"]
     # One line for all that the same flag records.
     assert sum(text.startswith("Cannot tell") for text in plain_lines(finding_blocks(report), 100)) == 2

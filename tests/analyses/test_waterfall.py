@@ -50,7 +50,7 @@ def test_without_sizes_it_says_what_to_record():
     account = report.account
     assert floor_sentence(account, account.kinds[0]) == (
         "a step takes 10 ms, of which 5.99 ms or more are above its floor; what its operators need is unknown: record the sizes of inputs "
-        "(record_shapes=True, --shapes)"
+        "(record_shapes=True, or kinetoscope run)"
     )
     assert account.kinds[0].floor_ns is None
     assert as_mapping(account)["above_floor_ns"] == pytest.approx(6 * MS, rel=0.01)
@@ -62,7 +62,7 @@ def test_where_hardly_anything_is_known_no_part_is_said_to_be_above_the_floor():
         builder.step(step, step * MS, MS).span("aten::mul", step * MS, MS)
     account = builder.build().account()
     assert floor_sentence(account, account.kinds[0]) == (
-        "a step takes 1 ms; its floor is unknown: record the sizes of inputs (record_shapes=True, --shapes)"
+        "a step takes 1 ms; its floor is unknown: record the sizes of inputs (record_shapes=True, or kinetoscope run)"
     )
 
 

@@ -38,6 +38,7 @@ OTHER_VALUES = {
     "module_spans": lambda: True,
     "garbage_collection": lambda: True,
     "tensor_versions": lambda: True,
+    "deep_steps": lambda: True,
     "samples": lambda: False,
     "experimental_config": _config,
     "execution_trace_observer": Observer,

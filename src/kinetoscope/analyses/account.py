@@ -168,7 +168,7 @@ def mended_rows(rows: Iterable[dict[str, Any]], mended: Iterable[str]) -> list[d
         rows_about = {index for index, row in enumerate(above) if _is_about(change, row)}
         if not rows_about and any(_is_about(change, row) for row in rows):
             raise ArgumentError(
-                f"what_if({change!r}): what that needs is unknown, as the sizes of inputs were not recorded: record_shapes=True, --shapes"
+                f"what_if({change!r}): what that needs is unknown, as the sizes of inputs were not recorded: record_shapes=True, or kinetoscope run"
             )
         if not rows_about:
             raise ArgumentError(

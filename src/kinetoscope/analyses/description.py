@@ -29,6 +29,7 @@ LONGEST = 2000
 
 SWITCHES = {
     "record_shapes": "shapes",
+    "deep_steps": "deep steps",
     "profile_memory": "memory",
     "with_stack": "stacks",
     "with_modules": "modules",

@@ -66,11 +66,11 @@ class Finding:
 
 
 class Signal(Enum):
-    """What a rule may need that is not always recorded: the option of `kinetoscope.profile` and of `kinetoscope run` that records it."""
+    """What a rule may need that is not always recorded: the option of `kinetoscope.profile`, and that of `kinetoscope run` where it is not the default."""
 
-    GARBAGE_COLLECTION = ("garbage_collection=True", "--gc")
+    GARBAGE_COLLECTION = ("garbage_collection=True", "")
     MEMORY = ("profile_memory=True", "--memory")
-    SHAPES = ("record_shapes=True", "--shapes")
+    SHAPES = ("record_shapes=True", "")
     STACKS = ("with_stack=True", "--stack")
     ALL_RANKS = ("", "")
     """The traces of all ranks of a job, merged: no option records them."""
@@ -79,11 +79,9 @@ class Signal(Enum):
     def how(self) -> str:
         """How to record it, in words."""
         option, flag = self.value
-        return (
-            f"{option}, or kinetoscope run {flag}"
-            if option
-            else "all ranks, put together by kinetoscope merge"
-        )
+        if not option:
+            return "all ranks, put together by kinetoscope merge"
+        return f"{option}, or kinetoscope run {flag}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ RECORDED: dict[str, tuple[str, str, str]] = {
     "operators": ("Operators", "times of operators and backward functions", "activities=[ProfilerActivity.CPU]"),
     "steps": ("Steps", "the time of each step, and where it went", "kinetoscope.steps(loader), prof.step() with a schedule, or an optimizer of torch"),
     "devices": ("Devices", "kernels, copies, utilization", "activities=[..., ProfilerActivity.CUDA]"),
-    "shapes": ("Shapes", "FLOPs, bytes moved, operators by input shapes", "record_shapes=True, or --shapes"),
+    "shapes": ("Shapes", "FLOPs, bytes moved, operators by input shapes", "record_shapes=True, or kinetoscope run"),
     "memory": ("Memory", "memory over time, its peak, and who held it", "profile_memory=True, or --memory"),
     "stacks": ("Stacks", "source lines and flame graphs", "with_stack=True"),
     "modules": ("Modules", "time and memory of each layer", "with_modules=True"),
@@ -93,7 +93,11 @@ def _requested(trace: TraceData, what: str) -> bool | None:
     run = trace.run_info
     if what == "memory":
         return memory_recorded(trace) or run.profile_memory
-    return {"shapes": run.record_shapes, "stacks": run.with_stack, "modules": run.with_modules}.get(what)
+    return {
+        "shapes": run.record_shapes or run.deep_steps,
+        "stacks": run.with_stack,
+        "modules": run.with_modules,
+    }.get(what)
 
 
 def judged(facts: dict[str, Any]) -> dict[str, Any]:

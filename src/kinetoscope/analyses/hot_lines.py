@@ -40,9 +40,9 @@ HOT_LINE = Rule(
     finds=(
         "a line takes time above what it [needs on this machine](account.md), for a cause that the program can change: memory that is new each time, a Fourier "
         "transform of an awkward length, a gradient that is almost all zeros, a result that is mostly discarded, a constant that is made again, work on indices "
-        "that is done again in a step, [work that has a cheaper way](account.md#work-that-has-a-cheaper-way), a wait; with `--tensor-versions` "
-        "[a result that existed already](account.md#work-whose-result-existed-already), or a fill that is overwritten; needs `--shapes`, and `--memory` for new "
-        "memory. Its gain is a prediction, not a ceiling"
+        "that is done again in a step, [work that has a cheaper way](account.md#work-that-has-a-cheaper-way), a wait; with deep steps or `--tensor-versions` "
+        "[a result that existed already](account.md#work-whose-result-existed-already), or a fill that is overwritten; needs `record_shapes=True` or `kinetoscope run`, and "
+        "`--memory` for new memory. Its gain is a prediction, not a ceiling"
     ),
     source="[the account](account.md)",
     also="above what is needed, where no other finding covers it",
@@ -52,8 +52,8 @@ HOT_LINE = Rule(
 # A call repeats another one if it has so much of what is below it.
 _NEARLY_ALL = 0.85
 _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
-# Where so much of what operators do repeats the step before, that is the purpose of the program.
-_EVERYTHING = 0.8
+# Where so much of what operators do repeats the step before, the program runs one batch again and again.
+_EVERYTHING = 0.5
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
 # What the program can change; of a blocked thread, by what it waits for.
 _CHANGEABLE = (*(cause for cause in Cause if cause.advice), Cause.BLOCKED, Cause.LENGTH)
@@ -115,7 +115,7 @@ def _when(loop: Loop, cells: Cells, rows: Rows) -> Intervals | None:
 
 
 def _is_everything(account: ProcessLedger, rows: Rows) -> bool:
-    """Whether the cells are nearly all that operators do: a benchmark that runs one batch again and again is meant to repeat it."""
+    """Whether the cells are most of what operators do: a benchmark that runs one batch again and again is meant to repeat it."""
     cells = account.cells
     computes = np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())

@@ -27,6 +27,7 @@ from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import counted_flops
+from kinetoscope.tables.deep_steps import deep_step_count
 from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.device.kernels import kernels
 from kinetoscope.tables.device.streams import devices
@@ -100,6 +101,7 @@ class Work:
             several kinds of steps, the mean of these medians over the time of the kinds.
         mfu_percent: Model FLOPs utilization in steps, likewise; None where the peak of the devices or the operations are not known.
         kinds: The same of each kind of steps, in the order of `Overview.step_kinds`; each may be None.
+        deep_steps: From how many steps it is estimated; None where inputs of all were recorded.
     """
 
     flops: int | None
@@ -108,6 +110,7 @@ class Work:
     flops_per_s: float | None
     mfu_percent: float | None
     kinds: tuple[WorkOfKind, ...] = ()
+    deep_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -630,7 +633,15 @@ class Overview:
         elif operations.flops and self.trace.duration_ns:
             rate = operations.flops * 1e9 / self.trace.duration_ns
         mfu = None if used is None else 100.0 * used
-        return Work(operations.flops, operations.covered_percent, operations.why, rate, mfu, kinds)
+        return Work(
+            operations.flops,
+            operations.covered_percent,
+            operations.why,
+            rate,
+            mfu,
+            kinds,
+            deep_step_count(self.trace),
+        )
 
     @property
     def memory_recorded(self) -> bool:

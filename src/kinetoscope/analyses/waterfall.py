@@ -116,7 +116,9 @@ def floor_sentence(account: Account, kind: KindAccount) -> str:
                 f", of which {units.duration(kind.above_ns / max(kind.steps, 1))} or more are above its floor"
             )
         unknown = "what its operators need is unknown" if above else "its floor is unknown"
-        return f"{takes}{above}; {unknown}: record the sizes of inputs (record_shapes=True, --shapes)"
+        return (
+            f"{takes}{above}; {unknown}: record the sizes of inputs (record_shapes=True, or kinetoscope run)"
+        )
     by = "" if account.calibrated else ", by the best rates of this trace"
     return f"{takes}, {_times(kind)} times its floor{by}"
 

@@ -26,6 +26,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.flops import counted_flops
+from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions
 from kinetoscope.tables.device.launches import starters, waiting_calls
@@ -312,7 +313,8 @@ class _Recording:
     def _operators(self) -> Population:
         trace, spans, ran = self.trace, self.trace.columns("spans"), self.ran.operators
         dims, paths = trace.column("shapes", "dims"), trace.column("modules", "path")
-        groups = Groups.by([spans[name][ran.span] for name in ("name", "shapes", "module")])
+        columns = (spans["name"], shapes_of(trace), spans["module"])
+        groups = Groups.by([column[ran.span] for column in columns])
         first = ran.span[groups.first]
         keys: list[Key] = [
             (
@@ -320,9 +322,7 @@ class _Recording:
                 _sizes(dims[shape]) if shape >= 0 else "",
                 paths[module] if module >= 0 else "",
             )
-            for name, shape, module in zip(
-                *(spans[name][first].tolist() for name in ("name", "shapes", "module")), strict=True
-            )
+            for name, shape, module in zip(*(column[first].tolist() for column in columns), strict=True)
         ]
         return _population(keys, groups.of_row, ran.step, ran.time_ns, self.steps)
 
@@ -334,7 +334,9 @@ class _Recording:
         rows = self.ran.operators.span[self.ran.operators.step >= warm_up]
         rows = rows[:: len(rows) // _ENOUGH_SPANS + 1]
         spans = self.trace.columns("spans")
-        groups = Groups.by([spans[name][rows] for name in ("name", "shapes", "module")])
+        groups = Groups.by(
+            [column[rows] for column in (spans["name"], shapes_of(self.trace), spans["module"])]
+        )
         took = spans["self_ns"][rows].astype(np.float64)
         order = np.lexsort((took, groups.of_row))
         count = groups.sizes()

@@ -67,8 +67,9 @@ def launch(
     with_modules: bool = True,
     python_calls: bool = False,
     module_spans: bool = False,
-    garbage_collection: bool = False,
+    garbage_collection: bool = True,
     tensor_versions: bool = False,
+    deep_steps: bool = True,
     source: bool = True,
     samples: bool = True,
     engine: EngineName = "auto",
@@ -101,6 +102,8 @@ def launch(
         module_spans: Record every call of an `nn.Module` with its exact start and end, and the modules of operators.
         garbage_collection: Record collections of Python's garbage.
         tensor_versions: Record which storage each tensor of an operator has, and its version, to find work whose result existed already.
+        deep_steps: Record some steps in full, with the shapes of inputs and the versions of tensors, from which those of the other steps are estimated:
+            the first ones, then one of 64.
         source: Store the text of hot source lines in the trace.
         samples: Read the Python stack of every thread 100 times a second.
         engine: Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).

@@ -59,6 +59,17 @@ def ends_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
     return np.append(begins_run(*keys)[1:], True)[: len(keys[0])]
 
 
+def hashed(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """A number for the keys of each row: other keys have another one with near certainty, and sums of such numbers differ, too."""
+    numbers = np.zeros(len(keys[0]), np.uint64)
+    for key in keys:
+        numbers = (numbers ^ key.astype(np.int64).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        # The low bits of a product depend on the low bits of its factors only.
+        numbers = (numbers ^ (numbers >> np.uint64(32)) ^ np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)
+        numbers ^= numbers >> np.uint64(29)
+    return numbers
+
+
 def distinct(values: NDArray[np.int32] | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The distinct ones of some numbers in order, and for each number its place in them: `np.unique`, without sorting all numbers."""
     numbers = np.ascontiguousarray(values, dtype=np.int64)

@@ -130,6 +130,7 @@ class RunInfo:
         backend: The backend of its default process group.
         process_groups: Its process groups.
         record_shapes: Whether the session recorded shapes; None where that is not stated. So for the next ones.
+        deep_steps: Whether it recorded some steps in full.
         profile_memory: Whether it recorded memory.
         with_stack: Whether it recorded stacks.
         with_modules: Whether it recorded modules.
@@ -187,6 +188,7 @@ class RunInfo:
     backend: str = ""
     process_groups: tuple[ProcessGroup, ...] = ()
     record_shapes: bool | None = None
+    deep_steps: bool | None = None
     profile_memory: bool | None = None
     with_stack: bool | None = None
     with_modules: bool | None = None

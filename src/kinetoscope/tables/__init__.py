@@ -2,6 +2,7 @@
 
 __all__ = [
     "costs",
+    "deep_steps",
     "device",
     "host",
     "intervals",

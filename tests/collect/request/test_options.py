@@ -65,7 +65,7 @@ def test_options_as_attributes_of_a_session_are_options():
 def test_what_findings_and_marked_tests_name_are_options():
     for signal in Signal:
         keyword, flag = signal.value
-        if keyword:
+        if flag:
             assert f"--{OPTIONS[keyword.removesuffix('=True')].flag}" == flag
     for name, value in marker.SETTINGS.items():
         assert OPTIONS[name].is_switch
@@ -232,6 +232,7 @@ CASES = {
     "module_spans": on(lambda seen: seen.of_kind(SpanKind.MODULE) > 0),
     "garbage_collection": on(lambda seen: "Python GC" in seen.names()),
     "tensor_versions": on(lambda seen: len(seen.trace.columns("tensor_versions")) > 0),
+    "deep_steps": on(lambda seen: len(seen.trace.columns("tensor_versions")) > 0),
     "samples": off(
         lambda seen: len(seen.trace.columns("samples")) > 0,
         until_sampled,

@@ -9,6 +9,7 @@ import numpy as np
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import short_kernel_name
+from kinetoscope.tables.deep_steps import shapes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,7 @@ def kernel_variance(loop: Loop, device: LoopDevice) -> Answer:
     spans, kernels, rows = loop.trace.columns("spans"), loop.trace.columns("kernels"), device.kernels
     launch = _launch_rows(loop, rows)
     sizes = [np.append(kernels[f"grid_{axis}"], -1).astype(np.int32)[launch] for axis in "xyz"]
-    shapes = np.append(spans["shapes"], -1).astype(np.int32)[device.operators(rows)]
+    shapes = np.append(shapes_of(loop.trace), -1).astype(np.int32)[device.operators(rows)]
     groups = Groups.by([spans["name"][rows], shapes, *sizes])
     duration = spans["duration_ns"][rows]
     count, total = groups.sizes(), groups.sums(duration)

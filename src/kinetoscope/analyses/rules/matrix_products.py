@@ -16,6 +16,7 @@ from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
+from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.kernels import uses_tensor_cores
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ def matmul_alignment(loop: Loop, device: LoopDevice) -> Answer:
     of_device = np.unique(calls.of_span[np.flatnonzero(spans["device_ns"] > 0)])
     narrow = np.intersect1d(of_device, _products(loop, ("matmul",), ("float16", "bfloat16"))).tolist()
     odd = {
-        call: sizes for call in narrow if (sizes := _unaligned(loop, int(spans["shapes"][calls.first[call]])))
+        call: sizes
+        for call in narrow
+        if (sizes := _unaligned(loop, int(shapes_of(loop.trace)[calls.first[call]])))
     }
     rows = np.flatnonzero(np.isin(calls.of_span, list(odd)) & costs_of(loop.trace).counted.counts)
     rows = rows[loop.in_steps(rows)]
@@ -151,7 +154,7 @@ def _products(loop: Loop, families: Collection[str], types: tuple[str, ...]) -> 
         "Use float32: NumPy's arrays are float64 until .float() or astype(numpy.float32), and torch.set_default_dtype and model.double() make parameters "
         "so."
     ),
-    finds="matrix products compute in 64 bits; needs `--shapes`",
+    finds="matrix products compute in 64 bits; needs `record_shapes=True` or `kinetoscope run`",
     source="no public threshold",
     least=LEAST_PRODUCTS_PERCENT,
     cause=Cause.DOUBLE,
@@ -177,7 +180,7 @@ def double_precision(loop: Loop) -> Answer:
         "one."
     ),
     finds=(
-        "matrix products in 16 bits on a processor that computes them slower than in 32; needs `--shapes`. `kinetoscope calibrate` measures the speed of float32; "
+        "matrix products in 16 bits on a processor that computes them slower than in 32; needs `record_shapes=True` or `kinetoscope run`. `kinetoscope calibrate` measures the speed of float32; "
         "without it a cautious default is used and fewer cases are reported. Its gain is a prediction"
     ),
     source="what fewer bytes may be worth",
@@ -217,7 +220,7 @@ def _product_rows(loop: Loop, types: tuple[str, ...]) -> Rows:
     "below-roofline",
     "Matrix products far below the peak of {device} take {share} of {time}; {operator}{at} reaches {percent:%} of it",
     "Make them larger or put them together, use types and sizes of which tensor cores have fast kernels, and avoid transposed copies.",
-    finds=f"products below {FAR_PERCENT:g}% of the device's peak; needs `--shapes` and a [known peak](flops.md)",
+    finds=f"products below {FAR_PERCENT:g}% of the device's peak; needs `record_shapes=True` or `kinetoscope run` and a [known peak](flops.md)",
     source="TraceLens (above 110 % the model is wrong)",
     least_gain=5.0,
     explains=("dominant-kernel",),
@@ -251,7 +254,7 @@ def _far_below(loop: Loop, low: Rows, ideal_ns: NDArray[np.float64], time_ns: Ro
     lost_ns = (time_ns[low] - ideal_ns[low]).clip(0).astype(np.int64)
     calls = Groups.by([costs.calls.of_span[low]])
     worst = low[calls.of_row == calls.largest(lost_ns)]
-    shapes = int(spans["shapes"][worst[0]])
+    shapes = int(shapes_of(trace)[worst[0]])
     inputs = trace.column("shapes", "dims")[shapes] if shapes >= 0 else ""
     words = {
         "operator": f"{trace.strings[int(spans['name'][worst[0]])]} of {inputs}",

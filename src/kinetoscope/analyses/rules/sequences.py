@@ -11,6 +11,7 @@ from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase
 from kinetoscope.tables.costs.evaluate import parsed_inputs
+from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _growing(loop: Loop, layers: Rows) -> list[Rows]:
 
 def _lengths(loop: Loop, layers: Rows) -> Rows:
     """How many positions the input of each of some layers has; 0 of one without."""
-    shapes = loop.trace.column("spans", "shapes")[layers]
+    shapes = shapes_of(loop.trace)[layers]
     of_shapes = {}
     for row in np.unique(shapes[shapes >= 0]).tolist():
         inputs = parsed_inputs(loop.trace, ShapesRow(row))

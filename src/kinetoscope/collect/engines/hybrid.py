@@ -141,6 +141,11 @@ class HybridEngine:
         """The host engine's function that appends rows to its recording; None if it has none."""
         return getattr(self._host, "append_rows", None)
 
+    def record_deep(self, deep: bool) -> None:
+        """Begin or end a deep step of the host; see `NativeEngine.record_deep`."""
+        if isinstance(self._host, NativeEngine):
+            self._host.record_deep(deep)
+
     def own_steps(self, owns: bool) -> None:
         """Whether step marks that this thread opens from now on belong to this session; see `NativeEngine.own_steps`."""
         if isinstance(self._host, NativeEngine):

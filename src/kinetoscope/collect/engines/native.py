@@ -166,7 +166,7 @@ class NativeEngine:
         if request is None:
             raise StateError("the native engine was not prepared: call prepare() before start()")
         recorder = load_recorder()
-        subscription = Subscription(STREAM, recorder, _recorded_flags(request))
+        subscription = Subscription(STREAM, recorder, _recorded_flags(request), _deep_flags(request))
         self._belongs_to_user, self._path, self._opened = request.path is not None, request.path, None
         # Set before the start: after an interrupt right after it, stop() must find the recording.
         self._process, self._subscription = os.getpid(), subscription
@@ -212,6 +212,11 @@ class NativeEngine:
             self._off |= switched
         names = sorted(activity.name for activity in switched)
         subscription.append(TOGGLES, {"activity": names, "enabled": [enable] * len(names)})
+
+    def record_deep(self, deep: bool) -> None:
+        """Record what deep steps have besides from now on, or no longer; without effect in a fork, or without `deep_steps`."""
+        if self._subscription is not None and self._process == os.getpid():
+            self._subscription.record_deep(deep)
 
     def switch_steps(self) -> int | None:
         """Let recording be paused and resumed from step to step without `toggle`; see `Subscription.switch_steps`."""
@@ -489,6 +494,13 @@ def _append_storages(subscription: Subscription, parts: Sequence[dict[str, Any]]
     """Append parts of the table `storages` one by one, because together they may exceed the size that the recorder accepts."""
     for part in parts:
         subscription.append("storages", {"part": [part]})
+
+
+def _deep_flags(request: RecordingRequest) -> Recorded:
+    """The recorder's flags for what is recorded in deep steps only."""
+    if not request.options.deep_steps or native_engine_status().details["self-test: shapes"] != "ok":
+        return Recorded(0)
+    return Recorded.SHAPES | Recorded.TENSOR_VERSIONS
 
 
 def _recorded_flags(request: RecordingRequest) -> Recorded:

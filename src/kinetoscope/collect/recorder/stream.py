@@ -36,6 +36,7 @@ SAMPLES_PER_SECOND = 100
 _PATIENCE_S = 60.0
 # A session's window has its last pauses.
 _MOST_PAUSES = 1000
+NOTHING = Recorded(0)
 _CALLS = Recorded.CALLS | Recorded.MODULE_SPANS
 # Prefix of a session's metadata keys, and key of its window: as in native/core/recording/cut.h.
 _KEY = "kinetoscope.session."
@@ -119,15 +120,19 @@ class Subscription:
 
     Attributes:
         number: The number of the session in the recording, from 0.
-        what: What it requested.
+        what: What it requested, for all of the time or in deep steps only.
         stopped_by: The thread that stopped it; None until then.
     """
 
-    def __init__(self, stream: Stream, recorder: Recorder, what: Recorded) -> None:
-        """Create a session that is not started yet."""
+    def __init__(
+        self, stream: Stream, recorder: Recorder, what: Recorded, in_deep_steps: Recorded = NOTHING
+    ) -> None:
+        """Create a session that is not started yet, with what it requests always, and in deep steps besides."""
         self._stream = stream
         self.recorder = recorder
-        self.what = what
+        self.what = what | in_deep_steps
+        self._always = what
+        self._is_deep = False
         self.number = 0
         self.stopped_by: int | None = None
         # Whether it is paused and resumed by `Recorder.step_switch` while it is the only session.
@@ -142,6 +147,11 @@ class Subscription:
     def is_paused(self) -> bool:
         """Whether the session is paused now."""
         return bool(self._pauses) and self._pauses[-1][1] == 0
+
+    @property
+    def wanted(self) -> Recorded:
+        """What it requests now."""
+        return self.what if self._is_deep else self._always
 
     @property
     def begin_tick(self) -> int:
@@ -185,6 +195,12 @@ class Subscription:
             Which Python calls cannot be recorded from now on, and why; empty if all can.
         """
         return self._stream.resume(self)
+
+    def record_deep(self, deep: bool) -> None:
+        """Record all that the session requests from now on, or what it requests always; does nothing once it is stopped."""
+        if deep != self._is_deep and self.what != self._always:
+            self._is_deep = deep
+            self._stream.request_changed(self)
 
     def switch_steps(self) -> int | None:
         """Let the session, which began the recording, be paused and resumed without `pause` and `resume`, while it is the only one.
@@ -253,7 +269,7 @@ class Stream:
         # Sessions that are started and not closed yet.
         self._subscriptions: list[Subscription] = []
         self._sessions = 0
-        self._what = Recorded(0)
+        self._what = NOTHING
         self._was_widened = False
         self._new_file: NewFile | None = None
         self._file: StreamFile | None = None
@@ -351,6 +367,12 @@ class Stream:
             missing = self._change(resuming=session)
             session.mark_pause(paused=False)
             return missing if session.what & _CALLS else ""
+
+    def request_changed(self, session: Subscription) -> None:
+        """Record what the sessions want now, where one that is not stopped wants something else."""
+        with self._changed:
+            if session in self._active():
+                self._change()
 
     def stop(self, session: Subscription) -> StopReport:
         """Stop recording for a session; see `Subscription.stop`."""
@@ -474,13 +496,13 @@ class Stream:
 
     def _begin(self, session: Subscription, file: NewFile) -> str:
         self.recordings += 1
-        self._subscriptions, self._sessions, self._what = [session], 0, session.what
+        self._subscriptions, self._sessions, self._what = [session], 0, session.wanted
         self._new_file, self._file, self._was_widened = file, None, False
         self._parts, self._freed_to_tick = weakref.WeakSet(), 0
         try:
             return session.recorder.start(
                 file.path(),
-                session.what,
+                session.wanted,
                 file.ring_bytes,
                 keep_since_ns=file.keep_since_ns,
                 samples_per_second=SAMPLES_PER_SECOND if Recorded.SAMPLES in session.what else 0,
@@ -537,12 +559,12 @@ class Stream:
         Returns:
             Which Python calls cannot be recorded, and why; empty if all can.
         """
-        requested, recording = Recorded(0), False
+        requested, recording = NOTHING, False
         for session in self._active():
             records = session is resuming or not session.is_paused
             recording |= records
             # For a paused session only calls, the most expensive part, are not recorded. Memory is, for frees of earlier blocks.
-            requested |= session.what if records else session.what & ~_CALLS
+            requested |= session.wanted if records else session.wanted & ~_CALLS
         recorder = self._subscriptions[0].recorder
         missing = ""
         if not recording:
@@ -551,7 +573,7 @@ class Stream:
             return missing
         if requested != self._what:
             missing = recorder.change(requested, SAMPLES_PER_SECOND)
-            self._was_widened |= bool(requested & ~self._what)
+            self._was_widened |= bool(requested & ~self._subscriptions[0].what)
             self._what = requested
         return recorder.resume() or missing
 

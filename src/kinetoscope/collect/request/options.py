@@ -495,7 +495,8 @@ class RecordingOptions:
     garbage_collection: bool = _switch(
         "Record collections of Python's garbage.",
         flag="gc",
-        magic=("gc",),
+        magic=("no-gc",),
+        launched=True,
         limits={
             "kineto": SupportLimit(
                 "from torch 2.9 on",
@@ -514,6 +515,15 @@ class RecordingOptions:
                 "no", "without effect: {names}. engine='native' records the versions of tensors."
             )
         },
+    )
+    deep_steps: bool = _switch(
+        "Record some steps in full, with the shapes of inputs and the versions of tensors, from which those of the other steps are "
+        "estimated: the first ones, then one of 64.",
+        flag="deep-steps",
+        magic=("no-deep-steps",),
+        launched=True,
+        recorded=True,
+        limits={"kineto": SupportLimit("no")},
     )
     samples: bool = _switch(
         "Read the Python stack of every thread 100 times a second.",

@@ -72,6 +72,7 @@ from kinetoscope.collect.session.source_window import ObserverWindow, SourceWind
 from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.sources.compiled_modules import COMPILED_MODULES, CompiledKernels
 from kinetoscope.collect.sources.compiling import Compiling
+from kinetoscope.collect.sources.deep_steps import DeepSteps
 from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 from kinetoscope.summaries import SUFFIX
@@ -188,6 +189,7 @@ class _KinetoProfile:
     module_spans: bool = _option("module_spans")
     garbage_collection: bool = _option("garbage_collection")
     tensor_versions: bool = _option("tensor_versions")
+    deep_steps: bool = _option("deep_steps")
     source: bool = _option("source")
     samples: bool = _option("samples")
     acc_events: bool = _option("acc_events")
@@ -230,7 +232,15 @@ class _KinetoProfile:
         self._warned_of: set[str] = set()
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
-        return Compiling(), CompiledKernels(), *options.sources
+        self._deep_steps = DeepSteps(self._record_deep) if options.deep_steps else None
+        deep = () if self._deep_steps is None else (self._deep_steps,)
+        return Compiling(), CompiledKernels(), *deep, *options.sources
+
+    def _record_deep(self, deep: bool) -> None:
+        """Begin or end a deep step, if the engine has them."""
+        record_deep = getattr(self._engine, "record_deep", None)
+        if record_deep is not None:
+            record_deep(deep)
 
     # ------------------------------------------------------------------------------------------------- metadata
 

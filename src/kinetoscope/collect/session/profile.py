@@ -112,6 +112,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         garbage_collection: Record collections of Python's garbage as spans.
         tensor_versions: Record which storage each tensor of an operator has, and its version, and the shapes of inputs: with these `findings` and
             the account find work whose result existed already. The native engine only.
+        deep_steps: Record some steps in full, with the shapes of inputs and the versions of tensors: the first three after the one in which the
+            recording begins, some of the next, then one of 64. From these, `findings` and tables estimate the shapes of the other steps. Without
+            steps, slices of time. The native engine only.
         samples: Read the Python stack of every thread 100 times a second, from a thread of its own: the table `samples`, and
             the lines of Python that run between operators. Torch's own collector (`engine="kineto"`) cannot.
         oom_report: The file of a text report, with an HTML page next to it, of what held the memory when it runs out. None: a default name; False: no report.
@@ -152,6 +155,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         module_spans: bool = False,
         garbage_collection: bool = False,
         tensor_versions: bool = False,
+        deep_steps: bool = False,
         samples: bool = True,
         oom_report: ReportPath = None,
         sources: Iterable[Source] = (),
@@ -305,6 +309,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             return
         try:
             self._transit(run, before, action, forgiving=True)
+            if self._deep_steps is not None:
+                self._deep_steps.begin_step()
         finally:
             if os.environ.get("KINETO_USE_DAEMON"):
                 # Lets the Kineto daemon count the program's steps, for its requests of a number of steps.

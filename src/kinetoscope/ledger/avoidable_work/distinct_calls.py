@@ -13,6 +13,7 @@ from kinetoscope.tables.costs.call import Inputs
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
+from kinetoscope.tables.deep_steps import shapes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +57,8 @@ class Calls:
         costs, spans = costs_of(trace), trace.columns("spans")
         self.of_span = costs.calls.of_span
         first = costs.calls.first
-        names_, shapes, kind = (spans[name][first].tolist() for name in ("name", "shapes", "kind"))
+        names_, kind = (spans[name][first].tolist() for name in ("name", "kind"))
+        shapes = shapes_of(trace)[first].tolist()
         self.all = [
             DistinctCall(row, trace.strings[name], costs.calls.family[row], inputs)
             for row, (name, shape, span_kind) in enumerate(zip(names_, shapes, kind, strict=True))

@@ -19,11 +19,12 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
-from kinetoscope.model.rows import ShapesRow, begins_run
+from kinetoscope.model.rows import ShapesRow, begins_run, hashed
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.evaluate import is_generated, is_made_of_others, parsed_inputs, rule_of
 from kinetoscope.tables.costs.operator_names import names
+from kinetoscope.tables.deep_steps import twins
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,6 +150,10 @@ def repeats_of(trace: TraceData) -> Repeats:
         first[rows] = same[first[rows]]
     rows = np.flatnonzero((same >= 0) & (earlier[first] >= 0))
     earlier[rows], same[rows] = earlier[first[rows]], -1
+    for repeats, in_pairs in ((same, False), (earlier, True), (overwritten_by, False)):
+        twin = twins(trace, in_pairs)
+        rows = np.flatnonzero(twin >= 0)
+        repeats[rows] = repeats[twin[rows]]
     return Repeats(same, earlier, overwritten_by)
 
 
@@ -228,10 +233,7 @@ def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     around = nearest_of(trace, trace.column("tensor_versions", "span"))[:-1]
     random = np.zeros(len(spans) + 1, bool)
     random[around[is_drawn]] = True
-    mixed = (spans["name"].astype(np.uint64) << np.uint64(32)) + spans["shapes"].astype(np.uint32)
-    mixed = (mixed + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    inside = Groups(around, len(spans)).sums((mixed * mixed).view(np.int64))
+    inside = Groups(around, len(spans)).sums(hashed(spans["name"], spans["shapes"]).view(np.int64))
     return random[:-1], inside.view(np.uint64)
 
 

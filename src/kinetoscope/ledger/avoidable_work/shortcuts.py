@@ -22,6 +22,7 @@ from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
+from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import stacks_with
 
 if TYPE_CHECKING:
@@ -517,16 +518,15 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
         looks = in_place or call.family in ("pointwise", "reduction")
         if in_optimizer[call.row] or (in_forward[call.row] and looks and call.name not in _NOT_UPDATES):
             used.update(call.tensors)
+    shapes = shapes_of(trace)
     sums = np.flatnonzero(
-        (spans["name"] == strings.index(_ACCUMULATES))
-        & (spans["kind"] == SpanKind.BACKWARD)
-        & (spans["shapes"] >= 0)
+        (spans["name"] == strings.index(_ACCUMULATES)) & (spans["kind"] == SpanKind.BACKWARD) & (shapes >= 0)
     )
-    of_shapes = {row: _is_used(trace, row, used) for row in np.unique(spans["shapes"][sums]).tolist()}
+    of_shapes = {row: _is_used(trace, row, used) for row in np.unique(shapes[sums]).tolist()}
     if not of_shapes or all(of_shapes.values()) or not any(of_shapes.values()):
         return []
     is_used = np.zeros(len(spans), bool)
-    is_used[sums] = [of_shapes[row] for row in spans["shapes"][sums].tolist()]
+    is_used[sums] = [of_shapes[row] for row in shapes[sums].tolist()]
     # Backward by backward: what the engine runs in a row on a thread.
     rows = np.flatnonzero(
         (spans["stream"] < 0) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))

@@ -19,7 +19,7 @@ from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import ShapesRow, begins_run, ends_run
+from kinetoscope.model.rows import ShapesRow, begins_run, ends_run, hashed
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
@@ -27,6 +27,7 @@ from kinetoscope.tables.costs.attainable import FRESH_BYTES
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
+from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import program_frames
 
 if TYPE_CHECKING:
@@ -245,10 +246,9 @@ def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
         return
     run, first, length = _runs(trace, rows, makes)
     # Runs of the same operators with the same sizes are looked at once.
-    mixed = (spans["name"][rows].astype(np.uint64) << np.uint64(32)) + spans["shapes"][rows].astype(np.uint32)
     index = np.arange(len(rows)) - first[run]
-    mixed = (mixed + np.uint64(1)) * (index.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1))
-    alike = Groups.by([Groups(run, len(first)).sums(mixed.view(np.int64)), length])
+    operators = hashed(index, spans["name"][rows], shapes_of(trace)[rows])
+    alike = Groups.by([Groups(run, len(first)).sums(operators.view(np.int64)), length])
     same = alike.of_row
     call_of = {call.row: call for call in calls.all}
     reasons = [
@@ -388,9 +388,7 @@ def _length(one: DistinctCall) -> int:
 
 def transform_length(trace: TraceData, span: int) -> int:
     """The length of the Fourier transform that a span is; 1 where it is not known."""
-    inputs = (
-        parsed_inputs(trace, ShapesRow(int(trace.column("spans", "shapes")[span]))) if span >= 0 else None
-    )
+    inputs = parsed_inputs(trace, ShapesRow(int(shapes_of(trace)[span]))) if span >= 0 else None
     name = trace.strings[trace.column("spans", "name")[span]]
     return 1 if inputs is None else _length(DistinctCall(-1, name, "fourier", inputs))
 
@@ -405,7 +403,7 @@ def good_length(length: int) -> int:
 
 def table_rows(trace: TraceData, spans: Rows) -> int:
     """The rows of the largest table of embeddings whose dense gradient one of some spans makes; 0 where none does."""
-    shapes, name, most_rows = trace.column("spans", "shapes"), trace.column("spans", "name"), 0
+    shapes, name, most_rows = shapes_of(trace), trace.column("spans", "name"), 0
     for span in spans[spans >= 0].tolist():
         if trace.strings[name[span]] in _TABLE_BACKWARD and shapes[span] >= 0:
             inputs = parsed_inputs(trace, ShapesRow(int(shapes[span])))

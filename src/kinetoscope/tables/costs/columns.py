@@ -23,6 +23,7 @@ from kinetoscope.tables.costs.evaluate import (
     parsed_inputs,
 )
 from kinetoscope.tables.costs.operator_names import names
+from kinetoscope.tables.deep_steps import shapes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,7 +136,7 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[
     spans, layers = trace.columns("spans"), _named(trace, _LAYERS)
     if len(layers) == 0:
         return
-    parent, shapes, makers = spans["parent"], spans["shapes"], _named(trace, _MAKERS)
+    parent, shapes, makers = spans["parent"], shapes_of(trace), _named(trace, _MAKERS)
     lacking = layers[standing[layers] == Standing.NO_INPUTS]
     for row in makers[np.isin(parent[makers], lacking)].tolist():
         layer = int(parent[row])
@@ -213,17 +214,17 @@ def settle_sparse(
 
 def _shares(trace: TraceData, rows: NDArray[np.int64]) -> dict[int, tuple[int, int] | None]:
     """For each mark how many numbers are stored and how many the matrix would have, or None where that is not shown."""
-    spans = trace.columns("spans")
+    spans, shapes = trace.columns("spans"), shapes_of(trace)
     stored: dict[int, int] = {}
     alias = np.flatnonzero(np.isin(spans["parent"], rows))
     for row in alias.tolist():
         if trace.strings[spans["name"][row]] == "aten::alias":
-            inputs = parsed_inputs(trace, ShapesRow(int(spans["shapes"][row])))
+            inputs = parsed_inputs(trace, ShapesRow(int(shapes[row])))
             if inputs is not None and isinstance(inputs.shapes[0], tuple):
                 stored[int(spans["parent"][row])] = prod(inputs.shapes[0])
     share_of: dict[int, tuple[int, int] | None] = {}
     for row in rows.tolist():
-        inputs = parsed_inputs(trace, ShapesRow(int(spans["shapes"][row])))
+        inputs = parsed_inputs(trace, ShapesRow(int(shapes[row])))
         sizes = inputs.shapes[0] if inputs is not None and inputs.shapes else None
         is_values = trace.strings[spans["name"][row]] == "aten::values"
         share_of[row] = (

@@ -29,6 +29,7 @@ from kinetoscope.tables.costs.call import (
     parse_inputs,
 )
 from kinetoscope.tables.costs.operator_names import TableLine, names, table
+from kinetoscope.tables.deep_steps import shapes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,9 +205,10 @@ def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
     """What formulas of programs gave for the distinct calls of a trace, in the form that `saved_costs` reads."""
     spans = trace.columns("spans")
     rows: list[list[object]] = []
+    shapes = shapes_of(trace)
     for row in np.flatnonzero(calls.by_user & (calls.standing == Standing.FIRM)).tolist():
         first = calls.first[row]
-        texts = input_texts(trace, ShapesRow(int(spans["shapes"][first])))
+        texts = input_texts(trace, ShapesRow(int(shapes[first])))
         rows.append(
             [trace.strings[spans["name"][first]], *texts, int(calls.flops[row]), int(calls.bytes[row])]
         )
@@ -216,7 +218,7 @@ def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
 def distinct_calls(trace: TraceData) -> DistinctCalls:
     """Evaluate the cost of every distinct call of a trace."""
     spans = trace.columns("spans")
-    parts = [spans["name"], spans["shapes"], spans["overload"], spans["kind"]]
+    parts = [spans["name"], shapes_of(trace), spans["overload"], spans["kind"]]
     if len(trace.columns("origins")):
         # Kernels of different graphs can share a name.
         parts.append(np.where(_is_of_graph(trace), spans["origin"], np.int32(-1)))
@@ -226,9 +228,12 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     first = groups.first
     saved = saved_costs(trace.info.get(SAVED_KEY))
     of_graph, launches = _costs_by_graph(trace, first), generated_launches(trace)
-    parts = [
-        spans[part][first].tolist() for part in ("name", "shapes", "overload", "kind", "arguments", "origin")
-    ]
+    columns = (
+        spans["name"],
+        shapes_of(trace),
+        *(spans[part] for part in ("overload", "kind", "arguments", "origin")),
+    )
+    parts = [column[first].tolist() for column in columns]
     dtypes = trace.column("origins", "dtype")
     evaluated: list[Evaluated] = []
     for row, (name, shapes, overload, kind, arguments, origin) in enumerate(zip(*parts, strict=True)):
@@ -288,7 +293,7 @@ def _is_of_graph(trace: TraceData) -> NDArray[np.bool_]:
             called[node] = row_of.get(recorded_names(trace.strings[node])[0], -1)
         # What such an operator calls itself has its origin, too.
         is_node = np.append(called[origins["operator"]], -1)[spans["origin"]] == spans["name"]
-        of_graph |= is_node & (spans["shapes"] < 0) & is_operator(spans["kind"])
+        of_graph |= is_node & (shapes_of(trace) < 0) & is_operator(spans["kind"])
     return of_graph
 
 

@@ -14,6 +14,7 @@ from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
+from kinetoscope.tables.deep_steps import shapes_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,7 +52,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     unknown = of_calls.sums(costs.unknown)
     bytes_unknown = of_calls.sums(costs.bytes_moved < 0) > 0
     rows = np.flatnonzero(expected[calls.first])
-    shapes, texts = spans["shapes"][calls.first], trace.columns("shapes")
+    shapes, texts = shapes_of(trace)[calls.first], trace.columns("shapes")
     overload = spans["overload"][calls.first][rows]
     families = sorted({family for family in calls.family if family})
     place = {family: number for number, family in enumerate(families)}
@@ -127,7 +128,7 @@ def covered_percent(trace: TraceData) -> float | None:
     return 100.0 - 100.0 * int(self_ns[operator & unknown].sum()) / all_ns if all_ns else None
 
 
-NO_SHAPES = "FLOPs need the shapes of inputs: record with record_shapes=True, or kinetoscope run --shapes"
+NO_SHAPES = "FLOPs need the shapes of inputs: record with record_shapes=True, or kinetoscope run"
 _MOST_NAMES = 3
 
 

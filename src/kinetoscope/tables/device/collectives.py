@@ -16,6 +16,7 @@ from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS
 from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
     DESCRIBED,
@@ -165,7 +166,7 @@ _OF_FACTS = {
 def collectives(trace: TraceData) -> pyarrow.Table:
     """Return the `collectives` table: one row for each call between ranks.
 
-    Sizes, groups and types are known where shapes were recorded (`record_shapes=True`), or where the backend describes
+    Sizes, groups and types are known where shapes were recorded (`record_shapes=True`, or deep steps), or where the backend describes
     its calls itself.
 
     Args:
@@ -294,8 +295,9 @@ def _calls(trace: TraceData) -> list[Call]:
     )
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
     by_span: dict[SpanRow, Call] = {}
+    known_shapes = shapes_of(trace)
     for row in operators:
-        shapes, operator = int(spans["shapes"][row]), strings[spans["name"][row]]
+        shapes, operator = int(known_shapes[row]), strings[spans["name"][row]]
         inputs = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
         by_span[row] = _call(
             trace, row, facts_of_call(operator, strings[noted.get(row, 0)], *inputs), operator
@@ -317,7 +319,7 @@ def _calls(trace: TraceData) -> list[Call]:
         backend, _, name = strings[spans["name"][row]].partition(":")
         if enqueues and backend in _ON_DEVICE:
             continue
-        transfer, shapes = _transfer(trace, row, name, backend), int(spans["shapes"][row])
+        transfer, shapes = _transfer(trace, row, name, backend), int(known_shapes[row])
         if shapes >= 0:
             transfer.elements, transfer.type = elements_of(dims[shapes]), _first_type(types[shapes])
         transfers.append(transfer)
@@ -350,6 +352,7 @@ def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanR
     """Add the backend, and missing names, to calls from the ranges of a device's backend inside them."""
     spans, strings = trace.columns("spans"), trace.strings
     types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
+    known_shapes = shapes_of(trace)
     for row in marks:
         backend, name = facts_of_range(strings[spans["name"][row]])
         around = _ancestor(spans["parent"], row, calls) if backend in _ON_DEVICE else SpanRow(-1)
@@ -358,7 +361,7 @@ def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanR
         call, facts = calls[around], calls[around].facts
         call.backend = call.backend or backend
         facts.name = facts.name or name
-        shapes = int(spans["shapes"][row])
+        shapes = int(known_shapes[row])
         if shapes >= 0 and not facts.type:
             facts.type, facts.item_bytes = type_named(_first_type(types[shapes]))
             if facts.in_elements < 0:

@@ -17,6 +17,7 @@ from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import user_frames, user_stacks
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def place_labels(trace: TraceData, by: str) -> Labels:
     """For every span the text of its place, one of `PLACES`; below 0 where it has none."""
     spans = trace.columns("spans")
     if by == "shape":
-        return _each_once(spans["shapes"], trace.columns("shapes")["dims"])
+        return _each_once(shapes_of(trace), trace.columns("shapes")["dims"])
     if by == "module":
         return _each_once(spans["module"], trace.columns("modules")["path"])
     stacks = user_stacks(trace)
@@ -292,6 +293,6 @@ def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = 
         **{name: spans[name][rows] for name in ("start_ns", "duration_ns", "self_ns")},
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
         "module": Labels(spans["module"][rows], trace.columns("modules")["path"]),
-        "shapes": Labels(spans["shapes"][rows], trace.columns("shapes")["dims"]),
+        "shapes": Labels(shapes_of(trace)[rows], trace.columns("shapes")["dims"]),
     }
     return to_arrow("instances", columns)

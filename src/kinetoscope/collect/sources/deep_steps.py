@@ -1,0 +1,142 @@
+"""Deep steps: some steps of a recording have what would be too expensive to record of all.
+
+Which ones: the first three after the step that contains the start of the program, one among the next 4, 8, 16 and 32, and from then on one of 64
+consecutive ones, at a position that varies. A step recorded in full takes up to a third longer than one that is recorded as usual, if it does nothing but
+small operators; so one of 64 adds half a percent at most. As long as the program has ended no step, slices of its time take the place of steps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope._errors import KinetoscopeError
+from kinetoscope._runtime import chosen_step
+from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetoscope.collect.request.options import AppendRows
+
+FIRST_STEPS = range(1, 4)
+"""All of these are deep."""
+MOST_LEVEL = 6
+"""In the long run one of 2^6 steps is deep."""
+SLICE_NS = 50_000_000
+_SEED = 0
+
+
+def is_deep(step: int) -> bool:
+    """Whether a step is deep: the same ones on all ranks of a job.
+
+    Args:
+        step: Its number, counted from 0 at the start of the recording.
+    """
+    if step < FIRST_STEPS.stop:
+        return step in FIRST_STEPS
+    level = min(step.bit_length() - 1, MOST_LEVEL)
+    return chosen_step(_SEED, level, step >> level) == step
+
+
+class DeepSteps:
+    """The source that has an engine record deep steps."""
+
+    def __init__(
+        self, record_deep: Callable[[bool], None], clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """Prepare.
+
+        Args:
+            record_deep: A method that makes the engine record in full from now on, or no longer; not kept alive.
+            clock_ns: The clock that counts slices.
+        """
+        self._record_deep = weakref.WeakMethod(record_deep)
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._optimizer: int | None = None
+        self._step = self._slice = 0
+        self._began_ns = self._process = 0
+        self._stepped = threading.Event()
+
+    def open(self) -> None:
+        """Nothing to do before the first recording."""
+
+    def start(self) -> None:
+        """Count from 0 again."""
+        self._stepped = threading.Event()
+        self._optimizer, self._step, self._slice = None, 0, 0
+
+    def write_to(self, _append: AppendRows | None) -> None:
+        """Begin, now that the engine records."""
+        self._is_open, self._process = True, os.getpid()
+        self._began_ns = self._clock_ns()
+        self._switch(True)
+        OPTIMIZER_STEPS.after(self._optimizer_stepped)
+        slices = threading.Thread(
+            target=self._follow_slices, args=(self._stepped,), name="kinetoscope deep steps", daemon=True
+        )
+        slices.start()
+
+    def stop(self) -> None:
+        """Switch no more."""
+        with self._lock:
+            self._is_open = False
+        self._stepped.set()
+        OPTIMIZER_STEPS.forget(self._optimizer_stepped)
+
+    def close(self) -> None:
+        """Nothing to do after the last recording."""
+
+    def begin_step(self) -> None:
+        """The program begins its next step; in a fork nothing is done, as another thread may hold the lock there."""
+        if self._process != os.getpid():
+            return
+        self._stepped.set()
+        with self._lock:
+            self._step += 1
+            self._switch(is_deep(self._step))
+
+    def begin_slice(self) -> float:
+        """Switch to the present slice of time, unless the program has steps; return for how many seconds it lasts."""
+        with self._lock:
+            past_ns = self._clock_ns() - self._began_ns
+            now = self._slice = past_ns // SLICE_NS
+            deep = _is_deep_slice(now)
+            if not self._stepped.is_set():
+                self._switch(deep)
+        end = now + 1
+        while _is_deep_slice(end) == deep:
+            end += 1
+        return (end * SLICE_NS - past_ns) / 1e9
+
+    def _follow_slices(self, stepped: threading.Event) -> None:
+        while not stepped.wait(self.begin_slice()):
+            continue
+
+    def _optimizer_stepped(self, optimizer: object, _args: Any, _kwargs: Any) -> None:
+        """The first optimizer that steps ends the program's steps, unless it marks them itself."""
+        if self._optimizer is None:
+            self._optimizer = -1 if self._step else id(optimizer)
+        if id(optimizer) == self._optimizer:
+            self.begin_step()
+
+    def _switch(self, deep: bool) -> None:
+        """Record in full or not; a failure ends that, and not the program."""
+        record_deep = self._record_deep()
+        if not self._is_open or record_deep is None:
+            return
+        try:
+            record_deep(deep)
+        except KinetoscopeError as error:
+            self._is_open = False
+            warn_user(f"no more steps are recorded in full: {error}")
+
+
+def _is_deep_slice(number: int) -> bool:
+    return number in (0, *FIRST_STEPS) or is_deep(number)

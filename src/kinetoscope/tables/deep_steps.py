@@ -1,0 +1,123 @@
+"""What is known of all steps where only some were recorded in full: which call of a deep step each call of another step repeats.
+
+Times are those of each step itself; the shapes of its inputs, and whether its result existed already, are those of the same call in the nearest deep step.
+Steps whose operators are the same, in the same order, are matched call by call. In others, calls are the same that have the same operator, line and module
+at the same place among these in their step or, failing that, the nearest such call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import nearest_of
+from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.rows import begins_run, hashed
+from kinetoscope.model.trace_data import derived
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+LEAST_KNOWN = 0.5
+"""A step is deep if the shapes of so many of its operators on a thread were recorded; the others have no inputs."""
+
+
+def shapes_of(trace: TraceData) -> NDArray[np.int32]:
+    """For each span a row of `shapes`: as recorded, or that of the same call of a deep step; -1 where unknown."""
+    shapes: NDArray[np.int32] = trace.column("spans", "shapes")
+    twin = twins(trace)
+    return shapes if len(twin) == 0 else _with_twins(trace)
+
+
+@derived
+def _with_twins(trace: TraceData) -> NDArray[np.int32]:
+    shapes, twin = trace.column("spans", "shapes"), twins(trace)
+    return np.asarray(np.where((shapes < 0) & (twin >= 0), shapes[twin], shapes))
+
+
+def deep_step_count(trace: TraceData) -> int | None:
+    """In how many steps inputs were recorded, where that was not so in all; None where no steps were recorded in full."""
+    if len(twins(trace)) == 0:
+        return None
+    spans = trace.columns("spans")
+    steps = np.unique(spans["step"][spans["shapes"] >= 0])
+    return int((steps >= 0).sum())
+
+
+@derived
+def twins(trace: TraceData, in_pairs: bool = False) -> NDArray[np.int32]:
+    """For each span the row of the same call in the nearest deep step; -1 for none and in deep steps.
+
+    Args:
+        trace: The trace.
+        in_pairs: Whether a step is deep only if the one before it is, too, so that what stays the same between two steps is known of it.
+
+    Returns:
+        A row for each span; empty where no steps were recorded in full.
+    """
+    runs = (trace.run_info, *trace.run_info.processes)
+    if not any(run.deep_steps for run in runs):
+        return np.zeros(0, np.int32)
+    spans = trace.columns("spans")
+    twin = np.full(len(spans), -1, np.int32)
+    rows = np.flatnonzero(is_operator(spans["kind"]) & (spans["stream"] < 0))
+    if any(run.record_shapes for run in runs):
+        # Then deep steps have the versions of tensors besides, which are noted of outermost operators.
+        known = nearest_of(trace, np.unique(trace.column("tensor_versions", "span")))[:-1][rows] >= 0
+    else:
+        known = spans["shapes"][rows] >= 0
+    blocks = Groups.runs(spans["thread"][rows], spans["step"][rows])
+    first, size = blocks.first.astype(np.int64), blocks.sizes()
+    thread, step = spans["thread"][rows[first]], spans["step"][rows[first]]
+    deep = (step >= 0) & (blocks.sums(known) >= LEAST_KNOWN * size)
+    if in_pairs:
+        follows = ~begins_run(thread) & (step == np.append(-1, step[:-1]) + 1)[: len(step)]
+        deep &= follows & np.append(False, deep[:-1])[: len(deep)]
+        known &= deep[blocks.of_row]
+    position = np.arange(len(rows)) - first[blocks.of_row]
+    operators = hashed(position, spans["name"][rows], spans["own_stack"][rows])
+    alike = Groups.by([thread, size, blocks.sums(operators.view(np.int64))])
+    model = _nearest(alike, deep)
+    matched = (step >= 0) & ~deep & (model >= 0)
+    is_matched = matched[blocks.of_row]
+    twin[rows[is_matched]] = rows[(first[model][blocks.of_row] + position)[is_matched]]
+    left = np.flatnonzero(known | ~(deep | matched)[blocks.of_row])
+    twin[rows[left]] = _of_calls(trace, rows[left], known[left])
+    twin[rows[known]] = -1
+    return twin
+
+
+def _of_calls(trace: TraceData, rows: Rows, known: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """For some operators the nearest of the `known` ones that is the same call, -1 for none."""
+    if not known.any() or known.all():
+        return np.full(len(rows), -1, np.int32)
+    spans = trace.columns("spans")
+    calls = Groups.by([spans[name][rows] for name in ("name", "own_stack", "forward_stack", "module")])
+    of_step = Groups.by([calls.of_row, spans["step"][rows]])
+    order, begins = of_step.rows()
+    ordinal = np.empty(len(rows), np.int64)
+    ordinal[order] = np.arange(len(rows)) - np.repeat(begins[:-1], np.diff(begins))
+    nearest = _nearest(Groups.by([calls.of_row, ordinal]), known)
+    nearest = np.where(nearest >= 0, nearest, _nearest(calls, known))
+    return np.where(nearest >= 0, rows[nearest], -1).astype(np.int32)
+
+
+def _nearest(groups: Groups, chosen: NDArray[np.bool_]) -> Rows:
+    """For each row the last chosen one of its group before it, or else the first one after it; -1 for none."""
+    order, begins = groups.rows()
+    group = groups.of_row[order]
+    index = np.arange(len(order))
+    before = np.maximum.accumulate(np.where(chosen[order], index, -1))
+    after = np.minimum.accumulate(np.where(chosen[order], index, len(order))[::-1])[::-1]
+    has_before = (before >= begins[group]) & (before >= 0)
+    has_after = after < begins[group + 1]
+    place = np.where(has_before, before, np.where(has_after, after, -1))
+    nearest = np.empty(len(order), np.int64)
+    nearest[order] = np.where(place >= 0, order[place], -1)
+    return nearest
