@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ import numpy as np
 
 from kinetoscope._errors import FormatError
 from kinetoscope.formats.chrome.read_links import find_launches, pair_arrows
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import Loss, loss_columns
 from kinetoscope.model.names import device_name
 from kinetoscope.model.run_info import NSIGHT
@@ -40,7 +42,7 @@ from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.unpacking import default_memory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -92,6 +94,7 @@ _LAST_INT32 = (1 << 31) - 1
 # What a row takes while it is read, about.
 _ROW_BYTES = 400
 _VERSION = re.compile(r"_v\d{4,}$")
+_DRIVER = re.compile("cu(?!da)")
 _TABLE_VERSION = re.compile(r"_V(\d{1,9})$", re.IGNORECASE)
 _OPERATOR = re.compile(
     r"(?P<name>[\w.]+::[\w.]+|\w+Backward\d*)(, seq = (?P<sequence>\d{1,18}))?, op_id = \d+"
@@ -145,23 +148,8 @@ class _Export:
         self._string_ids = dict(self._select("id, value", "StringIds"))
 
     def traces(self) -> list[TraceData]:
-        events = {
-            name: self._events(name)
-            for name in (_KERNELS, _GRAPHS, _COPIES, _FILLS, _CALLS, *_LIBRARIES, _NVTX)
-        }
-        memory = self._numbers(
-            _MEMORY,
-            (
-                "start",
-                "globalPid",
-                "deviceId",
-                "address",
-                "bytes",
-                "memKind",
-                "memoryOperationType",
-                "correlationId",
-            ),
-        )
+        events = {name: self._events(name) for name in _WANTED}
+        memory = self._numbers(_MEMORY, _OF_MEMORY)
         starts = [columns["start"] for columns in events.values() if len(columns["start"])]
         if not starts:
             raise FormatError(f"{self._path}: the export of Nsight Systems has no events")
@@ -170,58 +158,40 @@ class _Export:
             base_ns = min(base_ns, int(memory["start"].min()))
         end_ns = max(int(columns["end"].max()) for columns in events.values() if len(columns["end"]))
         of_process = {name: _process_of(columns) for name, columns in events.items()}
-        weight: dict[int, int] = {}
+        weight: Counter[int] = Counter()
         for name, pids in of_process.items():
-            for pid, count in zip(
-                *(part.tolist() for part in np.unique(pids, return_counts=True)), strict=True
-            ):
-                weight[pid] = weight.get(pid, 0) + count * (1 << 32 if name == _KERNELS else 1)
-        names = self._process_names()
+            distinct, counts = np.unique(pids, return_counts=True)
+            for pid, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+                weight[pid] += count * (1 << 32 if name == _KERNELS else 1)
         traces: list[TraceData] = []
         for pid in sorted(weight, key=lambda each: (-weight[each], each)):
-            process = _Process(self, pid, base_ns, end_ns)
+            process = _Process(self, base_ns, end_ns)
             for name, columns in events.items():
                 chosen = of_process[name] == pid
                 process.add(name, {key: values[chosen] for key, values in columns.items()})
             chosen = _process_of(memory) == pid
             process.add_memory({key: values[chosen] for key, values in memory.items()})
-            traces.append(
-                process.trace(self._info(pid, base_ns, end_ns, names), [] if traces else self._losses())
-            )
+            losses = [] if traces else self._losses()
+            traces.append(process.trace(self._info(pid, base_ns, end_ns), losses, self._path))
         return traces
 
     def _select(self, columns: str, table: str, more: str = "") -> sqlite3.Cursor:
         """Rows of the newest version of a table."""
         return self._connection.execute(f"SELECT {columns} FROM {_quoted(self._tables[table])} {more}")
 
+    def rows(self, table: str, *columns: str, where: str = "") -> list[Any]:
+        """The values of some columns in every row; none if the file lacks one of these columns."""
+        if not set(columns) <= self._columns.get(table, set()):
+            return []
+        return self._select(", ".join(columns), table, where).fetchall()
+
     def text(self, number: int) -> str:
         """A string of the file by its id; empty for one that is not there."""
         return str(self._string_ids.get(number, ""))
 
     def labels(self, table: str, standard: dict[int, str]) -> dict[int, str]:
-        """The names of an enumeration, by the file where it has them."""
-        if {"id", "label"} <= self._columns.get(table, set()):
-            rows = self._select("id, label", table)
-            return {**{number: str(label) for number, label in rows if label}, **standard}
-        return standard
-
-    def thread_names(self) -> dict[int, str]:
-        if not {"globalTid", "nameId"} <= self._columns.get("ThreadNames", set()):
-            return {}
-        rows = self._select("globalTid, nameId", "ThreadNames")
-        return {thread: self.text(name) for thread, name in rows}
-
-    def _process_names(self) -> dict[int, str]:
-        if not {"pid", "name"} <= self._columns.get("PROCESSES", set()):
-            return {}
-        rows = self._select("pid, name", "PROCESSES")
-        return {pid: Path(str(name)).name for pid, name in rows if name}
-
-    def domains(self) -> dict[int, str]:
-        if "domainId" not in self._columns.get(_NVTX, set()):
-            return {}
-        rows = self._select("domainId, text", _NVTX, f"WHERE eventType = {_DOMAIN} AND text IS NOT NULL")
-        return {number: str(text) for number, text in rows}
+        """The names of an enumeration: the usual ones, and those of the file for other numbers."""
+        return {number: str(label) for number, label in self.rows(table, "id", "label") if label} | standard
 
     def texts_of(self, rows: Rows) -> list[str]:
         """The texts of NVTX events, which are in the row itself or in the table of strings."""
@@ -255,29 +225,25 @@ class _Export:
 
     def _events(self, table: str) -> dict[str, Rows]:
         where = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_MARK})" if table == _NVTX else ""
-        events = self._numbers(table, ("start", "end", *_WANTED.get(table, _OF_CALLS)), where)
+        events = self._numbers(table, ("start", "end", *_WANTED[table]), where)
         usable = (events["start"] >= 0) & (events["start"] < _LAST_NS) & (events["end"] < _LAST_NS)
         if table != _NVTX:
             usable &= events["end"] >= events["start"]
         self._bad_times += int((~usable).sum())
         return {name: values[usable] for name, values in events.items()}
 
-    def _info(self, pid: int, base_ns: int, end_ns: int, names: dict[int, str]) -> dict[str, Any]:
+    def _info(self, pid: int, base_ns: int, end_ns: int) -> dict[str, Any]:
         info: dict[str, Any] = {"process": pid, "stop_ns": end_ns - base_ns, "recorded_by": NSIGHT}
-        if name := names.get(pid):
-            info["process_name"] = name
-        if "utcEpochNs" in self._columns.get("TARGET_INFO_SESSION_START_TIME", set()):
-            row = self._select("utcEpochNs", "TARGET_INFO_SESSION_START_TIME").fetchone()
-            if row is not None and isinstance(row[0], int) and 0 < row[0] < _LAST_NS:
-                info["start_realtime_ns"] = row[0] + base_ns
-        if {"name", "value"} <= self._columns.get("META_DATA_EXPORT", set()):
-            export_facts = dict(self._select("name, value", "META_DATA_EXPORT"))
-            keys = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
-            info |= {key.lower(): str(export_facts[key]) for key in keys if export_facts.get(key) is not None}
-        if {"name", "value"} <= self._columns.get("TARGET_INFO_SYSTEM_ENV", set()):
-            environment = dict(self._select("name, value", "TARGET_INFO_SYSTEM_ENV"))
-            if host := environment.get("Hostname"):
-                info["host"] = str(host)
+        if name := dict(self.rows("PROCESSES", "pid", "name")).get(pid):
+            info["process_name"] = Path(str(name)).name
+        for (epoch_ns,) in self.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")[:1]:
+            if isinstance(epoch_ns, int) and 0 < epoch_ns < _LAST_NS:
+                info["start_realtime_ns"] = epoch_ns + base_ns
+        export_facts = dict(self.rows("META_DATA_EXPORT", "name", "value"))
+        keys = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+        info |= {key.lower(): str(export_facts[key]) for key in keys if export_facts.get(key) is not None}
+        if host := dict(self.rows("TARGET_INFO_SYSTEM_ENV", "name", "value")).get("Hostname"):
+            info["host"] = str(host)
         if devices := self._devices(pid):
             kind = device_name(DeviceType.CUDA, -1)
             info["devices"] = [{"type": kind, "index": gpu["id"], "name": gpu["name"]} for gpu in devices]
@@ -294,9 +260,8 @@ class _Export:
             return []
         models = {number: (str(name), memory) for number, name, memory in rows if isinstance(number, int)}
         numbers: list[tuple[Any, Any]] = [(number, number) for number in models]
-        if {"gpuId", "cudaId", "pid"} <= self._columns.get("TARGET_INFO_CUDA_DEVICE", set()):
-            rows = self._select("cudaId, gpuId, pid", "TARGET_INFO_CUDA_DEVICE")
-            numbers = sorted({(cuda, gpu) for cuda, gpu, owner in rows if owner == pid}) or numbers
+        owned = self.rows("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
+        numbers = sorted({(cuda, gpu) for cuda, gpu, owner in owned if owner == pid}) or numbers
         return [
             {"id": cuda, "name": models[gpu][0]}
             | ({"totalGlobalMem": models[gpu][1]} if isinstance(models[gpu][1], int) else {})
@@ -325,14 +290,13 @@ class _Export:
                     losses.append(Loss.of("nsight_tables", count, where=name))
         if _GRAPHS in self._tables and (count := self._select("COUNT(*)", _GRAPHS).fetchone()[0]):
             losses.append(Loss.of("nsight_graphs", count))
-        if {"text", "severity"} <= self._columns.get("DIAGNOSTIC_EVENT", set()):
-            levels = self.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", {})
-            rows = self._select("text, severity, COUNT(*)", "DIAGNOSTIC_EVENT", "GROUP BY text, severity")
-            losses += [
-                Loss.of("nsight_warnings", count, why=str(text)[:500])
-                for text, severity, count in rows.fetchall()
-                if re.search("warn|error", levels.get(severity, ""), re.IGNORECASE)
-            ]
+        levels = self.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", {})
+        diagnostics = Counter(self.rows("DIAGNOSTIC_EVENT", "text", "severity"))
+        losses += [
+            Loss.of("nsight_warnings", count, why=str(text)[:500])
+            for (text, severity), count in diagnostics.items()
+            if re.search("warn|error", levels.get(severity, ""), re.IGNORECASE)
+        ]
         return losses
 
 
@@ -343,15 +307,34 @@ _WANTED = {
     _GRAPHS: (*_ON_DEVICE, "graphId"),
     _COPIES: (*_ON_DEVICE, "bytes", "copyKind", "srcKind", "dstKind"),
     _FILLS: (*_ON_DEVICE, "bytes", "memKind"),
+    **dict.fromkeys((_CALLS, *_LIBRARIES), _OF_CALLS),
     _NVTX: ("globalTid", "eventType", "domainId"),
 }  # fmt: skip
+_OF_MEMORY = (
+    "start",
+    "globalPid",
+    "deviceId",
+    "address",
+    "bytes",
+    "memKind",
+    "memoryOperationType",
+    "correlationId",
+)
+_DEVICE_KINDS = {
+    _KERNELS: SpanKind.KERNEL,
+    _GRAPHS: SpanKind.KERNEL,
+    _COPIES: SpanKind.MEMCPY,
+    _FILLS: SpanKind.MEMSET,
+}
 
 
 class _Process:
-    def __init__(self, export: _Export, pid: int, base_ns: int, end_ns: int) -> None:
-        self._export, self._pid, self._base_ns, self._end_ns = export, pid, base_ns, end_ns
+    """The rows of one process, as columns of a trace."""
+
+    def __init__(self, export: _Export, base_ns: int, end_ns: int) -> None:
+        self._export, self._base_ns, self._end_ns = export, base_ns, end_ns
         self._strings = StringTable([""])
-        self._thread_names = export.thread_names()
+        self._thread_names = dict(export.rows("ThreadNames", "globalTid", "nameId"))
         self._threads: dict[tuple[str, int, int], int] = {}
         self._streams: dict[tuple[int, int], int] = {}
         self._arguments: dict[str, int] = {}
@@ -362,170 +345,149 @@ class _Process:
         self._allocations: dict[str, Any] = {}
 
     def add(self, table: str, rows: dict[str, Rows]) -> None:
+        """Add the rows of a table of events."""
         if not len(rows["start"]):
             return
-        if table in (_KERNELS, _GRAPHS, _COPIES, _FILLS):
+        if table in _DEVICE_KINDS:
             self._add_device_work(table, rows)
         elif table == _NVTX:
             self._add_ranges(rows)
+        elif table == _CALLS:
+            kind = _mapped((rows["nameId"],), lambda name: _DRIVER.match(self._export.text(name)) is not None)
+            kind = np.where(kind, SpanKind.DRIVER, SpanKind.RUNTIME)
+            self._add_calls(rows, kind, correlation=rows["correlationId"])
         else:
-            names, kinds = self._call_names(rows["nameId"], of_cuda=table == _CALLS)
-            more = (
-                {"correlation": rows["correlationId"]}
-                if table == _CALLS
-                else {"category": np.full(len(names), self._strings.row(_LIBRARIES[table]))}
-            )
-            self._add_spans(rows, self._host_threads(rows["globalTid"]), names, kinds, more)
+            self._add_calls(rows, SpanKind.USER_ANNOTATION, category=self._strings.row(_LIBRARIES[table]))
 
-    def _add_spans(
-        self, rows: dict[str, Rows], thread: Rows, name: Rows, kind: Rows, more: dict[str, Rows]
-    ) -> None:
-        defaults = {
-            "stream": -1,
-            "correlation": -1,
-            "category": 0,
-            "flags": 0,
-            "sequence": -1,
-            "arguments": -1,
-            "scope": 0,
-        }
-        start = rows["start"] - self._base_ns
-        part = {
-            "thread": thread,
-            "name": name,
-            "kind": kind,
-            "start_ns": start,
-            "duration_ns": rows["end"] - rows["start"],
-        }
-        part |= {key: np.full(len(start), value, np.int64) for key, value in defaults.items()}
-        part["scope"] = np.where(kind == SpanKind.USER_ANNOTATION, SCOPE_USER, 0)
-        self._parts.append(part | more)
-        self._count += len(start)
+    def _add_calls(self, rows: dict[str, Rows], kind: Rows | int, **more: Rows | int) -> None:
+        scope = SCOPE_USER if kind is SpanKind.USER_ANNOTATION else 0
+        thread, name = self._host_threads(rows["globalTid"]), self._names(rows["nameId"])
+        self._add_spans(rows, thread=thread, name=name, kind=kind, scope=scope, **more)
 
-    def _call_names(self, ids: Rows, *, of_cuda: bool) -> tuple[Rows, Rows]:
-        distinct, inverse = np.unique(ids, return_inverse=True)
-        texts = [_VERSION.sub("", self._export.text(number)) or "unknown" for number in distinct.tolist()]
-        names = np.array([self._strings.row(text) for text in texts], np.int64)
-        kinds = [
-            SpanKind.USER_ANNOTATION
-            if not of_cuda
-            else SpanKind.DRIVER
-            if re.match("cu(?!da)", text)
-            else SpanKind.RUNTIME
-            for text in texts
-        ]
-        return names[inverse], np.array(kinds, np.int64)[inverse]
+    def _add_spans(self, rows: dict[str, Rows], **columns: Rows | int) -> None:
+        """Add spans with the times of rows; a column may be one value of all rows."""
+        times = {"start_ns": rows["start"] - self._base_ns, "duration_ns": rows["end"] - rows["start"]}
+        count = len(rows["start"])
+        self._parts.append(
+            {
+                name: np.broadcast_to(np.asarray(values, np.int64), count)
+                for name, values in (_DEFAULTS | times | columns).items()
+            }
+        )
+        self._count += count
+
+    def _names(self, ids: Rows) -> Rows:
+        return _mapped(
+            (ids,), lambda number: self._strings.row(_VERSION.sub("", self._export.text(number)) or "unknown")
+        )
 
     def _host_threads(self, serialized: Rows) -> Rows:
-        distinct, inverse = np.unique(serialized, return_inverse=True)
-        rows = [
-            self._threads.setdefault((self._thread_names.get(tid, ""), tid & 0xFFFFFF, 0), len(self._threads))
-            for tid in distinct.tolist()
-        ]
-        return np.array(rows, np.int64)[inverse]
+        def row(thread: int) -> int:
+            name = self._export.text(self._thread_names.get(thread, _UNKNOWN))
+            return self._threads.setdefault((name, thread & 0xFFFFFF, 0), len(self._threads))
 
-    def _device_threads(self, rows: dict[str, Rows]) -> tuple[Rows, Rows]:
-        """The track and the stream of device work."""
-        keys, inverse = np.unique(np.stack((rows["deviceId"], rows["streamId"])), axis=1, return_inverse=True)
-        streams, threads = [], []
-        for device, number in keys.T.tolist():
-            streams.append(self._streams.setdefault((device, number), len(self._streams)))
-            threads.append(
-                self._threads.setdefault((f"stream {number}", number, 1 + device), len(self._threads))
-            )
-        inverse = inverse.reshape(-1)
-        return np.array(threads, np.int64)[inverse], np.array(streams, np.int64)[inverse]
+        return _mapped((serialized,), row)
 
     def _add_device_work(self, table: str, rows: dict[str, Rows]) -> None:
-        thread, stream = self._device_threads(rows)
-        span_rows = np.arange(len(stream)) + self._count
-        more = {"stream": stream, "correlation": rows["correlationId"]}
-        shared = {"span": span_rows, "context": rows["contextId"], "graph_node": rows["graphNodeId"]}
+        def thread_row(device: int, number: int) -> int:
+            return self._threads.setdefault((f"stream {number}", number, 1 + device), len(self._threads))
+
+        place = (rows["deviceId"], rows["streamId"])
+        stream = _mapped(place, lambda *key: self._streams.setdefault(key, len(self._streams)))
+        facts = {
+            "span": np.arange(len(stream)) + self._count,
+            "context": rows["contextId"],
+            "graph_node": rows["graphNodeId"],
+        }
         if table == _KERNELS:
-            kind = SpanKind.KERNEL
-            names = np.where(rows["demangledName"] >= 0, rows["demangledName"], rows["shortName"])
-            name, _ = self._call_names(names, of_cuda=False)
-            launch = {
+            name = self._names(np.where(rows["demangledName"] >= 0, rows["demangledName"], rows["shortName"]))
+            facts |= {
                 f"{part}_{axis.lower()}": rows[f"{part}{axis}"]
                 for part in ("grid", "block")
                 for axis in "XYZ"
             }
-            parts = (rows["staticSharedMemory"], rows["dynamicSharedMemory"])
-            launch |= {
-                "registers": rows["registersPerThread"],
-                "shared_bytes": np.where(parts[0] < 0, -1, parts[0] + np.maximum(parts[1], 0)),
-            }
-            self._kernels.append(shared | launch)
+            static, dynamic = rows["staticSharedMemory"], rows["dynamicSharedMemory"]
+            facts["registers"] = rows["registersPerThread"]
+            facts["shared_bytes"] = np.where(static < 0, -1, static + np.maximum(dynamic, 0))
+            self._kernels.append(facts)
         elif table == _GRAPHS:
-            kind = SpanKind.KERNEL
-            name = np.array(
-                [self._strings.row(f"CUDA graph {number}") for number in rows["graphId"].tolist()], np.int64
-            )
-            self._kernels.append(shared | {"graph": rows["graphId"]})
+            name = _mapped((rows["graphId"],), lambda number: self._strings.row(f"CUDA graph {number}"))
+            self._kernels.append(facts | {"graph": rows["graphId"]})
         else:
-            kind = SpanKind.MEMCPY if table == _COPIES else SpanKind.MEMSET
             name = self._copy_names(table, rows)
-            self._copies.append(shared | {"bytes": rows["bytes"]})
-        self._add_spans(rows, thread, name, np.full(len(span_rows), kind, np.int64), more)
+            self._copies.append(facts | {"bytes": rows["bytes"]})
+        self._add_spans(
+            rows,
+            thread=_mapped(place, thread_row),
+            name=name,
+            kind=_DEVICE_KINDS[table],
+            stream=stream,
+            correlation=rows["correlationId"],
+        )
 
     def _copy_names(self, table: str, rows: dict[str, Rows]) -> Rows:
         """Names as CUPTI's other readers write them: `Memcpy HtoD (Pageable -> Device)`."""
         memory = self._export.labels("ENUM_CUDA_MEM_KIND", _MEMORY_NAMES)
+
+        def named(kind: int) -> str:
+            return memory.get(kind, "Unknown")
+
         if table == _FILLS:
-            texts = [f"Memset ({memory.get(kind, 'Unknown')})" for kind in rows["memKind"].tolist()]
-        else:
-            texts = [
-                f"Memcpy {_COPY_NAMES.get(kind, 'Unknown')} ({memory.get(source, 'Unknown')} -> {memory.get(target, 'Unknown')})"
-                for kind, source, target in zip(
-                    rows["copyKind"].tolist(), rows["srcKind"].tolist(), rows["dstKind"].tolist(), strict=True
-                )
-            ]
-        return np.array([self._strings.row(text) for text in texts], np.int64)
+            return _mapped((rows["memKind"],), lambda kind: self._strings.row(f"Memset ({named(kind)})"))
+        return _mapped(
+            (rows["copyKind"], rows["srcKind"], rows["dstKind"]),
+            lambda kind, source, target: self._strings.row(
+                f"Memcpy {_COPY_NAMES.get(kind, 'Unknown')} ({named(source)} -> {named(target)})"
+            ),
+        )
 
     def _add_ranges(self, rows: dict[str, Rows]) -> None:
         """Add NVTX ranges and marks; those of torch's `emit_nvtx` are operators."""
-        kind_of, domains = rows["eventType"], self._export.domains()
-        is_mark = kind_of == _MARK
+        sort, domain_names = (
+            rows["eventType"],
+            dict(
+                self._export.rows(
+                    _NVTX, "domainId", "text", where=f"WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
+                )
+            ),
+        )
+        is_mark = sort == _MARK
         unfinished = (rows["end"] < rows["start"]) & ~is_mark
-        end = np.where(
-            is_mark, rows["start"], np.where(unfinished, np.maximum(self._end_ns, rows["start"]), rows["end"])
-        )
-        names, kinds, scopes, sequences, arguments = [], [], [], [], []
-        for text, domain in zip(self._export.texts_of(rows["row"]), rows["domainId"].tolist(), strict=True):
-            operator = _OPERATOR.match(text)
-            kind, scope = (SpanKind.STEP if text.startswith(MARK) else SpanKind.USER_ANNOTATION), SCOPE_USER
-            if operator is not None:
-                text = operator["name"]
-                backward = "::" not in text
-                kind, scope = (SpanKind.BACKWARD, SCOPE_BACKWARD) if backward else (SpanKind.OPERATOR, 0)
-            names.append(self._strings.row(text))
-            kinds.append(int(kind))
-            scopes.append(scope)
-            sequences.append(
-                -1 if operator is None or operator["sequence"] is None else int(operator["sequence"])
-            )
-            named = domains.get(domain)
-            arguments.append(
-                -1
-                if not named
-                else self._arguments.setdefault(json.dumps({"domain": named}), len(self._arguments))
-            )
-        flags = (
-            np.where(kind_of == _START_END, FLAG_ASYNC, 0)
-            | np.where(is_mark, FLAG_INSTANT, 0)
-            | np.where(unfinished, FLAG_UNFINISHED, 0)
-        )
-        more = {
-            "scope": np.array(scopes, np.int64), "sequence": np.array(sequences, np.int64), "flags": flags,
-            "arguments": np.array(arguments, np.int64), "category": np.full(len(names), self._strings.row("nvtx")),
-        }  # fmt: skip
+        end = np.where(unfinished, np.maximum(self._end_ns, rows["start"]), rows["end"])
+        row_of_text: dict[str, int] = {}
+        text_rows = [
+            row_of_text.setdefault(text, len(row_of_text)) for text in self._export.texts_of(rows["row"])
+        ]
+        name, kind, scope, sequence = np.array([self._range(text) for text in row_of_text], np.int64)[
+            text_rows
+        ].T
+
+        def described(domain: int) -> int:
+            if not (domain_name := domain_names.get(domain)):
+                return -1
+            return self._arguments.setdefault(json.dumps({"domain": str(domain_name)}), len(self._arguments))
+
         self._add_spans(
-            {"start": rows["start"], "end": end},
-            self._host_threads(rows["globalTid"]),
-            np.array(names, np.int64),
-            np.array(kinds, np.int64),
-            more,
+            {"start": rows["start"], "end": np.where(is_mark, rows["start"], end)},
+            thread=self._host_threads(rows["globalTid"]),
+            name=name,
+            kind=kind,
+            scope=scope,
+            sequence=sequence,
+            flags=(sort == _START_END) * FLAG_ASYNC | is_mark * FLAG_INSTANT | unfinished * FLAG_UNFINISHED,
+            arguments=_mapped((rows["domainId"],), described),
+            category=self._strings.row("nvtx"),
         )
+
+    def _range(self, text: str) -> tuple[int, int, int, int]:
+        """The name, kind, scope and sequence number of a range with a text."""
+        operator = _OPERATOR.match(text)
+        if operator is None:
+            kind = SpanKind.STEP if text.startswith(MARK) else SpanKind.USER_ANNOTATION
+            return self._strings.row(text), kind, SCOPE_USER, -1
+        name = operator["name"]
+        kind, scope = (SpanKind.OPERATOR, 0) if "::" in name else (SpanKind.BACKWARD, SCOPE_BACKWARD)
+        return self._strings.row(name), kind, scope, int(operator["sequence"] or -1)
 
     def add_memory(self, rows: dict[str, Rows]) -> None:
         """Add device memory that was allocated and freed."""
@@ -549,18 +511,20 @@ class _Process:
             "correlation": rows["correlationId"],
         }
 
-    def trace(self, info: dict[str, Any], losses: list[Loss]) -> TraceData:
+    def trace(self, info: dict[str, Any], losses: list[Loss], path: Path) -> TraceData:
         """Put the rows together."""
         spans = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
         order = np.lexsort((-spans["duration_ns"], spans["start_ns"], spans["thread"]))
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
         spans = {name: values[order] for name, values in spans.items()}
+        numbers = np.array([number for _, number, _ in self._threads], np.int64)
         tables: dict[str, dict[str, Any]] = {
             "spans": {name: values.astype(_TYPES.get(name, np.int32)) for name, values in spans.items()},
             "threads": {
-                "os_tid": np.array([number for _, number, _ in self._threads], np.int64),
-                "torch_tid": np.array([number for _, number, _ in self._threads], np.int64),
+                "index": np.arange(len(numbers), dtype=np.int32),
+                "os_tid": numbers,
+                "torch_tid": numbers,
                 "name": [name for name, _, _ in self._threads],
             },
             "streams": {
@@ -578,10 +542,12 @@ class _Process:
         if self._allocations:
             thread = _threads_of_calls(spans, self._allocations.pop("correlation"))
             tables["allocations"] = {**self._allocations, "thread": thread}
-        tables["threads"]["index"] = np.arange(len(self._threads), dtype=np.int32)
-        return TraceData.from_columns(tables, strings=self._strings.texts, info=info, path=self._export._path)
+        return TraceData.from_columns(tables, strings=self._strings.texts, info=info, path=path)
 
 
+_DEFAULTS: dict[str, Rows | int] = {
+    "stream": -1, "correlation": -1, "category": 0, "flags": 0, "sequence": -1, "arguments": -1, "scope": 0,
+}  # fmt: skip
 _TYPES: dict[str, Any] = {
     "start_ns": np.int64, "duration_ns": np.int64, "correlation": np.int64, "sequence": np.int64, "kind": np.uint8, "flags": np.uint8, "scope": np.uint8,
 }  # fmt: skip
@@ -606,6 +572,13 @@ def _blocks(cursor: sqlite3.Cursor) -> Iterator[Rows]:
 def _process_of(columns: dict[str, Rows]) -> Rows:
     serialized = columns["globalTid"] if "globalTid" in columns else columns["globalPid"]
     return (serialized >> 24) & 0xFFFFFF
+
+
+def _mapped(columns: Sequence[Rows], make: Callable[..., int]) -> Rows:
+    """What `make` returns for the values of each row, called once for equal ones."""
+    groups = Groups.by(columns)
+    keys = zip(*(column[groups.first].tolist() for column in columns), strict=True)
+    return np.array([make(*key) for key in keys], np.int64)[groups.of_row]
 
 
 def _threads_of_calls(spans: dict[str, Rows], correlation: Rows) -> NDArray[np.int32]:
