@@ -7,7 +7,6 @@ wrote the rows into a file or kept them in memory.
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from contextlib import suppress
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 # Tables of sources.
 LOSSES = "losses"
 CLOCKS = "clocks"
-_INT64 = range(-(1 << 63), 1 << 63)
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class AppendedRows:
@@ -57,19 +56,14 @@ class AppendedRows:
         columns: dict[str, list[Any]] = {name: [] for name in types}
         written_ns: list[int] = []
         parts = self._parts.get(table, ())
-        parsed = _read_json(parts)
-        # A ring has thousands of parts of one row.
-        if (joined := _values_of_all(parsed, [part["rows"] for part in parts], types)) is not None:
-            written_ns = [part["time_ns"] for part in parts for _ in range(part["rows"])]
-            return joined, written_ns
-        for part, read in zip(parts, parsed, strict=True):
-            values = _values(read, part["rows"], types)
-            if values is None:
+        for part, values in zip(parts, _read_json(parts), strict=True):
+            rows = part["rows"]
+            if not _has_columns(values, rows, types):
                 self.damaged += 1
                 continue
             for name, column in columns.items():
-                column.extend(values[name])
-            written_ns.extend([part["time_ns"]] * part["rows"])
+                column += values[name]
+            written_ns += [part["time_ns"]] * rows
         return columns, written_ns
 
     def has(self, table: str) -> bool:
@@ -123,38 +117,18 @@ def _read_json(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [parsed_json(text) for text in texts]
 
 
-def _values(part: Any, rows: int, types: Mapping[str, type]) -> dict[str, list[Any]] | None:
-    """The columns of a part; None if one is missing or is not as long as the part, or a value has another type."""
+def _has_columns(part: Any, rows: int, types: Mapping[str, type]) -> bool:
+    """Whether a part has all columns, each as long as the part, with values of its type."""
     if not isinstance(part, dict):
-        return None
+        return False
     for name, kind in types.items():
         values = part.get(name)
         if not isinstance(values, list) or len(values) != rows:
-            return None
+            return False
         for value in values:
-            if type(value) is not kind or (kind is int and value not in _INT64):
-                return None
-    return part
-
-
-def _values_of_all(
-    parts: Sequence[Any], rows: list[int], types: Mapping[str, type]
-) -> dict[str, list[Any]] | None:
-    """The columns of all parts together; None if one of them would be left out."""
-    if any(type(part) is not dict for part in parts):
-        return None
-    columns = {}
-    for name, kind in types.items():
-        lists = [part.get(name) for part in parts]
-        if any(type(values) is not list for values in lists) or list(map(len, lists)) != rows:
-            return None
-        column = list(itertools.chain.from_iterable(lists))
-        if not set(map(type, column)) <= {kind}:
-            return None
-        if kind is int and column and not (min(column) in _INT64 and max(column) in _INT64):
-            return None
-        columns[name] = column
-    return columns
+            if type(value) is not kind or (isinstance(value, int) and not _LEAST <= value <= _MOST):
+                return False
+    return True
 
 
 def read_pauses(rows: AppendedRows, start_realtime_ns: int) -> list[Pause]:
