@@ -249,14 +249,9 @@ def _sorted_pieces(pieces: Pieces, threads: NDArray[np.int32]) -> Pieces:
     thread, start, longest = threads[pieces.row], pieces.start_ns, -pieces.duration_ns
     same = thread[1:] == thread[:-1]
     later = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (longest[1:] < longest[:-1]))
-    wrong = np.zeros(int(threads.max(initial=-1)) + 1, dtype=bool)
-    wrong[thread[1:][same & later]] = True
-    rows = np.flatnonzero(wrong[thread]) if wrong.any() else np.zeros(0, dtype=np.int64)
-    if len(rows) == 0:
+    if not (same & later).any():
         return pieces
-    order = np.arange(len(thread))
-    order[rows] = rows[np.lexsort((longest[rows], start[rows], thread[rows]))]
-    return pieces.take(order)
+    return pieces.take(np.lexsort((longest, start, thread)))
 
 
 BEFORE_NS = -1

@@ -31,8 +31,6 @@ THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY, COMPILING = range(8)
 """What a track is of. With the row of the thread, stream, process or counter it makes the track's number."""
 _SORTS = 8
 _LARGEST_NS = np.iinfo(np.int64).max
-# NumPy's stable sort is several times faster for 16 bits than for more.
-_FEW = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,9 +143,8 @@ def span_tracks(trace: Trace) -> SpanTracks:
     group = index_of[number]
     start = spans["start_ns"]
     duration = np.clip(spans["duration_ns"], 0, _LARGEST_NS - np.maximum(start, 0))
-    order = _in_order(group, start, duration)
-    if order is not None:
-        group, start, duration = group[order], start[order], duration[order]
+    order = _in_order(group, len(used), start, duration)
+    group, start, duration = group[order], start[order], duration[order]
     nested = nest(group, start, duration)
     depth, lane = nested.depth, nested.lane
     del nested
@@ -161,7 +158,7 @@ def span_tracks(trace: Trace) -> SpanTracks:
     row[beside] = (firsts[:-1] + levels[0])[group[beside]] + lane[beside] - 1
     count = int(firsts[-1])
     sorting, rows = rows_of(row, count, start, duration)
-    spans_in_order = (sorting if order is None else order[sorting]).astype(np.int32)
+    spans_in_order = order[sorting].astype(np.int32)
     rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, spans=spans_in_order)
     row_of_span = np.empty(len(spans_in_order), np.int32)
     row_of_span[spans_in_order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(rows.edges))
@@ -226,21 +223,13 @@ def _numbers(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 def _in_order(
-    group: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """Return the order by group, start and descending duration; None if the spans are sorted already."""
-    order = None
-    if len(group) and (group[1:] < group[:-1]).any():
-        fits_in_16_bits = int(group.max()) < _FEW
-        order = np.argsort(group.astype(np.int16) if fits_in_16_bits else group, kind="stable")
-        group, start_ns, duration_ns = group[order], start_ns[order], duration_ns[order]
-    edges = np.searchsorted(group, np.arange(int(group.max(initial=-1)) + 2))
-    for first, last in pairwise(edges.tolist()):
-        start, duration = start_ns[first:last], duration_ns[first:last]
-        right = start[1:] > start[:-1]
-        if right.all() or (right | ((start[1:] == start[:-1]) & (duration[1:] <= duration[:-1]))).all():
-            continue
-        # Several threads may share a track, such as that of the steps.
-        order = np.arange(len(group)) if order is None else order
-        order[first:last] = order[first:last][np.lexsort((-duration, start))]
+    group: NDArray[np.int32], count: int, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the order by group, start and descending duration of spans, which are in that order on each thread."""
+    order, _ = Groups(group, count).rows()
+    group_sorted, start, duration = group[order], start_ns[order], duration_ns[order]
+    later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (duration[1:] <= duration[:-1]))
+    # Several threads may share a track, such as that of the steps.
+    if not (later | (group_sorted[1:] > group_sorted[:-1])).all():
+        order = np.lexsort((-duration_ns, start_ns, group))
     return order
