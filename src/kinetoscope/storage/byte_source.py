@@ -125,16 +125,6 @@ class ByteSource:
         self.read_bytes += len(block)
         return block
 
-    def read_into(self, buffer: memoryview) -> int:
-        """Read the next available bytes into `buffer`; return how many, 0 at the end."""
-        if self._ahead or self.url is not None or not hasattr(self._file, "readinto"):
-            block = self.read(len(buffer))
-            buffer[: len(block)] = block
-            return len(block)
-        count: int = self._file.readinto(buffer) or 0
-        self.read_bytes += count
-        return count
-
     def copy_to(self, path: Path) -> None:
         """Write the remaining bytes to a new file."""
         import shutil

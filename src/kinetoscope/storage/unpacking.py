@@ -173,7 +173,7 @@ class UnpackedText:
         self._limit = max_uncompressed_bytes
         begin = source.peek(max(map(len, PACKINGS)))
         self.packing = next((packing for magic, packing in PACKINGS.items() if begin.startswith(magic)), "")
-        self._first: list[bytes | memoryview] = []
+        self._first: list[bytes] = []
         self.beginning = b""
         self._blocks = self._unpacked()
 
@@ -184,8 +184,8 @@ class UnpackedText:
         """
         text = begin = b""
         for block in self._blocks:
-            self._first.append(bytes(block))
-            text += self._first[-1]
+            self._first.append(block)
+            text += block
             begin = text.removeprefix(BYTE_ORDER_MARK).lstrip()[:16]
             if (len(begin) == 16 and len(text) >= _TAR_BYTES) or len(text) >= _HEAD_BYTES:
                 break
@@ -195,8 +195,8 @@ class UnpackedText:
         """Whether the content, of which `head` was read, is a tar archive."""
         return b"".join(self._first)[257:_TAR_BYTES] == b"ustar"
 
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Yield the blocks from the start; a block is valid until the next one is requested."""
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the blocks from the start."""
         try:
             while self._first:
                 yield self._remember(self._first.pop(0))
@@ -205,18 +205,19 @@ class UnpackedText:
         finally:
             self.close()
 
-    def _remember(self, block: bytes | memoryview) -> bytes | memoryview:
+    def _remember(self, block: bytes) -> bytes:
         if len(self.beginning) < _BEGINNING_BYTES:
-            self.beginning += bytes(block[: _BEGINNING_BYTES - len(self.beginning)])
+            self.beginning += block[: _BEGINNING_BYTES - len(self.beginning)]
         return block
 
     def close(self) -> None:
         """End the decompressing thread; the source stays open."""
         self._blocks.close()
 
-    def _unpacked(self) -> Generator[bytes | memoryview]:
+    def _unpacked(self) -> Generator[bytes]:
         if not self.packing:
-            yield from _plain(self.source)
+            while block := self.source.read(BLOCK_BYTES):
+                yield block
             return
         blocks = ahead(self._decompressed())
         try:
@@ -299,10 +300,3 @@ class _Readable(io.RawIOBase):
             # Errors for damaged data are also OSError; this attribute tells them from errors of the source.
             self.failure = error
             raise
-
-
-def _plain(source: ByteSource) -> Generator[memoryview]:
-    """Yield the bytes of an uncompressed file, in one reused buffer."""
-    buffer = memoryview(bytearray(BLOCK_BYTES))
-    while count := source.read_into(buffer):
-        yield buffer[:count]

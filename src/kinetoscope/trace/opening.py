@@ -290,7 +290,7 @@ def _open_snapshot(text: UnpackedText, max_memory_bytes: int | None) -> Trace:
     limit = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
     blocks, size = [], 0
     for block in text:
-        blocks.append(bytes(block))
+        blocks.append(block)
         size += len(block)
         if limit and size * _SNAPSHOT_TIMES > limit:
             raise FormatError(
