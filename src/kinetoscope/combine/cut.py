@@ -208,11 +208,11 @@ def _unsorted(trace: TraceData, part: TracePart) -> Pieces:
 def _near(trace: TraceData, part: TracePart, launch_window: Rows | None) -> Rows:
     """The spans between the first and the last moment, on wanted threads; of a long trace these are few."""
     spans = trace.columns("spans")
-    begins_in_time: Mask = spans["start_ns"] < part.end_ns[-1]
+    start = spans["start_ns"]
+    begins_in_time: Mask = (start < part.end_ns[-1]) & (
+        (start >= part.start_ns[0]) | (ends_ns(start, spans["duration_ns"]) > part.start_ns[0])
+    )
     rows = np.flatnonzero(begins_in_time)
-    start = spans["start_ns"][rows] if len(rows) < len(spans) else spans["start_ns"]
-    durations = spans["duration_ns"][rows] if len(rows) < len(spans) else spans["duration_ns"]
-    rows = rows[(start >= part.start_ns[0]) | (ends_ns(start, durations) > part.start_ns[0])]
     if part.threads is not None:
         rows = rows[part.threads[spans["thread"][rows]]]
     if launch_window is not None:

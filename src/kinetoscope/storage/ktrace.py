@@ -71,8 +71,6 @@ _MOST_JUMPS = 256
 _SMALL_ROWS = 1024
 # Deltas and byte planes slow down reading; each must save at least this many bytes per value.
 _WORTH_BYTES = 0.05
-# How many values are reassembled at a time, so that they stay in the processor's cache.
-_BLOCK_ROWS = 65_536
 
 
 def encoded(name: str, values: NDArray[Any]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -223,11 +221,7 @@ def _planes(values: NDArray[Any]) -> NDArray[np.uint8]:
 def _joined(planes: list[NDArray[Any]]) -> NDArray[Any]:
     if any(plane.dtype != np.uint8 or len(plane) != len(planes[0]) for plane in planes):
         raise ValueError("the byte planes of a column differ in length, or are not bytes")
-    together = np.empty((len(planes[0]), len(planes)), dtype=np.uint8)
-    for begin in range(0, len(together), _BLOCK_ROWS):
-        for index, plane in enumerate(planes):
-            together[begin : begin + _BLOCK_ROWS, index] = plane[begin : begin + _BLOCK_ROWS]
-    return together.reshape(-1).view(np.dtype(f"<i{len(planes)}"))
+    return np.stack(planes, axis=1).reshape(-1).view(np.dtype(f"<i{len(planes)}"))
 
 
 def _compressed_bytes(values: NDArray[Any]) -> int:

@@ -69,14 +69,15 @@ def _tensors(side: object) -> Iterator[tuple[int, tuple[Any, ...]]]:
     if not isinstance(values, list) or not isinstance(types, list):
         return
     for argument, (value, kind) in enumerate(zip(values, types, strict=False)):
-        for tensor in _inside(value, kind, _part(side, "shapes", argument), _part(side, "strides", argument)):
+        for tensor in _inside(
+            value, kind, _entry(side.get("shapes"), argument), _entry(side.get("strides"), argument)
+        ):
             yield argument, tensor
 
 
-def _part(side: Mapping[str, Any], name: str, argument: int) -> Any:
+def _entry(values: object, index: int) -> Any:
     """Return an entry of a parallel list, which may be missing or too short."""
-    part = side.get(name)
-    return part[argument] if isinstance(part, list) and argument < len(part) else None
+    return values[index] if isinstance(values, list) and index < len(values) else None
 
 
 def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[Any, ...]]:
@@ -85,15 +86,8 @@ def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[A
         return
     outer, bracket, inner = kind.partition("[")
     if bracket:
-        shapes = shape if isinstance(shape, list) else []
-        stepped = strides if isinstance(strides, list) else []
         for index, (part, part_kind) in enumerate(zip(value, _split_types(inner[:-1]), strict=False)):
-            yield from _inside(
-                part,
-                part_kind,
-                shapes[index] if index < len(shapes) else None,
-                stepped[index] if index < len(stepped) else None,
-            )
+            yield from _inside(part, part_kind, _entry(shape, index), _entry(strides, index))
     elif outer.startswith("Tensor(") and len(value) == _FIELDS and all(_is_int(part) for part in value[:5]):
         yield (*value[:5], str(value[5]), outer[len("Tensor(") : -1], _numbers(shape), _numbers(strides))
 
@@ -305,9 +299,7 @@ def _text(value: object) -> str | None:
 
 def _integers(values: Any) -> NDArray[np.int64]:
     """Return integers as a column, -1 for anything that does not fit int64."""
-    return np.array(
-        [value if type(value) is int and -(2**63) <= value < 2**63 else -1 for value in values], np.int64
-    )
+    return np.array([value if _is_int(value) else -1 for value in values], np.int64)
 
 
 def _refuse(word: str) -> None:
@@ -453,14 +445,8 @@ def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64],
     return node_of, span_of
 
 
-def _without_rows(schema: Table) -> pyarrow.Table:
-    return to_arrow(
-        schema,
-        {
-            column.name: [] if column.type in ("category", "string") else np.zeros(0)
-            for column in schema.columns
-        },
-    )
+def _without_rows(table: Table) -> pyarrow.Table:
+    return to_arrow(table, dict.fromkeys(table.column_names))
 
 
 def _execution_trace(

@@ -120,9 +120,7 @@ class SpanTracks:
         """For some spans, return the numbers of their tracks, and their rows in these; -1 for a span of -1."""
         ids = np.array([*(track.id for track in self.tracks), -1], np.int32)
         firsts = np.array([*(track.first for track in self.tracks), 0], np.int32)
-        row = (
-            np.append(self.row_of_span, np.int32(-1))[spans] if (spans < 0).any() else self.row_of_span[spans]
-        )
+        row = np.append(self.row_of_span, np.int32(-1))[spans]
         track = np.append(self.track_of_row, np.int32(-1))[row]
         return ids[track], np.where(row >= 0, row - firsts[track], -1).astype(np.int32)
 
