@@ -73,7 +73,7 @@ class Guesses:
 class _Possible:
     """All lines within some bounds whose drift is small enough: a convex polygon in the plane of drift and difference at the origin."""
 
-    def __init__(self, bounds: Bounds, origin_ns: int, most_drift: float) -> None:
+    def __init__(self, bounds: Bounds, origin_ns: int) -> None:
         """Moments are counted from `origin_ns`; bounds that contradict each other are moved apart until one line keeps to all."""
         # Near 0, where a double counts single nanoseconds.
         self.origin_ns, self.base_ns = origin_ns, int(bounds.above_ns.max())
@@ -83,7 +83,7 @@ class _Possible:
         low, low_at, high, high_at = low[low_hull], low_at[low_hull], high[high_hull], high_at[high_hull]
         turns = [np.diff(low) / np.diff(low_at), np.diff(high) / np.diff(high_at)]
         drifts = np.unique(
-            np.clip(np.concatenate([[-most_drift, most_drift], *turns]), -most_drift, most_drift)
+            np.clip(np.concatenate([[-MOST_DRIFT, MOST_DRIFT], *turns]), -MOST_DRIFT, MOST_DRIFT)
         )
         lowest = (low - drifts[:, None] * low_at).max(axis=1)
         highest = (high - drifts[:, None] * high_at).min(axis=1)
@@ -153,12 +153,10 @@ OWN_CLOCK = ClockLine(0.0, 0.0, 0)
 """From a clock to itself."""
 
 
-def fit(
-    bounds: Bounds, begin_ns: int, end_ns: int, most_drift: float = MOST_DRIFT, guesses: Guesses | None = None
-) -> ClockLine | None:
+def fit(bounds: Bounds, begin_ns: int, end_ns: int, guesses: Guesses | None = None) -> ClockLine | None:
     """A line that keeps to the bounds: the likeliest by the guesses, or without these the one in the middle.
 
-    The difference of two clocks is taken for a straight line whose drift is at most `most_drift`; then it is among those that
+    The difference of two clocks is taken for a straight line whose drift is at most `MOST_DRIFT`; then it is among those that
     keep to the bounds, and `ClockLine.error_ns` says how far the farthest of these is away. The line in the middle is half-way
     between the highest and the lowest of them at both moments, of those only that clocks in order can have where there are
     such. With guesses that are closer to each other than the bounds are,
@@ -169,7 +167,6 @@ def fit(
         bounds: The limits of the difference.
         begin_ns: Where the line is wanted from, of the clock.
         end_ns: And to where.
-        most_drift: How far the two clocks may run apart, in parts.
         guesses: What the difference probably is.
 
     Returns:
@@ -177,7 +174,7 @@ def fit(
     """
     if len(bounds.above_ns) == 0 or len(bounds.below_ns) == 0:
         return None
-    possible = _Possible(bounds, (begin_ns + end_ns) // 2, most_drift)
+    possible = _Possible(bounds, (begin_ns + end_ns) // 2)
     chosen = None if guesses is None or len(guesses.at_ns) == 0 else _likeliest(possible, guesses)
     drift, at_origin = chosen or _middle(possible, begin_ns, end_ns)
     offset_ns = possible.base_ns + at_origin - drift * possible.origin_ns
@@ -292,14 +289,12 @@ class Visits:
 class _Solver:
     """Bounds of the moments of meetings, on the axis of the reference, and what follows from them for the clocks."""
 
-    def __init__(
-        self, visits: Visits, begin_ns: Times, end_ns: Times, reference: int, most_drift: float
-    ) -> None:
+    def __init__(self, visits: Visits, begin_ns: Times, end_ns: Times, reference: int) -> None:
         order = np.argsort(visits.clock, kind="stable")
         self.clock, self.meeting = visits.clock[order], visits.meeting[order]
         self.entered_ns, self.left_ns = visits.entered_ns[order], visits.left_ns[order]
         self.together = visits.together[order]
-        self.begin_ns, self.end_ns, self.most_drift = begin_ns, end_ns, most_drift
+        self.begin_ns, self.end_ns = begin_ns, end_ns
         self.first = np.searchsorted(self.clock, np.arange(len(begin_ns) + 1))
         meetings = int(self.meeting.max(initial=-1)) + 1
         self.low = np.full(meetings, _UNKNOWN_LOW)
@@ -357,7 +352,7 @@ class _Solver:
         rows, low, high = [], [], []
         for clock, bounds in of_clocks.items():
             clock_rows = slice(self.first[clock], self.first[clock + 1])
-            possible = _Possible(bounds, int(self.begin_ns[clock] + self.end_ns[clock]) // 2, self.most_drift)
+            possible = _Possible(bounds, int(self.begin_ns[clock] + self.end_ns[clock]) // 2)
             # A clock that contradicts the others says nothing about them.
             if possible.violated_ns == 0:
                 rows.append(np.arange(clock_rows.start, clock_rows.stop))
@@ -412,7 +407,7 @@ class _Solver:
         guesses = Guesses(left_at_ns, np.rint(left_ns[self.meeting[rows]]).astype(np.int64) - left_at_ns)
         wider_ns = int(self.contradicted_ns[clock])
         begin_ns, end_ns = int(self.begin_ns[clock]), int(self.end_ns[clock])
-        line = fit(bounds.relaxed(wider_ns), begin_ns, end_ns, self.most_drift, guesses)
+        line = fit(bounds.relaxed(wider_ns), begin_ns, end_ns, guesses)
         return line and replace(line, violated_ns=line.violated_ns + wider_ns)
 
     def _add_leaving(self, left_ns: Values, group: Sequence[int], lines: Sequence[ClockLine | None]) -> None:
@@ -432,11 +427,7 @@ class _Solver:
 
 
 def lines_between(
-    visits: Visits,
-    begin_ns: Times,
-    end_ns: Times,
-    reference: int = 0,
-    most_drift: float = MOST_DRIFT,
+    visits: Visits, begin_ns: Times, end_ns: Times, reference: int = 0
 ) -> list[ClockLine | None]:
     """The difference of each clock from the reference, by all meetings of all clocks.
 
@@ -445,11 +436,10 @@ def lines_between(
         begin_ns: When the recording of each clock began, on its own axis.
         end_ns: And when it ended.
         reference: The number of the clock that all others are compared to.
-        most_drift: How far two clocks may run apart, in parts.
 
     Returns:
         For each clock its line, None where no meetings tie it to the reference.
     """
-    solver = _Solver(visits, begin_ns, end_ns, reference, most_drift)
+    solver = _Solver(visits, begin_ns, end_ns, reference)
     solver.tighten()
     return solver.lines()

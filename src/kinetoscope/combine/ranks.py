@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.clocks import MOST_DRIFT, ClockLine, Visits, lines_between
+from kinetoscope.combine.clocks import ClockLine, Visits, lines_between
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
@@ -140,16 +140,8 @@ class _Machine:
         return max(placement.error_ns for placement in self.placements)
 
 
-def aligned(traces: Sequence[TraceData], most_drift: float = MOST_DRIFT) -> list[Placement]:
-    """A place for every trace, the first at 0.
-
-    Args:
-        traces: The traces.
-        most_drift: How far two clocks may run apart, in parts.
-
-    Returns:
-        The places. Where the error is -1, nothing ties the trace to the others and its clock on the wall was believed.
-    """
+def aligned(traces: Sequence[TraceData]) -> list[Placement]:
+    """A place for every trace, the first at 0; where the error is -1, nothing ties a trace to the others, and its wall clock is used."""
     machines = _machines(traces)
     lines: list[ClockLine | None] = [None] * len(machines)
     met: list[Counter[str]] = [Counter() for _ in machines]
@@ -160,7 +152,7 @@ def aligned(traces: Sequence[TraceData], most_drift: float = MOST_DRIFT) -> list
             np.array([getattr(machine, name) for machine in machines], dtype=np.int64)
             for name in ("begin_ns", "end_ns")
         )
-        lines = lines_between(visits, begin_ns, end_ns, most_drift=most_drift)
+        lines = lines_between(visits, begin_ns, end_ns)
         several = Groups(visits.meeting, len(kinds)).sizes() > 1
         for clock, meeting in zip(visits.clock.tolist(), visits.meeting.tolist(), strict=True):
             met[clock][kinds[meeting]] += int(several[meeting])

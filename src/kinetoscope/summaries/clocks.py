@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kinetoscope.combine.clocks import MOST_DRIFT, OWN_CLOCK, ClockLine, Visits, lines_between
+from kinetoscope.combine.clocks import OWN_CLOCK, ClockLine, Visits, lines_between
 from kinetoscope.combine.ranks import BARRIERS, COLLECTIVES, CUT_OFF_NS, MICROSECOND_NS, OWN
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.dictionary import table_definition
@@ -81,7 +81,7 @@ def _how(alignment: Aligned, row: int) -> str | None:
     return " and ".join(names[met_by].tolist())
 
 
-def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
+def aligned(sections: Sections) -> Aligned:
     """Align all ranks at once; those of one machine by its clock."""
     machine, offset_ns, reading_ns = _machines(sections)
     count = int(machine.max()) + 1
@@ -100,7 +100,7 @@ def aligned(sections: Sections, most_drift: float = MOST_DRIFT) -> Aligned:
     end_ns = np.maximum(by_machine.maxima(offset_ns + sections.identity("duration_ns")), 0)
     # Machines are numbered in order of their first ranks.
     reference = Groups(_tied(visits, count)[machine], count).largest()
-    between = lines_between(visits, begin_ns, end_ns, reference, most_drift)
+    between = lines_between(visits, begin_ns, end_ns, reference)
     row = int(np.argmax(machine == reference))
     lines: list[ClockLine | None] = []
     error_ns = np.full(len(sections), -1, dtype=np.int64)

@@ -426,14 +426,11 @@ def report_page(
         ArgumentError: There is no such page.
     """
     import_aside()
-    from kinetoscope._version import __version__
-
     unknown = [page for page in pages if page not in PAGES]
     if unknown or not pages:
         raise ArgumentError(f"pages={list(pages)!r} is not valid: choose one or more of {', '.join(PAGES)}")
     carried = Parts()
-    directory: dict[str, Any] = {"version": __version__, "name": name, "timeline": None, "cut": None}
-    directory |= {"start": start, "notice": to_utf8(notice)}
+    directory: dict[str, Any] = {"start": start, "notice": to_utf8(notice)}
     before = None
     if "timeline" in pages:
         items = items_of(trace, most)
@@ -441,7 +438,7 @@ def report_page(
         directory["timeline"] = _add_timeline(trace, items, carried)
         directory["cut"] = None if before is None else {"before_ns": before, "spans": len(items.spans)}
     _add_responses(trace, pages, before, carried)
-    return _page_with(directory, carried)
+    return _page_with(carried, name, **directory)
 
 
 def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
@@ -453,8 +450,6 @@ def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
         new: A recording of the other run.
     """
     import_aside()
-    from kinetoscope._version import __version__
-
     carried = Parts()
     carried.add("compare", compare.about(found))
     for table in compare.TABLES:
@@ -464,8 +459,7 @@ def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
     carried.add("compare/steps", drawn)
     for side, trace in sides.items():
         carried.add(f"compare/steps/{side}", compare.boxes(trace, drawn[side]))
-    directory: dict[str, Any] = {"version": __version__, "name": "Comparison", "timeline": None, "cut": None}
-    return _page_with(directory | {"start": "#/compare", "notice": ""}, carried)
+    return _page_with(carried, "Comparison", start="#/compare")
 
 
 def job_page(job: Job, name: str) -> str:
@@ -476,13 +470,10 @@ def job_page(job: Job, name: str) -> str:
         name: The name that the page shows.
     """
     import_aside()
-    from kinetoscope._version import __version__
-
     carried = Parts()
     for path, query in ranks.reported(job):
         carried.add(spelled(path, query), ranks.answer(job, path, query))
-    directory: dict[str, Any] = {"version": __version__, "name": name, "timeline": None, "cut": None}
-    return _page_with(directory | {"start": "#/ranks", "notice": ""}, carried)
+    return _page_with(carried, name, start="#/ranks")
 
 
 def write_job_report(job: Job, name: str, path: Path) -> Path:
@@ -491,10 +482,19 @@ def write_job_report(job: Job, name: str, path: Path) -> Path:
     return path
 
 
-def _page_with(directory: dict[str, Any], carried: Parts) -> str:
-    """Build the HTML of a report: the viewer's page with the data."""
-    directory["parts"] = carried.directory
-    name = str(directory["name"])
+def _page_with(carried: Parts, name: str, **more: Any) -> str:
+    """Build the HTML of a report: the viewer's page with the data, and a directory of it."""
+    from kinetoscope._version import __version__
+
+    directory: dict[str, Any] = {
+        "version": __version__,
+        "name": name,
+        "timeline": None,
+        "cut": None,
+        "start": "",
+        "notice": "",
+    }
+    directory |= {**more, "parts": carried.directory}
     page = page_text()
     policy = html.escape(content_policy(page, ""), quote=True)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}" />'
