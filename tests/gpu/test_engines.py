@@ -62,7 +62,6 @@ def test_each_kernel_is_the_operators_that_launched_it(record, device):
         checks = trace.info["clock_checks"]
         assert checks["device_calls"] >= 4 * len(OPERATORS)
         assert checks["device_calls_crossing"] <= 0.01 * checks["device_calls"]
-        assert checks["device_shift_ns"] == 0
 
 
 def test_a_training_step_is_what_torch_profiler_says_it_is(record, device, tmp_path):

@@ -260,8 +260,6 @@ def _device_clock(facts: dict[str, Any]) -> Check | None:
     if calls == 0:
         return None
     meaning = sentence("Operators and runtime calls were timed by two clocks.")
-    if shift := clock.get("device_shift_ns", 0):
-        meaning = sentence(f"{meaning['text']} Device times were shifted by {{}} to match.", (shift, "ns"))
     if crossing == 0:
         return _check(
             GOOD,

@@ -7,7 +7,7 @@ the device's work is the operator's. Dictionaries of the device's trace are put 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 
 # Above this share of calls that do not fit, the clocks are said to disagree.
 MOST_CROSSING = 0.01
-# A better shift is taken if it leaves at most this share of those calls.
-_LEFT_BY_A_SHIFT = 0.25
-_LARGEST_SHIFT_NS = 10_000_000
-_CANDIDATES, _ROUNDS = 200, 3
-_CALLS_TRIED = 20_000
 
 
 @dataclass(frozen=True)
@@ -48,32 +43,18 @@ class ThreadTimes:
 
     Attributes:
         moments_ns: When its operators began and ended, in order.
-        running: How many operators were under way after each of these moments.
         starts_ns: When its calls of the runtime began.
         ends_ns: When these ended.
     """
 
     moments_ns: Times
-    running: Times
     starts_ns: Times
     ends_ns: Times
 
     @classmethod
     def of(cls, begins_ns: Times, finishes_ns: Times, starts_ns: Times, ends_ns: Times) -> ThreadTimes:
         """From the starts and ends of operators, and those of calls."""
-        moments_ns = np.concatenate((finishes_ns, begins_ns))
-        change = np.repeat(np.array([-1, 1], np.int64), (len(finishes_ns), len(begins_ns)))
-        # At the same moment one ends before the next begins.
-        order = np.argsort(moments_ns, kind="stable")
-        return cls(moments_ns[order], np.cumsum(change[order]), starts_ns, ends_ns)
-
-    def moved(self, shift_ns: int) -> ThreadTimes:
-        """The same with the calls shifted."""
-        return replace(self, starts_ns=self.starts_ns + shift_ns, ends_ns=self.ends_ns + shift_ns)
-
-    def sampled(self, stride: int) -> ThreadTimes:
-        """The same with every so many-th call."""
-        return replace(self, starts_ns=self.starts_ns[::stride], ends_ns=self.ends_ns[::stride])
+        return cls(np.sort(np.concatenate((begins_ns, finishes_ns))), starts_ns, ends_ns)
 
 
 @dataclass(frozen=True)
@@ -83,7 +64,6 @@ class Fit:
     Attributes:
         calls: How many calls lay on threads that had operators.
         crossing: How many of them cross the start or end of an operator.
-        shift_ns: What was added to the device's times to make them fit.
         largest_crossing_ns: The smallest shift that would correct the worst of these, in nanoseconds.
         earliest_ns: By how much the device's times could be earlier at most (below 0) without any call that fits now
             ceasing to; None without such calls.
@@ -92,7 +72,6 @@ class Fit:
 
     calls: int
     crossing: int
-    shift_ns: int
     largest_crossing_ns: int
     earliest_ns: int | None
     latest_ns: int | None
@@ -107,7 +86,6 @@ class Fit:
         return {
             "device_calls": self.calls,
             "device_calls_crossing": self.crossing,
-            "device_shift_ns": self.shift_ns,
             "device_largest_crossing_ns": self.largest_crossing_ns,
             "device_earliest_ns": self.earliest_ns,
             "device_latest_ns": self.latest_ns,
@@ -115,99 +93,32 @@ class Fit:
 
 
 def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
-    """Check whether a device's calls fit the operators of their threads, and find the shift that corrects them if not."""
-    threads = [thread for thread in threads if len(thread.moments_ns) and len(thread.starts_ns)]
-    calls = sum(len(thread.starts_ns) for thread in threads)
-    shift_ns = 0
-    if calls and _count_crossing(threads) > MOST_CROSSING * calls:
-        shift_ns = _best_shift(threads, calls)
-        threads = [thread.moved(shift_ns) for thread in threads]
-    earliest, latest, needed = [], [], [np.zeros(1, np.int64)]
+    """Check whether a device's calls fit the operators of their threads."""
+    calls = crossing_calls = 0
+    earliest, latest, needed = (np.zeros(0, np.int64) for _ in range(3))
     for thread in threads:
-        low, high = _inside(thread)
-        fitting, crossing = high <= low, high > low
+        if len(thread.moments_ns) == 0:
+            continue
+        # For each call the first moment after its start, and the first that is not before its end.
+        low = np.searchsorted(thread.moments_ns, thread.starts_ns, side="right")
+        high = np.searchsorted(thread.moments_ns, thread.ends_ns, side="left")
+        crossing = high > low
+        calls += len(low)
+        crossing_calls += int(np.count_nonzero(crossing))
         # Where nothing lies before the first moment, or behind the last, there is no limit.
-        before, behind = fitting & (low > 0), fitting & (low < len(thread.moments_ns))
-        earliest.append(thread.moments_ns[low[before] - 1] - thread.starts_ns[before])
-        latest.append(thread.moments_ns[low[behind]] - thread.ends_ns[behind])
-        needed.append(
-            np.minimum(
-                thread.moments_ns[high[crossing] - 1] - thread.starts_ns[crossing],
-                thread.ends_ns[crossing] - thread.moments_ns[low[crossing]],
-            )
-        )
-    known_earliest = np.concatenate(earliest) if earliest else np.zeros(0, np.int64)
-    known_latest = np.concatenate(latest) if latest else np.zeros(0, np.int64)
+        before, behind = ~crossing & (low > 0), ~crossing & (low < len(thread.moments_ns))
+        earliest = np.append(earliest, thread.moments_ns[low[before] - 1] - thread.starts_ns[before])
+        latest = np.append(latest, thread.moments_ns[low[behind]] - thread.ends_ns[behind])
+        later = thread.moments_ns[high[crossing] - 1] - thread.starts_ns[crossing]
+        sooner = thread.ends_ns[crossing] - thread.moments_ns[low[crossing]]
+        needed = np.append(needed, np.minimum(later, sooner))
     return Fit(
         calls=calls,
-        crossing=_count_crossing(threads),
-        shift_ns=shift_ns,
-        largest_crossing_ns=int(np.concatenate(needed).max()),
-        earliest_ns=int(known_earliest.max()) if len(known_earliest) else None,
-        latest_ns=int(known_latest.min()) if len(known_latest) else None,
+        crossing=crossing_calls,
+        largest_crossing_ns=int(needed.max(initial=0)),
+        earliest_ns=int(earliest.max()) if len(earliest) else None,
+        latest_ns=int(latest.min()) if len(latest) else None,
     )
-
-
-def _inside(thread: ThreadTimes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each call the first moment after its start, and the first that is not before its end."""
-    low = np.searchsorted(thread.moments_ns, thread.starts_ns, side="right")
-    return low, np.searchsorted(thread.moments_ns, thread.ends_ns, side="left")
-
-
-def _count_crossing(threads: Sequence[ThreadTimes]) -> int:
-    """How many calls have a moment inside them."""
-    total = 0
-    for thread in threads:
-        low, high = _inside(thread)
-        total += int(np.count_nonzero(high > low))
-    return total
-
-
-def _best_shift(threads: Sequence[ThreadTimes], calls: int) -> int:
-    """The shift that moves most calls inside operators; 0 if no shift helps much."""
-    sampled = [thread.sampled(-(-calls // _CALLS_TRIED)) for thread in threads]
-    best_ns = 0
-    for _ in range(_ROUNDS):
-        moved = [thread.moved(best_ns) for thread in sampled]
-        wanted_ns = np.concatenate([_needed(thread) for thread in moved]) + best_ns
-        wanted_ns = wanted_ns[np.abs(wanted_ns) <= _LARGEST_SHIFT_NS]
-        if len(wanted_ns) == 0:
-            break
-        candidates = np.unique(
-            np.quantile(wanted_ns, np.linspace(0, 1, _CANDIDATES), method="nearest")
-        ).tolist()
-        counted = {shift_ns: _misplaced(sampled, shift_ns) for shift_ns in (best_ns, *candidates)}
-        best_ns = int(min(counted, key=lambda shift_ns: (counted[shift_ns], abs(shift_ns))))
-    left = _count_crossing([thread.moved(best_ns) for thread in sampled])
-    return best_ns if left <= _LEFT_BY_A_SHIFT * _count_crossing(sampled) else 0
-
-
-def _needed(thread: ThreadTimes) -> Times:
-    """The shifts, to either side, that would correct calls that cross boundaries of operators or lie outside of them."""
-    low, high = _inside(thread)
-    wrong = (high > low) | (_around(thread, low) == 0)
-    low, high, starts_ns, ends_ns = low[wrong], high[wrong], thread.starts_ns[wrong], thread.ends_ns[wrong]
-    crossing, last = high > low, len(thread.moments_ns) - 1
-    # A call that crosses boundaries has to begin after the last of them, or to end before the first; another has to begin
-    # where the next operator does, or to end with the one before.
-    later = thread.moments_ns[np.minimum(np.where(crossing, high - 1, low), last)] - starts_ns
-    earlier = thread.moments_ns[np.clip(np.where(crossing, low, low - 1), 0, last)] - ends_ns
-    return np.concatenate((later, earlier))
-
-
-def _misplaced(threads: Sequence[ThreadTimes], shift_ns: int) -> int:
-    """Number of calls that, after a shift, would cross boundaries of operators or lie outside of them."""
-    total = 0
-    for thread in threads:
-        moved = thread.moved(shift_ns)
-        low, high = _inside(moved)
-        total += int(np.count_nonzero((high > low) | (_around(moved, low) == 0)))
-    return total
-
-
-def _around(thread: ThreadTimes, low: Times) -> Times:
-    """How many operators are running at the moment before each call."""
-    return np.where(low > 0, thread.running[np.maximum(low, 1) - 1], 0)
 
 
 # A thread whose number the host does not know is another's if so many of its calls lie inside that one's operators.
@@ -251,7 +162,6 @@ class _Join(Joining):
         self._join_strings()
         threads = self._match_threads()
         fit = fit_clocks(self._thread_times(threads))
-        self._device_part.offset_ns += fit.shift_ns
         self._begin_at_zero()
         host_threads = len(self._host.columns("threads"))
         self._host_part.rows["threads"] = row_map(range(host_threads))

@@ -56,14 +56,12 @@ class ClockChecks:
         largest_error_ns: The largest difference of these.
         device_calls: Calls of a device's runtime that were compared with the operators around them.
         device_calls_crossing: Those that cross the start or end of an operator.
-        device_shift_ns: By how much the device's times were moved.
     """
 
     readings: int | None = None
     largest_error_ns: int | None = None
     device_calls: int | None = None
     device_calls_crossing: int | None = None
-    device_shift_ns: int | None = None
 
 
 @dataclass(frozen=True)
