@@ -392,8 +392,8 @@ class _Process:
         def thread_row(device: int, number: int) -> int:
             return self._threads.setdefault((f"stream {number}", number, 1 + device), len(self._threads))
 
-        place = (rows["deviceId"], rows["streamId"])
-        stream = _mapped(place, lambda *key: self._streams.setdefault(key, len(self._streams)))
+        stream_keys = (rows["deviceId"], rows["streamId"])
+        stream = _mapped(stream_keys, lambda *key: self._streams.setdefault(key, len(self._streams)))
         facts = {
             "span": np.arange(len(stream)) + self._count,
             "context": rows["contextId"],
@@ -418,7 +418,7 @@ class _Process:
             self._copies.append(facts | {"bytes": rows["bytes"]})
         self._add_spans(
             rows,
-            thread=_mapped(place, thread_row),
+            thread=_mapped(stream_keys, thread_row),
             name=name,
             kind=_DEVICE_KINDS[table],
             stream=stream,
