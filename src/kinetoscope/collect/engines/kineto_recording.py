@@ -10,6 +10,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -53,7 +54,7 @@ class BackgroundCall(Generic[Result]):
         self._work: Callable[[bool], Result] | None = work
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._done: tuple[Result | None, BaseException | None] | None = None
+        self._outcome: Future[Result] = Future()
 
     def result(self) -> Result:
         """Return the function's result, or raise its exception; the first call starts it. Can be repeated after an interrupt.
@@ -76,18 +77,15 @@ class BackgroundCall(Generic[Result]):
                     self._thread = thread
         if self._thread is not None:
             self._thread.join()
-        if self._done is None:
+        if not self._outcome.done():
             raise StateError("the parent process is reading this recording: read it there.")
-        result, failure = self._done
-        if failure is not None:
-            raise failure
-        return result  # type: ignore[return-value]
+        return self._outcome.result()
 
     def _run(self, work: Callable[[bool], Result], may_start_threads: bool) -> None:
         try:
-            self._done = work(may_start_threads), None
+            self._outcome.set_result(work(may_start_threads))
         except BaseException as error:  # noqa: BLE001  (raised again by `result`)
-            self._done = None, error
+            self._outcome.set_exception(error)
 
 
 # Key of the request's metadata, not of the trace: the engine stores the monotonic clock minus the system's clock here.

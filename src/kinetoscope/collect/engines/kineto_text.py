@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,25 @@ def _follow(results: Any, reader: Any, path: Path) -> bool:
         return False
     text = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finished, announce = os.pipe()
+    parsed: Future[None] = Future()
+
+    def parse() -> None:
+        try:
+            parsed.set_result(reader.follow(text, finished))
+        except Exception as error:  # noqa: BLE001  (raised below)
+            parsed.set_exception(error)
+
+    parser = threading.Thread(target=parse, name="kinetoscope follows kineto", daemon=True)
     try:
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(text, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        follower = _Follower(reader, text, finished)
-        if not follower.begin():
+        with contextlib.suppress(RuntimeError):
+            parser.start()
+        # Until the parser has released the GIL, which torch holds until its last byte is read.
+        while not reader.following and parser.is_alive():
+            time.sleep(_POLL_S)
+        if parsed.done() or not parser.is_alive():
+            # No thread could be started, or it cannot read.
             path.unlink()
             unfinished.unlink()
             return False
@@ -138,49 +153,13 @@ def _follow(results: Any, reader: Any, path: Path) -> bool:
             results.save(str(path))
         finally:
             os.write(announce, b"\0")
-            follower.join()
+            parser.join()
     finally:
         for descriptor in (text, finished, announce):
             os.close(descriptor)
-    follower.check()
+    if (failure := parsed.exception()) is not None:
+        raise RecorderError(f"what torch's collector recorded could not be read ({failure}).") from failure
     return True
-
-
-class _Follower:
-    """The thread that parses from the pipe."""
-
-    def __init__(self, reader: Any, text: int, finished: int) -> None:
-        self._reader = reader
-        self._arguments = (text, finished)
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="kinetoscope follows kineto", daemon=True)
-
-    def begin(self) -> bool:
-        """Start the thread, and wait until it has released the GIL, which torch holds until its last byte is read."""
-        try:
-            self._thread.start()
-        except RuntimeError:
-            return False
-        while not self._reader.following and self._thread.is_alive():
-            time.sleep(_POLL_S)
-        return self._failure is None
-
-    def join(self) -> None:
-        """Wait until the thread has parsed everything."""
-        self._thread.join()
-
-    def check(self) -> None:
-        """Raise RecorderError if parsing failed."""
-        if self._failure is not None:
-            raise RecorderError(
-                f"what torch's collector recorded could not be read ({self._failure})."
-            ) from self._failure
-
-    def _run(self) -> None:
-        try:
-            self._reader.follow(*self._arguments)
-        except Exception as error:  # noqa: BLE001  (raised by `check`)
-            self._failure = error
 
 
 def _feed(reader: Any, path: Path) -> None:
