@@ -170,9 +170,9 @@ def _chosen(trace: TraceData, rows: NDArray[np.int64] | None, grouping: Grouping
     absorbed = visible_spans(trace).absorbed
     if isinstance(trace, EventTrace):
         left_out = _left_out(trace, grouping)
-        absorbed = left_out if absorbed is None else absorbed | left_out
+        absorbed = absorbed | left_out
     if rows is None:
-        return None if absorbed is None else ~absorbed
+        return ~absorbed if absorbed.any() else None
     where = np.zeros(len(trace.columns("spans")), dtype=bool)
     where[rows] = True
     return where

@@ -111,9 +111,7 @@ def _flops_of_torch(trace: TraceData) -> NDArray[np.int64]:
     absorbed = visible_spans(trace).absorbed
     for name, formula in _FORMULAS.items():
         texts = [row for row, text in enumerate(trace.strings) if text == name]
-        rows = np.flatnonzero(np.isin(spans["name"], texts) & (spans["shapes"] >= 0))
-        if absorbed is not None:
-            rows = rows[~absorbed[rows]]
+        rows = np.flatnonzero(np.isin(spans["name"], texts) & (spans["shapes"] >= 0) & ~absorbed)
         shape_rows, shape_of_row = np.unique(spans["shapes"][rows], return_inverse=True)
         counts = [
             formula(_read(shapes["dims"][row]), _read(shapes["concrete"][row])) for row in shape_rows.tolist()
@@ -210,10 +208,7 @@ def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
         if not tree.is_everything and len(outlasted := outlasted_spans(trace)):
             # As in torch: what changed in their time, without what changed in the time of the events inside.
             visible, with_inside = visible_spans(trace), numbers(trace, column.replace("self_", ""))
-            shown_in = visible.parent
-            if visible.absorbed is not None:
-                shown_in = np.where(visible.absorbed, -1, shown_in)
-            of_children = Groups(shown_in, len(values)).sums(with_inside)
+            of_children = Groups(visible.shown_in, len(values)).sums(with_inside)
             around = visible.parent[outlasted]
             rows = np.append(outlasted, around[around >= 0])
             values[rows] = with_inside[rows] - of_children[rows]

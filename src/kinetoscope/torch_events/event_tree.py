@@ -351,33 +351,32 @@ class VisibleSpans:
     """The spans that are events.
 
     Attributes:
-        absorbed: The rows that are not events, or None when all are.
-        owner: For each absorbed row the nearest shown ancestor, -1 without.
+        absorbed: Which spans are none.
         parent: The nearest shown ancestor of every row.
     """
 
-    absorbed: NDArray[np.bool_] | None
-    owner: NDArray[np.int32]
+    absorbed: NDArray[np.bool_]
     parent: NDArray[np.int32]
 
+    @property
+    def shown_in(self) -> NDArray[np.int32]:
+        """The event around every event; -1 for absorbed rows, too."""
+        return np.where(self.absorbed, np.int32(-1), self.parent)
+
     def self_values(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Move what absorbed rows hold of `own` to their owners."""
-        if self.absorbed is None:
-            return own
+        """Move what absorbed rows hold of `own` to the events around them."""
         rows = np.flatnonzero(self.absorbed)
+        if len(rows) == 0:
+            return own
         values = own.copy()
         values[rows] = 0
-        values += Groups(self.owner, len(own)).sums(own[rows])
+        values += Groups(self.parent[rows], len(own)).sums(own[rows])
         return values
 
     def shown(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """For each row the event it belongs to: itself, or what absorbed it; -1 for -1 and for rows in no event."""
-        if self.absorbed is None:
-            return rows
-        event_of = np.arange(len(self.absorbed) + 1, dtype=np.int32)
-        event_of[-1] = -1
-        event_of[:-1][self.absorbed] = self.owner
-        events: NDArray[np.int32] = event_of[rows]
+        event_of = np.where(self.absorbed, self.parent, np.arange(len(self.parent), dtype=np.int32))
+        events: NDArray[np.int32] = np.append(event_of, np.int32(-1))[rows]
         return events
 
 
@@ -385,37 +384,23 @@ class VisibleSpans:
 def visible_spans(trace: TraceData) -> VisibleSpans:
     """Find out, once for a trace, which spans are events."""
     spans = trace.columns("spans")
-    parent = event_tree(trace).parent
-    if len(parent) == 0:
-        return VisibleSpans(None, parent, parent)
-    name = event_names(trace)
-    of_calls = _absorbed_calls(trace)
-    absorbed = None if of_calls is None else of_calls.copy()
-    if of_calls is not None:
+    parent, name = event_tree(trace).parent, event_names(trace)
+    hidden_names = np.array([text in HIDDEN_NAMES for text in trace.strings], dtype=bool)
+    absorbed = hidden_names[spans["name"]]
+    if not isinstance(trace, EventTrace) and len(calls := recorded_calls(trace)):
+        absorbed |= calls.mask
         # What a call launched itself belongs to the event around the call.
-        parent = np.where(of_calls, spans["parent"], parent)
-    hidden_names = [row for row, text in enumerate(trace.strings) if text in HIDDEN_NAMES]
-    if hidden_names:
-        is_hidden = np.zeros(len(trace.strings), dtype=bool)
-        is_hidden[hidden_names] = True
-        hidden = is_hidden[spans["name"]]
-        absorbed = hidden if absorbed is None else absorbed | hidden
-    if absorbed is not None:
-        parent = _shown_parents(parent, absorbed)
+        parent = np.where(calls.mask, spans["parent"], parent)
+    visible = VisibleSpans(absorbed, _shown_parents(parent, absorbed))
+    parent = visible.parent
     # Roots look up the last row here, which costs less than keeping them out first.
     same = name == name.take(parent, mode="wrap")
     same &= parent >= 0
-    if same.any():
-        shown_in = parent if absorbed is None else np.where(absorbed, -1, parent)
-        children = Groups(shown_in, len(name)).sizes()
-        alone = same & (children[parent] == 1)
-        if absorbed is not None:
-            alone &= ~absorbed
-        absorbed = alone if absorbed is None else absorbed | alone
-        parent = _shown_parents(parent, absorbed)
-    if absorbed is None or not absorbed.any():
-        return VisibleSpans(None, parent[:0], parent)
-    return VisibleSpans(absorbed, parent[absorbed], parent)
+    if not same.any():
+        return visible
+    children = Groups(visible.shown_in, len(name)).sizes()
+    absorbed = absorbed | (same & (children[parent] == 1))
+    return VisibleSpans(absorbed, _shown_parents(parent, absorbed))
 
 
 @derived
@@ -436,15 +421,6 @@ def event_tree(trace: TraceData) -> Hierarchy:
         if not _crosses(nested):
             return nested
     return NestedAgain(spans, rows, nest_as_torch(*times))
-
-
-def _absorbed_calls(trace: TraceData) -> NDArray[np.bool_] | None:
-    """Which spans are calls that are no events, or None when none are."""
-    return (
-        None
-        if isinstance(trace, EventTrace) or len(recorded_calls(trace)) == 0
-        else recorded_calls(trace).mask
-    )
 
 
 def _crosses(tree: Hierarchy) -> bool:

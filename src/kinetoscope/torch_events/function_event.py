@@ -100,8 +100,7 @@ def _scalar(text: str) -> Any:
 @derived
 def _by_parent(trace: TraceData) -> tuple[Any, Any]:
     """The rows of events in order of the event around them, and that of each."""
-    visible = visible_spans(trace)
-    parent = visible.parent if visible.absorbed is None else np.where(visible.absorbed, -1, visible.parent)
+    parent = visible_spans(trace).shown_in
     order = np.argsort(parent, kind="stable")
     return order, parent[order]
 

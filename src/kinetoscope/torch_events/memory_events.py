@@ -170,7 +170,7 @@ def event_at(trace: TraceData, place: int) -> FunctionEvent:
 def event_rows(trace: TraceData) -> NDArray[np.int64]:
     """The places of the events of a trace in order of time, as `event_at` takes them; of equal starts the enclosing one comes first."""
     spans, absorbed = trace.columns("spans"), visible_spans(trace).absorbed
-    rows = np.arange(len(spans)) if absorbed is None else np.flatnonzero(~absorbed)
+    rows = np.flatnonzero(~absorbed)
     loose = loose_allocations(trace)
     if len(loose) == 0 and len(trace.columns("threads")) <= 1:
         return rows
