@@ -165,10 +165,10 @@ def test_the_handler_is_found_by_its_class_and_copied_whole():
     ("options", "message"),
     [
         ({"activities": ["cpuu"]}, "activities contains 'cpuu'"),
-        ({"schedule_option": {"wait": 1, "active": 1}}, "lacks warmup"),
+        ({"schedule_option": {"wait": 1, "active": 1}}, "missing .* argument: 'warmup'"),
         (
             {"schedule_option": {**SCHEDULE, "cool_down": 1}},
-            "the key 'cool_down', which is not an argument of a schedule",
+            "unexpected keyword argument 'cool_down'",
         ),
         ({"schedule_option": {**SCHEDULE, "active": 0}}, "active=0 is not valid"),
         ({"schedule_option": 5}, "schedule_option=5 is not valid"),

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kinetoscope._replacements import Replacements
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -204,19 +205,18 @@ class Endings:
         self._process = os.getpid()
         self._hook: Any = None
         self._handler: Any = None
-        # What was in the place of ours, by the module and the name.
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced = Replacements()
 
     def watch(self) -> None:
         """Begin to watch; of SIGTERM only where the program does not ignore it, and on the main thread."""
         if self._on_exception is not None:
             self._hook, sys.excepthook = sys.excepthook, self._ends_by_exception
         if self._on_code is not None:
-            self._replace(sys, "exit", self._exit)
+            self._replaced.put(sys, "exit", self._exit)
         if self._on_exec is not None:
             # The other functions of this family call these.
             for name in ("execv", "execve"):
-                self._replace(os, name, partial(self._exec, getattr(os, name)))
+                self._replaced.put(os, name, partial(self._exec, getattr(os, name)))
         if self._on_exit is None or threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
@@ -229,17 +229,11 @@ class Endings:
         """Watch no longer, where nobody has taken our place meanwhile."""
         if self._hook is not None and sys.excepthook == self._ends_by_exception:
             sys.excepthook = self._hook
-        for module, name, before, ours in self._replaced:
-            if getattr(module, name) == ours:
-                setattr(module, name, before)
+        self._replaced.restore()
         on_main = threading.current_thread() is threading.main_thread()
         if self._handler is not None and on_main and signal.getsignal(signal.SIGTERM) == self._ends_by_signal:
             signal.signal(signal.SIGTERM, self._handler)
         self._on_exception = self._on_exit = self._on_code = self._on_exec = None
-
-    def _replace(self, module: Any, name: str, ours: Callable[..., Any]) -> None:
-        self._replaced.append((module, name, getattr(module, name), ours))
-        setattr(module, name, ours)
 
     def _exit(self, status: object = None, /) -> NoReturn:
         """In place of `sys.exit`: tell of a code that is no success."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._replacements import Replacements
 from kinetoscope.collect import OPTIMIZER_STEPS, ProfilerAction, profile, record_always, warn_user
 from kinetoscope.collect import schedule as build_schedule
 from kinetoscope.integrations.trainers import (
@@ -41,7 +42,6 @@ __all__ = ["KinetoscopeKwargs", "profiled"]
 _TRAINER = f"accelerate {accelerate.__version__}"
 # Methods of an accelerator that read or write checkpoints.
 _CHECKPOINTS = ("save_state", "save_model", "load_state")
-_SCHEDULE_KEYS = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
 
 
 class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
@@ -94,14 +94,14 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         if first_step < 0:
             raise ArgumentError(f"first_step={first_step!r} is not valid: need a number of steps.")
         self._first_step = first_step
-        self._wrapped: dict[str, Callable[..., Any]] = {}
+        self._replaced = Replacements()
         self._counts: Any = None  # the optimizer whose steps count
         self._number = 0
 
     def __enter__(self) -> Self:
         self._profiler.prepare("train", self._project)
         if self._profiler.flight.recorder is not None:
-            self._wrap()
+            self._follow(self._accelerator)
         self._profiler.begin(None)
         self._counts, self._number = None, self._first_step
         OPTIMIZER_STEPS.after(self._optimizer_has_stepped)
@@ -112,35 +112,25 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         OPTIMIZER_STEPS.forget(self._optimizer_has_stepped)
-        self._unwrap()
+        self._replaced.restore()
         self._profiler.end(error)
 
     def end_step(self) -> None:
         """Say that an evaluation follows, up to the next step of the optimizer: with `leave_on`, it is neither slow nor a hang."""
         self._profiler.flight.close_step()
 
-    def _wrap(self) -> None:
+    def _follow(self, accelerator: Any) -> None:
         """Learn of losses and checkpoints, from the methods of the accelerator that the loop calls."""
-        driven, accelerator = self._profiler, self._accelerator
-        backward = accelerator.backward
+        driven, backward = self._profiler, accelerator.backward
 
         @functools.wraps(backward)
         def backward_of(loss: Any, *arguments: Any, **keywords: Any) -> Any:
             driven.flight.note_loss(loss)
             return backward(loss, *arguments, **keywords)
 
-        self._wrapped = {"backward": backward_of}
+        self._replaced.put(accelerator, "backward", backward_of)
         for name in _CHECKPOINTS:
-            self._wrapped[name] = _outside_of_steps(driven, getattr(accelerator, name))
-        for name, call in self._wrapped.items():
-            setattr(accelerator, name, call)
-
-    def _unwrap(self) -> None:
-        """Restore the accelerator, where nobody has replaced its methods meanwhile."""
-        for name, call in self._wrapped.items():
-            if vars(self._accelerator).get(name) is call:
-                delattr(self._accelerator, name)
-        self._wrapped = {}
+            self._replaced.put(accelerator, name, _outside_of_steps(driven, getattr(accelerator, name)))
 
     def _optimizer_has_stepped(self, optimizer: Any, *_: Any) -> None:
         """End a step and begin the next one."""
@@ -292,20 +282,12 @@ class _HandedSession(profile):
 
 def _schedule(option: Mapping[str, int]) -> Callable[[int], ProfilerAction]:
     """The schedule of Accelerate's dictionary."""
-    if not isinstance(option, Mapping):
+    try:
+        return build_schedule(**option)
+    except ArgumentError:
+        raise
+    except TypeError as error:
         raise ArgumentError(
-            f"schedule_option={option!r} is not valid: need a dictionary such as "
-            '{"wait": 1, "warmup": 1, "active": 3}, or None.'
-        )
-    for key in option:
-        if key not in _SCHEDULE_KEYS:
-            raise ArgumentError(
-                f"schedule_option has the key {key!r}, which is not an argument of a schedule: choose from {', '.join(_SCHEDULE_KEYS)}."
-            )
-    missing = [key for key in ("wait", "warmup", "active") if key not in option]
-    if missing:
-        raise ArgumentError(
-            f"schedule_option={dict(option)!r} lacks {' and '.join(missing)}: need wait, warmup and active, each a "
-            "number of steps."
-        )
-    return build_schedule(**option)
+            f"schedule_option={option!r} is not valid: need a dictionary of arguments of kinetoscope.schedule, such as "
+            f'{{"wait": 1, "warmup": 1, "active": 3}}, or None ({error}).'
+        ) from None

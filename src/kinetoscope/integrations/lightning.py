@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError, StateError
+from kinetoscope._replacements import Replacements
 from kinetoscope.collect import ProfilerAction, ranked, warn_user
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 from kinetoscope.model import units
@@ -103,6 +104,7 @@ class KinetoscopeProfiler(TraceAccess):
         self._summary: str | None = None
         self._may_begin = self._has_begun = False
         self._saved_before = 0
+        self._replaced = Replacements()
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         """Prepare a run; called by the trainer.
@@ -124,9 +126,7 @@ class KinetoscopeProfiler(TraceAccess):
         if trainer is not None:
             self._module = _module_of(trainer) or self._module
             self._profiler.trainer = _version(self._module)
-            _hear_of_failures(trainer.strategy, self._profiler)
-            if self._profiler.flight.recorder is not None and self._stage == "fit":
-                _hear_of_losses(trainer.strategy, self._profiler)
+            self._follow(trainer.strategy)
         if self._profiler.options.records_from_the_start():
             self._begin(None)
 
@@ -202,14 +202,37 @@ class KinetoscopeProfiler(TraceAccess):
         """
         self._profiler.end()
         self._may_begin = False
-        trainer = self._trainer()
-        if trainer is not None:
-            _no_longer_hear(trainer.strategy, self._profiler)
+        self._replaced.restore()
 
     @property
     def local_rank(self) -> int:
         """Rank of this process on its machine, 0 if there is only one process."""
         return 0 if self._local_rank is None else self._local_rank
+
+    def _follow(self, strategy: Any) -> None:
+        """Learn of failures, and of what each training step returns, which a profiler is not told; a callback would cost time in every hook."""
+        self._replaced.restore()
+        driven, replaced = self._profiler, self._replaced
+        fails, steps = getattr(strategy, "on_exception", None), strategy.training_step
+
+        def on_exception(exception: BaseException) -> None:
+            """End the recording, then do what the strategy does."""
+            try:
+                driven.end(exception)
+            finally:
+                fails(exception)
+                replaced.restore()
+
+        @functools.wraps(steps)
+        def training_step(*arguments: Any, **keywords: Any) -> Any:
+            output = steps(*arguments, **keywords)
+            driven.flight.note_loss(output)
+            return output
+
+        if fails is not None:
+            replaced.put(strategy, "on_exception", on_exception)
+        if driven.flight.recorder is not None and self._stage == "fit":
+            replaced.put(strategy, "training_step", training_step)
 
     def _begin(self, total_steps: int | None) -> None:
         self._may_begin = False
@@ -353,44 +376,3 @@ def _version(module: str) -> str:
     """The Lightning that trains, with its version."""
     package = module.partition(".")[0]
     return f"{package} {getattr(sys.modules.get(package), '__version__', '')}".strip()
-
-
-def _hear_of_failures(strategy: Any, driven: TrainerProfiler) -> None:
-    """Handle failures of the trainer, which it reports to its strategy; a callback would cost time in every hook."""
-    theirs = getattr(strategy, "on_exception", None)
-    if theirs is None or getattr(theirs, "driven", None) is driven:
-        return
-
-    def on_exception(exception: BaseException) -> None:
-        """End the recording, then do what the strategy does."""
-        try:
-            driven.end(exception)
-        finally:
-            theirs(exception)
-            _no_longer_hear(strategy, driven)
-
-    on_exception.driven = driven  # type: ignore[attr-defined]
-    strategy.on_exception = on_exception
-
-
-def _hear_of_losses(strategy: Any, driven: TrainerProfiler) -> None:
-    """Note what each training step returns; a profiler is not told of it."""
-    theirs = strategy.training_step
-    if getattr(theirs, "driven", None) is driven:
-        return
-
-    @functools.wraps(theirs)
-    def training_step(*arguments: Any, **keywords: Any) -> Any:
-        output = theirs(*arguments, **keywords)
-        driven.flight.note_loss(output)
-        return output
-
-    training_step.driven = driven  # type: ignore[attr-defined]
-    strategy.training_step = training_step
-
-
-def _no_longer_hear(strategy: Any, driven: TrainerProfiler) -> None:
-    """Restore the strategy."""
-    for name in ("on_exception", "training_step"):
-        if getattr(vars(strategy).get(name), "driven", None) is driven:
-            delattr(strategy, name)

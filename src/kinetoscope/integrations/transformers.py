@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
+from kinetoscope._replacements import Replacements
 from kinetoscope.collect import ProfilerAction
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_options
 
@@ -174,10 +175,10 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
     @contextmanager
     def _around(self, trainer: Any) -> Iterator[None]:
         """Wraps a training: its methods become spans, and if it fails the recording is stopped properly."""
-        covered = [name for name in _WORK if callable(getattr(trainer, name, None))]
-        before = {name: vars(trainer)[name] for name in covered if name in vars(trainer)}
-        for name in covered:
-            setattr(trainer, name, self._as_span(trainer, name, getattr(trainer, name)))
+        replaced = Replacements()
+        for name in _WORK:
+            if callable(method := getattr(trainer, name, None)):
+                replaced.put(trainer, name, self._as_span(trainer, name, method))
         self._trainer = trainer
         try:
             yield
@@ -187,9 +188,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         finally:
             self._profiler.end()
             self._trainer = None
-            for name in covered:
-                delattr(trainer, name)
-            vars(trainer).update(before)
+            replaced.restore()
 
     def _loggers(self) -> list[Any]:
         """The trainer's other callbacks, of which some log."""

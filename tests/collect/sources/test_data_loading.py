@@ -282,8 +282,9 @@ def test_a_close_that_is_interrupted_is_finished_by_the_next():
     before = torchs.worker._worker_loop
     source = DataLoading()
     source.open()
-    owner, name, theirs, ours = HOOKS._replaced[1]
-    HOOKS._replaced[1] = Interrupted(owner), name, theirs, ours
+    replaced = HOOKS._replaced._replaced
+    owner, name, theirs, ours = replaced[1]
+    replaced[1] = Interrupted(owner), name, theirs, ours
     with pytest.raises(RuntimeError, match="killed"):
         source.close()
     source.open()

@@ -6,7 +6,6 @@ function is wrapped to copy them. We never import torch.compile ourselves: until
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -163,7 +162,6 @@ class CompileHooks(SharedHooks):
 
 
 COMPILE_HOOKS = CompileHooks()
-os.register_at_fork(after_in_child=COMPILE_HOOKS.forget_sessions)
 
 
 def _reasons() -> list[Any]:

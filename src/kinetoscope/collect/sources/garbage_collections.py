@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from typing import Any
 
@@ -40,4 +39,3 @@ class GarbageCollections(SharedHooks):
 
 
 GARBAGE_COLLECTIONS = GarbageCollections()
-os.register_at_fork(after_in_child=GARBAGE_COLLECTIONS.forget_sessions)

@@ -199,4 +199,3 @@ def _remove_own(folder: Path, process: int) -> None:
 
 _RANGES = _Ranges()
 HOOKS = LoaderHooks()
-os.register_at_fork(after_in_child=HOOKS.forget_sessions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 from collections.abc import Callable
@@ -81,4 +80,3 @@ def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 OBSERVED_KERNELS = ObservedKernels()
-os.register_at_fork(after_in_child=OBSERVED_KERNELS.forget_sessions)

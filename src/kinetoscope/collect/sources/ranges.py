@@ -7,7 +7,6 @@ modules are restored.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -144,4 +143,3 @@ class Routes(SharedHooks):
 
 
 ROUTES = Routes()
-os.register_at_fork(after_in_child=ROUTES.forget_sessions)

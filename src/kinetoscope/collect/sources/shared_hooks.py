@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from typing import Any
+
+from kinetoscope._replacements import Replacements
 
 
 class SharedHooks(ABC):
@@ -15,7 +18,8 @@ class SharedHooks(ABC):
         self._lock = threading.RLock()
         # Weak: if a session is garbage-collected without a stop(), nothing closes the hooks for it.
         self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced = Replacements()
+        _LIVING.add(self)
 
     def open(self, session: object) -> None:
         """Install the hooks for a session, if they are not installed yet."""
@@ -49,25 +53,20 @@ class SharedHooks(ABC):
 
     def _put(self, owner: Any, name: str, ours: Any) -> None:
         """Replace an attribute of a module or class, or an entry of a dictionary."""
-        self._replaced.append((owner, name, _entries(owner)[name], ours))
-        _set(owner, name, ours)
+        self._replaced.put(owner, name, ours)
 
     def _restore(self) -> None:
         """Restore what was replaced, unless other code has replaced it meanwhile."""
-        while self._replaced:
-            owner, name, before, ours = self._replaced[-1]
-            if _entries(owner).get(name) is ours:
-                _set(owner, name, before)
-            # Removed last: after an interrupt, the next call continues here.
-            self._replaced.pop()
+        self._replaced.restore()
 
 
-def _entries(owner: Any) -> Any:
-    return owner if isinstance(owner, dict) else vars(owner)
+_LIVING: weakref.WeakSet[SharedHooks] = weakref.WeakSet()
 
 
-def _set(owner: Any, name: str, value: Any) -> None:
-    if isinstance(owner, dict):
-        owner[name] = value
-    else:
-        setattr(owner, name, value)
+def _forget_sessions() -> None:
+    """In a forked child: remove all hooks."""
+    for hooks in list(_LIVING):
+        hooks.forget_sessions()
+
+
+os.register_at_fork(after_in_child=_forget_sessions)

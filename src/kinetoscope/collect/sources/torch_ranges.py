@@ -8,7 +8,6 @@ torch's class is replaced by one that works with any recorder. Afterwards all of
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -103,4 +102,3 @@ def _recorder() -> Recorder | None:
 
 
 TORCH_RANGES = TorchRanges()
-os.register_at_fork(after_in_child=TORCH_RANGES.forget_sessions)

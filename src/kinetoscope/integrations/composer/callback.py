@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._replacements import Replacements
 from kinetoscope.collect import (
     OPTION_NAMES,
     ProfilerActivity,
@@ -577,7 +578,7 @@ class TorchProfiler(Callback):
 
 _PLACES = ("composer.profiler", "composer.profiler.profiler", "composer.profiler.torch_profiler")
 _NAME = "TorchProfiler"
-_replaced: dict[str, Any] = {}
+_replaced = Replacements()
 
 
 def install_composer() -> None:
@@ -590,15 +591,11 @@ def install_composer() -> None:
         raise MissingDependencyError(
             "install_composer() needs Composer, which is not installed here or cannot be imported: `pip install mosaicml`."
         )
-    for home in _PLACES:
-        module = importlib.import_module(home)
+    for module in map(importlib.import_module, _PLACES):
         if getattr(module, _NAME) is not TorchProfiler:
-            _replaced[home] = getattr(module, _NAME)
-            setattr(module, _NAME, TorchProfiler)
+            _replaced.put(module, _NAME, TorchProfiler)
 
 
 def uninstall_composer() -> None:
     """Undo `install_composer`. Without it, this does nothing."""
-    while _replaced:
-        home, original = _replaced.popitem()
-        setattr(importlib.import_module(home), _NAME, original)
+    _replaced.restore()
