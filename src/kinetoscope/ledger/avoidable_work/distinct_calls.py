@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.costs.call import Inputs
+from kinetoscope.tables.costs.call import OperatorCall, Shape
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-Shape = tuple[int, ...]
-
 VIEWS = names(
     "aten::view aten::reshape aten::select aten::slice aten::t aten::transpose aten::unsqueeze aten::squeeze aten::expand aten::detach"
     " aten::permute aten::alias"
@@ -31,23 +30,42 @@ VIEWS = names(
 """Operators whose result is the memory of their input, mostly."""
 
 
-class DistinctCall(NamedTuple):
-    """A distinct call: its row, the operator, and its inputs."""
+@dataclass(slots=True, eq=False, repr=False)
+class DistinctCall(OperatorCall):
+    """A distinct call: also its row, and the family of its formula."""
 
-    row: int
-    name: str
-    family: str
-    inputs: Inputs
+    row: int = -1
+    family: str = ""
 
     @property
-    def tensors(self) -> list[Shape]:
+    def operands(self) -> list[Shape]:
         """The sizes of all tensors, those of lists, too."""
         return [
             sizes
-            for shape in self.inputs.shapes
+            for shape in self.shapes
             for sizes in (shape if isinstance(shape, list) else [shape])
             if isinstance(sizes, tuple)
         ]
+
+    @property
+    def result(self) -> Shape:
+        """The sizes of the result of a product of matrices or a linear layer; empty for others."""
+        shapes = [shape for shape in self.shapes if isinstance(shape, tuple)]
+        if self.name == "aten::linear" and len(shapes) > 1 and shapes[0] and shapes[1]:
+            return (*shapes[0][:-1], shapes[1][0])
+        pair = shapes[-2:] if self.name in ("aten::mm", "aten::bmm", "aten::matmul") else shapes[1:3]
+        if len(pair) == 2 and len(pair[0]) > 1 and len(pair[1]) > 1:
+            return (*pair[0][:-1], pair[1][-1])
+        return ()
+
+
+def call_of_span(trace: TraceData, span: int) -> DistinctCall | None:
+    """The call that a span is, without its row and family; None where its inputs are not known, and for the span -1."""
+    shapes = ShapesRow(int(shapes_of(trace)[span]) if span >= 0 else -1)
+    inputs = parsed_inputs(trace, shapes) if shapes >= 0 else None
+    return (
+        None if inputs is None else DistinctCall(trace.strings[trace.column("spans", "name")[span]], *inputs)
+    )
 
 
 class Calls:
@@ -60,7 +78,7 @@ class Calls:
         names_, kind = (spans[name][first].tolist() for name in ("name", "kind"))
         shapes = shapes_of(trace)[first].tolist()
         self.all = [
-            DistinctCall(row, trace.strings[name], costs.calls.family[row], inputs)
+            DistinctCall(trace.strings[name], *inputs, row=row, family=costs.calls.family[row])
             for row, (name, shape, span_kind) in enumerate(zip(names_, shapes, kind, strict=True))
             if span_kind == SpanKind.OPERATOR and shape >= 0
             and (inputs := parsed_inputs(trace, ShapesRow(shape))) is not None
@@ -68,7 +86,7 @@ class Calls:
 
     def named(self, *names_: str) -> list[DistinctCall]:
         """The distinct calls of operators with one of these names."""
-        return [one for one in self.all if one.name in names_]
+        return [call for call in self.all if call.name in names_]
 
     def times(self, of_spans: NDArray[Any] | slice = slice(None)) -> Rows:
         """How often each call ran, or how often among some spans."""
@@ -81,14 +99,3 @@ class Calls:
             values[row] = value
         spans = np.flatnonzero(values[self.of_span]) if len(values) else np.zeros(0, np.int64)
         return spans, values[self.of_span[spans]]
-
-
-def result_of(one: DistinctCall) -> Shape:
-    """The sizes of the result of a product of matrices or a linear layer; empty for others."""
-    shapes = [shape for shape in one.inputs.shapes if isinstance(shape, tuple)]
-    if one.name == "aten::linear" and len(shapes) > 1 and shapes[0] and shapes[1]:
-        return (*shapes[0][:-1], shapes[1][0])
-    pair = shapes[-2:] if one.name in ("aten::mm", "aten::bmm", "aten::matmul") else shapes[1:3]
-    if len(pair) == 2 and len(pair[0]) > 1 and len(pair[1]) > 1:
-        return (*pair[0][:-1], pair[1][-1])
-    return ()

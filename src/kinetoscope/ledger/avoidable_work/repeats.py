@@ -12,7 +12,7 @@ was used, whose kernels may run without an operator (such as those of a graph th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -90,40 +90,9 @@ _LOST = (
 )
 
 
-class _Operator(NamedTuple):
-    """What a name says of an operator."""
-
-    is_torchs: bool
-    is_determined: bool
-    writes: bool
-    fills: bool
-    overwrites: bool
-    has_statistics: bool
-    is_attention: bool
-    writes_unknown: bool
-
-
 def is_random(name: str) -> bool:
     """Whether an operator has another result each time."""
     return any(word in name for word in _RANDOM)
-
-
-def _operator(name: str, overload: str) -> _Operator:
-    of_torch = name.startswith("aten::")
-    writes = name.endswith("_") or "out" in overload
-    is_known = rule_of(name) is not None or is_made_of_others(name)
-    defined = name not in _UNDEFINED and not name.startswith(_UNDEFINED_PREFIXES)
-    return _Operator(
-        of_torch,
-        of_torch and is_known and defined and not is_random(name),
-        writes,
-        name in _FILLS,
-        name in _OVERWRITES,
-        name in _RUNNING_STATISTICS,
-        _ATTENTION in name,
-        # The tensors of collectives are all known; what is not, is their group.
-        (writes or not of_torch) and not name.startswith(_COLLECTIVES),
-    )
 
 
 @derived
@@ -159,7 +128,9 @@ def repeats_of(trace: TraceData) -> Repeats:
 
 def _uses_devices(trace: TraceData) -> bool:
     runs = (trace.run_info, *trace.run_info.processes)
-    return len(trace.columns("streams")) > 0 or any(one.type != "cpu" for run in runs for one in run.devices)
+    return len(trace.columns("streams")) > 0 or any(
+        device.type != "cpu" for run in runs for device in run.devices
+    )
 
 
 # As `_core.find_repeats` has them: of calls, and of tensors.
@@ -206,21 +177,29 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
 def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> NDArray[np.int64]:
     """The flags of each call for `_core.find_repeats`, which depend on its name, overload and shapes."""
     groups = Groups.by(kinds)
-    flags = []
-    for name, overload, shapes in zip(*(key[groups.first].tolist() for key in kinds), strict=True):
-        operator = _operator(trace.strings[name], trace.strings[overload])
-        usable = operator.is_determined and _is_usable(trace, shapes, operator)
-        bits = (
-            operator.is_torchs,
-            usable,
-            operator.writes,
-            operator.fills,
-            operator.overwrites,
-            operator.has_statistics,
-            operator.writes_unknown,
-        )
-        flags.append(sum(flag << bit for bit, flag in enumerate(bits)))
+    names, overloads, shapes = (key[groups.first].tolist() for key in kinds)
+    flags = [
+        _flags_of(trace, trace.strings[name], trace.strings[overload], row)
+        for name, overload, row in zip(names, overloads, shapes, strict=True)
+    ]
     return np.array(flags, np.int64)[groups.of_row]
+
+
+def _flags_of(trace: TraceData, name: str, overload: str, shapes: int) -> int:
+    of_torch, writes = name.startswith("aten::"), name.endswith("_") or "out" in overload
+    is_known = rule_of(name) is not None or is_made_of_others(name)
+    is_defined = name not in _UNDEFINED and not name.startswith(_UNDEFINED_PREFIXES) and not is_random(name)
+    flags = {
+        _TORCHS: of_torch,
+        _DETERMINED: of_torch and is_known and is_defined and _is_usable(trace, shapes, name),
+        _WRITES: writes,
+        _IS_FILL: name in _FILLS,
+        _OVERWRITES_ALL: name in _OVERWRITES,
+        _HAS_STATISTICS: name in _RUNNING_STATISTICS,
+        # The tensors of collectives are all known; what is not, is their group.
+        _WRITES_UNKNOWN: (writes or not of_torch) and not name.startswith(_COLLECTIVES),
+    }
+    return sum(flag for flag, is_set in flags.items() if is_set)
 
 
 def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
@@ -237,7 +216,7 @@ def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     return random[:-1], inside.view(np.uint64)
 
 
-def _is_usable(trace: TraceData, shapes: int, operator: _Operator) -> bool:
+def _is_usable(trace: TraceData, shapes: int, name: str) -> bool:
     """Whether all other arguments of a call are known, and say that it has no other effects."""
     inputs = parsed_inputs(trace, ShapesRow(shapes)) if shapes >= 0 else None
     if inputs is None:
@@ -246,6 +225,6 @@ def _is_usable(trace: TraceData, shapes: int, operator: _Operator) -> bool:
     if any(isinstance(value, list) and len(value) > _MOST_ELEMENTS for value in sizes):
         return False
     values = [*inputs.values, *([None] * (_TRAINING + 1))]
-    if operator.has_statistics:
+    if name in _RUNNING_STATISTICS:
         return values[_TRAINING] is False
-    return not operator.is_attention or values[_DROPOUT] == 0
+    return _ATTENTION not in name or values[_DROPOUT] == 0

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, Shape, result_of
+from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
+from kinetoscope.tables.costs.call import Shape, broadcast
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
@@ -79,6 +80,8 @@ _PARAMETRIZE = "torch/nn/utils/parametrize.py"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 
 Found = tuple["Rows", "NDArray[np.float64]", Cause]
+# What could be done in a cheaper way: the part of the time that it would save, and the positions of the operators concerned.
+Saving = tuple[Cause, float, list[int]]
 
 
 def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
@@ -155,15 +158,15 @@ class _Forward:
             if self._group[later] != self._group[position] or self._call[later] == self._call[position]:
                 return
             call = self._known.get(int(self._call[later]))
-            if call is not None and any(prod(shape) == elements for shape in call.tensors):
+            if call is not None and any(prod(shape) == elements for shape in call.operands):
                 yield later, call
 
 
-def _of_call(forward: _Forward, call: DistinctCall) -> list[tuple[Cause, float, list[int]]]:
+def _of_call(forward: _Forward, call: DistinctCall) -> list[Saving]:
     """What of a call, or with it, could be computed in a cheaper way: which part, at which positions."""
-    positions, tensors = forward.positions(call.row), call.tensors
+    positions, tensors = forward.positions(call.row), call.operands
     examples = forward.examples(positions)
-    result = result_of(call) if call.family == "matmul" else ()
+    result = call.result if call.family == "matmul" else ()
     if call.name in _SORTS or call.name in _SHUFFLES:
         used = _used(forward, examples, _elements_of_order(call))
         shortcut = Cause.SORTED if call.name in _SORTS else Cause.SHUFFLED
@@ -185,9 +188,9 @@ def _of_call(forward: _Forward, call: DistinctCall) -> list[tuple[Cause, float, 
 
 def _elements_of_order(call: DistinctCall) -> int:
     if call.name in _SHUFFLES:
-        count = [*call.inputs.values, None][0]
+        count = call.value(0)
         return count if type(count) is int else 0
-    return prod(call.tensors[0]) if call.tensors else 0
+    return prod(call.operands[0]) if call.operands else 0
 
 
 def _used(forward: _Forward, examples: list[int], elements: int) -> float | None:
@@ -214,73 +217,61 @@ def _used_after(forward: _Forward, position: int, elements: int) -> int | None:
 
 def _part(call: DistinctCall) -> int | None:
     """How many elements a call takes of its first input; None of what is no such call."""
-    shape, values = [*call.inputs.shapes, None][0], [*call.inputs.values, *[None] * 5]
-    if not isinstance(shape, tuple) or not shape:
+    if not call.has_tensor(0) or not call.shape(0):
         return None
+    shape, dim = call.shape(0), call.value(1)
     if call.name in _LOOK_UPS:
-        index = [other for other in call.tensors[1:] if other]
-        integers = all(dtype in (None, "float32", "int64", "int32") for dtype in call.inputs.dtypes[1:])
-        rows = prod(index[0]) if len(index) == 1 and integers else None
-        return None if rows is None else rows * prod(shape) // max(shape[0], 1)
-    if call.name not in _PARTS or type(values[1]) is not int or not -len(shape) <= values[1] < len(shape):
+        index = [other for other in call.operands[1:] if other]
+        integers = all(dtype in (None, "float32", "int64", "int32") for dtype in call.dtypes[1:])
+        fits = len(index) == 1 and integers
+        return prod(index[0]) * prod(shape) // max(shape[0], 1) if fits else None
+    if call.name not in _PARTS or type(dim) is not int or not -len(shape) <= dim < len(shape):
         return None
-    size, rest = shape[values[1]], prod(shape) // max(shape[values[1]], 1)
+    size, rest = shape[dim], prod(shape) // max(shape[dim], 1)
     if call.name == "aten::select":
         return rest
-    first, last = values[2], values[3]
     if call.name == "aten::narrow":
-        return last * rest if type(last) is int else None
+        return call.value(3) * rest if type(call.value(3)) is int else None
     begin, end, stride = (
-        default if type(value) is not int else value
-        for value, default in ((first, 0), (last, size), (values[4], 1))
+        call.value(place) if type(call.value(place)) is int else default
+        for place, default in ((2, 0), (3, size), (4, 1))
     )
     return len(range(*slice(begin, end, stride).indices(size))) * rest
 
 
 def _one_hot(
     forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
-) -> list[tuple[Cause, float, list[int]]]:
+) -> list[Saving]:
     """A product whose rows are one-hot: made just before of as many elements by `one_hot`, and converted."""
-    rows = call.tensors[0] if call.tensors else ()
-    if not rows or not all(_is_one_hot(forward, example, rows) for example in examples):
+    rows = call.operands[0] if call.operands else ()
+    if not rows or not all(_one_hot_before(forward, example, rows) for example in examples):
         return []
-    concerned = set(positions)
-    for position in positions:
-        for before in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
-            maker = forward.at(before)
-            is_maker = maker is not None and maker.name == "aten::one_hot"
-            if is_maker or (
-                maker is not None and maker.name in _CONVERSIONS and prod(maker.tensors[0]) == prod(rows)
-            ):
-                concerned.add(before)
-            if maker is None or is_maker:
-                break
-    return [(Cause.ONE_HOT, ONE_HOT_PART, sorted(concerned))]
+    makers = (_one_hot_before(forward, position, rows) for position in positions)
+    return [(Cause.ONE_HOT, ONE_HOT_PART, sorted({*positions, *itertools.chain.from_iterable(makers)}))]
 
 
-def _is_one_hot(forward: _Forward, position: int, rows: Shape) -> bool:
-    """Whether the rows that go into a product were made by `one_hot` just before, and only converted since."""
+def _one_hot_before(forward: _Forward, position: int, rows: Shape) -> list[int]:
+    """The positions at which `one_hot` made the rows that go into a product, and at which they were converted; none where they were made otherwise."""
+    makers: list[int] = []
     for before in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
         maker = forward.at(before)
-        if maker is None or not maker.tensors:
-            return False
+        if maker is None or not maker.operands:
+            return []
+        elements = prod(maker.operands[0])
         if maker.name == "aten::one_hot":
-            classes = [*maker.inputs.values, None, None][1]
-            return (
-                type(classes) is int
-                and classes in (rows[-1], -1)
-                and prod(maker.tensors[0]) * rows[-1] == prod(rows)
-            )
-        if prod(maker.tensors[0]) == prod(rows) and maker.name not in _CONVERSIONS | _SAME_ELEMENTS:
-            return False
-    return False
+            classes = maker.value(1)
+            fits = type(classes) is int and classes in (rows[-1], -1) and elements * rows[-1] == prod(rows)
+            return [*makers, before] if fits else []
+        if elements == prod(rows) and maker.name in _CONVERSIONS:
+            makers.append(before)
+        elif elements == prod(rows) and maker.name not in _SAME_ELEMENTS:
+            return []
+    return []
 
 
-def _order(
-    forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
-) -> list[tuple[Cause, float, list[int]]]:
+def _order(forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]) -> list[Saving]:
     """A product that is multiplied at once, where the other order needs far fewer operations."""
-    factors, result = _factors(call), result_of(call)
+    factors, result = _factors(call), call.result
     if factors is None:
         return []
     parts: list[tuple[float, int]] = []
@@ -318,15 +309,13 @@ def _factors(call: DistinctCall) -> tuple[int, int, int] | None:
     """The sizes of a product of two matrices, rows, inner and columns; None of others."""
     if call.name not in ("aten::mm", "aten::matmul", "aten::linalg_matmul"):
         return None
-    shapes = call.tensors
+    shapes = call.operands
     if len(shapes) != 2 or len(shapes[0]) != 2 or len(shapes[1]) != 2:
         return None
     return (*shapes[0], shapes[1][1])
 
 
-def _inverse(
-    forward: _Forward, positions: list[int], examples: list[int], matrix: Shape
-) -> list[tuple[Cause, float, list[int]]]:
+def _inverse(forward: _Forward, positions: list[int], examples: list[int], matrix: Shape) -> list[Saving]:
     """An inverse with which something is multiplied."""
     if matrix[-1] < 8:
         return []
@@ -335,7 +324,7 @@ def _inverse(
         uses = list(forward.after(example, prod(matrix)))
         if not any(use.family == "matmul" for _, use in uses):
             return []
-        again |= {use.row for _, use in uses if use.name in _FACTORED and use.tensors[0] == matrix}
+        again |= {use.row for _, use in uses if use.name in _FACTORED and use.operands[0] == matrix}
     savings = [(Cause.INVERSE, INVERSE_PART, positions)]
     uses_again = [
         index
@@ -355,8 +344,7 @@ def _full_factors(call: DistinctCall) -> float:
     By the operations of LAPACK's usual algorithms: 4 m^2 n + 22 n^3 for all of U, 6 m n^2 + 20 n^3 for its first n columns (Golub and Van Loan, Matrix
     Computations, 4th edition, section 8.6); for QR 4 (m^2 n - m n^2 + n^3 / 3) more, against 2 (m n^2 - n^3 / 3).
     """
-    values = [*call.inputs.values, None, None]
-    shape = call.tensors[0] if call.tensors else ()
+    shape = call.operands[0] if call.operands else ()
     if len(shape) < 2 or prod(shape) < LEAST_ELEMENTS:
         return 0.0
     rows, columns = sorted(shape[-2:], reverse=True)
@@ -364,10 +352,10 @@ def _full_factors(call: DistinctCall) -> float:
         return 0.0
     if call.name in ("aten::linalg_svd", "aten::_linalg_svd", "aten::svd"):
         # svd(some=True) is the other way round.
-        is_full = values[1] is (call.name != "aten::svd")
+        is_full = call.value(1) is (call.name != "aten::svd")
         full, thin = 4 * rows**2 * columns + 22 * columns**3, 6 * rows * columns**2 + 20 * columns**3
     elif call.name == "aten::linalg_qr":
-        is_full = values[1] == "complete"
+        is_full = call.value(1) == "complete"
         thin = 4 * (rows * columns**2 - columns**3 // 3)
         full = thin // 2 + 4 * (rows**2 * columns - rows * columns**2 + columns**3 // 3)
     else:
@@ -377,9 +365,9 @@ def _full_factors(call: DistinctCall) -> float:
 
 def _expanded(
     forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
-) -> list[tuple[Cause, float, list[int]]]:
+) -> list[Saving]:
     """A result far larger than what it is made of, which is reduced at once to something small, with all that computes on it."""
-    shapes = [shape for shape in call.tensors if shape]
+    shapes = [shape for shape in call.operands if shape]
     result = _broadcast(shapes)
     elements = prod(result)
     largest = max(map(prod, shapes), default=1)
@@ -390,9 +378,9 @@ def _expanded(
         chain, is_reduced = {0}, False
         for use_at, use in forward.after(example, elements):
             if use.family == "pointwise":
-                if elements != prod(_broadcast(use.tensors)):
+                if elements != prod(_broadcast(use.operands)):
                     return []
-            elif use.family == "reduction" and len(use.tensors[0]) == len(result):
+            elif use.family == "reduction" and len(use.operands[0]) == len(result):
                 dims = _reduced(use)
                 is_contraction = all(
                     _sizes(shape, len(result))[dim] == result[dim] for shape in shapes for dim in dims
@@ -414,14 +402,10 @@ def _expanded(
 
 def _broadcast(shapes: list[Shape]) -> Shape:
     """The sizes of what tensors of some sizes make element by element; empty where they do not fit."""
-    longest = max(map(len, shapes), default=0)
-    sizes = []
-    for column in zip(*(_sizes(shape, longest) for shape in shapes), strict=True):
-        wide = {size for size in column if size != 1}
-        if len(wide) > 1:
-            return ()
-        sizes.append(wide.pop() if wide else 1)
-    return tuple(sizes)
+    try:
+        return broadcast(*shapes)
+    except ValueError:
+        return ()
 
 
 def _sizes(shape: Shape, dims: int) -> Shape:
@@ -431,7 +415,7 @@ def _sizes(shape: Shape, dims: int) -> Shape:
 
 def _reduced(call: DistinctCall) -> set[int]:
     """The dimensions that a reduction takes together, counted from the first; all of them where none are given."""
-    shape, values = call.tensors[0], call.inputs.values
+    shape, values = call.operands[0], call.values
     dim_values = next((value for value in values[1:] if isinstance(value, list) or type(value) is int), None)
     dims = dim_values if isinstance(dim_values, list) else [dim_values]
     chosen = {dim % len(shape) for dim in dims if type(dim) is int and shape}
@@ -450,7 +434,7 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
     times: list[int] = []
     for group in np.flatnonzero(groups.sizes() >= LEAST_GROWN).tolist():
         of_group = joined_at[groups.of_row == group]
-        inputs = [call.tensors if (call := forward.at(row)) is not None else [] for row in of_group.tolist()]
+        inputs = [call.operands if (call := forward.at(row)) is not None else [] for row in of_group.tolist()]
         sizes = [(prod(shapes[0]), sum(map(prod, shapes[1:]))) for shapes in inputs if len(shapes) > 1]
         grows = sum(now == before + new for (before, new), (now, _) in itertools.pairwise(sizes))
         if len(sizes) == len(of_group) and grows >= LEAST_GROWN - 1 and 2 * grows >= len(sizes):
@@ -517,7 +501,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
         in_place = call.name.endswith("_") or call.name.startswith("aten::_foreach")
         looks = in_place or call.family in ("pointwise", "reduction")
         if in_optimizer[call.row] or (in_forward[call.row] and looks and call.name not in _NOT_UPDATES):
-            used.update(call.tensors)
+            used.update(call.operands)
     shapes = shapes_of(trace)
     sums = np.flatnonzero(
         (spans["name"] == strings.index(_ACCUMULATES)) & (spans["kind"] == SpanKind.BACKWARD) & (shapes >= 0)
@@ -537,12 +521,10 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     number = Groups.runs(spans["thread"][rows], spans["step"][rows], in_backward).of_row
     needs = np.zeros(len(spans) + 1, bool)
     needs[nearest_of(trace, rows)[:-1][is_used]] = True
-    index = np.arange(len(rows))
-    last = np.full(int(number.max(initial=0)) + 1, len(rows))
-    has = np.zeros(len(last), bool)
-    for last_used in np.flatnonzero(needs[rows]).tolist():
-        last[number[last_used]], has[number[last_used]] = last_used, True
-    wasted = rows[in_backward & has[number] & (index > last[number])]
+    # The last one counts; where nothing is used, none is wasted.
+    last, uses = np.full(int(number.max(initial=0)) + 1, len(rows)), np.flatnonzero(needs[rows])
+    last[number[uses]] = uses
+    wasted = rows[in_backward & (np.arange(len(rows)) > last[number])]
     inside = np.flatnonzero(nearest_of(trace, wasted) >= 0)
     return [(inside.astype(np.int64), np.ones(len(inside)), Cause.UNUSED_GRADIENT)] if len(inside) else []
 

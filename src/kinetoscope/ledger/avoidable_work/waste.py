@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, Shape, result_of
+from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, call_of_span
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
 from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import ShapesRow, begins_run, ends_run, hashed
+from kinetoscope.model.rows import begins_run, ends_run, hashed
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import FRESH_BYTES
+from kinetoscope.tables.costs.call import Shape
 from kinetoscope.tables.costs.columns import costs_of
-from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import program_frames
@@ -53,6 +53,11 @@ class Waste:
     why: NDArray[np.uint8]
     slow: NDArray[np.uint8]
     fresh: NDArray[np.bool_]
+
+    def mark(self, spans: Rows, part: NDArray[np.float64], reason: Cause) -> None:
+        """Note what could be left out of some spans, where more could be than is known already."""
+        more = part > self.part[spans]
+        self.part[spans[more]], self.why[spans[more]] = part[more], reason
 
 
 LEAST_ZERO = 0.75
@@ -93,7 +98,7 @@ def waste_of(trace: TraceData) -> Waste:
     _made_again(trace, calls, waste)
     _repeated(trace, waste)
     for spans, part, shortcut in shortcuts(trace, calls):
-        _mark(waste, spans, part, shortcut)
+        waste.mark(spans, part, shortcut)
     _slow(trace, calls, waste)
     _fresh_memory(trace, waste)
     return waste
@@ -126,13 +131,7 @@ def called_again(trace: TraceData) -> NDArray[np.bool_]:
     return is_again[around]
 
 
-def _mark(found: Waste, spans: Rows, part: NDArray[np.float64], reason: Cause) -> None:
-    """Note what could be left out of some spans, where more could be than is known already."""
-    more = part > found.part[spans]
-    found.part[spans[more]], found.why[spans[more]] = part[more], reason
-
-
-def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
+def _zero_gradients(trace: TraceData, calls: Calls, waste: Waste) -> None:
     """Dense gradients of tables of which a step looks up few rows, and what is done with all of their rows."""
     makers = {
         call.row: sizes for call in calls.named(*_TABLE_BACKWARD) if (sizes := _table(call)) is not None
@@ -146,7 +145,7 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     # A table that products use, too, has a dense gradient anyway.
     for call in calls.all:
         if call.family == "matmul":
-            for shape in call.tensors:
+            for shape in call.operands:
                 zero.pop(shape, None)
                 zero.pop(shape[::-1], None)
     if not zero:
@@ -156,7 +155,7 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     phase = trace.column("spans", "phase")
     in_optimizer = calls.times(phase == Phase.OPTIMIZER)
     for call in calls.all:
-        shapes = call.tensors
+        shapes = call.operands
         share = sum(prod(shape) * zero[shape] for shape in shapes if shape in zero)
         if share and call.row not in marked and call.family not in ("embedding", "matmul"):
             marked[call.row] = share / sum(map(prod, shapes))
@@ -166,25 +165,18 @@ def _zero_gradients(trace: TraceData, calls: Calls, found: Waste) -> None:
     # An optimizer with a state, such as a momentum, moves rows whose gradient is zero, too.
     simple = all(len(updates[table]) <= 1 for table in zero)
     later = phase[spans] == Phase.BACKWARD if not simple else phase[spans] != Phase.FORWARD
-    _mark(found, spans[later], parts[later], Cause.ZERO_GRADIENT)
+    waste.mark(spans[later], parts[later], Cause.ZERO_GRADIENT)
 
 
 def _table(call: DistinctCall) -> tuple[Shape, float] | None:
     """The sizes of the table whose dense gradient a call makes, and at least which part of it is zeros; None where they are not known."""
-    gradient, index = [*call.inputs.shapes, None, None][:2]
-    position = 5 if "bag" in call.name else 2
-    rows = call.inputs.values[position] if len(call.inputs.values) > position else None
-    if (
-        not isinstance(gradient, tuple)
-        or not isinstance(index, tuple)
-        or not gradient
-        or type(rows) is not int
-    ):
+    rows = call.value(5 if "bag" in call.name else 2)
+    if not (call.has_tensor(0) and call.has_tensor(1) and call.shape(0)) or type(rows) is not int:
         return None
-    return (rows, gradient[-1]), 1.0 - min(1.0, prod(index) / max(rows, 1))
+    return (rows, call.shape(0)[-1]), 1.0 - min(1.0, call.numel(1) / max(rows, 1))
 
 
-def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
+def _discarded(trace: TraceData, calls: Calls, waste: Waste) -> None:
     """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so.
 
     Not where layers of one size pass it on to each other, or something looks at other parts of it, too.
@@ -199,16 +191,16 @@ def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
     marked: dict[int, float] = {}
     for sizes, parts in uses.items():
         flat = (prod(sizes[:-1]), sizes[-1])
-        makers = [call for call in calls.all if call.family == "matmul" and result_of(call) in (sizes, flat)]
+        makers = [call for call in calls.all if call.family == "matmul" and call.result in (sizes, flat)]
         makes = sum(int(made_forward[call.row]) for call in makers)
         used = sum(int(times[call.row]) * elements for call, elements in parts)
         concerned = [
-            call for call in calls.all if any(tensor in (sizes, flat, flat[::-1]) for tensor in call.tensors)
+            call for call in calls.all if any(tensor in (sizes, flat, flat[::-1]) for tensor in call.operands)
         ]
         mixed = any(
             call.family in _MIXING and call.name not in _PARTS and ran_forward[call.row]
             # Also as a view of other sizes.
-            and any(prod(tensor) == prod(sizes) for tensor in call.tensors)
+            and any(prod(tensor) == prod(sizes) for tensor in call.operands)
             for call in calls.all
         )  # fmt: skip
         if mixed or not 0 < makes <= sum(int(times[call.row]) for call, _ in parts):
@@ -219,21 +211,20 @@ def _discarded(trace: TraceData, calls: Calls, found: Waste) -> None:
             marked |= {call.row: max(share, marked.get(call.row, 0.0)) for call in everything}
     rows, shares = calls.spans_of(marked)
     inside = spans["phase"][rows] != Phase.OPTIMIZER
-    _mark(found, rows[inside], shares[inside], Cause.DISCARDED)
+    waste.mark(rows[inside], shares[inside], Cause.DISCARDED)
 
 
 def _use(call: DistinctCall) -> tuple[Shape, int] | None:
     """The sizes of what a part was taken from, and the elements of the part, by the call for its gradient; None where they are not known."""
-    shapes, values = [*call.inputs.shapes, None, None, None], [*call.inputs.values, None, None, None, None]
-    part, sizes = shapes[0], values[1]
+    part, sizes = 0, call.value(1)
     if "index_put" in call.name:
-        part, sizes = shapes[2], shapes[0] if values[3] is True else None
-    if not isinstance(part, tuple) or not isinstance(sizes, (list, tuple)) or len(sizes) < 2:
+        part, sizes = 2, call.shape(0) if call.has_tensor(0) and call.value(3) is True else None
+    if not call.has_tensor(part) or not isinstance(sizes, (list, tuple)) or len(sizes) < 2:
         return None
-    return tuple(int(size) for size in sizes if isinstance(size, int)), prod(part)
+    return tuple(int(size) for size in sizes if isinstance(size, int)), call.numel(part)
 
 
-def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
+def _made_again(trace: TraceData, calls: Calls, waste: Waste) -> None:
     """Runs of operators that compute with constants and indices alone, such as a mask or the degrees of a graph. From constants alone the result is needed once; from indices once a step, since they may differ in the next one."""
     spans = trace.columns("spans")
     rows = operator_spans(trace).rows
@@ -267,7 +258,7 @@ def _made_again(trace: TraceData, calls: Calls, found: Waste) -> None:
         inside, around = _inside(trace, rows[(index < taken[run]) & (part[run] > 0)])
         value = np.zeros(len(spans) + 1)
         value[rows] = part[run]
-        _mark(found, inside, value[around], reason)
+        waste.mark(inside, value[around], reason)
 
 
 def _inside(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
@@ -277,7 +268,7 @@ def _inside(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
     return inside, around[inside].astype(np.int64)
 
 
-def _repeated(trace: TraceData, found: Waste) -> None:
+def _repeated(trace: TraceData, waste: Waste) -> None:
     """Operators whose result existed already, and fills that are overwritten."""
     repeats = repeats_of(trace)
     for rows, reason in (
@@ -287,7 +278,7 @@ def _repeated(trace: TraceData, found: Waste) -> None:
     ):
         if (rows >= 0).any():
             inside, _ = _inside(trace, np.flatnonzero(rows[:-1] >= 0))
-            _mark(found, inside, np.ones(len(inside)), reason)
+            waste.mark(inside, np.ones(len(inside)), reason)
 
 
 def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
@@ -332,7 +323,7 @@ def _again(known: dict[int, DistinctCall], calls: NDArray[np.int32]) -> tuple[in
         else:
             inputs = [
                 (prod(shape), dtype in ("int64", "int32"))
-                for shape, dtype in zip(call.inputs.shapes, call.inputs.dtypes, strict=True)
+                for shape, dtype in zip(call.shapes, call.dtypes, strict=True)
                 if isinstance(shape, tuple) and shape
             ]
             if not inputs or any(count not in sizes and not is_index for count, is_index in inputs):
@@ -348,49 +339,45 @@ def _again(known: dict[int, DistinctCall], calls: NDArray[np.int32]) -> tuple[in
     return taken, Cause.REPEATED if of_indices else Cause.CONSTANT
 
 
-def _made_elements(one: DistinctCall) -> int:
-    sizes = [*one.inputs.values, None][0]
-    if one.name in ("aten::arange", "aten::eye", "aten::linspace"):
-        numbers = [value for value in one.inputs.values if type(value) is int]
-        return (
-            numbers[0] ** (2 if one.name == "aten::eye" else 1) if numbers and 0 <= numbers[0] < 2**20 else 0
-        )
+def _made_elements(call: DistinctCall) -> int:
+    if call.name in ("aten::arange", "aten::eye", "aten::linspace"):
+        count = next((value for value in call.values if type(value) is int), 0)
+        return count ** (2 if call.name == "aten::eye" else 1) if 0 <= count < 2**20 else 0
+    sizes = call.value(0)
     return prod(sizes) if isinstance(sizes, list) else 0
 
 
-def _slow(trace: TraceData, calls: Calls, found: Waste) -> None:
+def _slow(trace: TraceData, calls: Calls, waste: Waste) -> None:
     """Why operators take longer than they need: lengths of transforms, conversions, copies to another layout."""
     reasons: dict[int, float] = {}
     for call in calls.all:
         if call.family == "fourier" and _largest_factor(_length(call)) > MOST_FACTOR:
             reasons[call.row] = Cause.LENGTH
-        elif call.name == "aten::copy_" and len({*call.inputs.dtypes[:2], None}) > 2:
+        elif call.name == "aten::copy_" and len({*call.dtypes[:2], None}) > 2:
             reasons[call.row] = Cause.TYPE
     rows, reason = calls.spans_of(reasons)
-    found.slow[rows] = reason
+    waste.slow[rows] = reason
     spans = trace.columns("spans")
     changes = np.array([text in _LAYOUTS for text in trace.strings], dtype=bool)
     copies = np.array([text == "aten::clone" for text in trace.strings], dtype=bool)
     parent = np.append(changes[spans["name"]], False)[spans["parent"]]
-    found.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Cause.LAYOUT
+    waste.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Cause.LAYOUT
 
 
-def _length(one: DistinctCall) -> int:
-    shape, dims = one.inputs.shapes[0], [*one.inputs.values, None, None][1]
-    if not isinstance(shape, tuple) or not shape or not isinstance(dims, list) or not dims:
+def _length(call: DistinctCall) -> int:
+    dims = call.value(1)
+    if not call.has_tensor(0) or not call.shape(0) or not isinstance(dims, list) or not dims:
         return 1
-    last = dims[-1]
-    if "c2r" in one.name:
-        wanted = one.inputs.values[3] if len(one.inputs.values) > 3 else None
-        return wanted if type(wanted) is int else 1
+    if "c2r" in call.name:
+        return call.value(3) if type(call.value(3)) is int else 1
+    shape, last = call.shape(0), dims[-1]
     return shape[last] if type(last) is int and -len(shape) <= last < len(shape) else 1
 
 
 def transform_length(trace: TraceData, span: int) -> int:
     """The length of the Fourier transform that a span is; 1 where it is not known."""
-    inputs = parsed_inputs(trace, ShapesRow(int(shapes_of(trace)[span]))) if span >= 0 else None
-    name = trace.strings[trace.column("spans", "name")[span]]
-    return 1 if inputs is None else _length(DistinctCall(-1, name, "fourier", inputs))
+    call = call_of_span(trace, span)
+    return 1 if call is None else _length(call)
 
 
 def good_length(length: int) -> int:
@@ -403,15 +390,9 @@ def good_length(length: int) -> int:
 
 def table_rows(trace: TraceData, spans: Rows) -> int:
     """The rows of the largest table of embeddings whose dense gradient one of some spans makes; 0 where none does."""
-    shapes, name, most_rows = shapes_of(trace), trace.column("spans", "name"), 0
-    for span in spans[spans >= 0].tolist():
-        if trace.strings[name[span]] in _TABLE_BACKWARD and shapes[span] >= 0:
-            inputs = parsed_inputs(trace, ShapesRow(int(shapes[span])))
-            table = (
-                None if inputs is None else _table(DistinctCall(-1, trace.strings[name[span]], "", inputs))
-            )
-            most_rows = most_rows if table is None else max(most_rows, table[0][0])
-    return most_rows
+    calls = (call_of_span(trace, span) for span in spans.tolist())
+    tables = (_table(call) for call in calls if call is not None and call.name in _TABLE_BACKWARD)
+    return max((table[0][0] for table in tables if table is not None), default=0)
 
 
 def _largest_factor(number: int) -> int:
@@ -424,7 +405,7 @@ def _largest_factor(number: int) -> int:
     return max(largest, number) if 1 < number < 2**40 else largest
 
 
-def _fresh_memory(trace: TraceData, found: Waste) -> None:
+def _fresh_memory(trace: TraceData, waste: Waste) -> None:
     """Which operators write large blocks that the system hands out for them: the one of an outermost operator that moves most bytes."""
     allocations, spans = trace.columns("allocations"), trace.columns("spans")
     blocks = np.flatnonzero((allocations["bytes"] >= FRESH_BYTES) & (allocations["device_type"] == 0))
@@ -444,4 +425,4 @@ def _fresh_memory(trace: TraceData, found: Waste) -> None:
     writers = np.flatnonzero((outer >= 0) & costs.counted.counts & (costs.bytes_moved > 0))
     order = writers[np.lexsort((costs.bytes_moved[writers], outer[writers]))]
     chosen = order[ends_run(outer[order])]
-    found.fresh[chosen] = _MOST_OF * costs.bytes_moved[chosen] <= bytes_of[outer[chosen]]
+    waste.fresh[chosen] = _MOST_OF * costs.bytes_moved[chosen] <= bytes_of[outer[chosen]]
