@@ -7,7 +7,7 @@ import torch
 
 import kinetoscope
 from kinetoscope.collect import calibrate
-from kinetoscope.tables.costs.attainable import RateSource, rates_of
+from kinetoscope.tables.costs.attainable import rates_of
 
 
 def test_recordings_take_a_calibration_along(tmp_path, monkeypatch):
@@ -21,5 +21,5 @@ def test_recordings_take_a_calibration_along(tmp_path, monkeypatch):
     assert {"call", "stream", "matmul float32", "convolution float32"} <= curves.keys()
     with kinetoscope.profile(record_shapes=True) as prof:
         torch.ones(10) * 2
-    assert rates_of(prof.trace).source == RateSource.CALIBRATION
+    assert rates_of(prof.trace).is_calibrated
     assert rates_of(prof.trace).call_ns == curves["call"][0][1]

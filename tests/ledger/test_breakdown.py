@@ -224,7 +224,7 @@ def test_ranks_of_one_trace_are_kept_apart():
 
 
 def test_other_rows_than_those_there_are_are_refused():
-    with pytest.raises(ArgumentError, match="by='month' is not valid: use 'step'"):
+    with pytest.raises(ArgumentError, match="by='month' is not valid: use one of step, trace"):
         training().build().table("breakdown", by="month")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.analyses.rule_findings import rule_findings
 from kinetoscope.ledger.ledger import (
     LeftOut,
@@ -27,12 +27,12 @@ from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.costs.attainable import RateSource, rates_of
+from kinetoscope.tables.costs.attainable import rates_of
 from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import program_frames
-from kinetoscope.tables.windows import checked_by
+from kinetoscope.tables.windows import BY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -245,7 +245,7 @@ def account_of(trace: TraceData) -> Account:
             )
     return Account(
         tuple(sorted(kinds, key=lambda kind: -kind.duration_ns)),
-        rates_of(trace).source == RateSource.CALIBRATION,
+        rates_of(trace).is_calibrated,
         tuple(account(trace).to_pylist()),
     )
 
@@ -263,7 +263,7 @@ def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    by_step = checked_by(by) == "step"
+    by_step = checked_choice("by", by, BY) == "step"
     parts = [_columns(ledger, by_step=by_step) for ledger in accounts(trace)]
     if not parts:
         return rows_to_arrow(ACCOUNT_SCHEMA, [])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope._errors import checked_choice
 from kinetoscope.ledger.ledger import ProcessLedger, communication_moments
 from kinetoscope.ledger.moments import Category
 from kinetoscope.ledger.parts import PARTS, device_ledgers, part_of_cells, parts_of_ledger
@@ -14,7 +15,7 @@ from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import (
-    checked_by,
+    BY,
     in_order_of_time,
     place_columns,
 )
@@ -39,7 +40,7 @@ def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    ledgers = device_ledgers(trace, checked_by(by))
+    ledgers = device_ledgers(trace, checked_choice("by", by, BY))
     columns = place_columns(trace, [ledger.window for ledger in ledgers])
     none = [np.zeros(0, dtype=np.int64)]
     steps = np.concatenate([ledger.window.step for ledger in ledgers] or none)
@@ -71,7 +72,7 @@ def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    ledgers = device_ledgers(trace, checked_by(by))
+    ledgers = device_ledgers(trace, checked_choice("by", by, BY))
     columns = place_columns(trace, [ledger.window for ledger in ledgers])
     parts = [_overlap_parts(ledger) for ledger in ledgers]
     for name in table_definition("overlap").column_names[len(columns) :]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError
 from kinetoscope.model.arrow import Labels
 from kinetoscope.model.kinds import is_call, is_operator, is_runtime_call
 from kinetoscope.model.processes import of_processes
@@ -16,17 +15,17 @@ from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.launches import queued_until_start, waiting_names
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
-from kinetoscope.tables.intervals import Intervals, united, united_by
+from kinetoscope.tables.intervals import Intervals, united, united_by, when_ran
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
 
 
+BY = ("step", "trace")
+"""What breakdowns can have a row for."""
 NOBODY = Owner(-1, ProcessRow(-1))
 """The owner of work whose process is unknown."""
 
@@ -131,15 +130,11 @@ def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     """What the host of a process did; `NOBODY` takes all together."""
     spans = trace.columns("spans")
     kind, thread, name = spans["kind"], spans["thread"], spans["name"]
-    start = spans["start_ns"]
     on_host = (spans["stream"] < 0) & owned(trace, owner)[thread]
     nested = on_host & ((spans["flags"] & FLAG_ASYNC) == 0)
 
     def rows(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.flatnonzero(nested & marked)
-
-    def when(chosen: NDArray[np.int64]) -> Intervals:
-        return Intervals.of(start[chosen], start[chosen] + spans["duration_ns"][chosen])
 
     names, waits = _names(trace), waiting_names(trace)
     operator = is_operator(kind)
@@ -149,24 +144,26 @@ def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     operators = rows(operator & ~names.loads[name])
     working = operators[~names.asks[name[operators]]]
     sharding = rows((kind == SpanKind.USER_ANNOTATION) & names.shards[name])
-    sharded = _begin_in(when, start, thread, working, sharding)
+    sharded = _begin_in(trace, working, sharding)
     ranges = rows(
         (kind == SpanKind.USER_ANNOTATION) & ~names.loads[name] & ~(names.makes[name] & (len(loading) > 0))
     )
     busy_calls = rows(runtime & ~waits[name])
     active = np.concatenate((operators, busy_calls))
     return HostActivity(
-        compute=_without_own(when, thread, working[~sharded], np.concatenate((loading, sharding)))
-        | _without_own(when, thread, working[sharded], loading),
+        compute=_without_own(trace, working[~sharded], np.concatenate((loading, sharding)))
+        | _without_own(trace, working[sharded], loading),
         # A backend may begin them on the thread that called it, and end them on its own.
-        communication=when(np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & names.carries[name])),
-        sharding=when(sharding) - when(working[sharded]),
-        loading=when(loading),
-        waiting=when(waiting) - _without_own(when, thread, active, waiting)
+        communication=when_ran(
+            trace, np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & names.carries[name])
+        ),
+        sharding=when_ran(trace, sharding) - when_ran(trace, working[sharded]),
+        loading=when_ran(trace, loading),
+        waiting=when_ran(trace, waiting) - _without_own(trace, active, waiting)
         if len(waiting)
         else Intervals.none(),
-        calls=when(active) | when(waiting),
-        ranges=when(ranges),
+        calls=when_ran(trace, active) | when_ran(trace, waiting),
+        ranges=when_ran(trace, ranges),
         sampled=_sampled(trace, owner),
     )
 
@@ -180,37 +177,29 @@ def _sampled(trace: TraceData, owner: Owner) -> Intervals:
     return Intervals.of(until - samples["period_ns"][rows], until)
 
 
-def _begin_in(
-    when: Callable[[NDArray[np.int64]], Intervals],
-    start: NDArray[np.int64],
-    thread: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    outer: NDArray[np.int64],
-) -> NDArray[np.bool_]:
+def _begin_in(trace: TraceData, rows: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.bool_]:
     """For each of `rows` whether it begins while one of `outer` runs on its thread."""
+    thread, start = trace.column("spans", "thread"), trace.column("spans", "start_ns")[rows]
     begins_inside = np.zeros(len(rows), dtype=bool)
     for row in np.unique(thread[outer]).tolist():
-        rows_there, around = np.flatnonzero(thread[rows] == row), when(outer[thread[outer] == row])
-        begins_inside[rows_there] = around.within(start[rows[rows_there]], start[rows[rows_there]] + 1) > 0
+        there, around = thread[rows] == row, when_ran(trace, outer[thread[outer] == row])
+        begins_inside[there] = around.within(start[there], start[there] + 1) > 0
     return begins_inside
 
 
-def _without_own(
-    when: Callable[[NDArray[np.int64]], Intervals],
-    thread: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    holes: NDArray[np.int64],
-) -> Intervals:
+def _without_own(trace: TraceData, rows: NDArray[np.int64], holes: NDArray[np.int64]) -> Intervals:
     """When `rows` ran, without the time in which `holes` of the same thread did."""
+    thread = trace.column("spans", "thread")
     holed = np.unique(thread[holes])
     if len(holed) == 0:
-        return when(rows)
+        return when_ran(trace, rows)
     is_holed = np.zeros(int(thread.max()) + 1, dtype=bool)
     is_holed[holed] = True
-    inside = is_holed[thread[rows]]
-    parts = [when(rows[~inside])]
-    parts += [when(rows[thread[rows] == row]) - when(holes[thread[holes] == row]) for row in holed.tolist()]
-    return united(parts)
+    parts = (
+        when_ran(trace, rows[thread[rows] == row]) - when_ran(trace, holes[thread[holes] == row])
+        for row in holed.tolist()
+    )
+    return united([when_ran(trace, rows[~is_holed[thread[rows]]]), *parts])
 
 
 class _Names(NamedTuple):
@@ -233,10 +222,8 @@ def _names(trace: TraceData) -> _Names:
     classes = _Names(*(np.zeros(len(texts), dtype=bool) for _ in _Names._fields))
     for row in np.flatnonzero(is_named).tolist():
         text = texts[row]
-        classes.loads[row] = text.startswith(_LOADING)
-        classes.carries[row] = text.startswith(_CARRIED_BY_HOST)
-        classes.asks[row] = text.startswith(ASKING)
-        classes.shards[row] = text.startswith(_SHARDING)
+        for column, prefixes in zip(classes, (_LOADING, _CARRIED_BY_HOST, ASKING, _SHARDING), strict=False):
+            column[row] = text.startswith(prefixes)
         classes.makes[row] = text in _MAKING
     return classes
 
@@ -258,19 +245,6 @@ class Windows:
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     in_steps: Intervals
-
-
-def checked_by(by: Any) -> str:
-    """Check the argument `by`.
-
-    Raises:
-        ArgumentError: Neither `step` nor `trace`.
-    """
-    if by not in ("step", "trace"):
-        raise ArgumentError(
-            f"by={by!r} is not valid: use 'step' for one row per step, or 'trace' for the whole trace"
-        )
-    return str(by)
 
 
 def windows(trace: TraceData, by: str) -> list[Windows]:
@@ -306,21 +280,23 @@ def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
     )
 
 
-def place_columns(trace: TraceData, found: list[Windows]) -> dict[str, Any]:
+def place_columns(trace: TraceData, listed: list[Windows]) -> dict[str, Any]:
     """The columns that say which window of which device a row is."""
-    counts = [len(window.step) for window in found]
-    names = [window.activity.device.name if window.activity.device else "cpu" for window in found]
+    counts = [len(window.step) for window in listed]
+    names = [window.activity.device.name if window.activity.device else "cpu" for window in listed]
     step, start, end = (
-        np.concatenate([getattr(window, name) for window in found] or [np.zeros(0, dtype=np.int64)])
+        np.concatenate([getattr(window, name) for window in listed] or [np.zeros(0, dtype=np.int64)])
         for name in ("step", "start_ns", "end_ns")
     )
     return {
         "step": np.append(trace.column("steps", "number"), -1)[step],
         **of_processes(
-            trace, np.repeat(np.array([window.activity.owner.process for window in found], np.int32), counts)
+            trace, np.repeat(np.array([window.activity.owner.process for window in listed], np.int32), counts)
         ),
-        "rank": np.repeat(np.array([window.activity.owner.rank for window in found], dtype=np.int64), counts),
-        "device": Labels(np.repeat(np.arange(len(found)), counts), names),
+        "rank": np.repeat(
+            np.array([window.activity.owner.rank for window in listed], dtype=np.int64), counts
+        ),
+        "device": Labels(np.repeat(np.arange(len(listed)), counts), names),
         "start_up": np.append(start_up_steps(trace), False)[step],
         "start_ns": start,
         "duration_ns": end - start,

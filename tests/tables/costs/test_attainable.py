@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from kinetoscope.tables.costs.attainable import (
     Curve,
-    RateSource,
     curve_name,
     least_call_ns,
     measured,
@@ -66,7 +65,7 @@ def products(builder, times):
 
 def test_without_a_calibration_the_best_rate_of_the_trace_counts():
     trace = products(TraceBuilder(), [500_000, 100_000, 300_000]).build()
-    assert rates_of(trace).source == RateSource.TRACE
+    assert not rates_of(trace).is_calibrated
     assert least_call_ns(trace).max() <= 100_000
 
 
@@ -75,7 +74,7 @@ def test_a_calibration_counts_instead_of_what_the_trace_shows():
         "attainable", {"matmul float32": [[2_000_000, 40_000]]}
     )
     trace = builder.build()
-    assert rates_of(trace).source == RateSource.CALIBRATION
+    assert rates_of(trace).is_calibrated
     assert least_call_ns(trace).max() == pytest.approx(40_000 - rates_of(trace).call_ns)
 
 
@@ -84,7 +83,7 @@ def test_a_calibration_counts_instead_of_what_the_trace_shows():
 )
 def test_a_damaged_calibration_is_none(stated):
     trace = products(TraceBuilder(), [500_000]).know("attainable", stated).build()
-    assert rates_of(trace).source == RateSource.TRACE
+    assert not rates_of(trace).is_calibrated
 
 
 def test_what_is_measured_is_the_median_of_each_size():

@@ -9,8 +9,7 @@ A curve says how long work of a size takes at least, without the fixed cost of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,13 +70,6 @@ FRESH_BYTES = 32 * 2**20
 """From this size on, glibc's allocator gives memory back to the system, which hands out new pages each time: its largest mmap threshold."""
 
 
-class RateSource(Enum):
-    """Where rates come from."""
-
-    CALIBRATION = "calibration"
-    TRACE = "trace"
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
     """How long work takes at least, by its size.
@@ -124,13 +116,12 @@ def curve_name(family: str, operator: str, dtype: str, *, by_bytes: bool) -> str
         dtype: The element type that it computes in.
         by_bytes: Whether the curve is by bytes.
     """
-    if by_bytes:
-        if operator.removeprefix("aten::").startswith(_RANDOM):
-            return RANDOM
-        name = _BY_BYTES.get(family, STREAM)
-        return f"{name} backward" if name in _BACKWARD and "backward" in operator else name
-    name = f"{family} backward" if family in _BACKWARD and "backward" in operator else family
-    return f"{name} {dtype}".rstrip()
+    if by_bytes and operator.removeprefix("aten::").startswith(_RANDOM):
+        return RANDOM
+    name = _BY_BYTES.get(family, STREAM) if by_bytes else family
+    if name in _BACKWARD and "backward" in operator:
+        name = f"{name} backward"
+    return name if by_bytes else f"{name} {dtype}".rstrip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,18 +129,21 @@ class Rates:
     """What the machine that recorded a trace attains.
 
     Attributes:
-        curves: The curves by name, as `curve_name` gives it, and those of no family.
-        source: Where they come from: the calibration where there is one.
+        curves: The curves of the calibration by name, as `curve_name` gives it, and those of no family.
         call_ns: The fixed cost of one call of an operator: without a calibration, what the cheapest ones of the trace take.
         fixed_ns: What calling a usual operator costs.
         seen: The curves that the trace itself shows, for families that the calibration does not have.
     """
 
     curves: dict[str, Curve]
-    source: RateSource
     call_ns: float
     fixed_ns: float
-    seen: dict[str, Curve] = field(default_factory=dict)
+    seen: dict[str, Curve]
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether a calibration says something of them."""
+        return bool(self.curves)
 
     def least_ns(
         self,
@@ -168,17 +162,12 @@ class Rates:
             flops: The operations, at most 0 where there are none or they are unknown.
             size: The bytes moved, -1 where unknown.
         """
-        by_work = (
-            (
-                [curve_name(*call, by_bytes=False) for call in zip(families, operators, dtypes, strict=True)],
-                flops,
-            ),
-            (
-                [curve_name(*call, by_bytes=True) for call in zip(families, operators, dtypes, strict=True)],
-                size,
-            ),
-        )
-        has_family = np.array([bool(call) for call in families], dtype=bool)
+        calls = list(zip(families, operators, dtypes, strict=True))
+        by_work = [
+            ([curve_name(*call, by_bytes=by_bytes) for call in calls], work)
+            for by_bytes, work in ((False, flops), (True, size))
+        ]
+        has_family = np.array([family != "" for family in families], dtype=bool)
         least = np.zeros(len(flops))
         for curves in (self.curves, self.seen):
             # What was measured for the family counts, without a look at what the trace shows.
@@ -206,11 +195,8 @@ def rates_of(trace: TraceData) -> Rates:
         for name, points in stored.items()
         if name != CALL and (curve := Curve.of(points, call_ns)) is not None
     }
-    trace_curves = _seen(trace, call_ns)
     fixed_ns = call_ns if CALL in stored else max(call_ns, _USUAL_CALL_NS)
-    return Rates(
-        curves, RateSource.CALIBRATION if curves else RateSource.TRACE, call_ns, fixed_ns, trace_curves
-    )
+    return Rates(curves, call_ns, fixed_ns, _seen(trace, call_ns))
 
 
 @derived
@@ -262,7 +248,7 @@ def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
 def _envelope(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """The points that no larger one was faster than."""
     envelope: list[tuple[float, float]] = []
-    for size, time in sorted(points, key=lambda one: (-one[0], one[1])):
+    for size, time in sorted(points, key=lambda point: (-point[0], point[1])):
         if not envelope or (size < envelope[-1][0] and time < envelope[-1][1]):
             envelope.append((size, time))
     return envelope[::-1]
@@ -282,24 +268,17 @@ def _seen_call_ns(trace: TraceData) -> float:
 def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
     """The curves that the fastest call of each distinct one shows."""
     points_of = _points(trace, Groups.minima)
-    product_rate = max(
-        (
-            size / time
-            for name, points in points_of.items()
-            if name.startswith("matmul")
-            for size, time in points
-        ),
-        default=0.0,
-    )
+    best_rates = {
+        name: max((size / time for size, time in points), default=0.0) for name, points in points_of.items()
+    }
+    product_rate = max((rate for name, rate in best_rates.items() if name.startswith("matmul")), default=0.0)
     for name, points in points_of.items():
-        by_bytes = name.removesuffix(" backward") in {*_BY_BYTES.values(), RANDOM}
-        best_rate = max((size / time for size, time in points), default=0.0)
-        best = (
-            best_rate
-            if by_bytes
-            else max(best_rate, product_rate / _SLOWEST if name.startswith("fourier") else 0.0)
-        )
-        slack = _MEMORY_SLACK if by_bytes else _SIZE_SLACK
+        best, slack = best_rates[name], _MEMORY_SLACK
+        if name.removesuffix(" backward") not in {*_BY_BYTES.values(), RANDOM}:
+            best, slack = (
+                max(best, product_rate / _SLOWEST if name.startswith("fourier") else 0.0),
+                _SIZE_SLACK,
+            )
         # What is larger may be slower, but not by any factor.
         points_of[name] = [(size, min(time, call_ns + slack * size / best)) for size, time in points]
     return {

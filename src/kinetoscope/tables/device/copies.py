@@ -13,8 +13,7 @@ from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
-from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.device.launches import starters, waiting_calls
+from kinetoscope.tables.device.launches import copy_bytes, starters, waiting_calls
 
 if TYPE_CHECKING:
     import pyarrow
@@ -143,20 +142,10 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
     return to_arrow("copies", columns)
 
 
-@derived
-def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
-    """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
-    kind = trace.columns("copies")
-    bytes_of = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
-    has_span = kind["span"] >= 0
-    bytes_of[kind["span"][has_span]] = kind["bytes"][has_span]
-    return bytes_of
-
-
 def copy_directions(trace: TraceData, rows: NDArray[np.int64]) -> list[Direction]:
     """The direction of each of some copies and fills, by their rows of `spans`."""
     place, directions = _directions(trace, rows)
-    return [directions[one] for one in place.tolist()]
+    return [directions[row] for row in place.tolist()]
 
 
 def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Direction]]:

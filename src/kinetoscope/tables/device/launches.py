@@ -100,14 +100,21 @@ def queued_until_start(
     return np.minimum(np.where(call >= 0, called_ns + taken_ns, start), start), start
 
 
+@derived
+def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
+    """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
+    stored = trace.columns("copies")
+    bytes_of = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
+    has_span = stored["span"] >= 0
+    bytes_of[stored["span"][has_span]] = stored["bytes"][has_span]
+    return bytes_of
+
+
 def most_copy_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The longest plausible time of each of some copies and fills from its call: by its bytes or, if unknown, its duration."""
-    spans, stored = trace.columns("spans"), trace.columns("copies")
-    size = np.full(len(spans), -1, dtype=np.int64)
-    has_span = stored["span"] >= 0
-    size[stored["span"][has_span]] = stored["bytes"][has_span]
-    by_size = np.where(size[rows] >= 0, size[rows] * (1e9 / PAGEABLE_BYTES_PER_S), 0).astype(np.int64)
-    return np.asarray(np.maximum(by_size, spans["duration_ns"][rows]) + LAUNCH_NS)
+    size, duration_ns = copy_bytes(trace)[rows], trace.column("spans", "duration_ns")[rows]
+    by_size = np.maximum(size, 0) * (1e9 / PAGEABLE_BYTES_PER_S)
+    return np.asarray(np.maximum(by_size.astype(np.int64), duration_ns) + LAUNCH_NS)
 
 
 def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> NDArray[np.int64]:

@@ -303,10 +303,6 @@ class Passages:
 @derived
 def break_passages(trace: TraceData) -> Passages:
     """Find the transitions at graph breaks, once for a trace."""
-    return _passages(trace)
-
-
-def _passages(trace: TraceData) -> Passages:
     spans, strings = trace.columns("spans"), trace.strings
     breaks = _Breaks(trace)
     names, work = spans["name"], ~is_call(spans["kind"]) & (spans["stream"] < 0)

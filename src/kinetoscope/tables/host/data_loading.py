@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.model.arrow import rows_to_arrow
+from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in
@@ -17,7 +17,7 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow
     from numpy.typing import NDArray
@@ -47,26 +47,20 @@ class LoadingSpans:
 @derived
 def loading_spans(trace: TraceData) -> LoadingSpans:
     """Find them, once for a trace."""
-    spans, texts = trace.columns("spans"), trace.strings
+    spans = trace.columns("spans")
     on_host = (spans["stream"] < 0) & (
         (spans["kind"] == SpanKind.USER_ANNOTATION) | (spans["kind"] == SpanKind.OPERATOR)
     )
 
-    def rows(*names: int) -> Rows:
-        if not names:
-            return np.zeros(0, dtype=np.int64)
-        rows = np.flatnonzero(on_host & np.isin(spans["name"], names))
+    def outermost(named: Callable[[str], bool]) -> Rows:
+        names = [row for row, text in enumerate(trace.strings) if named(text)]
+        rows = np.flatnonzero(on_host & np.isin(spans["name"], names)) if names else np.zeros(0, np.int64)
         # A dataset may use a loader of its own.
         return rows[is_outermost(trace, rows)]
 
-    names_of: dict[str, list[int]] = {NEXT_BATCH: [], FETCH_BATCH: [], COLLATE_BATCH: [], PIN_BATCH: []}
-    for index, text in enumerate(texts):
-        if text in names_of:
-            names_of[text].append(index)
-        elif text.startswith(NEXT_BATCH):
-            names_of[NEXT_BATCH].append(index)
     return LoadingSpans(
-        *(rows(*names_of[name]) for name in (NEXT_BATCH, FETCH_BATCH, COLLATE_BATCH, PIN_BATCH))
+        outermost(lambda text: text.startswith(NEXT_BATCH)),
+        *(outermost(name.__eq__) for name in (FETCH_BATCH, COLLATE_BATCH, PIN_BATCH)),
     )
 
 
@@ -89,15 +83,8 @@ ROLES = ("loop", "worker", "pinning")
 DATA_LOADING_SCHEMA = table_definition("data_loading")
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """A worker: its process, and when it existed by the wall clock."""
-
-    process: int
-    loader: int
-    worker: int
-    begun_ns: int
-    ended_ns: int | None
+# What is known of a worker: the numbers that its entry in the metadata must have; it may also say when it ended, by the same clock.
+_OF_WORKER = ("process", "loader", "worker", "begun_realtime_ns")
 
 
 def data_loading(trace: TraceData) -> pyarrow.Table:
@@ -112,117 +99,83 @@ def data_loading(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table, loops first, then workers by loader and number; the meaning of its columns is in `DATA_LOADING_SCHEMA`.
     """
-    loading, workers = loading_spans(trace), _workers(trace)
-    process, rank, names = processes(trace), ranks(trace), trace.columns("threads")["name"]
-    kinds = {field.name: _OfThreads(trace, getattr(loading, field.name)) for field in fields(loading)}
-    rows = []
-    for thread in range(len(process)):
-        calls = {name: kind.calls[thread] for name, kind in kinds.items()}
-        worker = None if calls["waits"] else workers.get(int(process[thread]))
-        if worker is None and not any(calls.values()):
-            continue
-        row = _row(trace, thread, {name: kind.of(thread) for name, kind in kinds.items()}, worker)
-        rows.append(row | {"process": process[thread], "rank": rank[thread], "thread_name": names[thread]})
-    rows.sort(key=lambda row: (ROLES.index(row["role"]), row["loader"], row["worker"]))
-    return rows_to_arrow(DATA_LOADING_SCHEMA, rows)
+    spans, process = trace.columns("spans"), processes(trace)
+    calls: dict[str, Rows] = {}
+    total: dict[str, Rows] = {}
+    longest: dict[str, Rows] = {}
+    for name, rows in vars(loading_spans(trace)).items():
+        by_thread, duration = Groups(spans["thread"][rows], len(process)), spans["duration_ns"][rows]
+        calls[name], total[name], longest[name] = (
+            by_thread.sizes(),
+            by_thread.sums(duration),
+            by_thread.maxima(duration),
+        )
+    of_process, is_loop = _workers(trace), calls["waits"] > 0
+    workers = [
+        {} if loops else of_process.get(pid, {})
+        for pid, loops in zip(process.tolist(), is_loop.tolist(), strict=True)
+    ]
+    is_known, makes = np.array([bool(worker) for worker in workers], bool), calls["fetches"] > 0
+    role = np.where(is_loop, 0, np.where(makes | is_known, 1, 2))
+    alive_ns = np.array([_alive_ns(trace, thread, worker) for thread, worker in enumerate(workers)], np.int64)
+    busy_ns = np.where(role == 1, total["fetches"], total["pins"])
+    percent_ns = np.where(alive_ns > 0, alive_ns, np.nan) / 100.0
+    fetched = makes | (role == 1)
+    columns: dict[str, Any] = {
+        "role": Labels(role, ROLES),
+        **{
+            name: np.array([worker.get(name, -1) for worker in workers], np.int64)
+            for name in ("loader", "worker")
+        },
+        "process": process,
+        "rank": ranks(trace),
+        "thread_name": trace.columns("threads")["name"],
+        # A batch that was made was put together; asking for one may also find that there is none left.
+        "batches": np.where(fetched, calls["collates"], np.where(is_loop, calls["waits"], calls["pins"])),
+        "alive_ns": alive_ns,
+        "wait_ns": np.where(is_loop, total["waits"], -1),
+        "longest_wait_ns": np.where(is_loop, longest["waits"], -1),
+        "wait_percent": np.where(is_loop, total["waits"] / percent_ns, np.nan),
+        "fetch_ns": np.where(fetched, total["fetches"] - total["collates"], -1),
+        "collate_ns": np.where(fetched, total["collates"], -1),
+        "longest_ns": np.where(makes, longest["fetches"], -1),
+        "pin_ns": np.where(calls["pins"] > 0, total["pins"], -1),
+        "busy_ns": np.where(is_loop, -1, busy_ns),
+        "idle_ns": np.where(is_loop, -1, np.maximum(alive_ns - busy_ns, 0)),
+        "busy_percent": np.where(is_loop, np.nan, busy_ns / percent_ns),
+    }
+    order = np.lexsort((columns["worker"], columns["loader"], role))
+    shown = is_known | np.logical_or.reduce([number > 0 for number in calls.values()])
+    return to_arrow("data_loading", columns, order[shown[order]])
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """The spans of one sort on one thread."""
-
-    number: int
-    total_ns: int
-    longest_ns: int
-
-
-class _OfThreads:
-    """Spans of one sort, added up by thread."""
-
-    def __init__(self, trace: TraceData, rows: NDArray[np.int64]) -> None:
-        spans, count = trace.columns("spans"), len(trace.columns("threads"))
-        by_thread, duration = Groups(spans["thread"][rows], count), spans["duration_ns"][rows]
-        self.calls = by_thread.sizes()
-        self._total = by_thread.sums(duration)
-        self._longest = np.where(self.calls > 0, by_thread.maxima(duration), -1)
-
-    def of(self, thread: int) -> _Calls:
-        """The spans of one thread."""
-        return _Calls(int(self.calls[thread]), int(self._total[thread]), int(self._longest[thread]))
-
-
-def _row(trace: TraceData, thread: int, calls: Mapping[str, _Calls], known: _Worker | None) -> dict[str, Any]:
-    waits, fetches, collates, pins = (calls[name] for name in ("waits", "fetches", "collates", "pins"))
-    role = "loop" if waits.number else "worker" if fetches.number or known is not None else "pinning"
-    alive_ns = _alive_ns(trace, thread, known)
-    row: dict[str, Any] = dict.fromkeys(DATA_LOADING_SCHEMA.column_names, -1)
-    row |= {"role": role, "alive_ns": alive_ns, "wait_percent": np.nan, "busy_percent": np.nan}
-    # A batch that was made was put together; asking for one may also find that there is none left.
-    row["batches"] = collates.number if fetches.number or role == "worker" else waits.number or pins.number
-    if fetches.number or role == "worker":
-        row["fetch_ns"] = fetches.total_ns - collates.total_ns
-        row["collate_ns"], row["longest_ns"] = collates.total_ns, fetches.longest_ns
-    if pins.number:
-        row["pin_ns"] = pins.total_ns
-    if role == "loop":
-        row["wait_ns"], row["longest_wait_ns"] = waits.total_ns, waits.longest_ns
-        row["wait_percent"] = _percent(waits.total_ns, alive_ns)
-    else:
-        busy_ns = fetches.total_ns if role == "worker" else pins.total_ns
-        row |= {"busy_ns": busy_ns, "idle_ns": max(alive_ns - busy_ns, 0)}
-        row["busy_percent"] = _percent(busy_ns, alive_ns)
-    if known is not None:
-        row |= {"loader": known.loader, "worker": known.worker}
-    return row
-
-
-def _percent(part_ns: int, whole_ns: int) -> float:
-    return 100.0 * part_ns / whole_ns if whole_ns > 0 else np.nan
-
-
-def _workers(trace: TraceData) -> dict[int, _Worker]:
-    """The workers that the session recorded, by process; in a trace of several cycles, those of each cycle."""
+def _workers(trace: TraceData) -> dict[int, dict[str, Any]]:
+    """The workers that the session recorded, by process; in a trace of several cycles, those of each cycle. Files can come from anywhere."""
     cycles = trace.info.get("cycles")
-    entries = [trace.info.get(LOADING_INFO)]
-    entries += (
-        [cycle.get(LOADING_INFO) for cycle in cycles if isinstance(cycle, dict)]
-        if isinstance(cycles, list)
-        else []
-    )
-    by_process: dict[int, _Worker] = {}
-    for entry in entries:
-        listed = entry.get("workers") if isinstance(entry, dict) else None
+    by_process: dict[int, dict[str, Any]] = {}
+    for entry in (trace.info, *(cycles if isinstance(cycles, list) else ())):
+        loading = entry.get(LOADING_INFO) if isinstance(entry, dict) else None
+        listed = loading.get("workers") if isinstance(loading, dict) else None
         for worker in listed if isinstance(listed, list) else ():
-            parsed = _worker(worker)
-            if parsed is not None:
-                before = by_process.get(parsed.process)
-                by_process[parsed.process] = parsed if before is None or before.ended_ns is None else before
+            if isinstance(worker, dict) and all(_is_number(worker.get(name)) for name in _OF_WORKER):
+                before = by_process.get(worker["process"], {})
+                if not _is_number(before.get("ended_realtime_ns")):
+                    by_process[worker["process"]] = worker
     return by_process
-
-
-def _worker(entry: object) -> _Worker | None:
-    """One worker, if its entry is valid: files can come from anywhere."""
-    if not isinstance(entry, dict):
-        return None
-    numbers: list[Any] = [entry.get(name) for name in ("process", "loader", "worker", "begun_realtime_ns")]
-    if not all(_is_number(number) for number in numbers):
-        return None
-    process, loader, worker, begun = numbers
-    ended = entry.get("ended_realtime_ns")
-    return _Worker(process, loader, worker, begun, ended if _is_number(ended) else None)
 
 
 def _is_number(value: object) -> bool:
     return type(value) is int and abs(value) < 2**62
 
 
-def _alive_ns(trace: TraceData, thread: int, known: _Worker | None) -> int:
+def _alive_ns(trace: TraceData, thread: int, worker: Mapping[str, Any]) -> int:
     """How long a thread existed while its process was recorded; a thread of unknown lifetime counts for all of it."""
     start, end = _recorded(trace, thread)
     began = trace.run_info.start_realtime_ns
-    if known is not None and began is not None:
-        start = np.maximum(start, known.begun_ns - began)
-        end = end if known.ended_ns is None else np.minimum(end, known.ended_ns - began)
+    if worker and began is not None:
+        start = np.maximum(start, worker["begun_realtime_ns"] - began)
+        if _is_number(worker.get("ended_realtime_ns")):
+            end = np.minimum(end, worker["ended_realtime_ns"] - began)
     return int(np.maximum(end - start, 0).sum())
 
 

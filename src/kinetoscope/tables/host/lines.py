@@ -34,7 +34,7 @@ class StackSums:
 
     depth: NDArray[np.int32]
     self_ns: NDArray[np.int64]
-    backward_ns: NDArray[np.int64]
+    backward_self_ns: NDArray[np.int64]
     total_ns: NDArray[np.int64]
     python_self_ns: NDArray[np.int64]
     python_ns: NDArray[np.int64]
@@ -93,24 +93,14 @@ def stacks(trace: TraceData) -> pyarrow.Table:
     Returns:
         The table; `docs/tables.md` describes its columns.
     """
-    stored, sums = trace.columns("stacks"), stack_sums(trace)
+    stored = trace.columns("stacks")
     columns: dict[str, Any] = {
         "id": np.arange(len(stored), dtype=np.int32),
         "parent": stored["parent"],
-        "depth": sums.depth,
         "frame": Labels(stored["frame"], frame_texts(trace)),
         "stack": stack_texts(trace),
-        "self_ns": sums.self_ns,
-        "total_ns": sums.total_ns,
-        "python_self_ns": sums.python_self_ns,
-        "python_ns": sums.python_ns,
-        "blocked_self_ns": sums.blocked_self_ns,
-        "blocked_ns": sums.blocked_ns,
-        "count": sums.count,
-        "device_self_ns": sums.device_self_ns,
-        "device_ns": sums.device_ns,
     }
-    return to_arrow("stacks", columns)
+    return to_arrow("stacks", columns | vars(stack_sums(trace)))
 
 
 def lines(trace: TraceData) -> pyarrow.Table:
@@ -123,26 +113,14 @@ def lines(trace: TraceData) -> pyarrow.Table:
         The table; `docs/tables.md` describes its columns.
     """
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
-    sums = stack_sums(trace)
+    sums = vars(stack_sums(trace))
     # What torch's own frames did counts for the user frame that called them.
-    user_stack = user_stacks(trace)
+    of_shown = Groups(user_stacks(trace), len(stacks))
     self_columns = {
-        "self_ns": sums.self_ns,
-        "backward_self_ns": sums.backward_ns,
-        "python_self_ns": sums.python_self_ns,
-        "blocked_self_ns": sums.blocked_self_ns,
-        "count": sums.count,
-        "device_self_ns": sums.device_self_ns,
-    }
-    of_shown = Groups(user_stack, len(stacks))
-    self_columns = {name: of_shown.sums(values) for name, values in self_columns.items()}
-    below = {
-        "total_ns": sums.total_ns,
-        "python_ns": sums.python_ns,
-        "blocked_ns": sums.blocked_ns,
-        "device_ns": sums.device_ns,
+        name: of_shown.sums(sums[name]) for name in (*_OWN, "backward_self_ns", "count", "device_self_ns")
     }
     line_of, first = line_groups(trace)
+    below = (*_BELOW, "device_ns")
     line_of_stack = np.append(line_of, -1)[stacks["frame"]].astype(np.int32)
     is_user = in_user_code(trace).copy()
     is_user |= np.logical_or.reduce([values > 0 for values in self_columns.values()])
@@ -154,7 +132,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
         "function": Labels(frames["function"][first], trace.strings),
     }
     columns |= {name: by_line.sums(values) for name, values in self_columns.items()}
-    columns |= {name: by_line.sums(values, inner == 0) for name, values in below.items()}
+    columns |= {name: by_line.sums(sums[name], inner == 0) for name in below}
     everything = host_work(trace).total_self_ns
     columns["self_percent"] = percent(columns["self_ns"], everything)
     columns["total_percent"] = percent(columns["total_ns"], everything)

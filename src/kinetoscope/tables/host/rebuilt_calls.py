@@ -116,14 +116,7 @@ def shown_stacks(trace: TraceData) -> ShownStacks:
     if len(recorded_calls(trace)):
         # The calls around a span show its stack already; not so the stack of a forward operator in backward.
         repeated |= spans["forward_stack"] < 0
-    return ShownStacks(
-        frames.row,
-        frames.parent,
-        frames.strings,
-        frames.file,
-        frames.module_calls,
-        of_span=np.where(repeated, np.int32(-1), frames.row[stack]),
-    )
+    return ShownStacks(**vars(frames), of_span=np.where(repeated, np.int32(-1), frames.row[stack]))
 
 
 # The part of `spans.kept` that says how many.
@@ -317,8 +310,8 @@ _MODULE_NAME = re.compile(r"nn\.Module: .*_(\d+)", re.DOTALL)
 
 def module_number(name: str) -> int:
     """The number of a module within its class, from the name of a call; -1 if the name has none."""
-    found = _MODULE_NAME.fullmatch(name)
-    return int(found[1]) if found else -1
+    match = _MODULE_NAME.fullmatch(name)
+    return int(match[1]) if match else -1
 
 
 def as_module_calls(

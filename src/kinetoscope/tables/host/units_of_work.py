@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -103,16 +103,7 @@ class UnitsOfWork:
 
     def __getitem__(self, chosen: Rows | Mask) -> UnitsOfWork:
         """The units at some places, or where a mask is true."""
-        columns = (
-            "row",
-            "process",
-            "start_ns",
-            "end_ns",
-            "mark_start_ns",
-            "mark_end_ns",
-            "is_start_up",
-            "kind",
-        )
+        columns = (field.name for field in fields(self)[2:])
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def of_process(self, process: int) -> UnitsOfWork:
