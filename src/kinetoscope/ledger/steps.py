@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
-    from kinetoscope.model.columns import Columns
     from kinetoscope.model.trace_data import TraceData
-
-EVERY = slice(None)
 
 
 def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
@@ -172,23 +169,15 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
 def _peaks(trace: TraceData) -> NDArray[np.int64]:
     """The most live host bytes of its process within each step; what was live when it began counts too."""
     marks, blocks = trace.columns("steps"), trace.columns("allocations")
-    on_host = blocks["device_type"] == 0
-    if len(trace.columns("processes")) == 0:
-        return _peaks_of(marks, blocks, EVERY, np.flatnonzero(on_host))
+    of_block, on_host = thread_processes(trace)[blocks["thread"]], blocks["device_type"] == 0
+    of_step = marks["process_row"] if len(trace.columns("processes")) else np.zeros(len(marks), np.int32)
     peaks = np.zeros(len(marks), dtype=np.int64)
-    of_block = thread_processes(trace)[blocks["thread"]]
-    for process in np.unique(marks["process_row"]).tolist():
-        steps = np.flatnonzero(marks["process_row"] == process)
-        peaks[steps] = _peaks_of(marks, blocks, steps, np.flatnonzero(on_host & (of_block == process)))
+    for process in np.unique(of_step).tolist():
+        steps, events = np.flatnonzero(of_step == process), np.flatnonzero(on_host & (of_block == process))
+        start_ns, time_ns = marks["start_ns"][steps], blocks["time_ns"][events]
+        total = blocks["total_bytes"][events]
+        most = np.append(total, 0)[np.searchsorted(time_ns, start_ns, side="left") - 1]
+        step_of_event = step_at(time_ns, start_ns, marks["duration_ns"][steps])
+        np.maximum.at(most, step_of_event[step_of_event >= 0], total[step_of_event >= 0])
+        peaks[steps] = most
     return peaks
-
-
-def _peaks_of(
-    steps: Columns, blocks: Columns, rows: slice | NDArray[np.int64], events: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    start_ns, duration_ns = steps["start_ns"][rows], steps["duration_ns"][rows]
-    time_ns, total = blocks["time_ns"][events], blocks["total_bytes"][events]
-    peaks = np.append(total, 0)[np.searchsorted(time_ns, start_ns, side="left") - 1]
-    step_of_event = step_at(time_ns, start_ns, duration_ns)
-    np.maximum.at(peaks, step_of_event[step_of_event >= 0], total[step_of_event >= 0])
-    return np.asarray(peaks)

@@ -12,6 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.call import NO_INPUTS
 from kinetoscope.tables.costs.evaluate import (
@@ -286,11 +287,6 @@ class Costs:
     unknown: NDArray[np.bool_]
 
 
-def costs_of(trace: TraceData) -> Costs:
-    """The costs of a trace, computed once for the formulas known now."""
-    return trace.cached("flops and bytes_moved", lambda: _compute(trace))
-
-
 @dataclass(frozen=True)
 class Coverage:
     """For groups of spans, how much of their operators' own time has a known cost.
@@ -349,8 +345,9 @@ def saved_info(trace: TraceData) -> dict[str, object]:
     return {SAVED_KEY: costs_to_save(trace, costs_of(trace).calls)}
 
 
-def _compute(trace: TraceData) -> Costs:
-    """Evaluate the distinct calls and count each operation once."""
+@derived
+def costs_of(trace: TraceData) -> Costs:
+    """The costs of a trace, computed once for the formulas known now: distinct calls are evaluated, and each operation counts once."""
     spans = trace.columns("spans")
     registry.note_computed(trace)
     calls = distinct_calls(trace)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.processes import thread_processes
@@ -80,8 +79,6 @@ def in_waits(trace: TraceData) -> NDArray[np.bool_]:
 
 ROLES = ("loop", "worker", "pinning")
 
-DATA_LOADING_SCHEMA = table_definition("data_loading")
-
 
 # What is known of a worker: the numbers that its entry in the metadata must have; it may also say when it ended, by the same clock.
 _OF_WORKER = ("process", "loader", "worker", "begun_realtime_ns")
@@ -97,7 +94,7 @@ def data_loading(trace: TraceData) -> pyarrow.Table:
         trace: The trace.
 
     Returns:
-        The table, loops first, then workers by loader and number; the meaning of its columns is in `DATA_LOADING_SCHEMA`.
+        The table, loops first, then workers by loader and number; `docs/tables.md` describes its columns.
     """
     spans, process = trace.columns("spans"), processes(trace)
     calls: dict[str, Rows] = {}

@@ -149,20 +149,21 @@ def modules(trace: TraceData) -> pyarrow.Table:
         The table; `docs/tables.md` describes its columns.
     """
     spans, stored = trace.columns("spans"), trace.columns("modules")
-    self_ns = spans["self_ns"]
     everywhere = ~recorded_calls(trace).mask
     in_backward = spans["phase"] == Phase.BACKWARD
     ones = np.ones(len(spans), dtype=np.int64)
     on_host = host_work(trace).mask
     again = spans["recompute"] != 0
-    forward = by_module(trace, self_ns, on_host & ~in_backward & ~again)
-    backward = by_module(trace, self_ns, on_host & in_backward & ~again)
-    recompute = by_module(trace, self_ns, on_host & again)
+    parts = {
+        name: by_module(trace, spans["self_ns"], on_host & chosen)
+        for name, chosen in (
+            ("forward", ~in_backward & ~again), ("backward", in_backward & ~again), ("recompute", again),
+        )
+    }  # fmt: skip
+    totals = {name: with_submodules(trace, part) for name, part in parts.items()}
     operators = by_module(trace, ones, operator_spans(trace).mask, divided=False)
-    forward_total, backward_total = with_submodules(trace, forward), with_submodules(trace, backward)
-    recompute_total = with_submodules(trace, recompute)
     called = module_calls(trace)
-    total = forward_total + backward_total + recompute_total
+    total = with_submodules(trace, sum(parts.values(), np.zeros(len(stored), np.int64)))
     on_device = by_module(trace, spans["device_self_ns"], everywhere)
     on_device += captured_time(trace, spans["module"], len(stored))
     python = python_by_module(trace)
@@ -177,16 +178,12 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "call_self_ns": None,
         "operators": operators,
         "total_operators": with_submodules(trace, operators),
-        "self_ns": forward + backward + recompute,
+        "self_ns": sum(parts.values()),
         "total_ns": total,
         "total_percent": percent(total, host_work(trace).total_self_ns),
-        "forward_self_ns": forward,
-        "forward_ns": forward_total,
-        "backward_self_ns": backward,
-        "backward_ns": backward_total,
-        "recompute_self_ns": recompute,
-        "recompute_ns": recompute_total,
-        "recompute_percent": 100.0 * recompute_total / np.where(total == 0, np.nan, total),
+        **{f"{name}_self_ns": part for name, part in parts.items()},
+        **{f"{name}_ns": part for name, part in totals.items()},
+        "recompute_percent": 100.0 * totals["recompute"] / np.where(total == 0, np.nan, total),
         "python_self_ns": python,
         "python_ns": with_submodules(trace, python),
         "self_bytes": None,

@@ -152,13 +152,15 @@ def requests_of(trace: TraceData) -> Requests:
     last_ns = max(trace.duration_ns, int(ends.max(initial=0)))
     stretches = [(index, *stretch) for index, request in enumerate(begun) for stretch in request.disjoint()]
     stretch = np.array(stretches, np.int64).reshape(-1, 4)
+    facts = [(request.status, request.thread, request.start_ns, request.end_ns) for request in begun]
+    status, on_thread, start_ns, end_ns = np.array(facts, np.int64).reshape(-1, 4).T
     return Requests(
         [request.name for request in begun],
         [request.arguments for request in begun],
-        np.array([request.status for request in begun], np.int64),
-        np.array([request.thread for request in begun], np.int64),
-        np.array([request.start_ns for request in begun], np.int64),
-        np.array([request.end_ns if request.end_ns >= 0 else last_ns for request in begun], np.int64),
+        status,
+        on_thread,
+        start_ns,
+        np.where(end_ns >= 0, end_ns, last_ns),
         stretch[:, 0],
         stretch[:, 3],
         stretch[:, 1],
@@ -231,30 +233,21 @@ def suspended_time(trace: TraceData) -> dict[Cause, Numbers]:
     return {Cause.EXECUTOR: executor, Cause.OTHERS: other_requests, Cause.AWAITED: awaited}
 
 
-def _gaps(known: Requests, place: int, own: slice) -> tuple[Numbers, Numbers]:
-    start = np.concatenate([known.start_ns[place : place + 1], known.stretch_end_ns[own]])
-    end = np.concatenate([known.stretch_start_ns[own], known.end_ns[place : place + 1]])
+def _gaps(marked: Requests, request: int, stretches: slice) -> tuple[Numbers, Numbers]:
+    start = np.append(marked.start_ns[request], marked.stretch_end_ns[stretches])
+    end = np.append(marked.stretch_start_ns[stretches], marked.end_ns[request])
     wide = end > start
     return start[wide], end[wide]
 
 
-def _queued(known: Requests, place: int, own: slice, idle: tuple[Numbers, Numbers]) -> Intervals:
+def _queued(marked: Requests, request: int, stretches: slice, idle: tuple[Numbers, Numbers]) -> Intervals:
     """When a request waited for a thread of a pool: from handing work over to the next stretch on another thread."""
-    handed = known.submitted_ns[place]
-    if not handed:
-        return Intervals.none()
-    away = known.stretch_thread[own] != known.thread[place]
-    begins = known.stretch_start_ns[own][away]
-    next_one = np.searchsorted(begins, handed)
-    pairs = [
-        (handed_ns, int(begins[index]))
-        for handed_ns, index in zip(handed, next_one.tolist(), strict=True)
-        if index < len(begins)
-    ]
-    if not pairs:
-        return Intervals.none()
-    from_ns, to_ns = np.array(pairs, np.int64).T
-    return Intervals.of(from_ns, to_ns) & Intervals.of(*idle)
+    handed_ns = np.array(marked.submitted_ns[request], np.int64)
+    away = marked.stretch_thread[stretches] != marked.thread[request]
+    begins = marked.stretch_start_ns[stretches][away]
+    following = np.searchsorted(begins, handed_ns)
+    begun = following < len(begins)
+    return Intervals.of(handed_ns[begun], begins[following[begun]]) & Intervals.of(*idle)
 
 
 def slowest_tenth(requests: Numbers, duration_ns: Numbers) -> Numbers:
@@ -270,9 +263,9 @@ def request_of(trace: TraceData, rows: Numbers) -> Numbers:
 
 def request_at(trace: TraceData, thread: NDArray[Any], time_ns: Numbers) -> Numbers:
     """Return for each of some moments of threads the request for which the thread worked; -1 for none."""
-    known = requests_of(trace)
-    stretches = known.stretch_thread, known.stretch_start_ns, known.stretch_end_ns
-    return np.asarray(np.append(known.of, -1)[stretch_at(thread, time_ns, *stretches)])
+    marked = requests_of(trace)
+    stretches = marked.stretch_thread, marked.stretch_start_ns, marked.stretch_end_ns
+    return np.asarray(np.append(marked.of, -1)[stretch_at(thread, time_ns, *stretches)])
 
 
 def request_modules(trace: TraceData) -> pyarrow.Table:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kinetoscope.model.trace_data import TraceData
 
 EVERY = slice(None)
+# The tables of what used blocks.
+_USERS = ("storages", "operands")
 BEFORE_NS = -1
 NEVER_NS = np.iinfo(np.int64).max
 # An odd number with bits all over: addresses of several processes then meet no more often than random ones.
@@ -141,10 +143,9 @@ def owners_of(trace: TraceData) -> NDArray[np.int32]:
     recorded = blocks.allocation >= 0
     owner = np.zeros(len(blocks), np.int32)
     owner[recorded] = processes_of(trace, "allocations", blocks.allocation[recorded])
-    users = ("storages", "operands")
-    user_keys, first = np.unique(np.concatenate([keys_of(trace, name) for name in users]), return_index=True)
+    user_keys, first = np.unique(np.concatenate([keys_of(trace, name) for name in _USERS]), return_index=True)
     if len(user_keys):
-        of_user = np.concatenate([processes_of(trace, name) for name in users])
+        of_user = np.concatenate([processes_of(trace, name) for name in _USERS])
         user = np.minimum(np.searchsorted(user_keys, blocks.key[~recorded]), len(user_keys) - 1)
         owner[~recorded] = of_user[first][user]
     return owner
@@ -188,22 +189,22 @@ def blocks_of(trace: TraceData) -> Blocks:
     has_end = end >= 0
     end_ns = np.where(has_end, np.append(times, 0)[end], NEVER_NS)
     end_rank = np.where(has_end, 2 * end + 1, _NEVER_RANK)
+    recorded = {
+        "start_ns": times[allocated],
+        "end_ns": end_ns,
+        "bytes": size[allocated],
+        "key": key[allocated],
+        "device": numbers[allocated],
+        "allocation": allocated.astype(np.int32),
+        "span": allocating_spans(trace)[allocated],
+        "start_rank": 2 * allocated + 1,
+        "end_rank": end_rank,
+    }
     before = _unrecorded(trace, key, devices)
-    return Blocks(
-        start_ns=np.concatenate([times[allocated], before["start_ns"]]),
-        end_ns=np.concatenate([end_ns, before["end_ns"]]),
-        bytes=np.concatenate([size[allocated], before["bytes"]]),
-        key=np.concatenate([key[allocated], before["key"]]),
-        device=np.concatenate([numbers[allocated], before["device"]]),
-        allocation=np.concatenate([allocated, np.full(len(before["key"]), -1)]).astype(np.int32),
-        span=np.concatenate(
-            [allocating_spans(trace)[allocated], np.full(len(before["key"]), -1, dtype=np.int32)]
-        ),
-        start_rank=np.concatenate([2 * allocated + 1, before["start_rank"]]),
-        end_rank=np.concatenate([end_rank, before["end_rank"]]),
-        devices=tuple(devices),
-        event_times_ns=times,
-    )
+    columns: dict[str, Any] = {
+        name: np.concatenate([values, before[name]]) for name, values in recorded.items()
+    }
+    return Blocks(**columns, devices=tuple(devices), event_times_ns=times)
 
 
 def _device_numbers(
@@ -247,10 +248,11 @@ def _unrecorded(
     events, spans = trace.columns("allocations"), trace.columns("spans")
     held, operands = trace.columns("storages"), trace.columns("operands")
     given_from = spans["start_ns"][operands["span"]]
-    key = np.concatenate([keys_of(trace, "storages"), keys_of(trace, "operands")])
-    size = np.concatenate([held["bytes"], operands["bytes"]])
-    device_type = np.concatenate([held["device_type"], operands["device_type"]])
-    index = np.concatenate([held["device_index"], operands["device_index"]])
+    key = np.concatenate([keys_of(trace, name) for name in _USERS])
+    size, device_type, index = (
+        np.concatenate([trace.column(name, column) for name in _USERS])
+        for column in ("bytes", "device_type", "device_index")
+    )
     from_ns = np.concatenate([held["time_ns"], given_from])
     # What a tensor was seen to hold in the end lives on.
     until_ns = np.concatenate([
@@ -287,6 +289,8 @@ def _unrecorded(
         "bytes": largest,
         "key": keys,
         "device": numbers[chosen],
+        "allocation": np.full(len(keys), -1, np.int32),
+        "span": np.full(len(keys), -1, np.int32),
         "start_rank": np.where(from_before, -1, 2 * np.searchsorted(times, start_ns, side="left")),
         "end_rank": np.where(end_ns == NEVER_NS, _NEVER_RANK, end_rank),
     }

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import Column, Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
+from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import begins_run, look_up
 from kinetoscope.model.trace_data import derived
@@ -23,6 +25,7 @@ from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory,
 from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders
 from kinetoscope.tables.memory.timeline import Changes, changes_of, device_names
 from kinetoscope.tables.shares import percent
+from kinetoscope.tables.stacks import stack_depths
 
 if TYPE_CHECKING:
     import pyarrow
@@ -159,39 +162,25 @@ def module_parts(trace: TraceData, pool: MemoryPool, judged: Judged) -> tuple[li
         The label of each part, the largest first and blocks without a module last; and the part of each block.
     """
     modules = trace.columns("modules")
-    holder, paths = modules["holder"], modules["path"]
+    holder, depth, paths = modules["holder"], modules["depth"], modules["path"]
     of_block, held, live = judged.module, pool.changes.held, pool.live()
     size = Groups(of_block[live], len(holder)).sums(pool.changes.blocks.bytes[live])
-    used = Groups(of_block[held], len(holder)).sizes() > 0
-    weight, with_blocks = _with_submodules(holder, modules["depth"], size, used)
+    weight = _core.sums_below(holder, depth, size)
+    with_blocks = _core.sums_below(holder, depth, Groups(of_block[held], len(holder)).sizes()) > 0
     children: dict[int, list[int]] = {}
     for row in np.flatnonzero(with_blocks).tolist():
         children.setdefault(int(holder[row]), []).append(row)
     parts, opened = _opened(children, weight)
-    place_of = {row: part for part, row in enumerate(parts)}
-    of_module = np.full(len(holder) + 1, len(parts), np.int8)
-    for row in np.argsort(modules["depth"], kind="stable").tolist():
-        above = int(holder[row])
-        of_module[row] = place_of.get(row, int(of_module[above]) if above >= 0 else len(parts))
-    part = of_module[of_block]
+    of_module = np.full(len(holder), -1, np.int32)
+    of_module[parts] = np.arange(len(parts))
+    of_module = spread_down(holder, depth, of_module, -1)
+    part = np.append(np.where(of_module >= 0, of_module, len(parts)), len(parts))[of_block]
     has_blocks = Groups(part[held], len(parts) + 1).sizes() > 0
     labels = [f"{paths[row]} (rest)" if row in opened else paths[row] for row in parts]
-    labels.append("other modules or no module" if _left_out(children, parts) else "no module")
+    is_complete = all(row in parts for row in children.get(-1, []))
+    labels.append("no module" if is_complete else "other modules or no module")
     renumbered = np.cumsum(has_blocks) - 1
     return [labels[row] for row in np.flatnonzero(has_blocks).tolist()], renumbered[part].astype(np.int8)
-
-
-def _with_submodules(
-    holder: NDArray[np.int32], depth: NDArray[np.int32], size: NDArray[np.int64], used: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the bytes of each module with its submodules, and whether they have any blocks."""
-    weight, with_blocks = size.copy(), used.copy()
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        rows = np.flatnonzero((depth == level) & (holder >= 0))
-        holders_of_level = Groups(holder[rows], len(holder))
-        weight += holders_of_level.sums(weight[rows])
-        with_blocks |= holders_of_level.sums(with_blocks[rows]) > 0
-    return weight, with_blocks
 
 
 def _opened(children: dict[int, list[int]], weight: NDArray[np.int64]) -> tuple[list[int], set[int]]:
@@ -216,11 +205,6 @@ def _opened(children: dict[int, list[int]], weight: NDArray[np.int64]) -> tuple[
         for row in shown
     }
     return sorted(shown, key=lambda row: -alone[row]), opened
-
-
-def _left_out(children: dict[int, list[int]], shown: list[int]) -> bool:
-    """Whether some outermost modules are not shown."""
-    return any(row not in shown for row in children.get(-1, []))
 
 
 MOST_POINTS = 2000
@@ -518,12 +502,8 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
     wanted[stack_of[np.concatenate(rows)]] = True
     # A report contains only the blocks of these tables; a server responds for any moment.
     wanted[stack_of[pool.changes.held]] |= len(np.unique(stack_of[pool.changes.held])) <= MOST_STACK_ROWS
-    for row in np.flatnonzero(wanted[:-1])[::-1].tolist():
-        above = int(parent[row])
-        while 0 <= above < row and not wanted[above]:
-            wanted[above] = True
-            row, above = above, int(parent[above])
-    stack_rows = np.flatnonzero(wanted[:-1])
+    # With the stacks that they begin with.
+    stack_rows = np.flatnonzero(_core.sums_below(parent, stack_depths(parent), wanted[:-1].astype(np.int64)))
     return to_arrow(
         "viewer: stacks",
         {
