@@ -13,29 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetoscope._errors import FormatError
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 _HEADING = re.compile(r"\n#+ (.+)")
-_TABLE_ROW = re.compile(r"\n\|(.*)")
-_CUT_ROW = re.compile(r"\|\n[^|\n]")
-_TYPES = [
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint64",
-    "float64",
-    "bool",
-    "string",
-    "category",
-    "text",
-]
-_CELLS = {"column", "type", "unit", "default", "meaning"}
+_TABLE_ROW = re.compile(r"\n\|(.*)\|")
 _DERIVED = "*Derived.* "
 
 
@@ -82,17 +64,14 @@ class Table:
 
 
 class Page:
-    """A page that defines tables. What is wrong on it is a `FormatError` that names the line."""
+    """A page that defines tables. It is a part of the package: `tests/model/test_dictionary.py` says what may be wrong on it, and where."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._sections: dict[str, tuple[int, int]] = {}
-        headings = [(match[1], match.start(1), match.end()) for match in _HEADING.finditer(text)]
-        ends = [*(start for _, start, _ in headings[1:]), len(text)]
-        for (heading, start, body), end in zip(headings, ends, strict=True):
-            if heading in self._sections:
-                raise self._error(start, f"there is a section {heading!r} above")
-            self._sections[heading] = body, end
+        headings = list(_HEADING.finditer(text))
+        ends = [*(match.start() for match in headings[1:]), len(text)]
+        self._sections = {
+            match[1]: text[match.end() : end] for match, end in zip(headings, ends, strict=True)
+        }
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -105,62 +84,25 @@ class Page:
         Raises:
             KeyError: There is no such section.
         """
-        columns: dict[str, Column] = {}
-        for offset, cells in self.rows(heading, "column", "type", "meaning"):
-            name, type_, meaning = cells["column"].strip("`"), cells["type"], cells["meaning"]
-            default = cells.get("default", "")
-            if unknown := cells.keys() - _CELLS:
-                raise self._error(
-                    offset, f"there is no cell {unknown.pop()!r}: the cells are {', '.join(sorted(_CELLS))}"
-                )
-            if name in columns:
-                raise self._error(offset, f"there is a column {name!r} above")
-            if type_ not in _TYPES:
-                raise self._error(offset, f"there is no type {type_!r}: use one of {', '.join(_TYPES)}")
-            if default and not default.isdecimal():
-                raise self._error(offset, f"the default {default!r} is not a number")
-            derived = meaning.startswith(_DERIVED)
-            sentence = meaning.removeprefix(_DERIVED)
-            columns[name] = Column(name, type_, cells.get("unit", ""), sentence, int(default or -1), derived)
-        start, end = self._sections[heading]
-        row = self._text[start:end].lstrip("\n").partition("\n")[0]
-        if row.startswith("|"):
-            raise self._error(start, f"the section {heading!r} does not say what a row is")
-        return Table(heading.rpartition(": ")[2], row, tuple(columns.values()))
+        columns = tuple(
+            Column(
+                cells["column"].strip("`"),
+                cells["type"],
+                cells.get("unit", ""),
+                cells["meaning"].removeprefix(_DERIVED),
+                int(cells.get("default") or -1),
+                cells["meaning"].startswith(_DERIVED),
+            )
+            for cells in self.rows(heading)
+        )
+        row = self._sections[heading].lstrip("\n").partition("\n")[0]
+        return Table(heading.rpartition(": ")[2], row, columns)
 
-    def rows(self, heading: str, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
-        """The rows of the Markdown table of a section, each with its offset in the text: cells by the names in its first row.
-
-        Args:
-            heading: The heading of the section.
-            needed: Columns of which no cell may be empty.
-        """
-        offset, end = self._sections[heading]
-        if cut := _CUT_ROW.search(self._text, offset, end):
-            raise self._error(cut.end(), "a row begins with `|`")
-        header: list[str] = []
-        for number, line in enumerate(_TABLE_ROW.finditer(self._text, offset, end)):
-            offset = line.start(1)
-            *cells, after = (cell.strip() for cell in line[1].split("|"))
-            if after:
-                raise self._error(offset, "a row ends with `|`")
-            if number == 0:
-                header = cells
-                if missing := [name for name in needed if name not in header]:
-                    raise self._error(offset, f"the table has no column {missing[0]!r}")
-            elif len(cells) != len(header):
-                raise self._error(offset, f"there are {len(cells)} cells instead of {len(header)}")
-            elif number > 1:
-                row = dict(zip(header, cells, strict=True))
-                if empty := [name for name in needed if not row[name]]:
-                    raise self._error(offset, f"the cell {empty[0]!r} is empty")
-                yield offset, row
-        if not header:
-            raise self._error(offset, f"the section {heading!r} has no table")
-
-    def _error(self, offset: int, what: str) -> FormatError:
-        line = self._text.count("\n", 0, offset) + 1
-        return FormatError(f"tables.md, line {line}: {what}")
+    def rows(self, heading: str) -> list[dict[str, str]]:
+        """The rows of the Markdown table of a section: cells by the names in its first row."""
+        lines = _TABLE_ROW.findall(self._sections[heading])
+        header, _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+        return [dict(zip(header, cells, strict=True)) for cells in rows]
 
 
 @functools.cache

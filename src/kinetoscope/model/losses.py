@@ -46,7 +46,7 @@ class Words(NamedTuple):
 # The native readers count under the codes themselves. Files keep codes: never give one another meaning.
 CODES = {
     row["code"].strip("`"): Words(row["what"], row["where"], row["affects"], row["why"])
-    for _, row in page().rows("Codes of losses", "code", "what", "where", "why")
+    for row in page().rows("Codes of losses")
 }
 """Every code -> what is missing, where and why, as the dictionary of tables lists them."""
 
