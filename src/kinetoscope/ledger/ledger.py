@@ -8,7 +8,7 @@ that a line calls again and again in a step, one call is needed: it could be one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from kinetoscope.ledger.moments import (
     moments_of_steps,
 )
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import begins_run
+from kinetoscope.model.rows import divided
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import derived
@@ -60,7 +60,7 @@ of autograd. Chosen by the twins of `benchmarks/blind_programs.py`: well-written
 
 
 # A blocked thread, by what it waits for.
-BLOCKED = (Cause.BLOCKED, *(one for one in Cause if Cause.LOCK <= one <= Cause.SYSTEM_CALL))
+BLOCKED = (Cause.BLOCKED, *(cause for cause in Cause if Cause.LOCK <= cause <= Cause.SYSTEM_CALL))
 
 
 def wait_of(cause: Cause) -> SampleWait:
@@ -295,7 +295,7 @@ def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> l
     step, kind = np.divmod(distinct, int(between.kind.max(initial=0)) + 1)
     share, cell_of = between.shares.of_kinds(kind)
     part, blocked, wait = (getattr(between.shares, name)[share] for name in ("part", "blocked", "wait"))
-    time_ns = _divided(time, cell_of, part)
+    time_ns = divided(time, cell_of, part)
     needed_ns = np.minimum(time_ns, np.where(blocked, 0, np.floor(issuing[cell_of] * part)).astype(np.int64))
     more = {
         "stack": between.shares.stack[share],
@@ -327,25 +327,6 @@ def _issues_ns(trace: TraceData, pieces: MomentRows, gap: Mask, left_out: LeftOu
     issues_ns = np.zeros(len(gap), np.int64)
     issues_ns[gap] = np.floor(pieces.time_ns[gap] * part[pieces.of[gap]])
     return issues_ns
-
-
-def _divided(whole: Rows, of: Rows, part: NDArray[np.float64]) -> Rows:
-    """Divide whole numbers among parts that add up to 1 for each of them, in order, so that nothing is lost.
-
-    Args:
-        whole: What is divided.
-        of: Which of these each part is of; ascending.
-        part: The parts.
-    """
-    if len(of) == 0:
-        return np.zeros(0, np.int64)
-    first = begins_run(of)
-    last = np.append(first[1:], True)
-    until = np.cumsum(part)
-    start = (until - part)[first][np.cumsum(first) - 1]
-    edge = np.round(whole[of] * np.clip(until - start, 0.0, 1.0)).astype(np.int64)
-    edge[last] = whole[of[last]]
-    return np.asarray(edge - np.where(first, 0, np.append(0, edge[:-1])), dtype=np.int64)
 
 
 def _of_operators(
@@ -451,8 +432,8 @@ def _grouped(
 def _counted_around(trace: TraceData) -> Rows:
     """For each span the operator whose cost counts for it: itself or one around it; -1 where none does."""
     spans = trace.columns("spans")
-    found = _core.nearest_marked(spans["parent"], spans["depth"], costs_of(trace).counted.counts)
-    return found.astype(np.int64)
+    counted = _core.nearest_marked(spans["parent"], spans["depth"], costs_of(trace).counted.counts)
+    return counted.astype(np.int64)
 
 
 def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
@@ -535,17 +516,14 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
             before_ns = by_unit.sums(cells.time_ns, first & mask)
             taken += _taken(cells, first & mask, amount_ns)
             taken += _taken(cells, second & mask, np.maximum(amount_ns - before_ns, 0))
-    columns = {name: getattr(cells, name) for name in Cells.__dataclass_fields__}
-    columns["time_ns"] = cells.time_ns - taken
-    # What is taken out whole is no part any more; mostly nothing is.
-    left = columns["time_ns"] > 0
-    if not left.all():
-        columns = {name: values[left] for name, values in columns.items()}
+    # What is taken out whole is no part any more.
+    left_over = replace(cells, time_ns=cells.time_ns - taken)
+    left_over = left_over[left_over.time_ns > 0]
     waits_ns = by_unit.sums(taken)
     waits = Cells.of(np.arange(len(waited_ns)), Entry.WAITING, Cause.PROCESSOR, waits_ns)
     share = np.minimum(waited_ns / np.maximum(first_ns, 1), 1.0)
     waits_of_work_ns = by_unit.sums(taken, is_work)
-    return ProcessLedger(moments, Cells.joined([Cells(**columns), waits]), share, waits_of_work_ns)
+    return ProcessLedger(moments, Cells.joined([left_over, waits]), share, waits_of_work_ns)
 
 
 def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
@@ -557,6 +535,6 @@ def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
     amount = np.minimum(amount_ns[steps], step_ns)
     taken = np.zeros(len(chosen), np.int64)
     taken[rows] = np.minimum(
-        _divided(amount, group, cells.time_ns[rows] / step_ns[group]), cells.time_ns[rows]
+        divided(amount, group, cells.time_ns[rows] / step_ns[group]), cells.time_ns[rows]
     )
     return taken

@@ -44,9 +44,13 @@ class Columnar:
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         """Return the rows of all parts, those of one part after those of the other."""
-        names = [one.name for one in fields(cast("Any", cls))]
+        names = [field.name for field in fields(cast("Any", cls))]
         none = [np.zeros(0, np.int64)]
-        return cls(*(np.concatenate([getattr(one, name) for one in parts] or none) for name in names))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts] or none) for name in names))
+
+    def __getitem__(self, chosen: Mask) -> Self:
+        """The rows where a mask is true."""
+        return type(self)(*(getattr(self, field.name)[chosen] for field in fields(cast("Any", self))))
 
 
 class Category(IntEnum):
@@ -257,8 +261,8 @@ def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
 def _sorted_once(values: Rows) -> Rows:
     """The distinct ones of some values in order, by sorting: `np.unique` takes several times as long."""
     # Made of a few that are in order, which a stable sort merges.
-    found = np.sort(values, kind="stable")
-    return np.asarray(found[begins_run(found)], dtype=np.int64)
+    ordered = np.sort(values, kind="stable")
+    return np.asarray(ordered[begins_run(ordered)], dtype=np.int64)
 
 
 def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:

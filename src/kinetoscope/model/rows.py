@@ -54,6 +54,25 @@ def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
     return begins
 
 
+def divided(whole: NDArray[np.int64], of: NDArray[np.int64], part: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Divide whole numbers among parts that add up to 1 for each of them, in order, so that nothing is lost.
+
+    Args:
+        whole: What is divided.
+        of: Which of these each part is of; ascending.
+        part: The parts.
+    """
+    if len(of) == 0:
+        return np.zeros(0, np.int64)
+    first = begins_run(of)
+    last = np.append(first[1:], True)
+    until = np.cumsum(part)
+    start = (until - part)[first][np.cumsum(first) - 1]
+    edge = np.round(whole[of] * np.clip(until - start, 0.0, 1.0)).astype(np.int64)
+    edge[last] = whole[of[last]]
+    return np.asarray(edge - np.where(first, 0, np.append(0, edge[:-1])), dtype=np.int64)
+
+
 def ends_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
     """Which rows have another key than the row after them; the last has."""
     return np.append(begins_run(*keys)[1:], True)[: len(keys[0])]

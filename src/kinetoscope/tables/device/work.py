@@ -15,7 +15,7 @@ from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, united_by
-from kinetoscope.tables.stored import rank
+from kinetoscope.tables.stored import ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,20 +151,13 @@ def busy(trace: TraceData) -> list[Busy]:
     return listed
 
 
-def thread_ranks(trace: TraceData) -> NDArray[np.int64]:
-    """For each row of `threads`, and for -1, the rank of its process; -1 where it is not known."""
-    own = trace.column("threads", "rank").astype(np.int64)
-    whole = rank(trace)
-    return np.append(np.where(own < 0, -1 if whole is None else whole, own), -1)
-
-
 @derived
 def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
     """For each row of `threads`, and for -1, the place of its owner in a list, -1 where nothing is known; and that list."""
     process = np.append(trace.column("threads", "process_row").astype(np.int64), -1)
     if len(trace.columns("processes")) == 0:
         process[:] = -1
-    pairs = np.stack([thread_ranks(trace), process], axis=1)
+    pairs = np.stack([np.append(ranks(trace), -1), process], axis=1)
     distinct, owner_index = np.unique(pairs, axis=0, return_inverse=True)
     # Unknown owners sort first, and -1 among the threads is always there.
     owners = [Owner(rank, row) for rank, row in distinct[1:].tolist()]

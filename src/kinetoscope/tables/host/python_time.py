@@ -20,9 +20,9 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, recorded_calls
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level
-from kinetoscope.model.rows import ProcessRow, ends_run, rows_of_runs
+from kinetoscope.model.rows import ProcessRow, divided, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
-from kinetoscope.model.steps import stretch_at
+from kinetoscope.model.steps import step_at, stretch_at
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.requests import ran_in_requests, request_marks, requests_as_steps
@@ -184,13 +184,7 @@ def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
     all_gaps = gaps(trace)
     shares = all_gaps.shares
     kind_ns = Groups(all_gaps.kind, shares.kinds).sums(all_gaps.duration_ns, chosen)
-    # Rounded where the shares of a kind meet, so that nothing is lost between them.
-    first = np.searchsorted(shares.kind, np.arange(shares.kinds))
-    below = np.cumsum(shares.part) - shares.part
-    begin = below - below[first][shares.kind]
-    edges = np.round(kind_ns[shares.kind] * begin).astype(np.int64)
-    until = np.where(ends_run(shares.kind), kind_ns[shares.kind], np.append(edges[1:], 0))
-    return np.asarray(until - edges)
+    return divided(kind_ns, shares.kind, shares.part)
 
 
 @derived
@@ -413,40 +407,23 @@ def _last(time: Rows, stack: Rows, until: Rows) -> Rows:
 
 def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple[Rows, Rows, Rows]:
     """Cut stretches where steps begin and end, and at other moments in order: the start, end and step of each part."""
-    start_ns = steps["start_ns"][marked].astype(np.int64)
-    order = np.argsort(start_ns, kind="stable")
-    start_ns, marked = start_ns[order], marked[order]
-    end_ns = start_ns + steps["duration_ns"][marked]
+    marked = marked[np.argsort(steps["start_ns"][marked], kind="stable")]
+    begin_ns = steps["start_ns"][marked].astype(np.int64)
+    end_ns = begin_ns + steps["duration_ns"][marked]
     # Of steps that overlap, a moment belongs to the latest.
-    end_ns[:-1] = np.minimum(end_ns[:-1], start_ns[1:])
-    inside = _pieces(moments, start_ns, end_ns)
-    outside = moments - Intervals.of(start_ns, end_ns)
-    step = np.concatenate((np.append(marked, -1)[inside[2]], np.full(len(outside), -1, dtype=np.int64)))
-    start = np.concatenate((inside[0], outside.start_ns))
-    end = np.concatenate((inside[1], outside.end_ns))
-    first, last = np.searchsorted(marks, start, side="right"), np.searchsorted(marks, end, side="left")
-    more = np.maximum(last - first, 0)
-    part, mark = rows_of_runs(first, more)
-    cuts = marks[mark]
+    end_ns[:-1] = np.minimum(end_ns[:-1], begin_ns[1:])
+    edges = np.sort(np.concatenate((marks, begin_ns, end_ns)))
+    first = np.searchsorted(edges, moments.start_ns, side="right")
+    last = np.searchsorted(edges, moments.end_ns, side="left")
+    stretch, edge = rows_of_runs(first, np.maximum(last - first, 0))
     # A part ends where the next one begins, which is at a cut or, for the last of a stretch, at its end.
-    start, step, end = np.concatenate((start, cuts)), np.append(step, step[part]), np.append(end, end[part])
+    start, end = np.append(moments.start_ns, edges[edge]), np.append(moments.end_ns, moments.end_ns[stretch])
     order = np.argsort(start, kind="stable")
-    start, step, end = start[order], step[order], end[order]
+    start, end = start[order], end[order]
     end[:-1] = np.minimum(end[:-1], start[1:])
     real = end > start
-    return start[real], end[real], step[real]
-
-
-def _pieces(moments: Intervals, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows, Rows]:
-    """The parts of stretches that lie in windows, which are in order and apart: the start, end and window of each."""
-    first = np.searchsorted(moments.end_ns, start_ns, side="right")
-    beyond = np.searchsorted(moments.start_ns, end_ns, side="left")
-    count = np.maximum(beyond - first, 0)
-    window, stretch = rows_of_runs(first, count)
-    start = np.maximum(moments.start_ns[stretch], start_ns[window])
-    end = np.minimum(moments.end_ns[stretch], end_ns[window])
-    real = end > start
-    return start[real], end[real], window[real]
+    step = np.append(marked, -1)[step_at(start[real], begin_ns, end_ns - begin_ns)]
+    return start[real], end[real], step
 
 
 def _innermost(spans: Columns, calls: Rows, population: Hierarchy, time_ns: Rows) -> Rows:
