@@ -233,8 +233,8 @@ def _part(call: DistinctCall) -> int | None:
     if call.name == "aten::narrow":
         return call.value(3) * rest if type(call.value(3)) is int else None
     begin, end, stride = (
-        call.value(place) if type(call.value(place)) is int else default
-        for place, default in ((2, 0), (3, size), (4, 1))
+        call.value(argument) if type(call.value(argument)) is int else default
+        for argument, default in ((2, 0), (3, size), (4, 1))
     )
     return len(range(*slice(begin, end, stride).indices(size))) * rest
 

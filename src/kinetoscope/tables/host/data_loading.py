@@ -142,8 +142,8 @@ def data_loading(trace: TraceData) -> pyarrow.Table:
         "busy_percent": np.where(is_loop, np.nan, busy_ns / percent_ns),
     }
     order = np.lexsort((columns["worker"], columns["loader"], role))
-    shown = is_known | np.logical_or.reduce([number > 0 for number in calls.values()])
-    return to_arrow("data_loading", columns, order[shown[order]])
+    has_row = is_known | np.logical_or.reduce([number > 0 for number in calls.values()])
+    return to_arrow("data_loading", columns, order[has_row[order]])
 
 
 def _workers(trace: TraceData) -> dict[int, dict[str, Any]]:
