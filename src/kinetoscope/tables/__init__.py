@@ -29,6 +29,7 @@ TABLES = {
     "frames": "stored",
     "shapes": "stored",
     "counters": "stored",
+    "samples": "stored",
     "losses": "stored",
     "info": "stored",
     "strings": "stored",

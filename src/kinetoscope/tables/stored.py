@@ -18,7 +18,14 @@ from kinetoscope.model.losses import effects
 from kinetoscope.model.names import module_classes, stack_texts
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import look_up
-from kinetoscope.model.schema import FLAG_ASYNC, FLAG_UNFINISHED, KIND_NAMES, PHASE_NAMES
+from kinetoscope.model.schema import (
+    FLAG_ASYNC,
+    FLAG_UNFINISHED,
+    KIND_NAMES,
+    PHASE_NAMES,
+    SAMPLE_STATES,
+    SAMPLE_WAITS,
+)
 from kinetoscope.model.steps import cycle_of_spans, stretch_at
 
 if TYPE_CHECKING:
@@ -149,6 +156,30 @@ def losses(trace: TraceData) -> pyarrow.Table:
     """Return the `losses` table."""
     codes = trace.columns("losses")["code"]
     return _as_stored(trace, "losses", affects=[", ".join(effects([code])) for code in codes])
+
+
+def samples(trace: TraceData) -> pyarrow.Table:
+    """Return the `samples` table: which line of Python each thread was in, many times a second."""
+    stored, frames = trace.columns("samples"), trace.columns("frames")
+    stack, thread = stored["stack"], stored["thread"]
+    # The last entry of each is for the row -1.
+    frame = np.append(trace.column("stacks", "frame"), -1)[stack]
+    function, file, line = (np.append(frames[name], -1)[frame] for name in ("function", "file", "line"))
+    return _as_stored(
+        trace,
+        "samples",
+        state=Labels(stored["state"], SAMPLE_STATES),
+        waits_for=Labels(np.where(stored["wait"] > 0, stored["wait"].astype(np.int64), -1), SAMPLE_WAITS),
+        function=Labels(function, trace.strings),
+        file=Labels(file, trace.strings),
+        line=np.maximum(line, 0),
+        step=np.append(trace.column("steps", "number"), -1)[stored["step"]],
+        os_tid=trace.column("threads", "os_tid")[thread],
+        thread_name=Labels(thread, trace.columns("threads")["name"]),
+        stack_row=stack,
+        process=processes(trace)[thread],
+        rank=ranks(trace)[thread],
+    )
 
 
 def counters(trace: TraceData) -> pyarrow.Table:

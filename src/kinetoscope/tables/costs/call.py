@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kinetoscope.model.strings import parsed_json
 from kinetoscope.tables.costs.operator_names import names
 
 if TYPE_CHECKING:
@@ -230,11 +231,7 @@ NO_INPUTS = Inputs([], [], [])
 
 def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
     """Read the three texts of a row of `shapes`; None where they are not what a recorder writes."""
-    try:
-        sizes, names = json.loads(dims), json.loads(types or "[]")
-        values = json.loads(concrete or "[]")
-    except (ValueError, RecursionError):
-        return None
+    sizes, names, values = (parsed_json(text) for text in (dims, types or "[]", concrete or "[]"))
     if not (isinstance(sizes, list) and isinstance(names, list) and isinstance(values, list)):
         return None
     names = names + [""] * (len(sizes) - len(names))

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs import call as call_formulas
 from kinetoscope.tables.costs import convolution, data_movement, matmul, pointwise, reductions, registry
@@ -320,14 +321,11 @@ def is_generated_launch(trace: TraceData) -> NDArray[np.bool_]:
 
 def _stated(text: str) -> Cost:
     """The cost that the arguments of a launch state, with bytes in units of 10^9."""
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        # Of a damaged file.
-        return UNKNOWN
+    arguments = parsed_json(text)
+    stated = arguments if isinstance(arguments, dict) else {}
+    amounts: list[Any] = [stated.get("kernel_flop"), stated.get("kernel_num_gb")]
     flops, gigabytes = (
-        value if type(value := arguments.get(name)) in (int, float) and 0 < value < _LARGEST else None
-        for name in ("kernel_flop", "kernel_num_gb")
+        value if type(value) in (int, float) and 0 < value < _LARGEST else None for value in amounts
     )
     return Cost(
         None if flops is None else round(flops), None if gigabytes is None else round(gigabytes * 1e9)

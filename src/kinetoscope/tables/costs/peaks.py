@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.tables.costs.operator_names import table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,57 +24,19 @@ if TYPE_CHECKING:
 
 
 TERA = 10**12
-CPU, CUDA = 0, 1
+CUDA = 1
 
 
-class HardwarePeak(NamedTuple):
-    """A device of the table.
-
-    Attributes:
-        names: A pattern that the whole name of the device fits, as torch gives it.
-        tera: 10^12 operations a second for each element type.
-        source: Where the numbers are from.
-    """
-
-    names: str
-    tera: dict[str, float]
-    source: str
+@cache
+def hardware_peaks() -> dict[str, dict[str, float]]:
+    """10^12 operations a second by element type, for patterns of whole names of devices."""
+    lines = table("peaks.txt")
+    return {
+        line.title: {dtype: float(tera) for dtype, _, tera in (name.partition("=") for name in line.names)}
+        for line in lines
+    }
 
 
-def _row(names: str, source: str, half: float, **others: float) -> HardwarePeak:
-    """A device whose two types of 16 bits reach the same."""
-    return HardwarePeak(names, {"float16": half, "bfloat16": half, **others}, source)
-
-
-_H100 = {"float64": 67, "float32": 67, "tf32": 494.7, "float8": 1978.9}
-_NVL = {"float64": 60, "float32": 60, "tf32": 417.5, "float8": 1670.5}
-_AMPERE, _ADA = "NVIDIA Ampere GA102 whitepaper, appendix A", "NVIDIA Ada whitepaper, appendix A"
-PEAKS: tuple[HardwarePeak, ...] = (
-    HardwarePeak(r"Tesla V100-SXM\d.*", {"float64": 7.8, "float32": 15.7, "float16": 125}, "NVIDIA V100 data sheet"),
-    HardwarePeak(r"Tesla V100-PCIE.*", {"float64": 7, "float32": 14, "float16": 112}, "NVIDIA V100 data sheet"),
-    HardwarePeak(r"Tesla T4", {"float32": 8.1, "float16": 65}, "NVIDIA T4 data sheet"),
-    _row(r"(NVIDIA )?A100[- ].*", "NVIDIA A100 data sheet", 312, float64=19.5, float32=19.5, tf32=156),
-    _row(r"NVIDIA H100 80GB HBM3", "NVIDIA H100 data sheet (SXM)", 989.4, **_H100),
-    _row(
-        r"NVIDIA H100 PCIe", "NVIDIA H100 architecture whitepaper", 756, float64=51, float32=51, tf32=378, float8=1513
-    ),
-    _row(r"NVIDIA H100 NVL", "NVIDIA H100 data sheet (NVL)", 835.5, **_NVL),
-    _row(r"NVIDIA H200", "NVIDIA H200 data sheet (SXM)", 989.4, **_H100),
-    _row(r"NVIDIA H200 NVL", "NVIDIA H200 data sheet (NVL)", 835.5, **_NVL),
-    _row(r"NVIDIA B200", "NVIDIA HGX B200 specifications", 2250, float64=37, float32=75, tf32=1100, float8=4500),
-    _row(r"NVIDIA L4", "NVIDIA L4 data sheet", 121, float32=30.3, tf32=60, float8=242.5),
-    _row(r"NVIDIA L40S", "NVIDIA L40S data sheet", 362.05, float32=91.6, tf32=183, float8=733),
-    _row(r"NVIDIA A10", "NVIDIA A10 data sheet", 125, float32=31.2, tf32=62.5),
-    _row(r"NVIDIA GeForce RTX 3090", _AMPERE, 71, float32=35.6, tf32=35.6),
-    _row(r"NVIDIA GeForce RTX 3080", _AMPERE, 59.5, float32=29.8, tf32=29.8),
-    _row(r"NVIDIA GeForce RTX 4090", _ADA, 165.2, float32=82.6, tf32=82.6, float8=330.3),
-    _row(r"NVIDIA GeForce RTX 4080", _ADA, 97.5, float32=48.7, tf32=48.7, float8=194.9),
-    # torch sees each of the two dies of an MI250X as a device: half of the data sheet's numbers.
-    _row(r"AMD Instinct MI250X.*", "AMD Instinct MI250X data sheet, halved", 191.5, float64=47.9, float32=47.9),
-    _row(
-        r"AMD Instinct MI300X.*", "AMD Instinct MI300X data sheet", 1307.4, float64=163.4, float32=163.4, tf32=653.7, float8=2614.9
-    ),
-)  # fmt: skip
 _registered: dict[str, dict[str, float]] = {}
 
 
@@ -119,9 +83,9 @@ def known_peaks(device: str) -> dict[str, float] | None:
     """The peaks of a device by its name, registered or from the table; None where it is not known."""
     if device in _registered:
         return _registered[device]
-    for row in PEAKS:
-        if re.fullmatch(row.names, device) and "MIG" not in device:
-            return {dtype: tera * TERA for dtype, tera in row.tera.items()}
+    for names, peaks in hardware_peaks().items():
+        if re.fullmatch(names, device) and "MIG" not in device:
+            return {dtype: tera * TERA for dtype, tera in peaks.items()}
     return None
 
 
@@ -190,9 +154,9 @@ def working_ns(trace: TraceData) -> NDArray[np.int64]:
 
 def _quotient(part: NDArray[Any], whole: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The quotient where it is known, and null elsewhere."""
-    found = np.full(len(part), np.nan)
-    found[known] = part[known] / whole[known]
-    return found
+    quotient = np.full(len(part), np.nan)
+    quotient[known] = part[known] / whole[known]
+    return quotient
 
 
 def per_second(flops: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.float64]:

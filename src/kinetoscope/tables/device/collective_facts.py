@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from kinetoscope.model.strings import parsed_json
 from kinetoscope.tables.costs.call import ITEM_BYTES, torch_type
 
 # torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
@@ -135,7 +136,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         concrete: Its scalar inputs as JSON, empty without.
     """
     name, gives, takes, peer = CALLS[operator]
-    described = _json(noted)
+    described = parsed_json(noted)
     if isinstance(described, dict) and isinstance(described.get("arguments"), list):
         arguments = described["arguments"]
         facts = _common(name, described)
@@ -149,7 +150,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         scalars = arguments
     else:
         facts = Facts(name)
-        sizes, texts = _json(dims), _json(concrete)
+        sizes, texts = parsed_json(dims), parsed_json(concrete)
         scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
             # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
@@ -166,7 +167,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
 
 def facts_of_description(noted: str) -> Facts | None:
     """Return the facts in a backend's own description of a call; None if it does not describe one."""
-    described = _json(noted)
+    described = parsed_json(noted)
     if not isinstance(described, dict) or not isinstance(described.get("call"), str):
         return None
     call: str = described["call"]
@@ -181,7 +182,7 @@ def facts_of_description(noted: str) -> Facts | None:
             setattr(facts, f"{side}_splits", json.dumps(splits))
     facts.peer = _number(described.get("peer"))
     # torch cuts long lists in the middle, which is no JSON any more.
-    if isinstance(described.get("ranks"), str) and isinstance(_json(described["ranks"]), list):
+    if isinstance(described.get("ranks"), str) and isinstance(parsed_json(described["ranks"]), list):
         facts.ranks = described["ranks"]
     return facts
 
@@ -228,7 +229,7 @@ def spelt_by_torch(name: str) -> str:
 
 def elements_of(dims: str) -> int:
     """How many elements all inputs have together, by their sizes as JSON; -1 if those do not say."""
-    sizes = _json(dims)
+    sizes = parsed_json(dims)
     parts = [_elements(sizes, place) for place in range(len(sizes))] if isinstance(sizes, list) else []
     return sum(parts) if parts and min(parts) >= 0 else -1
 
@@ -277,10 +278,3 @@ def _scalar(text: object) -> object:
 
 def _number(value: object) -> int:
     return value if type(value) is int and -(2**31) < value < 2**62 else -1
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return None

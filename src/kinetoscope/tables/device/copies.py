@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +12,7 @@ from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
+from kinetoscope.model.strings import parsed_json
 from kinetoscope.tables.device.launches import copy_bytes, starters, waiting_calls
 
 if TYPE_CHECKING:
@@ -79,15 +79,9 @@ def _sides(text: str) -> str:
 
 def _stated_kind(arguments: str) -> str:
     """The field that ROCm calls kind and MTIA calls direction."""
-    try:
-        fields = json.loads(arguments) if arguments else None
-    except ValueError:
-        fields = None
-    if isinstance(fields, dict):
-        for key in ("kind", "direction"):
-            if isinstance(fields.get(key), str):
-                return str(fields[key])
-    return ""
+    fields = parsed_json(arguments)
+    stated = [fields.get(key) for key in ("kind", "direction")] if isinstance(fields, dict) else []
+    return next((kind for kind in stated if isinstance(kind, str)), "")
 
 
 def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:

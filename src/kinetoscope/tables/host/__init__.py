@@ -24,7 +24,6 @@ TABLES = {
     "instances": "places",
     "lines": "lines",
     "stacks": "lines",
-    "samples": "samples",
     "data_loading": "data_loading",
     "request_modules": "requests",
     "compiles": "compiling",

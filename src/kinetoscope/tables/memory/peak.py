@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentTypeError, checked_choice
+from kinetoscope._errors import checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
@@ -113,9 +113,10 @@ class DevicePeak:
 
 def device_peaks(trace: TraceData) -> list[DevicePeak]:
     """Return the peak of each device whose memory was recorded, the largest first."""
-    peaks = []
-    for place, (name, key) in enumerate(zip(device_names(trace), blocks_of(trace).devices, strict=True)):
+    peaks, blocks = [], blocks_of(trace)
+    for place, (name, key) in enumerate(zip(device_names(trace), blocks.devices, strict=True)):
         top, allocator = top_of(trace, place), allocator_peak(trace, *key)
+        live = live_at(trace, top)
         attributed = 0 if top is None else top.bytes
         # An allocator that counts from the start of the recording knows no more than the trace.
         counted = allocator.allocated_bytes >= max(attributed, 1)
@@ -130,16 +131,10 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
                 attributed_bytes=attributed,
                 reserved_bytes=allocator.reserved_bytes if allocator.reserved_bytes > 0 else None,
                 top=top,
-                earlier_bytes=_earlier_bytes(trace, top),
+                earlier_bytes=int(blocks.bytes[live][~blocks.recorded[live]].sum()),
             )
         )
     return sorted(peaks, key=lambda peak: (-peak.bytes, peak.device))
-
-
-def _earlier_bytes(trace: TraceData, at: MemoryPeak | None) -> int:
-    """How much of a peak blocks from before the recording held."""
-    blocks, live = blocks_of(trace), live_at(trace, at)
-    return int(blocks.bytes[live][~blocks.recorded[live]].sum())
 
 
 def top_of(trace: TraceData, device: int) -> MemoryPeak | None:
@@ -199,8 +194,8 @@ def memory_peak(
         ArgumentError: No memory of that device was recorded, another value of `by`, or a time or number of rows that is no whole number.
     """
     for name, value in (("rows", rows), ("at_ns", at_ns)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
-            raise ArgumentTypeError(f"{name}={value!r} is not valid: use a whole number, or None")
+        if value is not None:
+            checked_whole(name, value, None, ", or None")
     place = find_device(trace, device)
     if at_ns is None:
         top = top_of(trace, place)
