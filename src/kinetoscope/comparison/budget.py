@@ -41,8 +41,9 @@ from kinetoscope.comparison.kinds import kind_of_steps, merged_kinds, nearest_nu
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
+from kinetoscope.comparison.verdict import Where, lines_of_places
 from kinetoscope.display.blocks import BlockColumn, Heading, TableBlock, as_markdown
-from kinetoscope.display.lines import folded, text_table
+from kinetoscope.display.lines import folded
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.comparison.measures import Scope
-    from kinetoscope.comparison.verdict import Where
 
     Numbers = NDArray[np.float64]
     Rows = NDArray[np.int64]
@@ -186,11 +186,7 @@ class Outcome:
         for check in self.checked:
             if check.verdict != HELD:
                 lines += folded(f"{check.verdict}: {check.message}", width)
-                rows = [
-                    ("in all", "operator", "module", "line"),
-                    *((where.value, where.name, where.module, where.line) for where in check.where),
-                ]
-                lines += text_table(rows, "><<<", width=width) if check.where else []
+                lines += lines_of_places(check.where, ("in all", "operator"), width)
         held = sum(check.verdict == HELD for check in self.checked)
         return "\n".join(
             [*lines, f"{held} of {units.count(len(self.checked), 'limit')} held: {self.verdict}"]

@@ -16,6 +16,7 @@ from kinetoscope.comparison.limits import WARMUP, Limits
 from kinetoscope.comparison.measures import BYTE_COUNTS, in_scope
 from kinetoscope.display.lines import text_table
 from kinetoscope.display.printable import printable
+from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
@@ -32,7 +33,7 @@ from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import step_extents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -91,15 +92,19 @@ class Where:
         return asdict(self)
 
 
+def lines_of_places(places: Sequence[Where], headings: tuple[str, str], width: int = UNLIMITED) -> list[str]:
+    """Places as the lines of a table, with the headings of how much there is and of what; none without places."""
+    rows = ((place.value, place.name, place.module, place.line) for place in places)
+    return text_table([(*headings, "module", "line"), *rows], "><<<", width=width) if places else []
+
+
 @dataclass(frozen=True)
 class _Measured:
-    """One limit: what was measured, and how to say where."""
+    """What was measured for a limit, by how much that is too much in words, and its places as lines."""
 
     value: float
-    sentence: Callable[[float], str]
-    where: Callable[[], list[Where]]
-    headings: tuple[str, str]
-    remark: Callable[[], str] = str
+    excess: Callable[[float], str]
+    lines: Callable[[], list[str]]
 
 
 def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
@@ -118,18 +123,12 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
     """
     verdict = Verdict(lost=inexact(trace.losses))
     lines: list[str] = []
-    for name, allowed in limits.allowed.items():
-        measured = _MEASURES[name](trace, limits, ran_ns)
-        verdict.measured[name.removeprefix("max_")] = measured.value
+    for limit, allowed in limits.allowed.items():
+        name = limit.removeprefix("max_")
+        measured = _step_ms(trace, limits.warmup_steps, ran_ns) if name == "step_ms" else _amount(trace, name)
+        verdict.measured[name] = measured.value
         if measured.value > allowed:
-            wheres = measured.where()
-            rows = [
-                (*measured.headings, "module", "line"),
-                *((where.value, where.name, where.module, where.line) for where in wheres),
-            ]
-            lines.append(f"{name}={allowed:,g}: {measured.sentence(allowed)}")
-            lines += text_table(rows, "><<<") if wheres else []
-            lines += filter(None, [measured.remark()])
+            lines += [f"{limit}={allowed:,g}: {measured.excess(allowed)}", *measured.lines()]
     if lines:
         more = [f"({verdict.lost})"] if verdict.lost else []
         verdict.text = "\n".join([*lines, *more])
@@ -140,7 +139,7 @@ def places_of(
     trace: TraceData,
     count: str,
     scope: Scope | None = None,
-    known: Mapping[str, Mapping[str, int]] | None = None,
+    stored: Mapping[str, Mapping[str, int]] | None = None,
 ) -> list[Where]:
     """Where a trace has most of a count, or where it has more of it than before.
 
@@ -148,23 +147,19 @@ def places_of(
         trace: The trace.
         count: One of `PLACED`; of any other there are no places.
         scope: A module or operator; where nothing was stored of this count, its operators are shown, whatever is counted.
-        known: How much there was at each place before, from `stored_places`; only places with more are then shown.
+        stored: How much there was at each place before, from `stored_places`; only places with more are then shown.
 
     Returns:
         The places with most of it first.
     """
-    if (before := (known or {}).get(count)) and (added := _added(trace, count, scope, before)):
+    if (before := (stored or {}).get(count)) and (added := _added(trace, count, scope, before)):
         return added
     if scope is not None:
-        spans = trace.columns("spans")
-        rows = np.flatnonzero(in_scope(trace, scope) & is_operator(spans["kind"]))
-        return _places(trace, np.ones(len(rows), np.int64), spans["name"][rows], rows, "{:,.0f}".format)
-    measure = _MEASURES.get(f"max_{count}")
-    if measure is None and count == "allocated_bytes":
-        blocks = trace.columns("allocations")
-        rows = np.flatnonzero(blocks["bytes"] > 0)
-        return _memory_places(trace, blocks["bytes"][rows], rows, units.size)
-    return [] if measure is None else measure(trace, Limits({}, 0, {}), 0).where()
+        rows = np.flatnonzero(in_scope(trace, scope) & is_operator(trace.column("spans", "kind")))
+        return _places(trace, _counted(trace, "operators", rows), _in_words("operators"))
+    if count not in PLACED:
+        return []
+    return _places(trace, _counted(trace, count, _rows_of(trace, count)), _in_words(count))
 
 
 def stored_places(trace: TraceData) -> dict[str, dict[str, int]]:
@@ -208,88 +203,106 @@ class _Counted:
 
     Attributes:
         span: The operator that it is of, -1 without.
-        name: The name to show, as a row of the strings.
-        stack: The stack that called it, -1 without.
-        step: The step in which it counts, among those of the loop; -1 outside.
+        name: The name to show, as a row of the strings; -1 without.
+        frame: The innermost line of the program that called it, as a row of `frames`; -1 without.
         amount: How much it counts for.
     """
 
-    span: NDArray[np.integer[Any]]
-    name: NDArray[np.integer[Any]]
-    stack: NDArray[np.integer[Any]]
-    step: NDArray[np.integer[Any]]
-    amount: NDArray[np.integer[Any]]
+    span: NDArray[np.int32]
+    name: NDArray[np.int32]
+    frame: NDArray[np.int32]
+    amount: NDArray[np.int64]
+
+    def only(self, rows: Rows) -> _Counted:
+        """Some of the rows."""
+        return _Counted(*(column[rows] for column in vars(self).values()))
 
 
-def _counted_rows(trace: TraceData, count: str) -> _Counted:
-    loop, spans = Loop(trace), trace.columns("spans")
+def _in_words(count: str) -> Callable[[float], str]:
+    return units.size if count in BYTE_COUNTS else "{:,.0f}".format
+
+
+def _rows_of(trace: TraceData, count: str) -> Rows:
+    """The rows of `spans` or `allocations` that a count is of."""
     if count in ("operators", "kernels"):
-        kind = spans["kind"]
-        rows = np.flatnonzero(is_operator(kind) if count == "operators" else kind == SpanKind.KERNEL)
-        caller = _launching(trace, rows.astype(np.int32)) if count == "kernels" else rows
-        step = loop.step_of(_launches(trace, rows) if count == "kernels" else rows)
-        stack, amount = spans["stack"][caller], np.ones(len(rows), dtype=np.int64)
-        return _Counted(caller, spans["name"][rows], stack, step, amount)
-    blocks = trace.columns("allocations")
-    if count == "peak_bytes":
-        rows = _held_at_peak(trace).rows
-        step = np.zeros(len(rows), dtype=np.int64)
-    else:
-        thread = np.append(trace.column("threads", "process_row"), -1)[blocks["thread"]]
-        rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
-        step = loop.step_at(blocks["time_ns"][rows], blocks["thread"][rows])
+        kind = trace.column("spans", "kind")
+        return np.flatnonzero(is_operator(kind) if count == "operators" else kind == SpanKind.KERNEL)
+    return (
+        _held_at_peak(trace).rows
+        if count == "peak_bytes"
+        else np.flatnonzero(trace.column("allocations", "bytes") > 0)
+    )
+
+
+def _counted(trace: TraceData, count: str, rows: Rows) -> _Counted:
+    spans, blocks = trace.columns("spans"), trace.columns("allocations")
+    if count in ("operators", "kernels"):
+        return _counted_spans(trace, rows, np.ones(len(rows), np.int64))
     span = requesting_operators(trace, blocks["span"][rows])
     stack = look_up(span, spans["stack"])
-    amount = np.ones(len(rows), dtype=np.int64) if count == "allocations" else blocks["bytes"][rows]
-    stack = np.where(stack >= 0, stack, blocks["stack"][rows])
-    return _Counted(span, look_up(span, spans["name"]), stack, step, amount.astype(np.int64))
+    return _Counted(
+        span,
+        look_up(span, spans["name"]),
+        _frames(trace, np.where(stack >= 0, stack, blocks["stack"][rows])),
+        np.ones(len(rows), np.int64) if count == "allocations" else blocks["bytes"][rows].astype(np.int64),
+    )
 
 
-def _launches(trace: TraceData, rows: Rows) -> Rows:
-    """The call that launched each kernel or, where it is unknown, the kernel."""
-    launched = starters(trace).call[rows]
-    return np.where(launched >= 0, launched, rows)
+def _counted_spans(trace: TraceData, rows: Rows, amount: NDArray[np.int64]) -> _Counted:
+    """Spans as what is counted; of device work the operator that started it says where."""
+    spans, starter = trace.columns("spans"), starters(trace).operator[rows]
+    span = np.where(starter >= 0, starter, rows).astype(np.int32)
+    return _Counted(span, spans["name"][rows], _frames(trace, spans["stack"][span]), amount)
+
+
+def _frames(trace: TraceData, stack: NDArray[Any]) -> NDArray[np.int32]:
+    of_program = look_up(stack.astype(np.int32), user_stacks(trace))
+    return look_up(of_program, trace.column("stacks", "frame"))
+
+
+def _steps_of(trace: TraceData, count: str, rows: Rows) -> NDArray[np.int64]:
+    """The step in which each row of a count is, among those of the loop; -1 outside."""
+    loop, blocks = Loop(trace), trace.columns("allocations")
+    if count == "operators":
+        return loop.step_of(rows)
+    if count == "kernels":
+        call = starters(trace).call[rows]
+        return loop.step_of(np.where(call >= 0, call, rows))
+    if count == "peak_bytes":
+        return np.zeros(len(rows), np.int64)
+    thread = blocks["thread"][rows]
+    is_of_loop = np.append(trace.column("threads", "process_row"), -1)[thread] == loop.process
+    return np.where(is_of_loop, loop.step_at(blocks["time_ns"][rows], thread), -1)
 
 
 def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
     """What there is of a count at each place, in the step with most of it."""
-    spans, strings = trace.columns("spans"), trace.strings
-    counted = _counted_rows(trace, count)
-    inside = counted.step >= 0
+    rows = _rows_of(trace, count)
+    counted, step = _counted(trace, count, rows), _steps_of(trace, count, rows)
+    inside = step >= 0
     if not inside.any():
         return []
-    per_step = Groups(counted.step, int(counted.step.max()) + 1).sums(counted.amount)
+    per_step = Groups(step, int(step.max()) + 1).sums(counted.amount)
     # The first one may do what is done once.
     first = 1 if len(per_step) > 2 else 0
-    inside &= counted.step == first + np.argmax(per_step[first:])
+    inside &= step == first + np.argmax(per_step[first:])
     if scope is not None:
         inside &= np.append(in_scope(trace, scope), False)[counted.span]
-    rows = np.flatnonzero(inside)
-    span, called = counted.span[rows].astype(np.int32), counted.name[rows].astype(np.int32)
-    module = look_up(span, spans["module"])
-    operator = look_up(span, spans["name"])
-    frame = look_up(
-        look_up(counted.stack[rows].astype(np.int32), user_stacks(trace)), trace.column("stacks", "frame")
-    )
-    by_place = Groups.by([called, operator, module, frame])
-    sums = by_place.sums(counted.amount[rows])
-    in_words = units.size if count in BYTE_COUNTS else "{:,.0f}".format
+    counted = counted.only(np.flatnonzero(inside))
+    strings, operator = trace.strings, look_up(counted.span, trace.column("spans", "name"))
     groups = []
-    for group, row in enumerate(by_place.first.tolist()):
-        name = strings[called[row]] if called[row] >= 0 else _OUTSIDE
+    for row, amount in _sums_by_place(trace, counted, operator):
+        name, module = _name_and_module(trace, counted, row)
         # A kernel of one name is several where several operators launch it.
-        caller = strings[operator[row]] if operator[row] >= 0 and operator[row] != called[row] else ""
-        path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
-        file, number, text = _line(trace, int(frame[row]))
+        is_called = operator[row] >= 0 and operator[row] != counted.name[row]
+        caller = [strings[operator[row]]] if is_called and strings[operator[row]] else []
         function, line = "", ""
-        if frame[row] >= 0:
-            frames = trace.columns("frames")
-            full, definition = (strings[frames[column][frame[row]]] for column in ("file", "function"))
-            function, line = f"{os.path.basename(full)}:{definition}", line_text(trace, full, number)
-        amount = int(sums[group])
-        where = Where(in_words(amount), _cut(name), _cut(path), text, file, number)
-        of_function = _hash(*filter(None, (caller,)), name, path, function)
-        groups.append(_Group(of_function, _hash(line), amount, where))
+        if (frame := counted.frame[row]) >= 0:
+            file, definition = (strings[trace.column("frames", name)[frame]] for name in ("file", "function"))
+            function = f"{os.path.basename(file)}:{definition}"
+            line = line_text(trace, file, int(trace.column("frames", "line")[frame]))
+        where = _where(trace, counted, row, _in_words(count)(amount))
+        groups.append(_Group(_hash(*caller, name, module, function), _hash(line), amount, where))
     return groups
 
 
@@ -298,16 +311,16 @@ def _hash(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()
 
 
-def _added(trace: TraceData, count: str, scope: Scope | None, known: Mapping[str, int]) -> list[Where]:
+def _added(trace: TraceData, count: str, scope: Scope | None, stored: Mapping[str, int]) -> list[Where]:
     """The places with more of a count than before, in functions that have more; empty where there is none."""
     before: Counter[str] = Counter()
-    for key, amount in known.items():
+    for key, amount in stored.items():
         before[key.partition(".")[0]] += amount
     groups = _groups(trace, count, scope)
     now: Counter[str] = Counter()
     for group in groups:
         now[group.function] += group.amount
-    left = Counter(known)
+    left = Counter(stored)
     additions = []
     for group in sorted(groups, key=lambda group: (group.where.file, group.where.number)):
         more = group.amount - left[group.key]
@@ -316,37 +329,39 @@ def _added(trace: TraceData, count: str, scope: Scope | None, known: Mapping[str
         if now[group.function] > before[group.function] and more > 0:
             additions.append((min(more, now[group.function] - before[group.function]), group.where))
     additions.sort(key=lambda addition: -addition[0])
-    in_words = units.size if count in BYTE_COUNTS else "{:,.0f}".format
+    in_words = _in_words(count)
     return [replace(where, value=f"+{in_words(amount)}") for amount, where in additions[:MOST_PLACES]]
 
 
-def _operators(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    spans = trace.columns("spans")
-    return _counted(trace, np.flatnonzero(is_operator(spans["kind"])), "operator")
+def _amount(trace: TraceData, count: str) -> _Measured:
+    """How much there is of a count in all that was recorded."""
+    rows, noun = _rows_of(trace, count), count.removesuffix("s")
+    peak = _held_at_peak(trace) if count == "peak_bytes" else None
+    value = len(rows) if peak is None else peak.bytes
+
+    def excess(allowed: float) -> str:
+        too_many = f"{_in_words(count)(value - allowed)} too many"
+        if count == "allocations":
+            size = units.size(int(trace.column("allocations", "bytes")[rows].sum()))
+            return f"{units.count(value, 'block')} allocated, {size} together, {too_many}"
+        if peak is not None:
+            # A limit is in bytes: the exact number is what to set it to.
+            exact = f"{units.size(value)} ({value:,} bytes) held at once on {peak.device}"
+            return f"{exact}, {too_many}, {units.duration(peak.time_ns)} after the start"
+        return f"{units.count(value, noun)} ran, {too_many}"
+
+    headings = {
+        "allocations": ("blocks", "operator"),
+        "peak_bytes": ("bytes", "operator"),
+    }.get(count, ("calls", noun))
+    return _Measured(value, excess, lambda: lines_of_places(places_of(trace, count), headings))
 
 
-def _kernels(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    return _counted(trace, np.flatnonzero(trace.column("spans", "kind") == SpanKind.KERNEL), "kernel")
-
-
-def _counted(trace: TraceData, rows: Rows, noun: str) -> _Measured:
-    """How many spans there are at some rows."""
-    spans = trace.columns("spans")
-    ones = np.ones(len(rows), dtype=np.int64)
-    return _Measured(
-        len(rows),
-        lambda allowed: f"{units.count(len(rows), noun)} ran, {len(rows) - allowed:,.0f} too many",
-        lambda: _places(trace, ones, spans["name"][rows], rows, "{:,.0f}".format),
-        ("calls", noun),
-    )
-
-
-def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    """How long the longest step took; without any step, everything recorded is one."""
+def _step_ms(trace: TraceData, first: int, ran_ns: int) -> _Measured:
+    """How long the longest step took, from the step `first` on; without any step, everything recorded is one."""
     steps = trace.columns("steps")
-    first = limits.warmup_steps
     if len(steps) == 0 and first == 0:
-        duration_ns = np.array([whole_ns], dtype=np.int64)
+        duration_ns = np.array([ran_ns], dtype=np.int64)
     else:
         duration_ns = step_extents(trace).duration_ns[first:]
     if len(duration_ns) == 0:
@@ -356,7 +371,7 @@ def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
     worst = int(np.argmax(duration_ns))
     took_ns = int(duration_ns[worst])
 
-    def sentence(allowed: float) -> str:
+    def excess(allowed: float) -> str:
         over = f"took {units.duration(took_ns)}, {units.duration(took_ns - allowed * 1e6)} too long"
         if len(steps) == 0:
             return f"the test, which marks no steps, {over}"
@@ -368,39 +383,18 @@ def _step_ms(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
             over += f"; no mark says where this first step begins, so it holds what came before: {WARMUP}=1 leaves it out"
         return f"step {int(steps['number'][first + worst])} {over}"
 
-    def rows() -> Rows:
+    def lines() -> list[str]:
         within = host_work(trace, with_steps=False).mask.copy()
         if len(steps):
             within &= trace.column("spans", "step") == first + worst
-        return np.flatnonzero(within)
+        rows = np.flatnonzero(within)
+        self_ns = trace.column("spans", "self_ns")[rows].astype(np.int64)
+        places = _places(trace, _counted_spans(trace, rows, self_ns), units.duration)
+        outside_ns = took_ns - int(self_ns.sum())
+        outside = [f"  {units.duration(outside_ns)} of it outside all operators"] if outside_ns > 0 else []
+        return [*lines_of_places(places, ("self", "operator")), *outside]
 
-    def where() -> list[Where]:
-        spans, inside = trace.columns("spans"), rows()
-        return _places(trace, spans["self_ns"][inside], spans["name"][inside], inside, units.duration)
-
-    def remark() -> str:
-        outside_ns = took_ns - int(trace.column("spans", "self_ns")[rows()].sum())
-        return f"  {units.duration(outside_ns)} of it outside all operators" if outside_ns > 0 else ""
-
-    return _Measured(took_ns / 1e6, sentence, where, ("self", "operator"), remark)
-
-
-def _allocations(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    blocks = trace.columns("allocations")
-    rows = np.flatnonzero(blocks["bytes"] > 0)
-    total = int(blocks["bytes"][rows].sum())
-
-    def where() -> list[Where]:
-        return _memory_places(trace, np.ones(len(rows), dtype=np.int64), rows, "{:,.0f}".format)
-
-    return _Measured(
-        len(rows),
-        lambda allowed: (
-            f"{units.count(len(rows), 'block')} allocated, {units.size(total)} together, {len(rows) - allowed:,.0f} too many"
-        ),
-        where,
-        ("blocks", "operator"),
-    )
+    return _Measured(took_ns / 1e6, excess, lines)
 
 
 @dataclass(frozen=True)
@@ -409,113 +403,61 @@ class _Peak:
 
     Attributes:
         bytes: How much; 0 where nothing was allocated.
-        device: Which device, as 256 times its type and its index plus 1.
+        device: Which device.
         time_ns: When.
         rows: The rows of `allocations` of the blocks that held it.
     """
 
     bytes: int
-    device: int
+    device: str
     time_ns: int
     rows: Rows
 
 
 def _held_at_peak(trace: TraceData) -> _Peak:
     blocks = trace.columns("allocations")
-    devices = blocks["device_type"].astype(np.int32) * 256 + blocks["device_index"] + 1
-    peak_bytes, moment, holder = 0, -1, 0
-    for device in np.unique(devices).tolist():
-        rows = np.flatnonzero(devices == device)
-        top = int(rows[np.argmax(blocks["total_bytes"][rows])])
-        if int(blocks["total_bytes"][top]) > peak_bytes:
-            peak_bytes, moment, holder = int(blocks["total_bytes"][top]), top, device
-    rows = np.arange(len(blocks))
-    freed = blocks["match"]
-    live = (devices == holder) & (blocks["bytes"] > 0) & (rows <= moment) & ((freed < 0) | (freed > moment))
-    time_ns = int(blocks["time_ns"][moment]) if moment >= 0 else 0
-    return _Peak(peak_bytes, holder, time_ns, np.flatnonzero(live))
+    total_bytes, kinds, indices = (blocks[name] for name in ("total_bytes", "device_type", "device_index"))
+    # Of two devices with as much, the first one.
+    order = np.lexsort((indices, kinds, -total_bytes))
+    if len(order) == 0 or total_bytes[order[0]] <= 0:
+        return _Peak(0, "", 0, order[:0])
+    top = int(order[0])
+    live = (kinds == kinds[top]) & (indices == indices[top]) & (blocks["bytes"] > 0)
+    live[top + 1 :] = False
+    live &= (blocks["match"] < 0) | (blocks["match"] > top)
+    device = device_name(int(kinds[top]), int(indices[top]))
+    return _Peak(int(total_bytes[top]), device, int(blocks["time_ns"][top]), np.flatnonzero(live))
 
 
-def _peak_bytes(trace: TraceData, limits: Limits, whole_ns: int) -> _Measured:
-    peak = _held_at_peak(trace)
-
-    def sentence(allowed: float) -> str:
-        kind, index = divmod(peak.device, 256)
-        when = f"{units.duration(peak.time_ns)} after the start"
-        # A limit is in bytes: the exact number is what to set it to.
-        device = device_name(kind, index - 1)
-        return f"{units.size(peak.bytes)} ({peak.bytes:,} bytes) held at once on {device}, {units.size(peak.bytes - allowed)} too many, {when}"
-
-    def where() -> list[Where]:
-        return _memory_places(trace, trace.column("allocations", "bytes")[peak.rows], peak.rows, units.size)
-
-    return _Measured(peak.bytes, sentence, where, ("bytes", "operator"))
+def _places(trace: TraceData, counted: _Counted, in_words: Callable[[float], str]) -> list[Where]:
+    """The operators, modules and source lines with most of what is counted; what is left comes last."""
+    sums = sorted(_sums_by_place(trace, counted), key=lambda place: -place[1])
+    places = [_where(trace, counted, row, in_words(amount)) for row, amount in sums[:MOST_PLACES]]
+    if rest := sums[MOST_PLACES:]:
+        amount = sum(amount for _, amount in rest)
+        places.append(Where(in_words(amount), f"in {units.count(len(rest), 'other place')}"))
+    return places
 
 
-_MEASURES: dict[str, Callable[[TraceData, Limits, int], _Measured]] = {
-    "max_step_ms": _step_ms,
-    "max_operators": _operators,
-    "max_allocations": _allocations,
-    "max_peak_bytes": _peak_bytes,
-    "max_kernels": _kernels,
-}
+def _sums_by_place(trace: TraceData, counted: _Counted, *more_keys: NDArray[Any]) -> list[tuple[int, int]]:
+    """What is counted by name, module and line: the first row of each place, and how much it has."""
+    module = look_up(counted.span, trace.column("spans", "module"))
+    by_place = Groups.by([counted.name, *more_keys, module, counted.frame])
+    return [*zip(by_place.first.tolist(), by_place.sums(counted.amount).tolist(), strict=True)]
 
 
-def _memory_places(
-    trace: TraceData,
-    values: NDArray[np.int64],
-    rows: Rows,
-    shown: Callable[[int], str],
-) -> list[Where]:
-    """The same for rows of `allocations`, by the operator that wanted the memory."""
-    blocks = trace.columns("allocations")
-    span = requesting_operators(trace, blocks["span"][rows])
-    return _places(
-        trace,
-        values,
-        look_up(span, trace.column("spans", "name")),
-        span,
-        shown,
-        blocks["stack"][rows],
-    )
+def _name_and_module(trace: TraceData, counted: _Counted, row: int) -> tuple[str, str]:
+    span, name = int(counted.span[row]), int(counted.name[row])
+    module = int(trace.column("spans", "module")[span]) if span >= 0 else -1
+    path = str(trace.column("modules", "path")[module]) if module >= 0 else "-"
+    return trace.strings[name] if name >= 0 else _OUTSIDE, path
 
 
-def _places(
-    trace: TraceData,
-    values: NDArray[np.int64],
-    names: NDArray[np.int32],
-    spans: NDArray[Any],
-    in_words: Callable[[int], str],
-    stacks: NDArray[np.int32] | None = None,
-) -> list[Where]:
-    """The operators, modules and source lines with the largest sums of `values`; what is left comes last."""
-    if len(values) == 0:
-        return []
-    spans = _launching(trace, spans.astype(np.int32))
-    module, stack = (look_up(spans, trace.column("spans", name)) for name in ("module", "stack"))
-    if stacks is not None:
-        stack = np.where(stack >= 0, stack, stacks).astype(np.int32)
-    frame = look_up(look_up(stack, user_stacks(trace)), trace.column("stacks", "frame"))
-    by_place = Groups.by([names, module, frame])
-    sums = by_place.sums(values.astype(np.int64))
-    order = np.argsort(-sums, kind="stable")
-    wheres = []
-    for group in order[:MOST_PLACES].tolist():
-        row = int(by_place.first[group])
-        name = trace.strings[names[row]] if names[row] >= 0 else _OUTSIDE
-        path = str(trace.column("modules", "path")[module[row]]) if module[row] >= 0 else "-"
-        file, number, text = _line(trace, int(frame[row]))
-        wheres.append(Where(in_words(int(sums[group])), _cut(name), _cut(path), text, file, number))
-    if len(order) > MOST_PLACES:
-        rest = order[MOST_PLACES:]
-        wheres.append(Where(in_words(int(sums[rest].sum())), f"in {units.count(len(rest), 'other place')}"))
-    return wheres
-
-
-def _launching(trace: TraceData, spans: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For device work the host operator that started it, whose module and line say where; else the span."""
-    found = starters(trace).operator[spans]
-    return np.where(found >= 0, found, spans).astype(np.int32)
+def _where(trace: TraceData, counted: _Counted, row: int, value: str) -> Where:
+    """The place of a row of what is counted."""
+    name, module = _name_and_module(trace, counted, row)
+    file, number, line = _line(trace, int(counted.frame[row]))
+    return Where(value, _cut(name), _cut(module), line, file, number)
 
 
 def _line(trace: TraceData, frame: int) -> tuple[str, int, str]:
