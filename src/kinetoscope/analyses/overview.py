@@ -17,7 +17,8 @@ from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, pa
 from kinetoscope.ledger.requests import request_names
 from kinetoscope.ledger.steps import phase_times
 from kinetoscope.model import units
-from kinetoscope.model.arrow import number_array, text_array
+from kinetoscope.model.arrow import rows_to_arrow
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.kinds import is_copy, is_device_work
@@ -366,7 +367,7 @@ class Overview:
     @cached_property
     def _usual_kinds(self) -> list[int]:
         """The kinds of which there are several steps; of none the main one."""
-        several = [one["kind"] for one in self.step_kinds if one["count"] >= LEAST_OF_KIND]
+        several = [kind["kind"] for kind in self.step_kinds if kind["count"] >= LEAST_OF_KIND]
         return several or [main_kind(self.trace)]
 
     @cached_property
@@ -480,9 +481,9 @@ class Overview:
 
     def busiest_processes(self, most: int) -> list[Process]:
         """The first process and the busiest others, as a tree; the busiest alone where `most` is 1."""
-        found = self.processes
-        largest = sorted(range(len(found)), key=lambda at: (at > 0 and most > 1, -found[at].working_ns, at))
-        return [found[at] for at in sorted(largest[:most])]
+        processes = self.processes
+        busiest = sorted(enumerate(processes), key=lambda row: (row[0] > 0 and most > 1, -row[1].working_ns))
+        return [process for _, process in sorted(busiest[:most], key=lambda row: row[0])]
 
     # What took it
 
@@ -574,41 +575,32 @@ class Overview:
             raise ArgumentError(f"top({name[:50]!r}) is not valid: choose one of {', '.join(TOP)}")
         if time not in TIMES:
             raise ArgumentError(f"time={time[:50]!r} is not valid: use 'host' or 'device'")
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        key = f"overview: top {name} {time}"
-        rows, whole_ns = self.trace.cached(key, lambda: self._top(name, time))
-        share = pc.divide(pc.multiply(rows["time_ns"].cast(pa.float64()), 100.0), float(whole_ns or 1))
-        table = rows.append_column("share", share).filter(pc.greater(rows["time_ns"], 0))
-        order = pc.sort_indices(table["time_ns"], sort_keys=[("", "descending")])[:most]
+        rows, whole_ns = self.trace.cached(f"overview: top {name} {time}", lambda: self._top(name, time))
+        largest = sorted(enumerate(rows), key=lambda entry: -entry[1]["time_ns"])[:most]
         if name == "modules":
-            order = pc.take(order, pc.sort_indices(order))
-        return table.take(order), len(rows)
+            largest.sort(key=lambda entry: entry[0])
+        with_share = [
+            row | {"share": 100.0 * row["time_ns"] / (whole_ns or 1)}
+            for _, row in largest
+            if row["time_ns"] > 0
+        ]
+        return rows_to_arrow(_TOP_ROWS, with_share), len(rows)
 
-    def _top(self, name: str, time: str) -> tuple[pyarrow.Table, int]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
+    def _top(self, name: str, time: str) -> tuple[list[Row], int]:
+        """All rows of a list of what took most, and the time that shares are of."""
         columns = TOP[name]
         if time == "host" and name != "kernels":
             rows = {"ops": self.host.operators, "modules": self.modules, "lines": self.host.lines}[name]
             time_column = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
-            table = pa.table({
-                column: text_array(to_utf8(row[column]) for row in rows)
-                if column in _TEXTS
-                else number_array(np.array([row[column] for row in rows], dtype=np.int64))
-                for column in [time_column, *columns.values()]
-            })  # fmt: skip
-            return _named(table, time_column, columns), self.host.shares.whole_ns
+            return [_named(row, time_column, columns) for row in rows], self.host.shares.whole_ns
         time_column, make = _ON_DEVICE[name]
-        table = _named(make(self.trace), time_column, columns)
+        table = make(self.trace).select([*dict.fromkeys((time_column, *columns.values()))])
+        rows = [_named(row, time_column, columns) for row in table.to_pylist()]
         if name == "modules" and self.counts["processes"]:
-            table = _alike_together(table)
-        whole_ns = pc.sum(table["time_ns"]).as_py() or 0
-        if name != "kernels":
-            whole_ns = int(self.trace.column("spans", "device_self_ns").clip(0).sum())
-        return table, whole_ns
+            rows = _alike_together(rows)
+        if name == "kernels":
+            return rows, sum(row["time_ns"] for row in rows)
+        return rows, int(self.trace.column("spans", "device_self_ns").clip(0).sum())
 
     # Operations and memory
 
@@ -722,7 +714,6 @@ TOP: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """The lists of what took most: which columns of the table are `name`, `detail`, `kind`, `key`, `depth` and `count`."""
 
-_TEXTS = ("name", "kind", "path", "class", "file", "function")
 # The column with the time on devices, and what makes the table.
 _ON_DEVICE = {
     "ops": ("device_self_ns", ops),
@@ -732,32 +723,34 @@ _ON_DEVICE = {
 }
 
 
-def _named(table: pyarrow.Table, time: str, columns: dict[str, str]) -> pyarrow.Table:
-    """The columns of a list of what took most, from those of a table; null where the table has none."""
-    import pyarrow as pa
-
-    types = dict.fromkeys(("name", "detail", "kind"), pa.string()) | dict.fromkeys(
-        ("key", "depth", "count", "time_ns"), pa.int64()
-    )
-    columns = columns | {"time_ns": time}
-    return pa.table({
-        name: table[columns[name]].cast(column_type) if name in columns else pa.nulls(len(table), column_type)
-        for name, column_type in types.items()
-    })  # fmt: skip
+_TOP_ROWS = Table(
+    "top",
+    "What took time.",
+    (
+        *(Column(name, "string", "", "") for name in ("name", "detail", "kind")),
+        *(Column(name, "int64", "", "") for name in ("key", "depth", "count")),
+        Column("time_ns", "int64", "ns", ""),
+        Column("share", "float64", "%", ""),
+    ),
+)
 
 
-def _alike_together(table: pyarrow.Table) -> pyarrow.Table:
+def _named(row: Row, time_column: str, columns: dict[str, str]) -> Row:
+    """A row of a list of what took most, from that of a table."""
+    no_number = dict.fromkeys(("key", "depth", "count"), -1)
+    values = {name: row[column] for name, column in columns.items() if row[column] is not None}
+    return {"detail": None, "kind": None, **no_number, **values, "time_ns": row[time_column] or 0}
+
+
+def _alike_together(rows: Sequence[Row]) -> list[Row]:
     """Add up the modules of one path and class, each in the place of the first."""
-    import pyarrow as pa
-
-    keys = ["name", "detail", "depth"]
-    sums = table.append_column("place", number_array(np.arange(len(table)))).group_by(keys)
-    added = sums.aggregate([("key", "min"), ("count", "sum"), ("time_ns", "sum"), ("place", "min")])
-    added = added.sort_by("place_min")
-    columns = {name: added[name] for name in keys}
-    columns |= {"key": added["key_min"], "count": added["count_sum"], "time_ns": added["time_ns_sum"]}
-    columns["kind"] = pa.nulls(len(added), pa.string())
-    return pa.table({name: columns[name] for name in table.column_names})
+    alike: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        first = alike.setdefault((row["name"], row["detail"], row["depth"]), row | {"count": 0, "time_ns": 0})
+        first["key"] = min(first["key"], row["key"])
+        for name in ("count", "time_ns"):
+            first[name] += row[name]
+    return [*alike.values()]
 
 
 # A part is named with this share of a request, or of what the slowest have more.

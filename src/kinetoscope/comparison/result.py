@@ -21,8 +21,7 @@ from kinetoscope.display.lines import cut, plain_lines
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
-from kinetoscope.model.arrow import rows_to_arrow, to_arrow
-from kinetoscope.model.dictionary import table_definition
+from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.groups import Groups
 
 if TYPE_CHECKING:
@@ -339,30 +338,12 @@ class Comparison:
         return makers[name]()
 
     def _times(self) -> pyarrow.Table:
-        rows = [self.whole, *self.differences]
-        shares = [np.nan if row.share is None else 100 * row.share for row in rows]
-        columns: dict[str, Any] = {
-            name: [getattr(row, name) or None for row in rows]
-            for name in ("kind", "name", "detail", "module", "file", "verdict", "count_verdict", "only")
-        }
-        columns |= {
-            name: np.array([getattr(row, name) for row in rows], dtype=np.int64)
-            for name in ("line", "base_line")
-        }
-        columns |= {
-            name: np.array([_number(getattr(row, name)) for row in rows])
-            for name in (
-                "base_ns",
-                "new_ns",
-                "change_ns",
-                "low_ns",
-                "high_ns",
-                "p",
-                "base_count",
-                "new_count",
-            )
-        }
-        return to_arrow(table_definition("comparison"), columns | {"share_percent": np.array(shares)})
+        rows = []
+        for row in (self.whole, *self.differences):
+            share = None if row.share is None else 100 * row.share
+            values = _as_dict(row) | {"share_percent": share}
+            rows.append({name: None if value == "" else value for name, value in values.items()})
+        return rows_to_arrow("comparison", rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as values that JSON has, with stable keys."""
@@ -421,11 +402,6 @@ class Comparison:
         return f"<Comparison: {headline(self)}>"
 
 
-def _number(value: float | None) -> float:
-    """A number, not a number for None and for what is infinite."""
-    return np.nan if value is None or not np.isfinite(value) else float(value)
-
-
 def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
     """The fields of a row; infinite numbers are null."""
     fields = asdict(row)
@@ -440,12 +416,10 @@ def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
 def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
     listed = []
     for row in rows:
-        base, new = map(_number, row.usual)
-        listed.append(
-            {"name": row.name, "holder": row.holder or None, "verdict": row.verdict}
-            | {"base": base, "new": new, "change": new - base}
-        )
-    return rows_to_arrow(table_definition("comparison_counts"), listed)
+        base, new = (np.nan if value is None else value for value in row.usual)
+        values = {"base": base, "new": new, "change": new - base}
+        listed.append({"name": row.name, "holder": row.holder or None, "verdict": row.verdict} | values)
+    return rows_to_arrow("comparison_counts", listed)
 
 
 TITLES = {
@@ -456,6 +430,7 @@ TITLES = {
     "kernel": "Kernels",
     "collective": "Collectives",
 }
+_COUNT_HEADINGS = ("base", "new", "change", "")
 HEADINGS = ("base", "new", "change", "of itself", "of {noun}", "share", "count", "")
 # What a narrow terminal leaves out, in this order: the change and the new value say the same.
 _DISPENSABLE = ("share", "count", "of itself", "base", "new")
@@ -509,13 +484,13 @@ def _counted(comparison: Comparison) -> str:
     return f"{text} and {units.count(rest, 'other count')} changed" if rest else text
 
 
-def _on_average(one: CountDifference, noun: str) -> str:
+def _on_average(count: CountDifference, noun: str) -> str:
     """A count whose steps differ, of which only the means can be compared."""
     means = " -> ".join(
-        units.size(value or 0) if one.name in BYTE_COUNTS else _amount(value or 0) for value in one.usual
+        units.size(value or 0) if count.name in BYTE_COUNTS else _amount(value or 0) for value in count.usual
     )
     return (
-        f"{means} on average" if one.name in RUN_COUNTS else f"a {noun}: {means} on average, {noun}s differ"
+        f"{means} on average" if count.name in RUN_COUNTS else f"a {noun}: {means} on average, {noun}s differ"
     )
 
 
@@ -569,14 +544,13 @@ def as_blocks(comparison: Comparison, rows: int) -> list[Block]:
         for run in side.runs
         if run.losses
     ]
-    tables = [_table(section) for section in _sections(comparison, rows)]
+    tables = _tables(comparison, rows)
     return [*sides, blocks.GAP, *_verdict(comparison), *tables, *([blocks.GAP] if lost else []), *lost]
 
 
 def as_brief_blocks(comparison: Comparison, rows: int) -> list[Block]:
     """The verdict, what the difference of a step is spent on, and the counts of a step."""
-    sections = (*_explanation_sections(comparison, rows)[:1], *_count_sections(comparison)[:1])
-    tables = (_table((title, *_filled(header, body), rest)) for title, header, body, rest in sections)
+    tables = (*_explanation_tables(comparison, rows)[:1], *_count_tables(comparison)[:1])
     return [*_verdict(comparison), *tables]
 
 
@@ -587,26 +561,26 @@ def _verdict(comparison: Comparison) -> list[Block]:
     return [blocks.Paragraph(headline(comparison), tone=tone), *texts]
 
 
-def _table(section: _Section) -> blocks.TableBlock:
-    title, header, body, rest = section
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], rest: str) -> Block:
+    """A table of texts, without the columns in which no row has anything, and a remark on what is not shown."""
+    last = len(headings) - 1
+    filled = [
+        column
+        for column in range(len(headings))
+        if column in (0, last) or not rows or any(row[column] for row in rows)
+    ]
+    names = [headings[column] for column in filled]
     return blocks.TableBlock(
-        tuple(
-            blocks.BlockColumn(heading, is_text=index in (0, len(header) - 1))
-            for index, heading in enumerate(header)
-        ),
-        tuple(map(tuple, body)),
+        tuple(blocks.BlockColumn(headings[column], is_text=column in (0, last)) for column in filled),
+        tuple(tuple(row[column] for column in filled) for row in rows),
         title,
         rest=rest,
-        dispensable=tuple(header.index(name) for name in _DISPENSABLE if name in header),
+        dispensable=tuple(names.index(name) for name in _DISPENSABLE if name in names),
     )
 
 
-_Section = tuple[str, list[str], list[list[str]], str]
-"""A table to show: its title, headings, rows and a remark on what is not shown."""
-
-
-def _count_sections(comparison: Comparison) -> list[_Section]:
-    sections = []
+def _count_tables(comparison: Comparison) -> list[Block]:
+    tables = []
     for title, per_run in ((f"Counts a {comparison.noun}", False), ("Counts of the run", True)):
         counts = [count for count in comparison.counts if (count.name in RUN_COUNTS) == per_run]
         changed = [count for count in counts if count.verdict != SAME]
@@ -614,53 +588,50 @@ def _count_sections(comparison: Comparison) -> list[_Section]:
         equal = [COUNTS[count.name] for count in counts if count.verdict == SAME and count.base]
         rest = f"the same: {', '.join(equal)}" if equal else ""
         if body or equal:
-            sections.append((title, [title.split()[0].lower(), "base", "new", "change", ""], body, rest))
-    return sections
+            headings = (title.split()[0].lower(), *_COUNT_HEADINGS)
+            tables.append(_table(title, headings, body, rest))
+    return tables
 
 
-def _sections(comparison: Comparison, rows: int) -> list[_Section]:
-    sections = [*_explanation_sections(comparison, rows), *_count_sections(comparison)]
+def _tables(comparison: Comparison, rows: int) -> list[Block]:
+    tables = [*_explanation_tables(comparison, rows), *_count_tables(comparison)]
     memory = [holder for holder in comparison.memory if holder.base != holder.new]
     if memory:
         body = [_count_row(holder, holder.holder, size=True) for holder in memory[: rows or None]]
-        rest = (
-            f"{units.count(len(memory) - len(body), 'more holder')} changed"
-            if len(memory) > len(body)
-            else ""
-        )
-        sections.append(("Memory at the peak", ["holder", "base", "new", "change", ""], body, rest))
+        more = len(memory) - len(body)
+        rest = f"{units.count(more, 'more holder')} changed" if more else ""
+        tables.append(_table("Memory at the peak", ("holder", *_COUNT_HEADINGS), body, rest))
     for kind in TIMED:
         of_kind = [row for row in comparison.differences if row.kind == kind]
-        top = [row for row in of_kind if kind == "part" or _is_shown(row, comparison)]
-        top = top[: rows or None]
+        top = [row for row in of_kind if kind == "part" or _is_shown(row, comparison)][: rows or None]
         if not of_kind:
             continue
         left_out = [row for row in of_kind if row not in top]
         more = sum(_is_shown(row, comparison) for row in left_out)
         quiet = [row.verdict for row in left_out if not _is_shown(row, comparison)]
         small, same, noisy = (quiet.count(verdict) for verdict in (BELOW_MARGIN, SAME, CANNOT_TELL))
+        changed, unknown = (
+            ("changed", "too noisy to tell")
+            if comparison.confirmed
+            else ("differ", "differ by less than the margin")
+        )
         remarks = [
-            text
-            for number, text in (
-                (more, f"{more:,} more {'changed' if comparison.confirmed else 'differ'}"),
-                (small, f"{small:,} changed by less than the margin"),
-                (same, f"{same:,} the same"),
-                (
-                    noisy,
-                    f"{noisy:,} too noisy to tell"
-                    if comparison.confirmed
-                    else f"{noisy:,} differ by less than the margin",
-                ),
+            f"{number:,} {words}"
+            for number, words in (
+                (more, f"more {changed}"),
+                (small, "changed by less than the margin"),
+                (same, "the same"),
+                (noisy, unknown),
             )
             if number
         ]
         title = TITLES[kind].format(noun=comparison.noun)
-        header = [title.lower(), *(heading.format(noun=comparison.noun) for heading in HEADINGS)]
-        sections.append((title, header, [_row(row, comparison) for row in top], ", ".join(remarks)))
-    return [(title, *_filled(header, body), rest) for title, header, body, rest in sections]
+        headings = [title.lower(), *(heading.format(noun=comparison.noun) for heading in HEADINGS)]
+        tables.append(_table(title, headings, [_row(row, comparison) for row in top], ", ".join(remarks)))
+    return tables
 
 
-def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
+def _explanation_tables(comparison: Comparison, rows: int) -> list[Block]:
     """The tables of what the difference of a step is spent on, and of the kinds of steps where there are several."""
     explanation = comparison.explanation
     if explanation is None or not comparison.differs:
@@ -680,7 +651,8 @@ def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
     rest = (
         f"{units.count(len(left), 'more part')}: {signed(sum(row.change_ns for row in left))}" if left else ""
     )
-    tables = [(comparison.explanation_title, ["where", "base", "new", "change", "what"], body, rest)]
+    headings = ["where", "base", "new", "change", "what"]
+    tables = [_table(comparison.explanation_title, headings, body, rest)]
     if len(explanation.kinds) > 1:
         lines = [
             [
@@ -694,41 +666,31 @@ def _explanation_sections(comparison: Comparison, rows: int) -> list[_Section]:
             ]
             for kind in explanation.kinds
         ]
-        header = [f"{comparison.noun}s", "of base", "of new", "base", "new", "change", "most of it"]
-        tables.append((f"Kinds of {comparison.noun}s", header, lines[: rows or None], ""))
+        headings = [f"{comparison.noun}s", "of base", "of new", "base", "new", "change", "most of it"]
+        tables.append(_table(f"Kinds of {comparison.noun}s", headings, lines[: rows or None], ""))
     return tables
 
 
-def _filled(header: list[str], body: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """A table without the columns in which no row has anything."""
-    columns = [
-        column
-        for column in range(len(header))
-        if column in (0, len(header) - 1) or not body or any(row[column] for row in body)
-    ]
-    return [header[column] for column in columns], [[row[column] for column in columns] for row in body]
-
-
-def _is_shown(one: Difference, comparison: Comparison) -> bool:
+def _is_shown(row: Difference, comparison: Comparison) -> bool:
     """Whether a row is worth a line: it changed or, where that cannot be known, differs enough in what was recorded."""
-    if one.verdict in (FASTER, SLOWER) or one.runs_otherwise:
+    if row.verdict in (FASTER, SLOWER) or row.runs_otherwise:
         return True
-    return not comparison.confirmed and abs(one.change_ns) >= comparison.margins.of_step(
+    return not comparison.confirmed and abs(row.change_ns) >= comparison.margins.of_step(
         comparison.row_step_ns
     )
 
 
-def _count_row(one: CountDifference, what: str, *, size: bool = False) -> list[str]:
-    in_bytes = size or one.name in BYTE_COUNTS
+def _count_row(count: CountDifference, what: str, *, size: bool = False) -> list[str]:
+    in_bytes = size or count.name in BYTE_COUNTS
 
     def text(value: float | None) -> str:
         if value is None:
             return "not recorded"
         return units.size(value) if in_bytes else _amount(value)
 
-    base, new = one.usual
+    base, new = count.usual
     change = "" if base is None or new is None else _signed(new - base, in_bytes=in_bytes)
-    verdict = "steps differ, means" if one.verdict == CANNOT_TELL and change else one.verdict
+    verdict = "steps differ, means" if count.verdict == CANNOT_TELL and change else count.verdict
     return [cut(what, _WIDEST), text(base), text(new), change, verdict]
 
 
@@ -742,49 +704,49 @@ def _amount(value: float) -> str:
     return f"{value:,.10g}" if float(value).is_integer() else f"{value:,.{1 if abs(value) >= 100 else 2}f}"
 
 
-def _row(one: Difference, comparison: Comparison) -> list[str]:
-    change = one.change_ns
-    of_ns = comparison.whole.base_ns if one.kind == "part" else comparison.row_step_ns
+def _row(row: Difference, comparison: Comparison) -> list[str]:
+    change = row.change_ns
+    of_ns = comparison.whole.base_ns if row.kind == "part" else comparison.row_step_ns
     counts = ""
-    if one.base_count is not None and one.new_count is not None:
+    if row.base_count is not None and row.new_count is not None:
         counts = (
-            _amount(one.new_count)
-            if one.base_count == one.new_count
-            else f"{_amount(one.base_count)} -> {_amount(one.new_count)}"
+            _amount(row.new_count)
+            if row.base_count == row.new_count
+            else f"{_amount(row.base_count)} -> {_amount(row.new_count)}"
         )
     return [
-        cut(label(one), _WIDEST),
-        units.duration(one.base_ns) if one.only != "new" else "-",
-        units.duration(one.new_ns) if one.only != "base" else "-",
+        cut(label(row), _WIDEST),
+        units.duration(row.base_ns) if row.only != "new" else "-",
+        units.duration(row.new_ns) if row.only != "base" else "-",
         ("+" if change > 0 else "") + units.duration(change),
-        units.change_percent(100 * change / one.base_ns) if one.base_ns > 0 and not one.only else "",
+        units.change_percent(100 * change / row.base_ns) if row.base_ns > 0 and not row.only else "",
         f"{100 * change / max(of_ns, 1):+.2f} %",
-        "" if one.share is None else f"{100 * one.share:.0f} %",
+        "" if row.share is None else f"{100 * row.share:.0f} %",
         counts,
-        _verdicts(one, comparison),
+        _verdicts(row, comparison),
     ]
 
 
-def _verdicts(one: Difference, comparison: Comparison) -> str:
+def _verdicts(row: Difference, comparison: Comparison) -> str:
     """The verdicts on a row: how often it runs, which is exact, and how long it takes."""
     often = {
         GONE: "gone",
         ADDED: "added",
         MORE: "more calls",
         FEWER: "fewer calls",
-        CANNOT_TELL: "steps differ" if one.base_count != one.new_count else "",
-    }.get(one.count_verdict, "")
-    took = one.verdict if one.verdict != CANNOT_TELL or comparison.confirmed else "unconfirmed"
-    if often and one.verdict not in (FASTER, SLOWER):
+        CANNOT_TELL: "steps differ" if row.base_count != row.new_count else "",
+    }.get(row.count_verdict, "")
+    took = row.verdict if row.verdict != CANNOT_TELL or comparison.confirmed else "unconfirmed"
+    if often and row.verdict not in (FASTER, SLOWER):
         return often
     return f"{often}, {took}" if often else took
 
 
-def label(one: Difference) -> str:
+def label(row: Difference) -> str:
     """What a row is about, in one line."""
-    if one.kind == "line":
-        base = f"{one.base_line} -> " if one.base_line not in (-1, one.line) and one.only == "" else ""
-        return f"{os.path.basename(one.file)}:{base}{one.line} {one.detail or one.name}"
-    inside = f" in {one.module}" if one.module else ""
-    detail = f" ({one.detail})" if one.detail else ""
-    return f"{one.name}{inside}{detail}"
+    if row.kind == "line":
+        base = f"{row.base_line} -> " if row.base_line not in (-1, row.line) and row.only == "" else ""
+        return f"{os.path.basename(row.file)}:{base}{row.line} {row.detail or row.name}"
+    inside = f" in {row.module}" if row.module else ""
+    detail = f" ({row.detail})" if row.detail else ""
+    return f"{row.name}{inside}{detail}"

@@ -389,10 +389,10 @@ def _step_ms(trace: TraceData, first: int, ran_ns: int) -> _Measured:
             within &= trace.column("spans", "step") == first + worst
         rows = np.flatnonzero(within)
         self_ns = trace.column("spans", "self_ns")[rows].astype(np.int64)
-        places = _places(trace, _counted_spans(trace, rows, self_ns), units.duration)
+        wheres = _places(trace, _counted_spans(trace, rows, self_ns), units.duration)
         outside_ns = took_ns - int(self_ns.sum())
         outside = [f"  {units.duration(outside_ns)} of it outside all operators"] if outside_ns > 0 else []
-        return [*lines_of_places(places, ("self", "operator")), *outside]
+        return [*lines_of_places(wheres, ("self", "operator")), *outside]
 
     return _Measured(took_ns / 1e6, excess, lines)
 
@@ -432,11 +432,11 @@ def _held_at_peak(trace: TraceData) -> _Peak:
 def _places(trace: TraceData, counted: _Counted, in_words: Callable[[float], str]) -> list[Where]:
     """The operators, modules and source lines with most of what is counted; what is left comes last."""
     sums = sorted(_sums_by_place(trace, counted), key=lambda place: -place[1])
-    places = [_where(trace, counted, row, in_words(amount)) for row, amount in sums[:MOST_PLACES]]
+    wheres = [_where(trace, counted, row, in_words(amount)) for row, amount in sums[:MOST_PLACES]]
     if rest := sums[MOST_PLACES:]:
         amount = sum(amount for _, amount in rest)
-        places.append(Where(in_words(amount), f"in {units.count(len(rest), 'other place')}"))
-    return places
+        wheres.append(Where(in_words(amount), f"in {units.count(len(rest), 'other place')}"))
+    return wheres
 
 
 def _sums_by_place(trace: TraceData, counted: _Counted, *more_keys: NDArray[Any]) -> list[tuple[int, int]]:

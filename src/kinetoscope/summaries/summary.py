@@ -22,7 +22,7 @@ from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.ledger.breakdown import breakdown
 from kinetoscope.ledger.parts import PARTS, busiest_places
-from kinetoscope.model.arrow import integers, number_array, text_array, to_arrow, to_numpy
+from kinetoscope.model.arrow import integers, number_array, rows_to_arrow, text_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import tables_of
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
@@ -276,9 +276,7 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
         )
         table = table.set_column(table.column_names.index("steps"), "steps", steps)
     if "step_kinds" in columns and not has_kinds:
-        none = _as_list(
-            to_arrow(SECTIONS["step_kinds"], {name: [] for name in SECTIONS["step_kinds"].column_names})
-        )
+        none = _as_list(rows_to_arrow(SECTIONS["step_kinds"], []))
         empty = pa.concat_arrays([none] * table.num_rows)
         table = table.append_column("step_kinds", empty)
     return table
@@ -303,11 +301,7 @@ def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
         "memory": _memory(trace),
         "findings": _findings(trace),
     }
-    texts: dict[str, Any] = {
-        name: [getattr(loss, name) for loss in lost] for name in SECTIONS["losses"].column_names
-    }
-    counts = np.array([loss.count for loss in lost], dtype=np.int64)
-    sections["losses"] = to_arrow(SECTIONS["losses"], texts | {"count": counts})
+    sections["losses"] = rows_to_arrow(SECTIONS["losses"], [vars(loss) for loss in lost])
     numbers: dict[str, tuple[int | None, type[np.integer[Any]]]] = {
         "rank": (info.rank, np.int32),
         "world_size": (info.world_size, np.int32),
@@ -368,18 +362,14 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
 
 def _step_kinds(trace: Trace) -> pyarrow.Table:
     """The operators of each kind of steps, those with most time."""
-    rows: list[tuple[int, str, float, float]] = []
+    rows: list[dict[str, Any]] = []
     for kind, operators in enumerate(operators_of_kinds(trace)):
         most = sorted(operators.items(), key=lambda entry: -entry[1][0] * entry[1][1])[:MOST_OF_KIND]
-        rows += [(kind, name, count, mean_ns) for name, (count, mean_ns) in most]
-    columns: dict[str, Any] = dict(
-        zip(SECTIONS["step_kinds"].column_names, zip(*rows, strict=True) if rows else ((),) * 4, strict=True)
-    )
-    columns |= {
-        name: np.array(columns[name], dtype=kind)
-        for name, kind in (("kind", np.int64), ("count", np.float64), ("mean_ns", np.float64))
-    }
-    return to_arrow(SECTIONS["step_kinds"], columns | {"name": list(columns["name"])})
+        rows += [
+            {"kind": kind, "name": name, "count": count, "mean_ns": mean_ns}
+            for name, (count, mean_ns) in most
+        ]
+    return rows_to_arrow(SECTIONS["step_kinds"], rows)
 
 
 def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow.Table:
@@ -431,40 +421,33 @@ def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
 
 def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
     """The process groups: those that existed when the recording began, and those of collectives."""
-    groups = {
+    groups: dict[str, tuple[str, str, int]] = {
         group.name: ("", json.dumps(group.ranks), len(group.ranks))
         for run in process_runs(trace)
         for group in run.process_groups
         if group.name and group.ranks
     }
-    columns = (
-        calls[name].to_pylist() for name in ("group", "group_description", "group_ranks", "group_size")
-    )
-    for name, description, ranks, size in dict.fromkeys(zip(*columns, strict=True)):
+    names = ("group", "group_description", "group_ranks", "group_size")
+    for name, description, ranks, size in dict.fromkeys(
+        zip(*(calls[column].to_pylist() for column in names), strict=True)
+    ):
         if name or ranks:
-            groups[name or ranks] = (
-                description or "",
-                ranks or "",
-                len(json.loads(ranks)) if ranks else size or -1,
-            )
-    described = list(groups.values())
-    texts: dict[str, Any] = {
-        "group": list(groups),
-        "description": [group[0] for group in described],
-        "ranks": [group[1] for group in described],
-    }
-    return to_arrow(
-        SECTIONS["groups"], texts | {"size": np.array([group[2] for group in described], dtype=np.int32)}
-    )
+            count = len(json.loads(ranks)) if ranks else size or -1
+            groups[name or ranks] = (description or "", ranks or "", count)
+    columns = SECTIONS["groups"].column_names
+    rows = [dict(zip(columns, (name, *group), strict=True)) for name, group in groups.items()]
+    return rows_to_arrow(SECTIONS["groups"], rows)
 
 
 def _clock_marks(trace: Trace) -> pyarrow.Table:
     """The barriers of `align_clocks`, on the axis of the trace."""
     begin_ns = trace.run_info.start_monotonic_ns
     marks = [mark for run in process_runs(trace) for mark in run.clock_marks] if begin_ns is not None else []
-    names, *moments = zip(*marks, strict=True) if marks else ((), (), ())
-    entered, left = (np.array(times, dtype=np.int64) - (begin_ns or 0) for times in moments)
-    return to_arrow(SECTIONS["clock_marks"], {"name": list(names), "entered_ns": entered, "left_ns": left})
+    rows = [
+        {"name": name, "entered_ns": entered_ns - (begin_ns or 0), "left_ns": left_ns - (begin_ns or 0)}
+        for name, entered_ns, left_ns in marks
+    ]
+    return rows_to_arrow(SECTIONS["clock_marks"], rows)
 
 
 def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
@@ -516,21 +499,14 @@ def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, R
 
 def _memory(trace: Trace) -> pyarrow.Table:
     peaks = device_peaks(trace) if memory_recorded(trace) else []
-    columns = {
-        "device": [peak.device for peak in peaks],
-        "bytes": np.array([peak.bytes for peak in peaks], dtype=np.int64),
-        "attributed_bytes": np.array([peak.attributed_bytes for peak in peaks], dtype=np.int64),
-        "reserved_bytes": np.array([peak.reserved_bytes or -1 for peak in peaks], dtype=np.int64),
-    }
-    return to_arrow(SECTIONS["memory"], columns)
+    rows = [vars(peak) | {"reserved_bytes": peak.reserved_bytes or -1} for peak in peaks]
+    return rows_to_arrow(SECTIONS["memory"], rows)
 
 
 def _findings(trace: Trace) -> pyarrow.Table:
     rows = as_dict(examine(trace), MOST_FINDINGS)["findings"]
-    columns: dict[str, Any] = {
-        name: [row[name] for row in rows] for name in SECTIONS["findings"].column_names
-    }
-    for name in ("gain_ns", "line"):
-        columns[name] = np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
-    columns["share_percent"] = np.array(columns["share_percent"], dtype=np.float64)
-    return to_arrow(SECTIONS["findings"], columns)
+    no_number = {"gain_ns": -1, "line": -1}
+    return rows_to_arrow(
+        SECTIONS["findings"],
+        [row | {name: none for name, none in no_number.items() if row[name] is None} for row in rows],
+    )
