@@ -14,7 +14,7 @@ between the first and the last moment are all kept, and blocks that were live at
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -150,6 +150,13 @@ class TracePart:
     steps: Rows | None = None
     by_launch: bool = False
     said: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_window(cls, trace: TraceData, start_ns: int, end_ns: int, **more: Any) -> Self:
+        """One window of a trace; the first one has what began before the trace, too, the last one what happens at its very end."""
+        begin_ns = start_ns if start_ns > 0 else BEGINLESS_NS
+        limit_ns = end_ns if end_ns < trace.duration_ns else ENDLESS_NS
+        return cls(start_ns, np.array([begin_ns], np.int64), np.array([limit_ns], np.int64), **more)
 
     def windows_of(self, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows]:
         """The first and the last window that each stretch of time is in; the last is below the first where it is in none."""

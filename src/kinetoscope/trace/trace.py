@@ -12,7 +12,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope._import_aside import import_aside
-from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, TracePart, cut
+from kinetoscope.combine.cut import ENDLESS_NS, TracePart, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import TraceData
@@ -292,12 +292,8 @@ class Trace(TraceData):
             raise ArgumentError(
                 f"the window starts at {units.duration(start)}, but the trace is only {units.duration(lasted_ns)} long"
             )
-        # What happens at the very end belongs to a window that reaches it.
-        limit = ENDLESS_NS if end >= lasted_ns else end
         note = {"window_ns": [start, None if end == ENDLESS_NS else end], "device": _device_rule(device)}
-        # The first window takes what began before the trace did, too.
-        begin = start if start > 0 else BEGINLESS_NS
-        return cut(self, TracePart(start, _one(begin), _one(limit), by_launch=device == "launch", said=note))
+        return cut(self, TracePart.of_window(self, start, end, by_launch=device == "launch", said=note))
 
     def select_steps(self, numbers: Iterable[int], *, device: str = "launch") -> Trace:
         """Return some steps as a trace.
@@ -372,7 +368,7 @@ class Trace(TraceData):
             problem = f"the trace has no rank {units.ranges(missing)}" if missing else "no rank was passed"
             raise ArgumentError(f"{problem}; it has {units.ranges(existing)}")
         threads = np.isin(of_thread, [*wanted, -1])
-        part = TracePart(0, _one(BEGINLESS_NS), _one(ENDLESS_NS), threads=threads, said={"ranks": wanted})
+        part = TracePart.of_window(self, 0, ENDLESS_NS, threads=threads, said={"ranks": wanted})
         return cut(self, part)
 
     # As torch's events
@@ -470,11 +466,6 @@ def _stretches(
         previous = row
     left = [window for window in windows if window[0] < window[1]]
     return np.array([start for start, _ in left], np.int64), np.array([end for _, end in left], np.int64)
-
-
-def _one(value: int) -> NDArray[np.int64]:
-    """A column of one number."""
-    return np.array([value], dtype=np.int64)
 
 
 def _nanoseconds(name: str, value: Any) -> int:

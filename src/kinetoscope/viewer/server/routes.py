@@ -16,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.combine.cut import BEGINLESS_NS, ENDLESS_NS, TracePart, cut, pieces_of
+from kinetoscope.combine.cut import TracePart, cut, pieces_of
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
 from kinetoscope.model.groups import Groups
@@ -191,10 +191,7 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
             raise ArgumentError(
                 f"part={text!r} is not valid: the trace ends after {units.duration(trace.duration_ns)}"
             )
-        # The first part also contains what began before the trace, and the last one what happens exactly at its end.
-        first_ns = np.array([start or BEGINLESS_NS], np.int64)
-        last_ns = np.array([end if end < trace.duration_ns else ENDLESS_NS], np.int64)
-        part = TracePart(start, first_ns, last_ns, by_launch=True)
+        part = TracePart.of_window(trace, start, end, by_launch=True)
         last_part.clear()
         last_part[start, end] = cut(trace, part), pieces_of(trace, part).row, start
     return last_part[start, end]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY, COMPILING = range(8)
 """What a track is of. With the row of the thread, stream, process or counter it makes the track's number."""
-_SORTS = 8
+TRACK_SORTS = 8
 _LARGEST_NS = np.iinfo(np.int64).max
 
 
@@ -127,14 +127,14 @@ class SpanTracks:
 
 def track_id(sort: int, number: int) -> int:
     """Return the number that identifies a track in requests."""
-    return number * _SORTS + sort
+    return number * TRACK_SORTS + sort
 
 
 @derived
 def span_tracks(trace: Trace) -> SpanTracks:
     """Return the layout of all spans of a trace, which is cached; each span is in exactly one row."""
     spans = trace.columns("spans")
-    number, process = _numbers(trace)
+    number, process = track_numbers(trace), thread_processes(trace)
     used = distinct(number)[0]
     index_of = np.zeros(int(number.max(initial=0)) + 1, np.int32)
     index_of[used] = np.arange(len(used))
@@ -166,7 +166,13 @@ def span_tracks(trace: Trace) -> SpanTracks:
         thread = int(spans["thread"][spans_in_order[rows.edges[first]]])
         tracks.append(
             Track(
-                code % _SORTS, code // _SORTS, max(int(process[thread]), 0), thread, rows, first, last - first
+                code % TRACK_SORTS,
+                code // TRACK_SORTS,
+                max(int(process[thread]), 0),
+                thread,
+                rows,
+                first,
+                last - first,
             )
         )
     return SpanTracks(
@@ -205,19 +211,19 @@ def rows_of(
     return order, Rows(edges, start_ns[order], sums)
 
 
-def _numbers(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return for each span the number of its track, and for each thread the row of its process."""
+def track_numbers(trace: Trace) -> NDArray[np.int32]:
+    """Return for each span the number of its track."""
     spans, process = trace.columns("spans"), thread_processes(trace)
     kind, stream = spans["kind"], spans["stream"]
-    number: NDArray[np.int32] = spans["thread"] * np.int32(_SORTS)
+    number: NDArray[np.int32] = spans["thread"] * np.int32(TRACK_SORTS)
     for span_kind, sort in ((SpanKind.PYTHON, PYTHON), (SpanKind.MODULE, MODULES)):
         number[kind == span_kind] += np.int32(sort)
     steps = np.flatnonzero(kind == SpanKind.STEP)
-    number[steps] = np.maximum(process[spans["thread"][steps]], 0) * np.int32(_SORTS) + np.int32(STEPS)
+    number[steps] = np.maximum(process[spans["thread"][steps]], 0) * np.int32(TRACK_SORTS) + np.int32(STEPS)
     if len(trace.columns("streams")):
         on_device = np.flatnonzero(stream >= 0)
-        number[on_device] = stream[on_device] * np.int32(_SORTS) + np.int32(STREAM)
-    return number, process
+        number[on_device] = stream[on_device] * np.int32(TRACK_SORTS) + np.int32(STREAM)
+    return number
 
 
 def _in_order(
