@@ -7,8 +7,6 @@ import tempfile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model import units
 from kinetoscope.viewer.requests import MadeFile, number
@@ -51,7 +49,7 @@ def about(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `export/about`: the number of spans of a part, and the steps of the trace."""
     steps = trace.column("steps", "number")
     return {
-        "spans": _spans(trace, query),
+        "spans": len(part(trace, query)[0].columns("spans")),
         "steps": [int(steps.min()), int(steps.max())] if len(steps) else None,
     }
 
@@ -70,18 +68,6 @@ def part(trace: Trace, query: Query) -> tuple[Trace, str]:
         return trace, ""
     start, end = _window(query)
     return trace.window(start, end), f".from-{start / 1e6:.3f}ms"
-
-
-def _spans(trace: Trace, query: Query) -> int:
-    """Number of spans of a part; those of a window are counted without cutting it out."""
-    if "steps" in query:
-        return len(part(trace, query)[0].columns("spans"))
-    spans = trace.columns("spans")
-    start, end = _window(query)
-    within = spans["start_ns"] + np.maximum(spans["duration_ns"], 1) > start
-    if end is not None:
-        within &= spans["start_ns"] < end
-    return int(np.count_nonzero(within))
 
 
 def _window(query: Query) -> tuple[int, int | None]:

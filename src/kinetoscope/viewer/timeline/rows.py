@@ -6,7 +6,7 @@ enough to find what lies in any time range by two binary searches, at any level 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -209,6 +209,46 @@ def rows_of(
     sums = np.zeros(len(row) + 1, np.int64)
     np.cumsum(duration_ns[order], out=sums[1:])
     return order, Rows(edges, start_ns[order], sums)
+
+
+def tracks_of_items(
+    sort: int,
+    numbers: NDArray[Any],
+    level: NDArray[Any],
+    start_ns: NDArray[np.int64],
+    duration_ns: NDArray[np.int64],
+    labels: tuple[NDArray[np.int32], Sequence[str], SpanKind],
+    process: NDArray[np.int32] | None = None,
+) -> list[Track]:
+    """Return tracks of items that are not spans, one for each number.
+
+    Args:
+        sort: The kind of the tracks.
+        numbers: The thread of each item or, with `process` None, its process.
+        level: The row of each item in its track. Items of one row must come in order of time and not overlap.
+        start_ns: Start of each item.
+        duration_ns: Duration of each item.
+        labels: The names of the items as rows of texts, the texts, and the kind of all items.
+        process: For each thread the row of its process.
+    """
+    used, track = np.unique(numbers, return_inverse=True)
+    depths = Groups(track, len(used)).maxima(level + 1)
+    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
+    order, rows = rows_of(firsts[track] + level, int(firsts[-1]), start_ns, duration_ns)
+    names, texts, kind = labels
+    rows = replace(rows, names=names[order], texts=texts, kind=kind)
+    return [
+        Track(
+            sort,
+            number,
+            number if process is None else max(int(process[number]), 0),
+            -1 if process is None else number,
+            rows,
+            int(firsts[index]),
+            int(depths[index]),
+        )
+        for index, number in enumerate(used.tolist())
+    ]
 
 
 def track_numbers(trace: Trace) -> NDArray[np.int32]:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host.rebuilt_calls import shown_frames
+from kinetoscope.viewer.timeline.rows import PYTHON, tracks_of_items
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
-from kinetoscope.viewer.timeline.rows import PYTHON, Rows, Track, rows_of
+    from kinetoscope.viewer.timeline.rows import Track
 
 _KNOWS_MODULES = np.zeros(256, dtype=bool)
 _KNOWS_MODULES[
@@ -72,18 +72,11 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
     if not (of_threads[-1] >= 0).any():
         return []
     runs = joined(*of_threads, parent)
-    threads, inverse = np.unique(runs.thread, return_inverse=True)
-    depths = Groups(inverse, len(threads)).maxima(runs.level + 1)
-    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
-    order, rows = rows_of(
-        firsts[inverse] + runs.level, int(firsts[-1]), runs.start_ns, runs.end_ns - runs.start_ns
-    )
     kind = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
-    rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, names=names[runs.node[order]], texts=texts, kind=kind)
-    return [
-        Track(sort, thread, max(int(process[thread]), 0), thread, rows, int(firsts[row]), int(depths[row]))
-        for row, thread in enumerate(threads.tolist())
-    ]
+    labels = (names[runs.node], texts, kind)
+    return tracks_of_items(
+        sort, runs.thread, runs.level, runs.start_ns, runs.end_ns - runs.start_ns, labels, process
+    )
 
 
 def joined(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
@@ -25,11 +24,10 @@ from kinetoscope.viewer.timeline.rows import (
     STEPS,
     STREAM,
     THREAD,
-    Rows,
     Track,
-    rows_of,
     span_tracks,
     track_id,
+    tracks_of_items,
 )
 from kinetoscope.viewer.timeline.runs import run_tracks
 
@@ -168,49 +166,30 @@ def _step_tracks(trace: Trace) -> list[Track]:
     unmarked = np.flatnonzero(
         np.append(trace.column("spans", "kind"), np.uint8(0))[steps["span"]] != SpanKind.STEP
     )
-    taken = {track.number for track in span_tracks(trace).tracks if track.sort == STEPS}
-    tracks = []
-    of_step = np.maximum(steps["process_row"][unmarked], 0)
-    for process in sorted(set(of_step.tolist()) - taken):
-        step_rows = unmarked[of_step == process]
-        step_rows = step_rows[np.argsort(steps["start_ns"][step_rows], kind="stable")]
-        start = steps["start_ns"][step_rows]
-        # A step ends where the next one begins.
-        limit = np.append(start[1:], np.iinfo(np.int64).max) - start
-        duration = np.clip(steps["duration_ns"][step_rows], 0, limit)
-        _, rows = rows_of(np.zeros(len(step_rows), np.int64), 1, start, duration)
-        texts = [f"{MARK}{number}" for number in steps["number"][step_rows].tolist()]
-        names = np.arange(len(step_rows), dtype=np.int32)
-        rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, names=names, texts=texts, kind=SpanKind.STEP)
-        tracks.append(Track(STEPS, process, process, -1, rows, 0, 1))
-    return tracks
+    process = np.maximum(steps["process_row"][unmarked], 0)
+    taken = [track.number for track in span_tracks(trace).tracks if track.sort == STEPS]
+    step_rows, process = (values[~np.isin(process, taken)] for values in (unmarked, process))
+    order = np.lexsort((steps["start_ns"][step_rows], process))
+    step_rows, process = step_rows[order], process[order]
+    start = steps["start_ns"][step_rows]
+    # A step ends where the next one begins.
+    limit = np.where(process[1:] == process[:-1], start[1:] - start[:-1], np.iinfo(np.int64).max)
+    duration = np.clip(
+        steps["duration_ns"][step_rows], 0, np.append(limit, np.iinfo(np.int64).max)[: len(start)]
+    )
+    texts = [f"{MARK}{number}" for number in steps["number"][step_rows].tolist()]
+    labels = (np.arange(len(step_rows), dtype=np.int32), texts, SpanKind.STEP)
+    return tracks_of_items(STEPS, process, np.zeros(len(step_rows), np.int64), start, duration, labels)
 
 
 def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
     """Return tracks of torch.compile, one for each thread: compilations, and their phases in the row below."""
     phases, spans = compile_phases(trace), trace.columns("spans")
-    threads, inverse = np.unique(spans["thread"][phases.span], return_inverse=True)
-    depths = Groups(inverse, len(threads)).maxima(phases.level + 1)
-    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
-    order, rows = rows_of(
-        firsts[inverse] + phases.level,
-        int(firsts[-1]),
-        spans["start_ns"][phases.span],
-        np.maximum(spans["duration_ns"][phases.span], 0),
+    start, duration = spans["start_ns"][phases.span], np.maximum(spans["duration_ns"][phases.span], 0)
+    labels = (np.arange(len(phases.span), dtype=np.int32), phases.text, SpanKind.USER_ANNOTATION)
+    return tracks_of_items(
+        COMPILING, spans["thread"][phases.span], phases.level, start, duration, labels, process
     )
-    names = order.astype(np.int32)
-    rows = Rows(
-        rows.edges,
-        rows.start_ns,
-        rows.sum_ns,
-        names=names,
-        texts=phases.text,
-        kind=SpanKind.USER_ANNOTATION,
-    )
-    return [
-        Track(COMPILING, thread, max(int(process[thread]), 0), thread, rows, int(firsts[i]), int(depths[i]))
-        for i, thread in enumerate(threads.tolist())
-    ]
 
 
 def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str | None]:
