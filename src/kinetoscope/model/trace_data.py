@@ -91,6 +91,14 @@ class TraceData:
         metadata: dict[str, Any] = {"complete": True, **(info or {})}
         return cls(assemble(tables, strings, rows), strings, metadata, path)
 
+    def as_type(self, kind: type[AnyTrace]) -> AnyTrace:
+        """Return this as a trace of another class; the two share everything, so that this one must not be used afterwards."""
+        trace = kind(self._tables, self._strings, self.info, self.path)
+        if self._release is not None:
+            trace.on_close(self._release)
+        self._release = None
+        return trace
+
     @property
     def strings(self) -> list[str]:
         """Every string, each once; columns such as `spans.name` hold places in it. Entry 0 is empty."""

@@ -60,9 +60,7 @@ class Trace(TraceData):
     @classmethod
     def of(cls, data: TraceData) -> Self:
         """Make a trace from the data of a reader, which must not be used afterwards: the two share everything."""
-        made = cls(data._tables, data._strings, data.info, data.path)
-        made._release, data._release = data._release, None
-        return made
+        return data.as_type(cls)
 
     @classmethod
     def from_recording(cls, path: str | os.PathLike[str]) -> Self:
@@ -256,7 +254,29 @@ class Trace(TraceData):
             ArgumentError: DuckDB rejected the query; the message is DuckDB's.
             MissingDependencyError: DuckDB is not installed (``pip install kinetoscope[sql]``).
         """
-        return run_query(self, query)
+        try:
+            import duckdb
+        except ImportError as error:
+            raise MissingDependencyError(
+                "trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"
+            ) from error
+
+        with duckdb.connect(":memory:") as connection:
+            for name in tables_named(self, query):
+                connection.register(name, self.table(name))
+            try:
+                result = connection.sql(query)
+            except duckdb.Error as error:
+                raise ArgumentError(
+                    f"DuckDB rejected the query: {error}. Tables of a trace: {', '.join(self.table_names)}"
+                ) from error
+            if result is None:
+                raise ArgumentError("the query returns no rows; use `select`")
+            try:
+                rows: pyarrow.Table = result.to_arrow_table()
+            except duckdb.Error as error:
+                raise ArgumentError(f"DuckDB could not run the query: {error}") from error
+            return rows
 
     # As parts of it
 
@@ -423,7 +443,21 @@ class Trace(TraceData):
             ArgumentError: No format has this suffix, there is no such table, or the format holds more than one.
             OSError: The file cannot be written.
         """
-        save(self, path, table)
+        self.columns("spans")  # says it if the trace was closed
+        suffix = suffix_of(path)
+        if suffix in ONE_TABLE:
+            if table is not None and table not in self.table_names:
+                raise ArgumentError(
+                    f"there is no table {table!r}; choose one of: {', '.join(self.table_names)}"
+                )
+            _save_table(self, Path(path), ONE_TABLE[suffix], table or "spans")
+            return
+        if table is not None:
+            raise ArgumentError(
+                f"{path}: {suffix} files contain all tables, so table={table!r} cannot be chosen; formats for one table: "
+                f"{', '.join(ONE_TABLE)}"
+            )
+        _writer(WHOLE_TRACE[suffix])(self, Path(path))
 
     # As text
 
@@ -539,77 +573,10 @@ _LISTING = {
 }
 
 
-def run_query(trace: Trace, query: str) -> pyarrow.Table:
-    """Run one DuckDB query; only the tables whose names occur in it are made.
-
-    Args:
-        trace: The trace whose tables can be named.
-        query: One SQL statement.
-
-    Returns:
-        The result.
-
-    Raises:
-        ArgumentError: DuckDB refused the query.
-        MissingDependencyError: DuckDB is not installed.
-    """
-    try:
-        import duckdb
-    except ImportError as error:
-        raise MissingDependencyError(
-            "trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"
-        ) from error
-
-    with duckdb.connect(":memory:") as connection:
-        for name in tables_named(trace, query):
-            connection.register(name, trace.table(name))
-        try:
-            result = connection.sql(query)
-        except duckdb.Error as error:
-            raise ArgumentError(
-                f"DuckDB rejected the query: {error}. Tables of a trace: {', '.join(trace.table_names)}"
-            ) from error
-        if result is None:
-            raise ArgumentError("the query returns no rows; use `select`")
-        try:
-            rows: pyarrow.Table = result.to_arrow_table()
-        except duckdb.Error as error:
-            raise ArgumentError(f"DuckDB could not run the query: {error}") from error
-        return rows
-
-
 def tables_named(trace: Trace, query: str) -> list[str]:
     """The tables of a trace that a query may be about: those whose names are words of it."""
     words = {word.lower() for word in _WORD.findall(query)}
     return [name for name in trace.table_names if name in words or words & _LISTING]
-
-
-def save(trace: Trace, path: str | os.PathLike[str], table: str | None = None) -> None:
-    """Write a trace in the format that the suffix of `path` names.
-
-    Args:
-        trace: The trace.
-        path: Where to write.
-        table: For formats that hold one table, which one; `spans` if None.
-
-    Raises:
-        ArgumentError: No format has this suffix, there is no such table, or the format holds more than one.
-        StateError: The trace was closed.
-        OSError: The file cannot be written.
-    """
-    trace.columns("spans")  # says it if the trace was closed
-    suffix = suffix_of(path)
-    if suffix in ONE_TABLE:
-        if table is not None and table not in trace.table_names:
-            raise ArgumentError(f"there is no table {table!r}; choose one of: {', '.join(trace.table_names)}")
-        _save_table(trace, Path(path), ONE_TABLE[suffix], table or "spans")
-        return
-    if table is not None:
-        raise ArgumentError(
-            f"{path}: {suffix} files contain all tables, so table={table!r} cannot be chosen; formats for one table: "
-            f"{', '.join(ONE_TABLE)}"
-        )
-    _writer(WHOLE_TRACE[suffix])(trace, Path(path))
 
 
 def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
