@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.formats.chrome.read_links import last_before, spans_at
-from kinetoscope.formats.chrome.read_own import OWN
-from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, Names, made
+from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, OWN, Names, made
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 

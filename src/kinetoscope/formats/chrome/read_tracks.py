@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+OWN = "kinetoscope"
+"""The header key that marks a file as written by Kinetoscope."""
+LIST_HEAD = "trace"
+"""The name of the first event of a bare list of events that Kinetoscope wrote."""
+
 HOST, DEVICE = False, True
 
 CATEGORIES: dict[str, tuple[SpanKind, bool]] = {

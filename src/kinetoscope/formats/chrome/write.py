@@ -30,7 +30,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import WINDOW
-from kinetoscope.formats.chrome.read_own import LIST_HEAD, OWN
+from kinetoscope.formats.chrome.read_tracks import LIST_HEAD, OWN
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.kinds import is_call
