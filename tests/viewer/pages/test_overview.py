@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.viewer.pages.overview import REPORTED
+from kinetoscope.viewer.server.report import requests_of
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
@@ -34,7 +34,7 @@ def trained(steps=(100, 60, 80, 70), matrix=1000):
 @settings(max_examples=examples(10), deadline=None)
 @given(any_traces(max_spans=20))
 def test_every_reported_question_has_an_answer_that_json_can_hold(trace):
-    for path, query in REPORTED:
+    for path, query in requests_of(trace, ["overview"]):
         assert respond([("trace", trace)], f"api/0/{path}", query).status == 200, path
 
 

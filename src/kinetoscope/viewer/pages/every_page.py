@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
 
-REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("empty", {}), ("advice", {}), ("source", {}))
-"""What a report includes."""
-
 
 def empty(trace: Trace, query: Query) -> dict[str, str]:
     """Respond to `empty`: the reason for each page without data, by its name; the navigation dims them."""

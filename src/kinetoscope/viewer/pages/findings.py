@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
 
-REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("findings", {}),)
-"""What a report includes."""
-
 
 def findings(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `findings`: `as_dict` of the analysis, with what the page links to.

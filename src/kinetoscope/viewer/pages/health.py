@@ -11,14 +11,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
 
-REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
-    ("health", {}),
-    ("table/losses", {}),
-    ("table/processes", {}),
-    ("table/info", {}),
-)
-"""What a report includes."""
-
 
 def health(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `health`. Not cached: whether the recording continues may change at any time."""

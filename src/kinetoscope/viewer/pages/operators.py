@@ -45,8 +45,8 @@ def _operators(trace: Trace, by: str = WAYS[0], of: str = SORTS[0]) -> pa.Table:
 
 
 _MOST_REPORTED = 80
-MOST_REPORTED_CALLS = 50
-"""Of one name, the longest first; the page requests as many from a report."""
+# Of one name, the longest first; the page requests as many from a report.
+_MOST_REPORTED_CALLS = 50
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
@@ -61,10 +61,20 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
         for column in ("self_ns", "total_ns", "device_ns"):
             first = table.sort_by([(column, "descending")]).slice(0, _MOST_REPORTED)
             names |= dict.fromkeys(zip(first["name"].to_pylist(), first["kind"].to_pylist(), strict=True))
-    for name, kind in names:
-        requests += [(path, {"name": name, "kind": kind}) for path in ("chosen", "histogram")]
-        requests.append(("instances", {"name": name, "kind": kind, "limit": str(MOST_REPORTED_CALLS)}))
-    return requests
+    return requests + [request for name, kind in names for request in _details(name, kind)]
+
+
+def reported_kernels(trace: Trace) -> list[tuple[str, dict[str, str]]]:
+    """List the requests for a report: details of the kernels with the most time."""
+    names = list(dict.fromkeys(trace.table("kernels")["name"].to_pylist()))
+    return [request for name in names[:_MOST_REPORTED] for request in _details(name, "kernel")]
+
+
+def _details(name: str, kind: str) -> list[tuple[str, dict[str, str]]]:
+    """The requests of a page when a row of this name and kind is selected."""
+    row = {"name": name, "kind": kind}
+    calls = ("instances", row | {"limit": str(_MOST_REPORTED_CALLS)})
+    return [("chosen", row), ("histogram", row), calls]
 
 
 _MOST = 1_000

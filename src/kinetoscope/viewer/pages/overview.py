@@ -230,20 +230,6 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
 MOST_PLACES, MOST_NAMED = 12, 1000
 _MOST_KINDS = 4
 
-REPORTED: tuple[tuple[str, dict[str, str]], ...] = (
-    ("load", {}),
-    ("overview", {}),
-    ("overview/work", {}),
-    ("overview/memory", {}),
-    ("table/breakdown", {}),
-    ("table/devices", {}),
-    ("table/step_difference", {}),
-    ("health", {}),
-    *((f"top/{name}", {"time": time}) for name in ("ops", "modules", "lines") for time in ("host", "device")),
-    ("top/kernels", {}),
-)
-"""What a report includes."""
-
 
 def overview(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `overview`: what ran where, counts of the trace's contents, and statistics of the steps."""

@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import numpy as np
 
@@ -30,24 +30,10 @@ from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.timeline import find_device, need_memory
-from kinetoscope.viewer.pages import (
-    compare,
-    every_page,
-    export,
-    findings,
-    health,
-    kernels,
-    memory,
-    modules,
-    operators,
-    overview,
-    ranks,
-    stacks,
-)
+from kinetoscope.viewer.pages import compare, export, memory, operators, ranks, stacks
 from kinetoscope.viewer.requests import Limited, MadeFile
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
-from kinetoscope.viewer.timeline import tracks
 from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
 from kinetoscope.viewer.timeline.span import (
@@ -63,7 +49,7 @@ from kinetoscope.viewer.timeline.span import (
 from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow
     from numpy.typing import NDArray
@@ -76,17 +62,25 @@ if TYPE_CHECKING:
     Request = tuple[str, Mapping[str, str]]
     Column = tuple[str, pyarrow.Array, Mapping[str, str]]
 
-PAGES = {
-    "overview": (overview, findings),
-    "timeline": (tracks, range_sums),
-    "operators": (operators,),
-    "kernels": (kernels,),
-    "modules": (modules,),
-    "stacks": (stacks,),
-    "memory": (memory,),
-    "health": (health,),
+PAGES: dict[str, tuple[str | Callable[[Trace], Iterable[Request]], ...]] = {
+    "overview": (
+        *("load", "overview", "overview/work", "overview/memory", "table/breakdown", "table/devices"),
+        *("table/step_difference", "health", "findings", "top/kernels"),
+        *(f"top/{name}?time={time}" for name in ("ops", "modules", "lines") for time in ("host", "device")),
+    ),
+    "timeline": ("tracks", *(f"range?of={of}" for of in range_sums.SORTS if of != "all")),
+    "operators": (operators.reported,),
+    "kernels": (
+        *("table/kernels", "table/kernels?by=launch", "table/copies"),
+        *("table/copies?by=direction", "table/copies?by=operator", operators.reported_kernels),
+    ),
+    "modules": ("table/modules", "table/module_operators"),
+    "stacks": (stacks.reported,),
+    "memory": (memory.reported,),
+    "health": ("health", "table/losses", "table/processes", "table/info"),
 }
-"""The pages that a report can have, and the modules that list what each requests."""
+"""The pages that a report can have, and what each requests without user input: requests, or functions that list those for a trace."""
+_EVERY_PAGE = ("empty", "advice", "source")
 
 # Largest number of timeline items: a million spans, and the runs of Python functions and modules around them.
 MOST_ITEMS = 1_500_000
@@ -528,11 +522,13 @@ def answer_with_report(trace: Trace, path: str, query: Query) -> Answer:
 
 
 def requests_of(trace: Trace, pages: Sequence[str] = tuple(PAGES)) -> Iterator[Request]:
-    """Iterate over the requests that pages make without user input, which their modules list in `REPORTED` and `reported`."""
-    for module in (every_page, *(module for page in pages for module in PAGES[page])):
-        yield from getattr(module, "REPORTED", ())
-        if hasattr(module, "reported"):
-            yield from module.reported(trace)
+    """Iterate over the requests that pages make without user input."""
+    for source in (*_EVERY_PAGE, *(source for page in pages for source in PAGES[page])):
+        if callable(source):
+            yield from source(trace)
+        else:
+            path, _, options = source.partition("?")
+            yield path, dict(parse_qsl(options))
 
 
 def spelled(path: str, query: Mapping[str, str]) -> str:

@@ -40,9 +40,6 @@ SORTS = {
     "modules": (MODULES,),
 }
 
-REPORTED = tuple(("range", {"of": of}) for of in SORTS if of != "all")
-"""What a report includes: the whole trace. Sums of any other range need all its spans and their nesting."""
-
 
 def within(trace: Trace, query: Query) -> pyarrow.Table:
     """Respond to `range`: sums of the spans between `start` and `end`, by name and kind; by default in the whole trace.

@@ -48,9 +48,6 @@ SORT_NAMES = {
     COMPILING: "compiling",
 }
 
-REPORTED: tuple[tuple[str, dict[str, str]], ...] = (("tracks", {}),)
-"""What a report includes."""
-
 
 @dataclass(frozen=True, eq=False)
 class Timeline:

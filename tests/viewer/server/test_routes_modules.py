@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 import kinetoscope
-from kinetoscope.viewer.pages.modules import REPORTED
+from kinetoscope.viewer.server.report import requests_of
 from kinetoscope.viewer.server.routes import answer, encoded
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
@@ -89,7 +89,7 @@ def check_sums(trace):
 @given(any_traces())
 def test_any_trace_adds_up_to_the_table(trace):
     check_sums(trace)
-    for path, query in REPORTED:
+    for path, query in requests_of(trace, ["modules"]):
         assert encoded(answer(trace, path, query)).status == 200
 
 
