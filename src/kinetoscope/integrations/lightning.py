@@ -213,7 +213,8 @@ class KinetoscopeProfiler(TraceAccess):
         """Learn of failures, and of what each training step returns, which a profiler is not told; a callback would cost time in every hook."""
         self._replaced.restore()
         driven, replaced = self._profiler, self._replaced
-        fails, steps = getattr(strategy, "on_exception", None), strategy.training_step
+        fails: Any = getattr(strategy, "on_exception", None)
+        steps = strategy.training_step
 
         def on_exception(exception: BaseException) -> None:
             """End the recording, then do what the strategy does."""
