@@ -107,10 +107,15 @@ def _by_parent(trace: TraceData) -> tuple[Any, Any]:
 
 def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
     """The rows directly inside a row, in order of time."""
-    order, parents = _by_parent(trace)
-    first, last = np.searchsorted(parents, [row, row + 1])
-    rows: list[SpanRow] = order[first:last].tolist()
-    return rows
+    return _rows_of(_by_parent(trace), row)
+
+
+def _rows_of(ordered: tuple[Any, Any], key: SpanRow) -> list[SpanRow]:
+    """The rows with a key, of rows and their keys in order of the keys."""
+    rows, keys = ordered
+    first, last = np.searchsorted(keys, [key, key + 1])
+    chosen: list[SpanRow] = rows[first:last].tolist()
+    return chosen
 
 
 def used_device(trace: TraceData) -> str | None:
@@ -172,33 +177,21 @@ def arrows(trace: TraceData) -> Arrows:
     return Arrows(number, starts)
 
 
-class Launches(NamedTuple):
-    """Which event started which device event, both ways, sorted to be searched."""
-
-    hosts: NDArray[np.int32]
-    started: NDArray[np.int32]
-    devices: NDArray[np.int32]
-    starters: NDArray[np.int32]
-
-    def started_by(self, row: SpanRow) -> list[SpanRow]:
-        """The device events that an event started, in the order of the launches."""
-        first, last = np.searchsorted(self.hosts, [row, row + 1])
-        found: list[SpanRow] = self.started[first:last].tolist()
-        return found
-
-    def starter_of(self, row: SpanRow) -> SpanRow:
-        """The event that started a device event, -1 without."""
-        place = int(np.searchsorted(self.devices, row))
-        known = place < len(self.devices) and self.devices[place] == row
-        return SpanRow(int(self.starters[place]) if known else -1)
+@derived
+def _by_host(trace: TraceData) -> tuple[Any, Any]:
+    """The rows of device events in order of the event that started them, and that of each."""
+    host = event_of_launch(trace)
+    order = np.argsort(host, kind="stable")
+    return trace.column("launches", "device")[order], host[order]
 
 
 @derived
-def launches(trace: TraceData) -> Launches:
-    """The launches of a trace by the events that people see."""
-    host, device = event_of_launch(trace), trace.column("launches", "device")
-    by_host, by_device = np.argsort(host, kind="stable"), np.argsort(device, kind="stable")
-    return Launches(host[by_host], device[by_host], device[by_device], host[by_device])
+def _starters(trace: TraceData) -> NDArray[np.int32]:
+    """For each span the event that started it, -1 without."""
+    # The last one is that of device events that are not in the trace. Of several launches the first one counts.
+    starters = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int32)
+    starters[trace.column("launches", "device")[::-1]] = event_of_launch(trace)[::-1]
+    return starters
 
 
 _ANNOTATIONS = (SpanKind.USER_ANNOTATION, SpanKind.STEP, SpanKind.COLLECTIVE)
@@ -579,7 +572,7 @@ class FunctionEvent(EventAttributes):
     @Computed
     def linked_correlation_id(self) -> int:
         """For an event of a device the `id` of the event that started it, else 0."""
-        starter = launches(self._trace).starter_of(self.row)
+        starter = SpanRow(int(_starters(self._trace)[self.row]))
         return event_of_span(self._trace, starter).id if starter >= 0 else 0
 
     @Computed
@@ -679,7 +672,7 @@ class FunctionEvent(EventAttributes):
     @Computed
     def kernels(self) -> list[Kernel]:
         """What it started on devices."""
-        events = [event_of_span(self._trace, row) for row in launches(self._trace).started_by(self.row)]
+        events = [event_of_span(self._trace, row) for row in _rows_of(_by_host(self._trace), self.row)]
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property

@@ -41,12 +41,12 @@ def test_the_summary_of_a_server_is_about_its_requests(tmp_path):
 def test_the_tables_have_milliseconds(recorded, tmp_path):
     made = content_of(recorded, tmp_path).tables
     modules = made["modules"]
-    times = dict(zip(modules.as_columns()["path"], modules.as_columns()["total_ms"], strict=True))
+    times = dict(zip(modules.column("path").to_pylist(), modules.column("total_ms").to_pylist(), strict=True))
     expected = {row["path"]: row["total_ns"] / 1e6 for row in recorded.table("modules").to_pylist()}
     assert times == expected
     assert sorted(times.values(), reverse=True) == list(times.values())
     codes = [row["code"] for row in recorded.findings().to_pylist()]
-    assert made["findings"].as_columns()["code"] == codes
+    assert made["findings"].column("code").to_pylist() == codes
 
 
 def test_the_files_are_the_trace_and_a_report(recorded, tmp_path):

@@ -9,34 +9,9 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
-
-
-class StoppedRecording(Protocol):
-    """The recording that a stopped engine returns."""
-
-    def discard(self) -> None:
-        """Delete the recording."""
-
-
-class ActiveEngine(Protocol):
-    """What `ActiveSessions` requires of an engine."""
-
-    @property
-    def name(self) -> str:
-        """The name of the engine, such as `native`."""
-
-    def stop(self) -> StoppedRecording:
-        """Stop the engine, and return its recording."""
-
-
-class ActiveSession(Protocol):
-    """What the code below `collect.session` requires of a session."""
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the metadata of the current recording."""
 
 
 class ActiveSessions:
@@ -44,9 +19,9 @@ class ActiveSessions:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._sessions: list[tuple[weakref.ref[ActiveSession], ActiveEngine]] = []
+        self._sessions: list[tuple[weakref.ref[Any], Any]] = []
 
-    def acquire(self, session: ActiveSession, engine: ActiveEngine) -> None:
+    def acquire(self, session: Any, engine: Any) -> None:
         """Make a session active, or raise StateError if another one is using its engine. A second call does nothing."""
         with self._lock:
             self._stop_abandoned()
@@ -58,7 +33,7 @@ class ActiveSessions:
             if all(reference() is not session for reference, _ in self._sessions):
                 self._sessions.append((weakref.ref(session), engine))
 
-    def release(self, session: ActiveSession) -> None:
+    def release(self, session: Any) -> None:
         """Make a session inactive; does nothing if it is not active."""
         # Before taking the lock: Python 3.12 does not release it if an interrupt comes during a comprehension with a condition.
         entries = [entry for entry in list(self._sessions) if entry[0]() is session]
@@ -67,7 +42,7 @@ class ActiveSessions:
                 if entry in self._sessions:
                     self._sessions.remove(entry)
 
-    def why_not(self, session: ActiveSession, engine: ActiveEngine) -> str:
+    def why_not(self, session: Any, engine: Any) -> str:
         """Say why a session cannot use an engine while other sessions are active; empty if it can."""
         engines = [other for reference, other in list(self._sessions) if reference() not in (None, session)]
         same = any(other.name == engine.name for other in engines)
@@ -75,7 +50,7 @@ class ActiveSessions:
             return ""
         return f"the engine {engine.name!r} makes one recording at a time"
 
-    def current(self) -> ActiveSession | None:
+    def current(self) -> Any:
         """Return the active session that was started first, or None."""
         active = (reference() for reference, _ in list(self._sessions))
         return next((session for session in active if session is not None), None)

@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
+from kinetoscope._replacements import Replacements
 from kinetoscope.collect import Installation, copied_function, loaded_namespaces, replace_in_modules
 from kinetoscope.integrations.pyg import memory, nvtx, profiling, recording, timing
 
@@ -51,7 +52,7 @@ def install_pyg() -> Installation:
             return Installation(None)
         # Stored before the first name is replaced: after an interrupt from here on, uninstall() can undo it.
         _stand_ins = _made_stand_ins()
-        _note_places()
+        _replace_classes()
         replace_in_modules({id(theirs): ours for theirs, ours in _stand_ins})
         return Installation(uninstall_pyg)
 
@@ -63,10 +64,7 @@ def uninstall_pyg() -> None:
         if _stand_ins is None:
             return
         replace_in_modules({id(ours): theirs for theirs, ours in _stand_ins if not is_dataclass(ours)})
-        for namespace, name, theirs, ours in _places:
-            if namespace.get(name) is ours:
-                namespace[name] = theirs
-        _places.clear()
+        _classes.restore()
         _stand_ins = None
 
 
@@ -92,15 +90,15 @@ def _stand_in(ours: Any) -> Any:
     return type(ours.__name__, (ours,), {"__module__": ours.__module__, "__doc__": ours.__doc__})
 
 
-def _note_places() -> None:
-    """Record which names are replaced by the classes of statistics."""
-    of_pyg = {id(theirs): (theirs, ours) for theirs, ours in _stand_ins or () if is_dataclass(ours)}
+def _replace_classes() -> None:
+    """Replace the classes of statistics, and note where: ours may be in other places, too."""
+    ours_of = {id(theirs): ours for theirs, ours in _stand_ins or () if is_dataclass(ours)}
     for namespace in loaded_namespaces():
         for name, value in list(namespace.items()):
-            if id(value) in of_pyg:
-                _places.append((namespace, name, *of_pyg[id(value)]))
+            if id(value) in ours_of:
+                _classes.put(namespace, name, ours_of[id(value)])
 
 
 _lock = threading.RLock()
 _stand_ins: list[tuple[Any, Any]] | None = None
-_places: list[tuple[dict[str, Any], str, Any, Any]] = []
+_classes = Replacements()

@@ -59,23 +59,6 @@ _MOST_INCIDENT_STEPS = 20
 
 
 @dataclass(frozen=True)
-class LoggedTable:
-    """A table as trackers take it.
-
-    Attributes:
-        columns: The names of its columns, times in milliseconds.
-        rows: Its rows: texts, numbers or None.
-    """
-
-    columns: list[str]
-    rows: list[list[Any]]
-
-    def as_columns(self) -> dict[str, list[Any]]:
-        """The values of each column by its name."""
-        return {name: [row[index] for row in self.rows] for index, name in enumerate(self.columns)}
-
-
-@dataclass(frozen=True)
 class Content:
     """What is logged of one trace.
 
@@ -83,7 +66,7 @@ class Content:
         name: The name of the trace, without folder and suffix.
         step: The number of its last step, 0 without steps.
         scalars: Numbers by their name; those that are not known are missing.
-        tables: The tables `modules` and `findings`.
+        tables: The tables `modules` and `findings`, with times in milliseconds.
         summary: The step time and the findings, as Markdown.
         incident: What is known of the incident; empty if it is none.
         files: A folder with the trace, the report, and for an incident what is known of it.
@@ -94,7 +77,7 @@ class Content:
     name: str
     step: int
     scalars: dict[str, float]
-    tables: dict[str, LoggedTable]
+    tables: dict[str, pyarrow.Table]
     summary: str
     incident: dict[str, Any]
     files: Path
@@ -245,19 +228,15 @@ def _largest_modules(trace: Trace) -> pyarrow.Table:
     return sort_rows(modules(trace), "total_ns").slice(0, _MOST_MODULES)
 
 
-def _table(table: pyarrow.Table, columns: tuple[str, ...]) -> LoggedTable:
+def _table(table: pyarrow.Table, columns: tuple[str, ...]) -> pyarrow.Table:
     """Choose columns; nanoseconds become milliseconds."""
-    chosen = choose_columns(table, columns)
-    names = [f"{name.removesuffix('_ns')}_ms" if name.endswith("_ns") else name for name in columns]
-    rows = [
-        [_in_ms(row[name]) if name.endswith("_ns") else row[name] for name in columns]
-        for row in json_rows(chosen)
-    ]
-    return LoggedTable(names, rows)
+    import pyarrow
 
-
-def _in_ms(value: float | None) -> float | None:
-    return None if value is None else value / 1e6
+    columns_of: dict[str, list[Any]] = {name: [] for name in columns}
+    for row in json_rows(choose_columns(table, columns)):
+        for name, values in columns_of.items():
+            values.append(row[name] / 1e6 if name.endswith("_ns") and row[name] is not None else row[name])
+    return pyarrow.table({re.sub("_ns$", "_ms", name): values for name, values in columns_of.items()})
 
 
 def _summary(name: str, report: Report) -> str:

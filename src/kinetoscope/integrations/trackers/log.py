@@ -25,7 +25,9 @@ from kinetoscope.integrations.trackers.content import OWN_NAME, make_content, op
 if TYPE_CHECKING:
     import os
 
-    from kinetoscope.integrations.trackers.content import Content, LoggedTable
+    import pyarrow
+
+    from kinetoscope.integrations.trackers.content import Content
     from kinetoscope.trace import Trace
 
 
@@ -50,7 +52,7 @@ class WandbRun:
         row[f"{OWN_NAME}/report"] = wandb.Html(str(content.report), inject=False)
         for name, table in content.tables.items():
             row[f"{OWN_NAME}/{name}"] = wandb.Table(
-                columns=table.columns, data=table.rows, allow_mixed_types=True
+                columns=table.column_names, data=_rows(table), allow_mixed_types=True
             )
         # Not committed: the row goes with the next one of the job, whose steps stay as they are.
         self.run.log(row, commit=False)
@@ -120,8 +122,8 @@ class MlflowRun:
         folder = f"{OWN_NAME}/{content.name}"
         client.log_text(self.run_id, content.summary, f"{folder}/findings.md")
         for name, table in content.tables.items():
-            if table.rows:
-                client.log_table(self.run_id, table.as_columns(), f"{folder}/{name}.json")
+            if table.num_rows:
+                client.log_table(self.run_id, table.to_pydict(), f"{folder}/{name}.json")
         client.log_artifacts(self.run_id, str(content.files), folder)
 
     @classmethod
@@ -164,7 +166,7 @@ class TensorboardWriter:
             self.writer.add_scalar(f"{OWN_NAME}/{name}", value, content.step)
         where = f"Report: `{folder / content.report.name}`\n\nTrace: `{folder / content.trace.name}`"
         self.writer.add_text(f"{OWN_NAME}/findings", f"{content.summary}\n\n{where}", content.step)
-        if content.tables["modules"].rows:
+        if content.tables["modules"].num_rows:
             self.writer.add_text(f"{OWN_NAME}/modules", markdown(content.tables["modules"]), content.step)
         if content.incident:
             overhead = content.incident.get("overhead")
@@ -194,15 +196,16 @@ def _folder(writer: Any) -> str:
     return os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else ""
 
 
-def markdown(table: LoggedTable) -> str:
+def _rows(table: pyarrow.Table) -> list[list[Any]]:
+    return [list(row.values()) for row in table.to_pylist()]
+
+
+def markdown(table: pyarrow.Table) -> str:
     """The first rows of a table as Markdown."""
-    columns = tuple(
-        BlockColumn(name, is_text=any(isinstance(row[index], str) for row in table.rows))
-        for index, name in enumerate(table.columns)
-    )
-    more = len(table.rows) - _MOST_ROWS
+    columns = tuple(BlockColumn(field.name, is_text=str(field.type) == "string") for field in table.schema)
+    more = table.num_rows - _MOST_ROWS
     rest = [Paragraph(f"{more} more rows are in the report.")] if more > 0 else []
-    return as_markdown([TableBlock(columns, tuple(map(tuple, table.rows[:_MOST_ROWS]))), *rest])
+    return as_markdown([TableBlock(columns, tuple(map(tuple, _rows(table.slice(0, _MOST_ROWS))))), *rest])
 
 
 # What the loggers of trainers call the run or writer in them.
