@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kinetoscope.collect import StepNames
 
@@ -36,34 +37,32 @@ def plug_in() -> None:
     asked = os.environ.get(VARIABLE, "")
     if asked.lower() in ("", OFF):
         return
+    with _harmless(f"{VARIABLE}={asked}"):
+        if asked.lower() == ON:
+            follow_engines()
+            return
+        if asked != INSTALL:
+            raise ArgumentError(
+                f"the variable can be `{INSTALL}`, which replaces torch.profiler, or `{ON}`, which records all the time"
+            )
+        from kinetoscope.collect import install
+
+        install()
+
+
+@contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    """Turn an exception into a warning: the server matters more."""
     try:
-        _do(asked)
-    except Exception as error:  # noqa: BLE001  (whatever fails, the server matters more)
-        _warn(f"{VARIABLE}={asked}: {type(error).__name__}: {error}")
+        yield
+    except Exception as error:  # noqa: BLE001  (whatever fails)
+        _warn(what, error)
 
 
-def _do(asked: str) -> None:
-    """Do what the variable asks for.
-
-    Raises:
-        ArgumentError: There is no such value.
-    """
-    if asked.lower() == ON:
-        follow_engines()
-        return
-    if asked != INSTALL:
-        raise ArgumentError(
-            f"the variable can be `{INSTALL}`, which replaces torch.profiler, or `{ON}`, which records all the time"
-        )
-    from kinetoscope.collect import install
-
-    install()
-
-
-def _warn(text: str) -> None:
+def _warn(what: str, error: Exception) -> None:
     from kinetoscope.collect import warn_user
 
-    warn_user(text)
+    warn_user(f"{what}: {type(error).__name__}: {error}")
 
 
 class Iterations:
@@ -89,7 +88,7 @@ class Iterations:
         recorder = current_recorder()
         if recorder is None:
             return
-        try:
+        with self._warning_once():
             from kinetoscope.collect import StepNames
 
             if self._names is None:
@@ -98,8 +97,6 @@ class Iterations:
             recorder.step()
             self.is_open = True
             self._names.begin(*describe())
-        except Exception as error:  # noqa: BLE001  (whatever fails, the server matters more)
-            self._failed(error)
 
     def end(self) -> None:
         """End the step; what passes until the next one is part of none."""
@@ -108,18 +105,20 @@ class Iterations:
         recorder = current_recorder()
         if recorder is None or not self.is_open:
             return
-        try:
+        with self._warning_once():
             self.is_open = False
             if self._names is not None:
                 self._names.end()
             recorder.idle()
-        except Exception as error:  # noqa: BLE001  (whatever fails, the server matters more)
-            self._failed(error)
 
-    def _failed(self, error: Exception) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            _warn(f"an iteration of the engine is not named: {type(error).__name__}: {error}")
+    @contextmanager
+    def _warning_once(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (whatever fails)
+            if not self._has_failed:
+                self._has_failed = True
+                _warn("an iteration of the engine is not named", error)
 
 
 ITERATIONS = Iterations()
@@ -140,11 +139,9 @@ _followed: set[str] = set()
 
 
 def _tried(follow: Callable[[], None]) -> None:
-    """Follow an engine; what fails is a warning, and no failure of the import that it is called after."""
-    try:
+    """Follow an engine; what fails is no failure of the import that it is called after."""
+    with _harmless("the iterations of the engine are no steps"):
         follow()
-    except Exception as error:  # noqa: BLE001  (whatever fails, the server matters more)
-        _warn(f"the iterations of the engine are no steps: {type(error).__name__}: {error}")
 
 
 # vLLM.

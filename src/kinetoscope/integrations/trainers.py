@@ -321,7 +321,7 @@ class TrainerProfiler:
         self._name = secrets.token_hex(8)
         self._folder: TraceFolder | None = None
         self._stage = ""
-        self._session: profile | None = None
+        self._session: _Session | None = None
         self._last: profile | None = None
         self._step: Any = None
         self._step_is_open = False
@@ -441,17 +441,11 @@ class TrainerProfiler:
             if failure is self._users_error:
                 raise
             _warn_of(failure)
-            self._give_up(self._session)
+            self._session.give_up()
+            self._session, self.recording = None, False
+            self._open.clear()
         else:
             self.recording = self._session.current_action in RECORDING
-
-    def _give_up(self, session: profile) -> None:
-        """Abandon a session that failed between two steps; earlier recordings are kept, without further warnings."""
-        self._session, self.recording = None, False
-        self._open.clear()
-        session._run = None
-        with contextlib.suppress(Exception):
-            session._finish(keep=False)
 
     def _leave_step(self) -> None:
         step, self._step, self._step_is_open = self._step, None, False
@@ -511,6 +505,12 @@ class TrainerProfiler:
 
 class _Session(profile):
     """A session whose `step()` is called by the trainer."""
+
+    def give_up(self) -> None:
+        """End after a failure between two steps; earlier recordings are kept, without further warnings."""
+        self._run = None
+        with contextlib.suppress(Exception):
+            self._finish(keep=False)
 
     def _why_nothing(self) -> str:
         """Why the schedule has not recorded anything, in the trainer's terms."""

@@ -139,7 +139,7 @@ def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
     """Add up events one by one, which is right for any list."""
     sums: dict[Any, FunctionEventAvg] = {}
     for event in events:
-        if isinstance(event, FunctionEvent) and isinstance(trace := event._trace, EventTrace):
+        if isinstance(event, FunctionEvent) and isinstance(trace := event.trace, EventTrace):
             if _left_out(trace, grouping)[event.row]:
                 continue
         elif isinstance(event, FunctionEvent) and event.is_python_function and not grouping.with_calls:

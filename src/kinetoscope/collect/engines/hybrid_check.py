@@ -20,10 +20,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -67,8 +66,7 @@ _results: dict[str, EngineStatus] = {}
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """The result of a check.
 
     Attributes:
@@ -84,11 +82,10 @@ class _Outcome:
     @classmethod
     def read(cls, path: Path) -> _Outcome:
         """Read an outcome from a file that holds the text of `as_json`."""
-        stated = json.loads(path.read_text(encoding="utf-8"))
-        return cls(bool(stated["holds"]), str(stated["reason"]), bool(stated["lasting"]))
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(self._asdict(), indent=1)
 
 
 def hybrid_status(

@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
@@ -50,16 +51,8 @@ def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> lis
             'SystemCounters needs psutil: install it with `pip install "kinetoscope[system]"`'
         ) from error
     process = psutil.Process()
-    readers: list[Reader] = []
-    if cpu:
-        readers.append(lambda reading: _cpu(psutil, process, reading))
-    if memory:
-        readers.append(lambda reading: _memory(psutil, process, reading))
-    if disk:
-        readers.append(lambda reading: _disk(psutil, reading))
-    if network:
-        readers.append(lambda reading: _network(psutil, reading))
-    return readers
+    readers = ((cpu, _cpu), (memory, _memory), (disk, _disk), (network, _network))
+    return [partial(read, psutil, process) for is_on, read in readers if is_on]
 
 
 def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
@@ -78,7 +71,7 @@ def _memory(psutil: Any, process: Any, reading: Reading) -> None:
     reading.values["process_rss_bytes"] = process.memory_info().rss
 
 
-def _disk(psutil: Any, reading: Reading) -> None:
+def _disk(psutil: Any, _process: Any, reading: Reading) -> None:
     """Read the bytes that all disks have read and written; nothing if the system does not tell."""
     # nowrap=True would affect the results of the program's own calls of psutil.
     counts = psutil.disk_io_counters(nowrap=False)
@@ -87,7 +80,7 @@ def _disk(psutil: Any, reading: Reading) -> None:
         reading.totals["disk_written_bytes_per_s"] = counts.write_bytes
 
 
-def _network(psutil: Any, reading: Reading) -> None:
+def _network(psutil: Any, _process: Any, reading: Reading) -> None:
     """Read the bytes that all network interfaces have received and sent."""
     counts = psutil.net_io_counters(nowrap=False)
     if counts is not None:
