@@ -66,40 +66,27 @@ class LimitedTexts:
 _TEXTS = LimitedTexts("other requests")
 
 
-def _first_range(name: str) -> Any:
-    """Open the first range, which needs torch."""
-    global _begin_range, _end_range, _loaded_recorder
-    from kinetoscope.collect.recorder.library import loaded_recorder
-    from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
-
-    _begin_range, _end_range, _loaded_recorder = begin_range, end_range, loaded_recorder
-    return _open_range(name)
-
-
-def _no_recorder() -> Recorder | None:
-    """Return None: none is loaded before the first range."""
-    return None
-
-
-# Opens a range of a name, and closes it again; called only while something records. From the first one on, they are torch's own functions.
-_begin_range: Callable[[str], Any] = _first_range
-_end_range: Callable[[Any], None] = bool  # type: ignore[assignment]
-_loaded_recorder: Callable[[], Recorder | None] = _no_recorder
 _opens_ranges: Recorder | None = None
 
 
 def _open_range(name: str) -> Any:
-    """Open a range where the recorder has not; from now on it is asked first, if there is one."""
+    """Open a range where the recorder has not; from now on it is asked first, if there is one. Called only while something records."""
+    # Here, because they need torch.
+    from kinetoscope.collect.recorder.library import loaded_recorder
+    from kinetoscope.collect.sources.quick_ranges import begin_range
+
     global _opens_ranges
-    recorder = _loaded_recorder()
+    recorder = loaded_recorder()
     if recorder is not None and recorder is not _opens_ranges:
         _opens_ranges = recorder
         _FOLLOWER.set_marks(recorder.range_marks())
-    return _begin_range(name)
+    return begin_range(name)
 
 
 def _close_range(opened: Any) -> None:
-    _end_range(opened)
+    from kinetoscope.collect.sources.quick_ranges import end_range
+
+    end_range(opened)
 
 
 class Description(Protocol):
@@ -313,7 +300,7 @@ class _Block:
             self.open = _FOLLOWER.begun(description) if is_recording() else RequestState()
         elif is_recording() and not _in_event_loop():
             # Ranges of coroutines that take turns on a thread would not nest.
-            self._range = _begin_range(description.at_begin()[0])
+            self._range = _open_range(description.at_begin()[0])
 
     def begin(self) -> None:
         """Make it the current request, and begin a stretch."""
@@ -339,7 +326,7 @@ class _Block:
         """End the request, perhaps with an exception."""
         self.make_other_current()
         if self._range is not None:
-            _end_range(self._range)
+            _close_range(self._range)
             self._range = None
         if self.open is not None:
             _FOLLOWER.end(self.open, self._description, error)
