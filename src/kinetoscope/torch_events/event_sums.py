@@ -106,15 +106,11 @@ class EventAttributes(_Stores):
         """What was set on this object, and the lists that were handed out."""
         return own_of(self)
 
-    def _is_set(self, *names: str) -> bool:
-        """Whether a program gave one of these attributes another value than the recorded one."""
-        own = self.own
-        for name in names:
-            if name in own:
-                recorded = getattr(type(self), name)
-                if own[name] != (recorded.compute(self) if isinstance(recorded, Computed) else recorded):
-                    return True
-        return False
+    def _is_set(self, name: str) -> bool:
+        """Whether a program gave an attribute another value than the recorded one."""
+        recorded = getattr(type(self), name)
+        computed = recorded.compute(self) if isinstance(recorded, Computed) else recorded
+        return bool(self.own[name] != computed)
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]

@@ -25,7 +25,7 @@ from kinetoscope.model.schema import (
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, event_of_launch, numbers
-from kinetoscope.torch_events.event_sums import Computed, EventAttributes, own_of
+from kinetoscope.torch_events.event_sums import Computed, EventAttributes
 from kinetoscope.torch_events.event_tree import (
     call_numbers,
     event_ids,
@@ -241,6 +241,17 @@ class Kernel(NamedTuple):
     duration: float
 
 
+def _recorded(attribute: str, description: str) -> Computed[Any]:
+    """The attribute that is a number of the trace, times in microseconds."""
+
+    def value(event: FunctionEvent) -> float:
+        number = event.recorded(attribute)
+        return number / 1000 if attribute in TIMES else number
+
+    value.__doc__ = description
+    return Computed(value)
+
+
 class FunctionEvent(EventAttributes):
     """One event: a view of one row of the `spans` table, made when a list is indexed.
 
@@ -311,6 +322,8 @@ class FunctionEvent(EventAttributes):
         """Its place in a trace; events of one trace share it."""
         return self._trace, self.row
 
+    # torch's lists call these when they nest events. The numbers of an event stay those that were recorded.
+
     def append_kernel(self, name: str, device: int, duration: float) -> None:
         """Add something that it started on a device.
 
@@ -318,23 +331,15 @@ class FunctionEvent(EventAttributes):
             name: Its name.
             device: The index of the device.
             duration: How long it ran there, in microseconds.
-
-        Raises:
-            ArgumentError: This event is not one of the host.
         """
-        _need_host("append_kernel", self)
         self.kernels = [*self.kernels, Kernel(name, device, duration)]
 
     def append_cpu_child(self, child: FunctionEvent) -> None:
-        """Add an event directly inside this one; its time is no longer part of the self time.
+        """Add an event directly inside this one.
 
         Args:
             child: An event of the host.
-
-        Raises:
-            ArgumentError: One of the two is not an event of the host.
         """
-        _need_host("append_cpu_child", self, child)
         self.cpu_children = [*self.cpu_children, child]
 
     def set_cpu_parent(self, parent: FunctionEvent) -> None:
@@ -342,11 +347,7 @@ class FunctionEvent(EventAttributes):
 
         Args:
             parent: An event of the host.
-
-        Raises:
-            ArgumentError: One of the two is not an event of the host.
         """
-        _need_host("set_cpu_parent", self, parent)
         self.cpu_parent = parent
 
     @property
@@ -364,81 +365,38 @@ class FunctionEvent(EventAttributes):
         text = self._trace.columns("shapes")[part][shapes] if shapes >= 0 else ""
         return list(json.loads(text)) if text else []
 
-    def _recorded(self, attribute: str) -> int:
-        """A number of this event as event lists show it: nanoseconds, bytes or operations."""
+    def recorded(self, attribute: str) -> int:
+        """Return a number of this event as event lists show it: nanoseconds, bytes or operations.
+
+        Args:
+            attribute: Such as `self_cpu_time_total`.
+        """
         return int(numbers(self._trace, SUMS[attribute])[self.row])
 
-    def _without_inside(self, attribute: str, part: str) -> float:
-        """A number without that of the events inside it, which a program may have changed, as it may the part that it is made of."""
-        if own_of(self) and self._is_set(part, "cpu_children"):
-            inside: float = sum(getattr(child, attribute) for child in self.cpu_children)
-            return getattr(self, attribute) - inside if self._nests() else 0
-        recorded = self._recorded(f"self_{attribute}")
-        return recorded / 1000 if attribute in TIMES else recorded
-
-    def _nests(self) -> bool:
-        """Whether the events inside it count: torch has none in asynchronous events and those of devices."""
-        return not self.is_async and not int(self.device_type)
-
-    # The numbers that torch derives follow what a program has set.
-
-    @property
-    def cpu_time_total(self) -> float:
-        """Host time, in microseconds."""
-        if own_of(self) and self._is_set("time_range"):
-            return 0.0 if int(self.device_type) else float(self.time_range.elapsed_us())
-        return self._recorded("cpu_time_total") / 1000
-
-    @property
-    def self_cpu_time_total(self) -> float:
-        """Host time without that of the events inside it, in microseconds; never negative."""
-        return float(self._without_inside("cpu_time_total", "time_range"))
-
-    @property
-    def device_time_total(self) -> float:
-        """Device time, in microseconds."""
-        if self._has_other_kernels():
-            return self.self_device_time_total + sum(child.device_time_total for child in self.cpu_children)
-        return self._recorded("device_time_total") / 1000
-
-    @property
-    def self_device_time_total(self) -> float:
-        """Device time without that of the events inside it, in microseconds."""
-        if self._has_other_kernels():
-            return float(sum(kernel.duration for kernel in self.kernels))
-        return self._recorded("self_device_time_total") / 1000
-
-    def _has_other_kernels(self) -> bool:
-        """Whether a program has set what its device time is made of."""
-        return bool(own_of(self)) and self._nests() and self._is_set("kernels", "cpu_children")
-
-    @Computed
-    def cpu_memory_usage(self) -> int:
-        """Host bytes allocated minus freed."""
-        return self._recorded("cpu_memory_usage")
-
-    @property
-    def self_cpu_memory_usage(self) -> int:
-        """The same without the events inside it."""
-        return int(self._without_inside("cpu_memory_usage", "cpu_memory_usage"))
-
-    @Computed
-    def device_memory_usage(self) -> int:
-        """Device bytes allocated minus freed."""
-        return self._recorded("device_memory_usage")
-
-    @property
-    def self_device_memory_usage(self) -> int:
-        """The same without the events inside it."""
-        return int(self._without_inside("device_memory_usage", "device_memory_usage"))
-
-    @Computed
-    def flops(self) -> int:
-        """Floating-point operations of the call; 0 without `with_flops=True` or if unknown.
-
-        Those of an operator inside another are counted once, at the operator that the formula is for.
-        """
-        return self._recorded("flops")
+    cpu_time_total: Computed[float] = _recorded("cpu_time_total", "Host time, in microseconds.")
+    self_cpu_time_total: Computed[float] = _recorded(
+        "self_cpu_time_total",
+        "Host time without that of the events inside it, in microseconds; never negative.",
+    )
+    device_time_total: Computed[float] = _recorded("device_time_total", "Device time, in microseconds.")
+    self_device_time_total: Computed[float] = _recorded(
+        "self_device_time_total", "Device time without that of the events inside it, in microseconds."
+    )
+    cpu_memory_usage: Computed[int] = _recorded("cpu_memory_usage", "Host bytes allocated minus freed.")
+    self_cpu_memory_usage: Computed[int] = _recorded(
+        "self_cpu_memory_usage", "Host bytes allocated minus freed, without the events inside it."
+    )
+    device_memory_usage: Computed[int] = _recorded(
+        "device_memory_usage", "Device bytes allocated minus freed."
+    )
+    self_device_memory_usage: Computed[int] = _recorded(
+        "self_device_memory_usage", "Device bytes allocated minus freed, without the events inside it."
+    )
+    flops: Computed[int] = _recorded(
+        "flops",
+        "Floating-point operations of the call; 0 without `with_flops=True` or if unknown. Those of an operator inside another are "
+        "counted once, at the operator that the formula is for.",
+    )
 
     @Computed
     def id(self) -> int:
@@ -723,13 +681,6 @@ def event_of_span(trace: TraceData, row: SpanRow) -> FunctionEvent:
     """The event of a span."""
     changed = changed_events(trace).get(row)
     return FunctionEvent(trace, row) if changed is None else changed
-
-
-def _need_host(call: str, *events: Any) -> None:
-    """Refuse what torch's event trees do not hold."""
-    for event in events:
-        if not isinstance(event, FunctionEvent) or int(event.device_type):
-            raise ArgumentError(f"{call}() is not possible with {event!r}: need events of the host")
 
 
 # What the sum takes over from the first event that is added.

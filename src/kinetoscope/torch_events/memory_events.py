@@ -117,8 +117,12 @@ class MemoryEvent(FunctionEvent):
             return int(self._trace.column("allocations", "thread")[self.allocation])
         return 0 if column == "kind" else -1
 
-    def _recorded(self, attribute: str) -> int:
-        """The recorded bytes; 0 for times, because an allocation has no duration."""
+    def recorded(self, attribute: str) -> int:
+        """Return the recorded bytes; 0 for times, because an allocation has no duration.
+
+        Args:
+            attribute: Such as `cpu_memory_usage`.
+        """
         if attribute not in SIZES:
             return 0
         rows = np.array([self.allocation])
