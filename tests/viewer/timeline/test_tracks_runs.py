@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinetoscope.viewer.server.routes import answer
-from kinetoscope.viewer.timeline.runs import joined
+from kinetoscope.viewer.timeline.tracks import joined
 from tests.support.effort import examples
 from tests.support.trace_builder import TraceBuilder
 
