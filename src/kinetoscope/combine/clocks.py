@@ -217,12 +217,10 @@ def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float] | N
 
 
 def _near(values: Times, base: int) -> Values:
-    """Numbers relative to another one."""
     return (values - np.int64(base)).astype(np.float64)
 
 
 def _top(concave: Callable[[float], float], low: float, high: float) -> float:
-    """The maximum of a concave function, by golden-section search."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = concave(left), concave(right)
     for _ in range(_ROUNDS):

@@ -313,8 +313,6 @@ class _Sites:
 
 
 class _Origins:
-    """The rows of `origins`, and the dictionaries of a trace that grow with them."""
-
     def __init__(self, trace: TraceData, sites: _Sites) -> None:
         self._trace, self._sites = trace, sites
         self._origins = Origins(trace)
@@ -483,8 +481,6 @@ _PART = re.compile(r"\.([^.\[\]]+)|\[['\"]?([^'\"\]]*)['\"]?\]")
 
 
 class _Modules:
-    """The modules of a trace, found by how the compiler reached them."""
-
     def __init__(self, trace: TraceData, strings: StringTable) -> None:
         self.grown = _Growing(trace, "modules", ("parent", "name", "class"))
         self._strings = strings
@@ -535,7 +531,6 @@ class _Modules:
         return root
 
     def _find(self, parent: int, name: str) -> int:
-        """The row of a module in another one by its name; -1 without."""
         return self._child.get((parent, self._strings.row(name)), -1)
 
     def _descend(
@@ -564,7 +559,6 @@ def _parsed(path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _known(value: int | None) -> int:
-    """A number, -1 if unknown."""
     return -1 if value is None else value
 
 

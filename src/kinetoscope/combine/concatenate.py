@@ -129,7 +129,6 @@ def joined_losses(parts: Sequence[tuple[Columns, list[int]]]) -> dict[str, list[
 
 
 def _named(numbers: list[int]) -> str:
-    """Some cycles in words."""
     if not numbers:
         return ""
     return f" (cycle{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
@@ -193,7 +192,6 @@ def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
 
 
 def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
-    """When each trace begins, counted from the beginning of the first."""
     base_ns = traces[0].run_info.start_realtime_ns or 0
     offsets: list[int] = []
     end_ns = 0
@@ -246,14 +244,12 @@ class Joining:
         )
 
     def _join_strings(self) -> None:
-        """Merge the string tables; each string once."""
         rows: dict[str, int] = {}
         for part in self._parts:
             part.rows["strings"] = row_map(rows.setdefault(text, len(rows)) for text in part.trace.strings)
         self._strings = list(rows)
 
     def _join_dictionary(self, name: str) -> None:
-        """Merge a dictionary table; each entry once."""
         table = STORED[name]
         row_of_key: dict[Any, int] = {}
         first: list[tuple[JoinedTrace, int]] = []
@@ -279,7 +275,6 @@ class Joining:
         self._tables[name] = joined
 
     def _key(self, part: JoinedTrace, table: Table, key: str) -> list[Any]:
-        """One column of an entry's identity, as a list."""
         columns = part.trace.columns(table.name)
         if key == "stream name":
             # Tracks of devices have neither thread id; they are identified by their names.
@@ -320,7 +315,6 @@ class Joining:
         return [self._tables["cycles"]["number"][row] for row in rows]
 
     def _join_rows(self, name: str) -> None:
-        """Concatenate the rows of all traces, in the order of the table."""
         self._put_in_order(name, self._number_rows(name))
 
     def _put_in_order(self, name: str, order: Rows | None) -> None:

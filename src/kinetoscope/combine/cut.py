@@ -108,7 +108,6 @@ def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[
 
 
 def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """The columns that refer to rows of a dictionary."""
     return [
         (table, column)
         for table, columns in tables.items()
@@ -118,7 +117,6 @@ def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str,
 
 
 def _length(columns: dict[str, Any]) -> int:
-    """How many rows a table has."""
     return len(next(iter(columns.values()))) if columns else 0
 
 
@@ -396,7 +394,6 @@ class _Cutting:
     # What is no span
 
     def _steps(self) -> None:
-        """The steps that lie in the part, cut at its edges."""
         part, steps = self._part, self._trace.columns("steps")
         start, end = steps["start_ns"], ends_ns(steps["start_ns"], steps["duration_ns"])
         first, last = part.windows_of(start, end)
@@ -445,7 +442,6 @@ class _Cutting:
         self._take("storages", np.flatnonzero(before_end & self._wanted_of("storages")))
 
     def _samples(self) -> None:
-        """The samples of wanted threads that were taken in the part."""
         part, samples = self._part, self._trace.columns("samples")
         wanted = window_at(part, samples["time_ns"]) >= 0
         if part.threads is not None:
@@ -513,7 +509,6 @@ class _Cutting:
             span_columns[name] = np.where(changed, part.column("spans", name), span_columns[name])
 
     def _cycles(self) -> None:
-        """The cycles that lie in the part, cut at its edges."""
         part, cycles = self._part, self._trace.columns("cycles")
         start, end = cycles["start_ns"], ends_ns(cycles["start_ns"], cycles["duration_ns"])
         from_ns, to_ns = np.maximum(start, part.start_ns[0]), np.minimum(end, part.end_ns[-1])
@@ -545,7 +540,6 @@ class _Cutting:
         return wanted
 
     def _info(self) -> dict[str, Any]:
-        """The metadata of the run, with a description of the part."""
         trace_info, pieces = self._trace.info, self._pieces_kept
         info = dict(trace_info)
         for key in ("start_realtime_ns", "start_monotonic_ns"):
@@ -585,7 +579,6 @@ class _Cutting:
     # Tables
 
     def _take(self, name: str, rows: Rows) -> None:
-        """Keep some rows of a table, with updated references and times."""
         self._rows_of[name] = rows
         self._tables[name] = self._given(name, rows)
 
@@ -613,6 +606,5 @@ class _Cutting:
 
 
 def _devices(events: Columns) -> NDArray[np.uint64]:
-    """A number for the device of each allocation; 0 is the host."""
     kind, index = (events[name].astype(np.uint64) for name in ("device_type", "device_index"))
     return np.where(kind == 0, np.uint64(0), (kind << np.uint64(8)) + (index & np.uint64(255)))

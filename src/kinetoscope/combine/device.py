@@ -257,7 +257,6 @@ class _Join(Joining):
         return starts_ns, ends_ns
 
     def _thread_times(self, thread_rows: Rows) -> list[ThreadTimes]:
-        """The times to compare, for each thread of both traces."""
         times = []
         for row in np.flatnonzero(thread_rows < len(self._host.columns("threads"))).tolist():
             starts_ns, ends_ns = self._operators_of(int(thread_rows[row]), outer_only=False)
@@ -265,7 +264,6 @@ class _Join(Joining):
         return times
 
     def _begin_at_zero(self) -> None:
-        """Shift both so that no time is negative."""
         first_ns = int(self._device.column("spans", "start_ns").min(initial=0)) + self._device_part.offset_ns
         if first_ns < 0:
             self._host_part.offset_ns = -first_ns
@@ -286,7 +284,6 @@ class _Join(Joining):
         return [column for column in STORED[name].column_names if column in names]
 
     def _losses(self, fit: Fit) -> dict[str, list[Any]]:
-        """The losses of both, and whether their clocks disagree."""
         losses = [loss for trace in (self._host, self._device) for loss in losses_of(trace.columns("losses"))]
         if not self._clocks_known:
             losses.append(Loss.of("device_clock_unknown"))
@@ -300,7 +297,6 @@ class _Join(Joining):
         return loss_columns(losses)
 
     def _info(self, fit: Fit) -> dict[str, Any]:
-        """The metadata of the host's trace, and the keys that only the device's trace has."""
         info = dict(self._host.info)
         for key in _OF_THE_DEVICE:
             if key in self._device.info:

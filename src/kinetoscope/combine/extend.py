@@ -70,7 +70,6 @@ def _add_counters(
     strings: list[str],
     counters: Mapping[str, tuple[ArrayLike, ArrayLike]],
 ) -> None:
-    """Add samples to those of the trace, in order of time."""
     table = StringTable(strings)
     trace_counters = trace.columns("counters")
     parts = [(trace_counters["time_ns"], trace_counters["name"], trace_counters["value"])]

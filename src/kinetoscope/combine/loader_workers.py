@@ -149,7 +149,6 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
 
 
 def _has_workers(trace: TraceData) -> bool:
-    """Whether the loop got batches from workers."""
     return any(text.startswith(NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings)
 
 
@@ -192,7 +191,6 @@ def worker_trace(worker: WorkerBatches, begin_ns: int, parent: AnyTrace) -> AnyT
 
 
 def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, NDArray[Any]]:
-    """The ranges of a worker, in the order of spans."""
     begin, end = worker.column("begin_ns"), _or_never(worker.column("end_ns"))
     collated = worker.column("collate_ns") > 0
     collate_end = np.minimum(_or_never(worker.column("collated_ns")), end)[collated]
@@ -217,5 +215,4 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
 
 
 def _or_never(time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Times; unknown ones are far in the future."""
     return np.where(time_ns > 0, time_ns, _NEVER_NS)

@@ -82,7 +82,6 @@ def merge_processes(
 
 
 def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placement] | None) -> list[Placement]:
-    """Place every trace on the common axis."""
     if not traces:
         raise ArgumentError("traces is empty: pass at least one trace.")
     if len({id(trace) for trace in traces}) < len(traces):
@@ -150,7 +149,6 @@ class _MergedProcesses(Joining):
         self._tables["processes"] = columns
 
     def _process_column(self, part: JoinedTrace, name: str) -> list[Any]:
-        """A column of the processes of a trace that has several, as they are now."""
         table = part.trace.columns("processes")
         if name == "error_ns":
             has_error = np.array([part.place.error_ns >= 0]) & (table[name] >= 0)
@@ -208,7 +206,6 @@ class _MergedProcesses(Joining):
     # Metadata
 
     def _losses(self) -> dict[str, list[Any]]:
-        """The losses of every process with its name, and those of the clocks."""
         several = len(self._tables["processes"]["pid"]) > 1
         joined: list[Loss] = []
         for part in self._parts:
@@ -231,7 +228,6 @@ class _MergedProcesses(Joining):
         return "" if row < 0 else f" (process {self._tables['processes']['pid'][row]})"
 
     def _info(self) -> dict[str, Any]:
-        """The metadata of the first trace, and that of each process."""
         traces = [part.trace for part in self._parts]
         first = traces[0].info
         info = {key: value for key, value in first.items() if key not in _OF_EACH}

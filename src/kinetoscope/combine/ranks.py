@@ -85,7 +85,6 @@ def _collectives(traces: Sequence[TraceData]) -> Iterator[_Visit]:
 
 
 def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]:
-    """The calls of a trace at which ranks meet, in order, by (step, group, name, whose)."""
     rows = collectives(trace).select(_COLUMNS).to_pylist()
     has_steps = len(trace.columns("steps")) > 0
     one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
@@ -217,7 +216,6 @@ def _visits(machines: Sequence[_Machine], visits: Iterable[_Visit]) -> tuple[Vis
 def _placed(
     number: int, machines: Sequence[_Machine], line: ClockLine | None, met: Counter[str]
 ) -> Placement | None:
-    """The placement of a machine on the axis of the first one; None without a common meeting."""
     if line is None:
         return None
     machine = machines[number]
@@ -261,7 +259,6 @@ def merge_named(traces: Sequence[AnyTrace], names: Sequence[str]) -> AnyTrace:
 
 
 def _first_rank(trace: TraceData) -> float:
-    """The lowest rank that a trace is of; those of no rank come last."""
     return min((run.rank for run in process_runs(trace) if run.rank is not None), default=float("inf"))
 
 
@@ -358,5 +355,4 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
 
 
 def _ranks(count: int) -> str:
-    """Format a number of ranks."""
     return f"{count:,} rank{'' if count == 1 else 's'}"

@@ -66,7 +66,6 @@ def _begin_ns(trace: TraceData, recordings: Sequence[AppendedRows]) -> int:
 
 
 def _clock_marks(recordings: Sequence[AppendedRows]) -> dict[str, list[int]]:
-    """When this rank entered and left each barrier, by the monotonic clock."""
     marks_of: dict[str, list[int]] = {}
     for rows in recordings:
         columns, _ = rows.columns(CLOCK_MARKS, {"name": str, "entered_ns": int, "left_ns": int})
@@ -78,7 +77,6 @@ def _clock_marks(recordings: Sequence[AppendedRows]) -> dict[str, list[int]]:
 def _compiled(
     trace: TraceData, recordings: Sequence[AppendedRows], begin_ns: int
 ) -> tuple[dict[str, Any], list[Loss]]:
-    """The tables `compiles` and `graph_breaks`, and what is missing in them."""
     stored = [parts for rows in recordings if (parts := rows.columns(COMPILING, {"facts": dict})[0]["facts"])]
     if not stored:
         return {}, []

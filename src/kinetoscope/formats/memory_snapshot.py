@@ -54,8 +54,6 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _Containers(pickle.Unpickler):
-    """Reads pickles of builtin containers, texts and numbers."""
-
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse every name, as what it stands for could run code."""
         raise _Refused(f"it refers to {module}.{name}, and kinetoscope runs no code of a file")
@@ -99,8 +97,6 @@ def is_snapshot(content: object) -> bool:
 
 
 class _Snapshot:
-    """One snapshot: the rows that it becomes."""
-
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
         self._strings = StringTable([""])
@@ -277,7 +273,6 @@ class _Snapshot:
         self._spans.append((device, start_ns, duration_ns, self._strings.row(name), -1, flags, kind))
 
     def _live_at_the_end(self, device: int) -> dict[int, tuple[int, int]]:
-        """The blocks in use at the end: size and stack by address."""
         live = {}
         for segment in self._segments.get(device, ()):
             address = _number(segment.get("address"))
@@ -338,7 +333,6 @@ class _Snapshot:
         return row
 
     def _absent(self) -> list[Loss]:
-        """What the snapshot does not have."""
         codes = ["snapshot_lacks_spans"]
         if not any(self._histories):
             codes.append("snapshot_without_history")

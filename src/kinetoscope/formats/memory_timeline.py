@@ -106,7 +106,6 @@ def _write(target: Path, pieces: Iterable[str]) -> None:
 
 
 def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]:
-    """The text that torch writes about a device."""
     with tempfile.TemporaryDirectory(prefix="kinetoscope-memory-") as folder:
         path = os.path.join(folder, "timeline.json")
         write(path, device)
@@ -116,7 +115,6 @@ def _written_by(write: Callable[[str, str], None], device: str) -> Iterator[str]
 
 
 def _by_category(trace: TraceData, device: int) -> Iterator[str]:
-    """The bytes of each category at the time of each event."""
     changes = changes_of(trace, device)
     held = live_by_category(changes, judged_blocks(trace).category)
     times = np.where(changes.time_ns < 0, -1, (changes.time_ns + _epoch_ns(trace)) // 1000)
@@ -132,7 +130,6 @@ def _by_category(trace: TraceData, device: int) -> Iterator[str]:
 
 
 def _raw(trace: TraceData, device: int) -> Iterator[str]:
-    """All events of the blocks in order."""
     changes, judged = changes_of(trace, device), judged_blocks(trace)
     written_ns, written = content_changes(trace)
     on_device = judged.blocks.device[written] == device
@@ -153,14 +150,12 @@ def _raw(trace: TraceData, device: int) -> Iterator[str]:
 
 
 def _rows(values: NDArray[np.int64]) -> Iterator[str]:
-    """Rows of numbers as JSON, separated by commas."""
     for first in range(0, len(values), _ROWS_AT_ONCE):
         rows = values[first : first + _ROWS_AT_ONCE].tolist()
         yield (", " if first else "") + ", ".join(_numbers(row) for row in rows)
 
 
 def _numbers(values: list[Any]) -> str:
-    """Integers as a JSON list, which is how Python writes them."""
     return str(values)
 
 

@@ -124,8 +124,6 @@ def read_nsight_systems(path: Path, *, max_memory_bytes: int | None = None) -> l
 
 
 class _Export:
-    """One file: its tables, and what is made of them."""
-
     def __init__(self, connection: sqlite3.Connection, path: Path, most_rows: int) -> None:
         self._connection, self._path = connection, path
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -251,7 +249,6 @@ class _Export:
         return info
 
     def _devices(self, pid: int) -> list[dict[str, Any]]:
-        """The devices of a process, by CUDA's numbers in it."""
         for table, *wanted in _DEVICE_TABLES:
             if set(wanted[:2]) <= (has := self._columns.get(table, set())):
                 rows = self._select(", ".join(name if name in has else "NULL" for name in wanted), table)
@@ -270,7 +267,6 @@ class _Export:
         ]
 
     def _losses(self) -> list[Loss]:
-        """What these files lack, and what was not read."""
         losses = [Loss.of("nsight_lacks_torch")]
         if self._beyond:
             losses.append(Loss.of("beyond_memory_limit", self._beyond))
@@ -329,8 +325,6 @@ _DEVICE_KINDS = {
 
 
 class _Process:
-    """The rows of one process, as columns of a trace."""
-
     def __init__(self, export: _Export, base_ns: int, end_ns: int) -> None:
         self._export, self._base_ns, self._end_ns = export, base_ns, end_ns
         self._strings = StringTable([""])
@@ -554,12 +548,10 @@ _TYPES: dict[str, Any] = {
 
 
 def _quoted(name: str) -> str:
-    """A name of a table or column in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _version(name: str) -> int:
-    """The version behind the name of a table; 0 without."""
     version = _TABLE_VERSION.search(name)
     return int(version[1]) if version else 0
 

@@ -83,7 +83,6 @@ def _rounded_microseconds(nanoseconds: list[int]) -> list[int]:
 
 
 def _safe(frame: str) -> str:
-    """Replace the characters in a frame that separate frames, numbers and lines."""
     if not frame:
         return "_"
     return "".join(
@@ -200,7 +199,6 @@ def _write_evented(
     nesting: Nesting,
     frame_of_name: Rows,
 ) -> None:
-    """Write an evented profile: the opening and closing of each span."""
     spans = trace.columns("spans")
     start, frame = spans["start_ns"][rows], frame_of_name[spans["name"][rows]]
     end = start + spans["duration_ns"][rows]
@@ -269,7 +267,6 @@ def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
 
 
 def _allocated_bytes(trace: TraceData) -> Rows:
-    """Return the allocated bytes by stack: the stack of the block, else of the span that allocated it."""
     blocks = trace.columns("allocations")
     of_span = np.append(trace.column("spans", "stack"), -1)[blocks["span"]]
     stack = np.where(blocks["stack"] >= 0, blocks["stack"], of_span)

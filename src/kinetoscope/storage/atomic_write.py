@@ -118,7 +118,6 @@ def is_stream(path: Path) -> bool:
 
 
 def _refuse_unwritable(path: Path, mode: int) -> None:
-    """Raise an error for a folder, and for what must not or cannot be written to."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
@@ -153,7 +152,6 @@ def _send(written: IO[bytes], path: Path, there: os.stat_result) -> None:
 
 
 def _open_stream(path: Path, there: os.stat_result) -> int:
-    """Open a device or an open file for appending."""
     if stat.S_ISFIFO(there.st_mode):
         return _open_pipe(path)
     process, descriptor = _open_file(path) or (-1, -1)

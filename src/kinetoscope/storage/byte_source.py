@@ -195,7 +195,6 @@ def _open_pipe(path: Path) -> tuple[IO[bytes], bytes]:
 
 
 def _remaining_bytes(file: Any) -> int | None:
-    """Return how many bytes remain in an open file, None if it cannot seek."""
     try:
         if not file.seekable():
             return None
@@ -220,7 +219,6 @@ def urls_like(pattern: str) -> list[str]:
 
 
 def _remote(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
     try:
         import fsspec
     except ImportError as error:

@@ -203,7 +203,6 @@ def _summed(steps: NDArray[Any], jumps: list[list[int]]) -> NDArray[np.int64]:
 
 
 def _narrowed(bits: NDArray[np.int64]) -> NDArray[Any]:
-    """Convert to the narrowest signed type that fits all values."""
     low, high = bits.min(), bits.max()
     for width in _WIDTHS:
         limits = np.iinfo(width)
@@ -297,7 +296,6 @@ def _batches(read: Callable[[int, int], memoryview], size: int) -> Iterator[tupl
 
 
 def _number(content: memoryview, form: str, offset: int) -> int:
-    """Unpack one number at an offset, which must be inside the content."""
     if offset < 0:
         raise ValueError("an Arrow file has an offset before its start")
     number: int = struct.unpack_from(form, content, offset)[0]
@@ -376,7 +374,6 @@ def write_ktrace(trace: TraceData, path: Path) -> None:
 def _members(
     name: str, columns: Columns, entries: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, pyarrow.Table]]:
-    """Yield the archive members of a table; fill `entries` with the manifest's entry of each column."""
     together: dict[str, pyarrow.Array] = {}
     for column in columns.given:
         values = columns[column]
@@ -405,14 +402,12 @@ def _members(
 
 
 def _table(arrays: dict[str, pyarrow.Array]) -> pyarrow.Table:
-    """Return arrays of equal length as an Arrow table."""
     import pyarrow as pa
 
     return pa.table(arrays)
 
 
 def _ipc(table: pyarrow.Table) -> memoryview:
-    """Return a table as an Arrow IPC file in memory."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -643,7 +638,6 @@ class _Reader:
         return values
 
     def _count_of_strings(self) -> int:
-        """Return the number of strings, from the manifest if it has it."""
         return len(self.strings()) if self._string_count is None else self._string_count
 
     def _read(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
@@ -707,7 +701,6 @@ def _read_texts(stored: pyarrow.ChunkedArray) -> list[str]:
 
 
 def _as_version_2(table: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Convert a manifest's entry of a table to version 2."""
     version_2 = {
         "plain": {"member": f"{table}.arrow"},
         "delta": {"member": f"{table}.arrow", "delta": []},

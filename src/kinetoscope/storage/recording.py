@@ -240,7 +240,6 @@ def _checked(part: object) -> dict[str, Any] | None:
 
 
 def _device(text: str) -> int:
-    """Return torch's number of a device type."""
     return _DEVICES.get(text, DeviceType.PrivateUse1)
 
 

@@ -106,6 +106,5 @@ def _replacing(target: Path) -> Iterator[str]:
 
 
 def _check(source: str | os.PathLike[str]) -> None:
-    """Raise an error if a file is not a recording."""
     if progress(source) is None:
         raise FormatError(f"{Path(source)}: not a readable recording")

@@ -59,7 +59,6 @@ def write_parquet(
 
 
 def _parts(make: Callable[..., pyarrow.Table], rows: int | None) -> Iterator[pyarrow.Table]:
-    """Yield the whole table, or one row group at a time."""
     if rows is None:
         yield make()
         return
@@ -144,7 +143,6 @@ def write_tables(trace: TraceData, path: Path, make: Callable[..., pyarrow.Table
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether `path` is a folder that `write_tables` wrote, or an empty folder."""
     if not path.is_dir() or path.is_symlink():
         return False
     return (path / STORED_FILE).is_file() or not any(path.iterdir())

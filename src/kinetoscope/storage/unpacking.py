@@ -49,7 +49,6 @@ def available_bytes(memory_info: Path = _MEMORY_INFO, control_group: Path = _CON
 
 
 def _linux_available_bytes(memory_info: Path) -> int | None:
-    """Return the available memory from /proc/meminfo, None without it."""
     try:
         lines = memory_info.read_text(encoding="ascii").splitlines()
     except OSError:
@@ -59,7 +58,6 @@ def _linux_available_bytes(memory_info: Path) -> int | None:
 
 
 def _physical_bytes() -> int | None:
-    """Return the machine's physical memory, None if unknown."""
     try:
         pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -87,7 +85,6 @@ def _control_group_bytes(folder: Path) -> int | None:
 
 
 def _numbers(lines: list[str]) -> dict[str, int]:
-    """Parse lines of a name, a number and an optional unit."""
     words = (line.split() for line in lines)
     return {parts[0]: int(parts[1]) for parts in words if len(parts) >= 2 and parts[1].isdigit()}
 
@@ -234,7 +231,6 @@ class UnpackedText:
             blocks.close()
 
     def _allowed_bytes(self) -> int:
-        """Return the limit of the decompressed size, given what was read so far."""
         if self._limit is not None:
             return self._limit
         return max(FREE_BYTES, FREE_RATIO * self.source.read_bytes)
@@ -283,8 +279,6 @@ def _decompressor(packing: str, packed: _Readable) -> tuple[Callable[[int], byte
 
 
 class _Readable(io.RawIOBase):
-    """A source as the file object that decompressors need."""
-
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self.name = source.name

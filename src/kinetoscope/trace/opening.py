@@ -127,8 +127,6 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
 
 
 class _Limits(NamedTuple):
-    """The limits of `open`."""
-
     max_memory_bytes: int | None
     max_uncompressed_bytes: int | None
 
@@ -140,7 +138,6 @@ def _open_file(
     *,
     in_archive: bool = False,
 ) -> Trace:
-    """Open one file, or a member of an archive."""
     max_memory_bytes, max_uncompressed_bytes = limits
     with ByteSource.of(source) as opened:
         head = opened.peek(len(MAGIC))
@@ -181,7 +178,6 @@ def _open_file(
 
 
 def _open_folder(folder: Path, limits: _Limits, progress: Progress | None) -> Trace:
-    """Open a folder: of an incident, of tables, or with traces."""
     from kinetoscope.storage.incident_files import incident_recordings
     from kinetoscope.storage.table_files import STORED_FILE
 
@@ -303,7 +299,6 @@ def _open_snapshot(text: UnpackedText, max_memory_bytes: int | None) -> Trace:
 
 
 def _open_sqlite(source: ByteSource, max_memory_bytes: int | None) -> Trace:
-    """Open an export of Nsight Systems."""
     from kinetoscope.combine.processes import merge_processes
     from kinetoscope.formats.nsight_systems import read_nsight_systems
     from kinetoscope.model.processes import MONOTONIC, Placement
@@ -335,7 +330,6 @@ def _local_path(source: ByteSource) -> Iterator[Path]:
 
 
 def _open_own(source: ByteSource, path: Path, head: bytes, limits: _Limits) -> Trace:
-    """Open a recording or a `.ktrace` file at the path of a source or of its copy."""
     import_aside()
     if head == MAGIC:
         trace = _with_incident(Trace.from_recording(path), [path])
@@ -351,14 +345,12 @@ def _open_own(source: ByteSource, path: Path, head: bytes, limits: _Limits) -> T
 
 
 def _open_incident(paths: list[Path]) -> Trace:
-    """Open the recordings of the ranks of an incident as one trace."""
     if len(paths) == 1:
         return open(paths[0])
     return _with_incident(merge(paths), paths)
 
 
 def _with_incident(trace: Trace, paths: list[Path]) -> Trace:
-    """Add what is known of the incident that recordings are of, from the files beside them."""
     from kinetoscope.storage.incident_files import INFO, incident_facts
 
     if (facts := incident_facts(paths)) is not None:
@@ -375,7 +367,6 @@ def _other_format(beginning: bytes) -> str:
 
 
 def _what_it_is(head: bytes, begin: bytes) -> str:
-    """Describe a file by its first bytes, as stored and decompressed."""
     if not head:
         return "the file is empty"
     if head.startswith(b"PAR1"):
@@ -483,7 +474,6 @@ def compare(
 
 
 def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -> list[Run]:
-    """What the recordings of a side did; files are closed again."""
     import_aside()
     from kinetoscope.comparison.measures import run_of
 

@@ -92,7 +92,6 @@ class Trace(TraceData):
         return {**self.info, **saved_info(self), **source_lines.saved_info(self)}
 
     def _costs(self) -> dict[str, NDArray[np.int64]]:
-        """FLOPs and bytes moved of each span."""
         import_aside()
         from kinetoscope.tables.costs.columns import span_costs
 
@@ -477,7 +476,6 @@ class Trace(TraceData):
         yield from [repr(self)] if self._closed else lines_of(main_facts(self), options.max_width)
 
     def _repr_html_(self) -> str:
-        """Show in notebooks what is in it, and the operators that took most."""
         import_aside()
         from kinetoscope.trace.page import trace_page
 
@@ -503,7 +501,6 @@ def _stretches(
 
 
 def _nanoseconds(name: str, value: Any) -> int:
-    """A point in time that a user gave."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -516,7 +513,6 @@ def _nanoseconds(name: str, value: Any) -> int:
 
 
 def _device_rule(device: str) -> str:
-    """Refuse a rule that there is none of."""
     if device not in DEVICE_RULES:
         raise ArgumentError(f"device={device!r}: choose one of: {', '.join(DEVICE_RULES)}")
     return device
@@ -548,7 +544,6 @@ def _to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
 
 
 def _to_polars(table: pyarrow.Table) -> polars.DataFrame:
-    """Return the table as a polars data frame."""
     import_aside("polars")
     try:
         import polars as pl
@@ -580,7 +575,6 @@ def tables_named(trace: Trace, query: str) -> list[str]:
 
 
 def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
-    """Write one table."""
     import_aside()
     from kinetoscope.storage.table_files import write_arrow, write_parquet
 
@@ -592,7 +586,6 @@ def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
 
 
 def _writer(form: str) -> Callable[[Trace, Path], None]:
-    """What writes a format."""
     import_aside()
     if form == "tables":
         from kinetoscope.storage.table_files import write_tables

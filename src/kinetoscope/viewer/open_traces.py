@@ -105,7 +105,6 @@ class Given:
                 self.offer.trace.close()
 
     def _read_if_changed(self, path: str) -> None:
-        """Check whether the file has changed, and then reload it and replace the offer."""
         before, began, offer = self._seen, self._clock(), self.offer
         self._seen = now = stamp(path)
         if now is None and (written := finished(path)) is not None:
@@ -135,11 +134,9 @@ class Given:
         self._rest(began)
 
     def _open(self, path: str) -> Trace | Job:
-        """Load a trace or, from a folder of summaries, a job."""
         return Job.open(path) if is_job(path) else self._open_trace(path)
 
     def _offer(self, name: str, opened: Trace | Job, version: int = 1) -> Offer:
-        """Create the offer of a loaded trace or job."""
         if isinstance(opened, Job):
             return Offer(name, None, None, version, job=opened)
         return Offer(
@@ -228,7 +225,6 @@ def words(error: Exception) -> str:
 
 
 def _plain(source: Any) -> Source:
-    """Convert a source: a session to its trace."""
     if isinstance(source, str | os.PathLike | Trace | Job):
         return source
     trace = getattr(source, "trace", None)
@@ -238,7 +234,6 @@ def _plain(source: Any) -> Source:
 
 
 def _parts(source: Source) -> tuple[str, ...]:
-    """The components of a path or URL."""
     if isinstance(source, Job):
         return (units.count(len(source), "rank"),)
     path = source.path if isinstance(source, Trace) else os.fspath(source)

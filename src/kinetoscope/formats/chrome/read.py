@@ -523,7 +523,6 @@ def _facts(text: str) -> dict[str, Any]:
 
 
 def _list(value: object) -> list[Any]:
-    """Parse a list, which torch writes as text; empty if torch truncated it."""
     if isinstance(value, str):
         value = parsed_json(value)
     return value if isinstance(value, list) else []
@@ -710,12 +709,10 @@ def cycles_of_processes(
 
 
 def _texts(value: object) -> Sequence[str]:
-    """Return a list of strings, empty for anything else."""
     return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []
 
 
 def _own_rows(value: object, rows: int) -> NDArray[np.int32] | None:
-    """Return a list of `rows` row numbers of the same table (-1 for none), None for anything else."""
     if not isinstance(value, list) or len(value) != rows:
         return None
     if not all(type(row) is int and -1 <= row < rows for row in value):
@@ -765,7 +762,6 @@ def read_chrome_trace(
 
 
 def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None) -> Native:
-    """Feed a text to the native reader, and report progress."""
     reader = new_reader(max_memory_bytes)
     source = text.source
     reported_bytes = 0
@@ -793,7 +789,6 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
 
 
 def _rows(native: Native, name: str) -> int:
-    """Return the number of rows in a part of the native reader's result."""
     return int(native["rows"][name]) if name in native["rows"] else len(native[name])
 
 
@@ -935,12 +930,10 @@ class _Builder:
         return trace
 
     def _close(self) -> None:
-        """Free everything: the functions that make columns refer back to this object."""
         for part in (self.spans, self.parts, self.tables, self.rows, self.native):
             part.clear()
 
     def _tracks(self) -> FileTracks:
-        """Read the tables `threads` and `streams`."""
         tracks = read_tracks(
             self.native.pop("threads"),
             self.names,
@@ -955,12 +948,10 @@ class _Builder:
         return is_on_device
 
     def _arrows(self) -> FlowArrows:
-        """Return the flows of the file, with the spans at their ends."""
         flows = self.native.pop("flows", None)
         return pair_arrows(None if flows is None else LazyColumns(flows), self.spans)
 
     def _arrows_to_backward(self) -> FlowArrows:
-        """Return the arrows from forward operators to backward functions."""
         arrows: FlowArrows = self.parts["arrows"]
         rows = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         chosen = np.isin(arrows.category, rows)
@@ -973,7 +964,6 @@ class _Builder:
         return name_threads(self.spans, number, self._arrows_to_backward())
 
     def _kinds(self) -> None:
-        """Add the columns `kind`, refined by names of spans, and `scope`."""
         self.spans["category_kind"] = self.spans.pop("kind")
         self.spans["kind"] = self._kind
         self.spans["scope"] = self._scope
@@ -1035,7 +1025,6 @@ class _Builder:
         return values
 
     def _categories(self) -> None:
-        """Add the column `category`, and its values to the string table."""
         rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
         self.spans["file_category"] = self.spans.pop("category")
 

@@ -90,7 +90,6 @@ def host_processes(native: Native, names: Names) -> list[FileProcess]:
 
 
 def _keys(threads: Mapping[str, Any]) -> list[Key]:
-    """Return the process of each track as the file identifies it."""
     return list(zip(np.asarray(threads["process"]).tolist(), threads["process_text"], strict=True))
 
 
@@ -103,7 +102,6 @@ def _rank(key: Key, names: Names) -> int | None:
 
 
 def _last_number(text: str) -> int | None:
-    """Return the number at the end of the text of a process."""
     parts = _LAST_NUMBER.fullmatch(text)
     return None if parts is None else int(parts["number"])
 

@@ -251,19 +251,16 @@ def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names
 
 
 def _argument(text: str, key: str) -> Any:
-    """Return an argument of a metadata event, None if absent."""
     arguments = parsed_json(text)
     return arguments.get(key) if isinstance(arguments, dict) else None
 
 
 def _text_argument(text: str, key: str) -> str:
-    """Return a string argument of a metadata event, empty if absent."""
     value = _argument(text, key)
     return value if isinstance(value, str) else ""
 
 
 def _number(text: str) -> int | None:
-    """Return the integer `value` of a metadata event, None if absent."""
     value = _argument(text, "value")
     return value if type(value) is int and 0 <= value < _MOST_RANKS else None
 
@@ -279,7 +276,6 @@ def _thread_name(texts: list[str], process_thread: list[str], number_text: str) 
 
 
 def _bare(name: str) -> str:
-    """Remove Kineto's prefix from the name of a thread."""
     match = _THREAD_NAME.fullmatch(name)
     return ((match["name"] or "") if match else name).strip()
 

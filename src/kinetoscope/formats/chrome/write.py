@@ -264,8 +264,6 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
 
 
 class _Processes:
-    """The processes of the file, for host processes and devices."""
-
     def __init__(self, trace: TraceData, stream_of: NDArray[np.int32]) -> None:
         threads, self._streams = trace.columns("threads"), trace.columns("streams")
         self._stream = stream_of.tolist()
@@ -332,7 +330,6 @@ class _Processes:
 
 
 def _track_description(trace: TraceData) -> list[dict[str, Any]]:
-    """Return the source file's metadata of processes."""
     listed = trace.info.get("processes")
     return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
@@ -357,7 +354,6 @@ def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
 
 
 def _process_events(process: WrittenProcess) -> Iterator[dict[str, Any]]:
-    """Yield the three metadata events of a process."""
     yield _metadata("process_name", process.pid, 0, {"name": process.name})
     yield _metadata("process_labels", process.pid, 0, {"labels": process.label})
     yield _metadata("process_sort_index", process.pid, 0, {"sort_index": process.sort_index})
@@ -472,7 +468,6 @@ def write_chrome_events(
 
 
 def _begin_and_end(user_range: dict[str, Any], pid: int) -> list[dict[str, Any]]:
-    """Return the begin and end events of an additional range."""
     fields = {"cat": "user_annotation", "name": user_range["name"], "pid": pid, "tid": user_range["tid"]}
     moments = (("B", user_range["begin_ns"]), ("E", user_range["end_ns"]))
     return [{"ph": phase, **fields, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
@@ -564,7 +559,6 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
 
 
 def _own_facts(trace: TraceData, tracks: LaneTracks) -> dict[str, Any]:
-    """Return the facts for Kinetoscope's reader, which viewers ignore: cycles and modules."""
     facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
     cycles = trace.columns("cycles")
     if len(cycles):
@@ -590,7 +584,6 @@ def _events(
     opening: bytes,
     closing: bytes,
 ) -> _core.ChromeWriter:
-    """Return the native writer of all events, between `opening` and `closing`."""
     stacks, frames, modules, shapes, streams = (
         trace.columns(name) for name in ("stacks", "frames", "modules", "shapes", "streams")
     )
@@ -724,7 +717,6 @@ def _counters(trace: TraceData) -> tuple[dict[str, NDArray[Any]] | None, list[st
 
 
 def _joined(events: Iterable[dict[str, Any]]) -> bytes:
-    """Return events as JSON, separated by commas."""
     return ",\n".join(_json(event) for event in events).encode()
 
 

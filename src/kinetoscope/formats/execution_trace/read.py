@@ -62,7 +62,6 @@ def tensors_of(nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tensors(side: object) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield the tensors of one side of a node with the index of their argument."""
     if not isinstance(side, dict):
         return
     values, types = side.get("values"), side.get("types")
@@ -105,12 +104,10 @@ def _split_types(text: str) -> list[str]:
 
 
 def _is_int(value: object) -> bool:
-    """Return whether a value is an integer that fits int64."""
     return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _numbers(value: object) -> str | None:
-    """Return a list of integers as JSON, None for anything else."""
     if isinstance(value, list) and all(_is_int(part) for part in value):
         return "[" + ",".join(map(str, value)) + "]"
     return None
@@ -230,7 +227,6 @@ def _split(path: str | os.PathLike[str], document: Any) -> tuple[dict[str, Any],
 
 
 def _checked_schema(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
-    """Return the schema version; raise FormatError if it is not supported."""
     schema = facts.get("schema")
     version = _VERSION.fullmatch(schema) if isinstance(schema, str) else None
     if version is None or version[1] != READABLE:
@@ -288,22 +284,18 @@ def _parts(node: Mapping[str, Any], side: str) -> dict[str, str | None]:
 
 
 def _compact(value: Any) -> str:
-    """Return a value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _text(value: object) -> str | None:
-    """Return a non-empty string, None for anything else."""
     return value if isinstance(value, str) and value else None
 
 
 def _integers(values: Any) -> NDArray[np.int64]:
-    """Return integers as a column, -1 for anything that does not fit int64."""
     return np.array([value if _is_int(value) else -1 for value in values], np.int64)
 
 
 def _refuse(word: str) -> None:
-    """Reject the constants that Python's parser accepts but JSON does not have."""
     raise ValueError(f"{word} is not JSON")
 
 
@@ -480,7 +472,6 @@ def _names(
 
 
 def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
-    """Return the total size of the tensors on one side of each node."""
     tensors = other.tensors
     wanted = np.array([text == side for text in tensors["side"]], dtype=bool) & (tensors["bytes"] >= 0)
     of_node = Groups(np.where(wanted, _nodes_of_tensors(other), -1), len(other.nodes["id"]))
@@ -489,7 +480,6 @@ def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
 
 
 def _nodes_of_tensors(other: ExecutionTrace) -> NDArray[np.int64]:
-    """Return the row of the node of each tensor."""
     ids: NDArray[np.int64] = other.nodes["id"]
     order = np.argsort(ids, kind="stable")
     rows: NDArray[np.int64] = order[np.searchsorted(ids[order], other.tensors["node"])]

@@ -162,7 +162,6 @@ def boxes(trace: Trace, drawn: dict[str, Any]) -> pyarrow.Table:
 
 
 def _with_number(run: Run, side: str, number: int) -> int:
-    """Return the index of the step with a number."""
     found = np.flatnonzero(run.numbers == number)
     if len(found) == 0:
         first, last = int(run.numbers.min()), int(run.numbers.max())
@@ -178,12 +177,10 @@ def _typical(run: Run) -> int:
 
 @derived
 def _run(trace: Trace) -> Run:
-    """Return the `Run` of a trace, which is cached."""
     return run_of(trace, with_account=True)
 
 
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
-    """Return an option that is the number of an open trace."""
     text = query.get(name, str(default))
     place = integer(text)
     if place is None or not 0 <= place < len(offers):
@@ -193,7 +190,6 @@ def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> in
 
 
 def _trace(offer: Offer) -> Trace:
-    """Return the trace of an offer, or raise StateError if it could not be loaded."""
     if offer.trace is None:
         raise StateError(offer.problem or "There is no such trace.")
     return offer.trace

@@ -71,7 +71,6 @@ def part(trace: Trace, query: Query) -> tuple[Trace, str]:
 
 
 def _window(query: Query) -> tuple[int, int | None]:
-    """Return the options `start` and `end`."""
     start = max(0, int(number(query, "start", 0)))
     end = int(number(query, "end")) if "end" in query else None
     if end is not None and end <= start:

@@ -40,7 +40,6 @@ def described(report: Report) -> dict[str, Any]:
 
 
 def _evidence(trace: Trace, span: int) -> dict[str, Any]:
-    """Return name, kind and duration of a span, for a link to it."""
     spans = trace.columns("spans")
     kind, name = int(spans["kind"][span]), trace.strings[int(spans["name"][span])]
     return {

@@ -90,7 +90,6 @@ def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _answer(job: Job, rest: str, query: Query) -> Answer | None:
-    """Respond to requests that do not open a trace; None for an unknown path."""
     if not rest:
         return about(job)
     if rest == "findings":
@@ -231,7 +230,6 @@ def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:
 
 
 def _source(job: Job, row: int) -> str:
-    """Return the path of a rank's trace."""
     source, rank = str(job.summaries["source"][row].as_py() or ""), job.sections.ranks[row]
     if not source:
         raise StateError(
@@ -249,18 +247,15 @@ def _has_trace(job: Job, row: int) -> bool:
 
 
 def _steps(job: Job) -> Rows:
-    """Return the numbers of all steps."""
     numbers = np.unique(job.sections.numbers("steps", "step"))
     return np.asarray(numbers, dtype=np.int64)
 
 
 def _named(group: Group) -> str:
-    """Return the label of a process group."""
     return group.name or "all ranks"
 
 
 def _row(job: Job, query: Query) -> int:
-    """Return the row of the rank that a request names."""
     rank = _whole(query, "rank")
     found = np.flatnonzero(job.sections.ranks == rank)
     if not len(found):
@@ -269,7 +264,6 @@ def _row(job: Job, query: Query) -> int:
 
 
 def _whole(query: Query, name: str) -> int:
-    """Return an option as an integer, which may be -1."""
     text = query.get(name, "")
     number = integer(text)
     if number is None:

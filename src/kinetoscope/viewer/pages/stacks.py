@@ -58,7 +58,6 @@ def flame_operators(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def _options(trace: Trace, query: Query) -> dict[str, Any]:
-    """The options of a flame graph."""
     rows = [str(row) for row in range(-1, len(trace.columns("processes")))]
     return {name: query[name] for name in ("by", "order") if name in query} | {
         "library": choice(query, "library", ("show", "hide")) == "show",

@@ -127,7 +127,6 @@ class Parts:
 
 
 def _compressed(body: bytes) -> str:
-    """Compress bytes, and encode them as text for the page."""
     return base64.b64encode(zlib.compress(body)).decode("ascii")
 
 
@@ -233,7 +232,6 @@ def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
 
 
 def _texts_of(name: str, part: Numbers) -> Column:
-    """Encode fractions, and numbers that JavaScript cannot represent exactly, as JSON texts."""
     used, place = np.unique(part.values, return_inverse=True)
     texts = [
         json.dumps([{"label": part.label, "value": plain(one), "unit": part.unit}]) for one in used.tolist()
@@ -242,7 +240,6 @@ def _texts_of(name: str, part: Numbers) -> Column:
 
 
 def _argument_texts(trace: Trace, spans: NDArray[np.int32]) -> Column:
-    """Build the column of the spans' arguments, as JSON texts."""
     column, texts = arguments(trace)
     used, place = np.unique(column[spans], return_inverse=True)
     left, wanted = _MOST_LETTERS, []
@@ -307,7 +304,6 @@ def _planes(
 
 
 def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Difference of each number from the previous one."""
     found: NDArray[np.int64] = values.astype(np.int64)
     found[1:] -= values[:-1].astype(np.int64)
     return found
@@ -329,7 +325,6 @@ def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Colum
 
 
 def _table(columns: Sequence[Column]) -> pyarrow.Table:
-    """A table of columns."""
     import_aside()
     import pyarrow as pa
 
@@ -545,20 +540,17 @@ def write_report(trace: Trace, name: str, path: Path, pages: Sequence[str] = tup
 
 
 def _write(page: str, path: Path) -> None:
-    """Write a page to a file, atomically."""
     with open_atomically(path) as file:
         file.write(page.encode("utf-8", "replace"))
 
 
 def _name_of(trace: Trace) -> str:
-    """Name a trace by its file, or else by its program."""
     if trace.path is not None:
         return Path(trace.path).name
     return Path("".join(trace.run_info.program[:1])).name or "trace"
 
 
 def _add_responses(trace: Trace, pages: Sequence[str], before_ns: int | None, carried: Parts) -> None:
-    """Add the responses to all requests of `requests_of`."""
     for path, query in requests_of(trace, pages):
         key = spelled(path, query)
         if key in carried.directory:

@@ -311,7 +311,6 @@ def disposition(name: str) -> str:
 
 
 def _arrow(table: pyarrow.Table) -> bytes:
-    """Serialize a table as an Arrow stream, with each dictionary once."""
     import pyarrow as pa
 
     sink = io.BytesIO()
@@ -326,7 +325,6 @@ def _json(value: object) -> Response:
 
 
 def _error(status: int, message: str) -> Response:
-    """Create an error response with one sentence for the user."""
     return Response(status, json.dumps({"error": message}).encode())
 
 
@@ -350,12 +348,10 @@ def content_policy(page: str, connect: str) -> str:
 
 
 def _checksum(text: str) -> str:
-    """Return the checksum of a script or style, in the format of content security policies."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _page() -> Response:
-    """Create the response with the page, which may send requests to this server only."""
     page = page_text()
     policy = content_policy(page, "connect-src 'self'; ") + "; frame-ancestors 'none'"
     headers = {

@@ -113,7 +113,6 @@ class Viewer:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take(self, path: Path) -> int:
-        """Show the trace in an uploaded file; return its number."""
         self._given += open_traces.given([path], self._open_trace)
         self._dropped.append(path.parent)
         return len(self._given) - 1
@@ -127,7 +126,6 @@ class Viewer:
         return len(self._given) - 1
 
     def _look_again(self) -> None:
-        """Reload files that have changed."""
         for source in self._given:
             source.look_again()
 
@@ -146,7 +144,6 @@ class Viewer:
         return f"<Viewer at {self.address}>" if self._given else "<Viewer (closed)>"
 
     def _repr_html_(self) -> str:
-        """A link, in notebooks."""
         if not self._given:
             return "<p>Viewer (closed)</p>"
         names = html.escape(", ".join(source.offer.name for source in self._given))
@@ -200,7 +197,6 @@ def open_browser(viewer: Viewer) -> bool:
 
 
 def _is_interactive() -> bool:
-    """Whether Python is interactive: at a prompt or in a notebook, which must not be blocked."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
 
 
@@ -276,7 +272,6 @@ class Server(ThreadingHTTPServer):
         self.browser_address = f"http://{LOOPBACK}:{self.port}/open/{ticket}"
 
     def _listen(self, port: int | None) -> None:
-        """Listen on the port, or on the first free one."""
         if port is not None and not 0 <= port <= 65535:
             raise ArgumentError(f"port {port}: a port is a number from 0 to 65535")
         candidates = range(FIRST_PORT, FIRST_PORT + PORTS_TRIED) if port is None else (port,)
@@ -402,7 +397,6 @@ class _Connection(BaseHTTPRequestHandler):
         self.rfile.read(min(int(length), _BLOCK_BYTES) if length.isdecimal() else 0)
 
     def _target(self) -> tuple[str, str, dict[str, str]]:
-        """The first part of the requested path, the rest of it, and the query."""
         path, _, query = self.requestline.split()[1].partition("?")
         first, _, rest = unquote(path).removeprefix("/").partition("/")
         return first, rest, dict(parse_qsl(query, keep_blank_values=True))
@@ -475,7 +469,6 @@ def _user_key() -> bytes | None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only this user can read."""
     return os.open(path, flags, 0o600)
 
 
@@ -591,7 +584,6 @@ class Uploads:
 
 
 def _problem(status: int, message: str) -> Response:
-    """Create an error response with one sentence for the user."""
     return Response(status, json.dumps({"error": message}).encode())
 
 

@@ -112,7 +112,6 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
 
 
 def _extremes(counter: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
-    """Return the rows of `counter` of one track, for pixels with these edges."""
     import pyarrow as pa
 
     firsts = np.searchsorted(counter.time_ns, pixels)
@@ -157,7 +156,6 @@ def _memory(trace: Trace) -> list[Counter]:
 
 
 def _sampled(trace: Trace) -> list[Counter]:
-    """Return the sampled counters, one for each name and process."""
     process_count = max(len(trace.columns("processes")), 1)
     return [
         Counter(
@@ -184,7 +182,6 @@ def _counter(
     time_ns: NDArray[np.int64],
     value: NDArray[Any],
 ) -> Counter:
-    """Create a counter, with samples sorted by time."""
     if (time_ns[1:] < time_ns[:-1]).any():
         order = np.argsort(time_ns, kind="stable")
         time_ns, value = time_ns[order], value[order]

@@ -70,7 +70,6 @@ def search(trace: Trace, query: Query) -> Limited:
 
 
 def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
-    """List the row collections of the timeline, each with its tracks, sorted by first row."""
     tracks_of: dict[int, tuple[Rows, list[Track]]] = {}
     for track in timeline(trace).tracks:
         tracks_of.setdefault(id(track.rows), (track.rows, []))[1].append(track)
@@ -85,7 +84,6 @@ def _with(texts: Sequence[str], part: str) -> NDArray[np.bool_]:
 
 
 def _earliest(start_ns: NDArray[np.int64], since_ns: float, limit: int) -> NDArray[np.int64]:
-    """Return the indices of the first `limit` times that are not before `since_ns`, sorted by time."""
     rows = np.flatnonzero(start_ns >= since_ns)
     if len(rows) > limit:
         rows = rows[np.argpartition(start_ns[rows], limit)[:limit]]

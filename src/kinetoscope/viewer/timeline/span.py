@@ -79,7 +79,6 @@ def backward(trace: Trace) -> Pairs:
 
 @derived
 def _collectives(trace: Trace) -> tuple[Pairs, Pairs]:
-    """Links from each collective call to its device work, and the reverse links."""
     if "collectives" not in trace.table_names:
         calls, work = np.zeros((2, 0), np.int32)
     else:
@@ -144,7 +143,6 @@ def _end_of(trace: Trace, rows: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
-    """Sort links by source and target, and remove duplicates."""
     is_link = np.flatnonzero((source >= 0) & (target >= 0))
     source, target = source[is_link], target[is_link]
     order = np.lexsort((target, source))
@@ -303,7 +301,6 @@ def facts_of(part: SharedFacts, row: int) -> list[dict[str, Any]]:
 
 
 def _thread_names(trace: Trace) -> list[str]:
-    """The name of each thread, with its number."""
     threads = trace.columns("threads")
     return [
         f"{name} ({number})" if name else str(number)
@@ -312,7 +309,6 @@ def _thread_names(trace: Trace) -> list[str]:
 
 
 def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
-    """Return facts of kernels and copies: launch configurations, and copied bytes."""
     facts: list[Numbers | SharedFacts] = []
     spans, kernels, copies = (trace.columns(name) for name in ("spans", "kernels", "copies"))
     if len(kernels):

@@ -192,7 +192,6 @@ def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
 
 
 def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str | None]:
-    """Return the label of a track, its details, and its device."""
     if track.sort == STEPS:
         details = "" if track.rows.spans is not None else "derived from optimizer calls"
         return "Steps", details, None
@@ -359,7 +358,6 @@ def joined(
 def _operators(
     trace: Trace, nodes: NDArray[np.int32], sort: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Return the spans from which runs are reconstructed: thread, start, end and node."""
     spans = trace.columns("spans")
     kind, parent = spans["kind"], spans["parent"]
     node = nodes.copy()
@@ -405,7 +403,6 @@ def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDAr
 
 
 def _call_name(strings: list[str], function: int, file: int) -> str:
-    """Format a call as `function (file)`, with the last two components of the file's path."""
     if not strings[file]:
         return strings[function]
     return f"{strings[function]} ({'/'.join(strings[file].split('/')[-2:])})"
