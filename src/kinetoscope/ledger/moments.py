@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.arrow import integers
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator, is_runtime_call
@@ -314,8 +315,11 @@ def _layers_of_requests(trace: TraceData, window: Windows, thread: int) -> list[
 def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
     """When a thread collected garbage, recorded, or compiled."""
     spans = trace.columns("spans")
-    collections = _named_on(trace, GARBAGE_COLLECTION, thread)
-    overhead = np.flatnonzero((spans["kind"] == SpanKind.OVERHEAD) & (spans["thread"] == thread))
+    names = [row for row, text in enumerate(trace.strings) if text == GARBAGE_COLLECTION]
+    collections, overhead = (
+        np.flatnonzero(chosen & (spans["thread"] == thread))
+        for chosen in (np.isin(spans["name"], names), spans["kind"] == SpanKind.OVERHEAD)
+    )
     return [
         _layer(Category.GARBAGE_COLLECTION, when_ran(trace, collections)),
         _layer(Category.PROFILER, when_ran(trace, overhead)),
@@ -330,21 +334,11 @@ def _between(trace: TraceData, thread: int) -> _Layer:
     return _Layer(Category.PYTHON, all_gaps.start_ns[rows], all_gaps.end_ns[rows], rows)
 
 
-def _named_on(trace: TraceData, name: str, thread: int) -> Rows:
-    if name not in trace.strings:
-        return np.zeros(0, np.int64)
-    spans = trace.columns("spans")
-    return np.flatnonzero((spans["name"] == trace.strings.index(name)) & (spans["thread"] == thread))
-
-
 def _compiling(trace: TraceData, thread: int) -> Intervals:
-    rows = [
-        (row["start_ns"], row["start_ns"] + row["duration_ns"])
-        for row in compiles(trace).select(["thread", "start_ns", "duration_ns"]).to_pylist()
-        if row["thread"] == thread and row["start_ns"] is not None and row["duration_ns"] is not None
-    ]
-    start, end = np.array(rows, np.int64).reshape(-1, 2).T
-    return Intervals.of(start, end)
+    table = compiles(trace)
+    of_thread, start, duration = (integers(table[name]) for name in ("thread", "start_ns", "duration_ns"))
+    rows = (of_thread == thread) & (duration >= 0)
+    return Intervals.of(start[rows], start[rows] + duration[rows])
 
 
 def _innermost_operators(trace: TraceData, thread: int) -> _Layer:

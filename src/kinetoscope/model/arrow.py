@@ -55,9 +55,7 @@ def to_arrow(
     for column in table.columns:
         array = _array(column, chosen[column.name], length)
         arrays.append(array)
-        metadata = (
-            {"meaning": column.meaning, "unit": column.unit} if column.unit else {"meaning": column.meaning}
-        )
+        metadata = {"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {})
         fields.append(pa.field(column.name, array.type, metadata=metadata))
     return pa.Table.from_arrays(
         arrays, schema=pa.schema(fields, metadata={"table": table.name, "row": table.row})

@@ -130,13 +130,11 @@ def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
     roots = _root_names(classes, [row for row in order if holders[row] < 0])
     mixed = _sharing_roots(below, root)
     path = [
-        roots[row]
-        if holders[row] < 0
-        else f"{roots[root[row]]}.{below[row]}"
-        if root[row] in mixed
-        else below[row]
-        for row in range(len(holders))
+        f"{roots[root_row]}.{text}" if root_row in mixed else text
+        for root_row, text in zip(root, below, strict=True)
     ]
+    for row, name in roots.items():
+        path[row] = name
     return {
         "path": path,
         "depth": np.array(depth, dtype=np.int32),

@@ -70,14 +70,10 @@ def short_kernel_name(name: str) -> str:
     base = head.partition("(")[0].rpartition("::")[2] or text
     words = (word.rpartition("::")[2] for word in _QUALIFIED.findall(arguments))
     telling = next((word for word in words if word != base and not _GENERIC.match(word)), "")
+    if not telling:
+        return base
     # CUTLASS gives all its kernels one name.
-    return (
-        telling
-        if telling and re.fullmatch(r"[Kk]ernel\d*", base)
-        else f"{base} ‹{telling}›"
-        if telling
-        else base
-    )
+    return telling if re.fullmatch(r"[Kk]ernel\d*", base) else f"{base} ‹{telling}›"
 
 
 @derived

@@ -161,11 +161,8 @@ def described(trace: TraceData, placement: Placement, first_began_ns: int) -> li
 def process_entries(trace: TraceData) -> list[dict[str, Any]]:
     """The metadata of each row of `processes`, as `info["processes"]` has them; empty where it has none."""
     stated = trace.info.get("processes")
-    entries = (
-        [dict(entry) if isinstance(entry, dict) else {} for entry in stated]
-        if isinstance(stated, list)
-        else []
-    )
+    listed = stated if isinstance(stated, list) else ()
+    entries: list[dict[str, Any]] = [dict(entry) if isinstance(entry, dict) else {} for entry in listed]
     count = len(trace.columns("processes"))
     return (entries + [{}] * count)[:count]
 

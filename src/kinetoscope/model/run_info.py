@@ -209,11 +209,8 @@ class RunInfo:
     @cached_property
     def engine_name(self) -> str:
         """The engine as people see it: `hybrid` where torch's collector recorded a device along with the native engine."""
-        return (
-            "hybrid"
-            if self.engine == "native" and self.clock_checks.device_calls is not None
-            else self.engine
-        )
+        is_hybrid = self.engine == "native" and self.clock_checks.device_calls is not None
+        return "hybrid" if is_hybrid else self.engine
 
     def properties_of(self, index: int) -> DeviceProperties | None:
         """The properties of a device, by the number that its work has; None if they are unknown.

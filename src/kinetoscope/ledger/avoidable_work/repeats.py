@@ -55,13 +55,8 @@ _RANDOM = (
 )  # fmt: skip
 # Their results have whatever was in the memory, or they change what a tensor is.
 _UNDEFINED = names("aten::set_ aten::set aten::resize_ aten::resize_as_ aten::item aten::_local_scalar_dense")
-_UNDEFINED_PREFIXES = (
-    "aten::empty",
-    "aten::new_empty",
-    "aten::_empty",
-    "aten::resize",
-    "aten::is_",
-    "aten::_assert",
+_UNDEFINED_PREFIXES = tuple(
+    names("aten::empty aten::new_empty aten::_empty aten::resize aten::is_ aten::_assert")
 )
 _FILLS = names(
     "aten::zeros aten::zeros_like aten::ones aten::ones_like aten::full aten::full_like aten::new_zeros aten::new_ones aten::new_full aten::zero_"
@@ -80,13 +75,8 @@ _COLLECTIVES = ("c10d::", "_c10d_functional::")
 # Longer lists are recorded in part.
 _MOST_ELEMENTS = 64
 # What was not recorded may have written to anything.
-_LOST = (
-    "dropped_notes",
-    "ring_dropped_notes",
-    "recycled_notes",
-    "unmatched_notes",
-    "collection_paused",
-    "dropped_spans",
+_LOST = names(
+    "dropped_notes ring_dropped_notes recycled_notes unmatched_notes collection_paused dropped_spans"
 )
 
 

@@ -183,28 +183,28 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
 _KEYS = ("direction", "kind", "source", "target")
 
 
-def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
+def _grouped(single: pyarrow.Table, by: str) -> pyarrow.Table:
     """Sum individual copies by direction, or by direction and operator."""
     import pyarrow as pa
 
     names = (*_KEYS, "operator") if by == "operator" else _KEYS
     ids = []
     for name in names:
-        indices = one[name].combine_chunks().indices.fill_null(-1)
+        indices = single[name].combine_chunks().indices.fill_null(-1)
         ids.append(to_numpy(pa.chunked_array([indices])).astype(np.int32))
     groups = Groups.by(ids)
 
     def number(name: str, none: float) -> Any:
-        return to_numpy(one[name].fill_null(none))
+        return to_numpy(single[name].fill_null(none))
 
     duration, size, rate = number("duration_ns", 0), number("bytes", -1), number("gb_per_s", np.nan)
-    blocked = to_numpy(one["blocked"].fill_null(False))
+    blocked = to_numpy(single["blocked"].fill_null(False))
     has_rate = (size >= 0) & (duration > 0)
     total, count = groups.sums(duration), groups.sizes()
     rated = Groups(np.where(has_rate, groups.of_row, -1), len(groups))
     rated_ns = rated.sums(duration)
-    keys = {name: one[name].take(number_array(groups.first)).to_pylist() for name in names}
-    table = to_arrow("grouped: copies", {
+    keys = {name: single[name].take(number_array(groups.first)).to_pylist() for name in names}
+    return to_arrow("grouped: copies", {
         "operator": None,
         **keys,
         "count": count,
@@ -217,5 +217,4 @@ def _grouped(one: pyarrow.Table, by: str) -> pyarrow.Table:
         "max_gb_per_s": np.where(rated.sizes() > 0, rated.maxima(rate), np.nan),
         "blocked": groups.sums(blocked),
         "blocked_ns": groups.sums(duration, blocked),
-    })  # fmt: skip
-    return table.take(np.argsort(-total, kind="stable"))
+    }, np.argsort(-total, kind="stable"))  # fmt: skip

@@ -94,10 +94,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         "span": rows if by == "span" else np.full(len(groups), -1),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]] if by == "span" else np.full(len(groups), -1),
     }  # fmt: skip
-    if by == "span":
-        order = np.argsort(columns["first_ns"], kind="stable")
-    else:
-        order = np.argsort(-total, kind="stable")
+    order = np.argsort(columns["first_ns"] if by == "span" else -total, kind="stable")
     return to_arrow("kernels", columns, order)
 
 

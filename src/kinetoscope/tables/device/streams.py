@@ -57,15 +57,16 @@ def devices(trace: TraceData) -> pyarrow.Table:
     work = device_work(trace)
     stream = trace.column("spans", "stream")[work.rows].astype(np.int64)
     used = np.unique(work.device * np.int64(len(trace.columns("streams"))) + stream)
-    properties = [_properties(trace, device) for device in work.devices]
+    properties = [trace.run_info.properties_of(device.index) for device in work.devices]
+    sizes = [-1 if model is None or model.total_bytes is None else model.total_bytes for model in properties]
     columns: dict[str, Any] = {
         "device": [device.name for device in work.devices],
         **of_processes(trace, np.array([device.process for device in work.devices], np.int32)),
         "rank": np.array([device.rank for device in work.devices], dtype=np.int64),
         "device_type": np.array([device.type for device in work.devices], dtype=np.int64),
         "device_index": np.array([device.index for device in work.devices], dtype=np.int64),
-        "model": [model for model, _ in properties],
-        "memory_bytes": np.array([size for _, size in properties], dtype=np.int64),
+        "model": [model.name or None if model else None for model in properties],
+        "memory_bytes": np.array(sizes, dtype=np.int64),
         **_memory_columns(trace, work.devices),
         "streams": Groups(used // max(len(trace.columns("streams")), 1), len(work.devices)).sizes(),
         **_busy_columns(trace, work, Groups(work.device, len(work.devices))),
@@ -126,11 +127,3 @@ def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[st
 
 def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(100.0 * part / np.where(whole == 0, np.nan, whole))
-
-
-def _properties(trace: TraceData, device: Device) -> tuple[str | None, int]:
-    """The model and the memory of a device, as far as the trace says."""
-    properties = trace.run_info.properties_of(device.index)
-    if properties is None:
-        return None, -1
-    return properties.name or None, -1 if properties.total_bytes is None else properties.total_bytes

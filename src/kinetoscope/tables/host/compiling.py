@@ -92,29 +92,29 @@ def compiles(trace: TraceData) -> pyarrow.Table:
     rows = np.flatnonzero((stored["recorded"] > 0) & (stored["start_ns"] + stored["duration_ns"] >= 0))
     span = _spans_of(trace, rows, ranges)
     alone = ranges.rows[~np.isin(ranges.rows, span) & (ranges.stage < 2)]
-    ids = _ids_of(trace, alone)
     of_thread = np.append(trace.column("threads", "process_row"), -1)
     texts = {
-        name: [stored[name][row] for row in rows.tolist()]
+        name: [stored[name][row] for row in rows.tolist()] + [""] * len(alone)
         for name in ("compile_id", "stage", "function", "file", "reason", "failure")
     }
-    texts = {name: [*values, *[""] * len(alone)] for name, values in texts.items()}
-    texts["compile_id"][len(rows) :] = ids
+    texts["compile_id"][len(rows) :] = _ids_of(trace, alone)
     texts["stage"][len(rows) :] = [
         STAGES[stage] for stage in ranges.stage[np.isin(ranges.rows, alone)].tolist()
     ]
+
+    def both(of_stored: NDArray[Any], of_alone: NDArray[Any] | int) -> NDArray[Any]:
+        return np.append(of_stored, np.broadcast_to(of_alone, len(alone)).astype(of_stored.dtype))
+
     columns: dict[str, Any] = {
-        name: np.concatenate((stored[name][rows], np.full(len(alone), -1, stored[name].dtype)))
+        name: both(stored[name][rows], -1)
         for name in ("line", *_PHASES, "cache_hits", "cache_misses", "guards", "operators")
     }
     thread = np.where(
         stored["thread"][rows] >= 0, stored["thread"][rows], np.append(spans["thread"], -1)[span]
     )
-    columns["start_ns"] = np.concatenate((stored["start_ns"][rows], spans["start_ns"][alone]))
-    columns["duration_ns"] = np.concatenate((stored["duration_ns"][rows], spans["duration_ns"][alone]))
-    columns["thread"] = np.concatenate((thread, spans["thread"][alone])).astype(np.int32)
-    columns["span"] = np.concatenate((span, alone)).astype(np.int32)
-    process = np.concatenate((stored["process_row"][rows], of_thread[spans["thread"][alone]]))
+    columns |= {name: both(stored[name][rows], spans[name][alone]) for name in ("start_ns", "duration_ns")}
+    columns |= {"thread": both(thread, spans["thread"][alone]), "span": both(span, alone)}
+    process = both(stored["process_row"][rows], of_thread[spans["thread"][alone]])
     columns["recompile"] = [
         bool(reason) or (stage == "frame" and not compile_id.endswith("/0") and "/" in compile_id)
         for reason, stage, compile_id in zip(
@@ -127,11 +127,9 @@ def compiles(trace: TraceData) -> pyarrow.Table:
         position = place_of[row]
         columns[phase][position] = max(columns[phase][position] - time_ns, 0)
         columns["kernel_compile_ns"][position] = max(columns["kernel_compile_ns"][position], 0) + time_ns
-    order = np.argsort(columns["start_ns"], kind="stable")
-    ordered: dict[str, Any] = {name: np.asarray(values)[order] for name, values in columns.items()}
-    ordered |= {name: labels(values[row] or None for row in order.tolist()) for name, values in texts.items()}
-    ordered |= of_processes(trace, process[order])
-    return to_arrow("compiles", ordered)
+    columns |= {name: labels(text or None for text in values) for name, values in texts.items()}
+    columns |= of_processes(trace, process)
+    return to_arrow("compiles", columns, np.argsort(columns["start_ns"], kind="stable"))
 
 
 def graph_breaks(trace: TraceData) -> pyarrow.Table:
@@ -158,10 +156,9 @@ def graph_breaks(trace: TraceData) -> pyarrow.Table:
         "time_ns": np.where(count == 0, -1, total),
         "time_per_step_ns": np.where((count == 0) | (steps == 0), -1, in_steps // max(steps, 1)),
     }
-    table_columns: dict[str, Any] = {name: values[order] for name, values in columns.items()}
     for name in ("file", "function", "reason", "stack"):
-        table_columns[name] = labels(stored[name][row] or None for row in order.tolist())
-    return to_arrow("graph_breaks", table_columns | of_processes(trace, stored["process_row"][order]))
+        columns[name] = labels(text or None for text in stored[name])
+    return to_arrow("graph_breaks", columns | of_processes(trace, stored["process_row"]), order)
 
 
 @dataclass(frozen=True)
@@ -314,7 +311,7 @@ def break_passages(trace: TraceData) -> Passages:
     row: list[int] = []
     span: list[int] = []
     time_ns: list[int] = []
-    if len(breaks) and len(regions):
+    if len(trace.columns("graph_breaks")) and len(regions):
         process_of = np.append(trace.column("threads", "process_row"), -1)
         for thread in np.unique(spans["thread"][regions]).tolist():
             process = int(process_of[thread])
@@ -371,17 +368,9 @@ class _Breaks:
 
     def __init__(self, trace: TraceData) -> None:
         stored, compiled = trace.columns("graph_breaks"), trace.columns("compiles")
-        self._functions = {
-            (process, compile_id): (function, file)
-            for process, compile_id, function, file in zip(
-                compiled["process_row"].tolist(),
-                compiled["compile_id"],
-                compiled["function"],
-                compiled["file"],
-                strict=True,
-            )
-            if function
-        }
+        ids = zip(compiled["process_row"].tolist(), compiled["compile_id"], strict=True)
+        functions = zip(compiled["function"], compiled["file"], strict=True)
+        self._functions = {key: function for key, function in zip(ids, functions, strict=True) if function[0]}
         self._rows: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
         roots = map(_begun_as, stored["root_function"])
         keys = zip(stored["process_row"].tolist(), roots, stored["root_file"], strict=True)
@@ -390,10 +379,6 @@ class _Breaks:
         ):
             if not skipped:
                 self._rows.setdefault(key, []).append((line, row))
-        self._length = len(stored)
-
-    def __len__(self) -> int:
-        return self._length
 
     def between(self, process: int, before: str, after: str) -> int:
         """The row of the break between two regions, by the ids of their compilations; -1 if the second continues no function."""

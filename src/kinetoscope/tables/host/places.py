@@ -274,12 +274,8 @@ def lasting(
 ) -> NDArray[np.int64]:
     """Those of some rows of `spans` with durations from `from_ns` to below `below_ns`; None for no bound."""
     duration = trace.column("spans", "duration_ns")[rows]
-    within = np.ones(len(rows), dtype=np.bool_)
-    if from_ns is not None:
-        within &= duration >= from_ns
-    if below_ns is not None:
-        within &= duration < below_ns
-    return rows[within]
+    least, beyond = -np.inf if from_ns is None else from_ns, np.inf if below_ns is None else below_ns
+    return rows[(duration >= least) & (duration < beyond)]
 
 
 def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = None) -> pyarrow.Table:

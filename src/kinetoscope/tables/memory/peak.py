@@ -13,6 +13,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow, look_up
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
@@ -27,17 +28,8 @@ if TYPE_CHECKING:
 
 
 # Operators that other operators call to allocate their results.
-_EMPTY = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-    )
+_EMPTY = names(
+    "aten::empty aten::empty_like aten::empty_strided aten::empty_permuted aten::new_empty aten::new_empty_strided aten::resize_"
 )
 
 

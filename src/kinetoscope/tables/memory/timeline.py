@@ -185,12 +185,12 @@ def find_device(trace: TraceData, device: str | None) -> int:
         ]
         return int(np.argmax(peaks))
     text = str(device).lower()
-    for place, name in enumerate(names):
-        if text == name or (name == "cpu" and text == "cpu:0"):
-            return place
-    for place, name in enumerate(names):
-        if ":" not in text and name.partition(":")[0] == text:
-            return place
+    if text == "cpu:0" and "cpu" in names:
+        return names.index("cpu")
+    kinds = [name.partition(":")[0] for name in names]
+    for listed in (names, kinds):
+        if text in listed:
+            return listed.index(text)
     raise DeviceWithoutMemoryError(
         f"device={device!r} has no recorded memory; the devices of this trace are: {', '.join(names)}"
     )
