@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from kinetoscope._errors import ArgumentError
@@ -81,21 +81,12 @@ def percent(part: float, total: float = 100.0) -> str:
 
 def written(value: float | str | None, unit: str) -> str:
     """Format a value in its unit (`ns`, `bytes`, `%`, `FLOP`, `FLOP/s`, `id`, empty for a count): a text as it is, None as a dash."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return _NONE
-    if unit == "id":
-        return str(value)
-    if unit == "ns":
-        return duration(value)
-    if unit == "bytes":
-        return size(value)
-    if unit == "%":
-        return percent(value)
+    if value is None or isinstance(value, str):
+        return _NONE if value is None else value
     if unit.startswith("FLOP"):
         return operations(value) + unit.removeprefix("FLOP")
-    return number(value)
+    formats: dict[str, Callable[[float], str]] = {"ns": duration, "bytes": size, "%": percent, "id": str}
+    return formats.get(unit, number)(value)
 
 
 def change_percent(value: float) -> str:

@@ -141,14 +141,19 @@ def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()
         endings: How the paths of the files end.
         functions: The qualified names of the functions that the frame may be in; any by default.
     """
-    stacks, frames, strings = trace.columns("stacks"), trace.columns("frames"), trace.strings
-    files = [
-        row for row in np.unique(frames["file"]).tolist() if strings[row].replace("\\", "/").endswith(endings)
-    ]
-    chosen = np.isin(frames["file"], files)
+    chosen = _frames_in(trace, lambda path: path.endswith(endings), functions)
+    return _innermost(trace, np.append(chosen, False)[trace.column("stacks", "frame")]) >= 0
+
+
+def _frames_in(
+    trace: TraceData, passes: Callable[[str], bool], functions: Collection[str]
+) -> NDArray[np.bool_]:
+    """For each frame whether its file passes a test and it is in one of some functions, in any without them."""
+    chosen = _frames_whose_file(trace, passes)
     if functions:
-        chosen &= np.isin(frames["function"], [strings.index(name) for name in functions if name in strings])
-    return _innermost(trace, np.append(chosen, False)[stacks["frame"]]) >= 0
+        names = [row for row, text in enumerate(trace.strings) if text in functions]
+        chosen &= np.isin(trace.column("frames", "function"), names)
+    return chosen
 
 
 def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = ()) -> NDArray[np.bool_]:
@@ -159,13 +164,12 @@ def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = (
         places: What a part of the paths of the files is.
         functions: The qualified names of the functions that the frame may be in; any by default.
     """
-    stacks, frames, strings = trace.columns("stacks"), trace.columns("frames"), trace.strings
-    is_user = user_frames(trace)
-    chosen = _frames_whose_file(trace, lambda path: any(folder in f"/{path}" for folder in places)) & ~is_user
-    if functions:
-        chosen &= np.isin(frames["function"], [strings.index(name) for name in functions if name in strings])
-    rows = _innermost(trace, np.append(chosen | is_user, True)[stacks["frame"]])
-    return np.asarray((rows >= 0) & np.append(chosen, False)[np.append(stacks["frame"], -1)[rows]])
+    is_user, frame = user_frames(trace), trace.column("stacks", "frame")
+    chosen = (
+        _frames_in(trace, lambda path: any(folder in f"/{path}" for folder in places), functions) & ~is_user
+    )
+    rows = _innermost(trace, np.append(chosen | is_user, True)[frame])
+    return np.asarray((rows >= 0) & np.append(chosen, False)[np.append(frame, -1)[rows]])
 
 
 @derived

@@ -121,13 +121,13 @@ class _Forward:
         rows = rows[is_outermost(trace, rows)]
         self.rows: Rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))].astype(np.int64)
         self._known = {call.row: call for call in calls.all}
-        self._call: Rows = calls.of_span[self.rows].astype(np.int64)
+        self.call: Rows = calls.of_span[self.rows].astype(np.int64)
         self._group = Groups.runs(spans["thread"][self.rows], spans["step"][self.rows]).of_row
         self._took_ns = spans["duration_ns"][self.rows]
 
     def heavy(self) -> list[DistinctCall]:
         """The distinct calls that take a noticeable part of all."""
-        call_ns = Groups(self._call, int(self._call.max(initial=-1)) + 1).sums(self._took_ns)
+        call_ns = Groups(self.call, int(self.call.max(initial=-1)) + 1).sums(self._took_ns)
         return [
             self._known[row]
             for row in np.flatnonzero((call_ns > 0) & (call_ns >= LEAST_PART * call_ns.sum())).tolist()
@@ -136,7 +136,7 @@ class _Forward:
 
     def positions(self, row: int) -> list[int]:
         """The positions in `rows` at which the distinct call with this row ran."""
-        found: list[int] = np.flatnonzero(self._call == row).tolist()
+        found: list[int] = np.flatnonzero(self.call == row).tolist()
         return found
 
     def examples(self, positions: list[int]) -> list[int]:
@@ -144,20 +144,16 @@ class _Forward:
         middle = self._group[positions[len(positions) // 2]]
         return [one for one in positions if self._group[one] == middle][:_MOST_EXAMPLES]
 
-    def calls_at(self, positions: Rows) -> Rows:
-        """The rows of the calls at some positions."""
-        return np.asarray(self._call[positions])
-
     def at(self, position: int) -> DistinctCall | None:
         """The call at a position; None where its inputs are not known."""
-        return self._known.get(int(self._call[position]))
+        return self._known.get(int(self.call[position]))
 
     def after(self, position: int, elements: int) -> Iterator[tuple[int, DistinctCall]]:
         """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again."""
-        for later in range(position + 1, min(len(self._call), position + _MOST_FOLLOWED)):
-            if self._group[later] != self._group[position] or self._call[later] == self._call[position]:
+        for later in range(position + 1, min(len(self.call), position + _MOST_FOLLOWED)):
+            if self._group[later] != self._group[position] or self.call[later] == self.call[position]:
                 return
-            call = self._known.get(int(self._call[later]))
+            call = self._known.get(int(self.call[later]))
             if call is not None and any(prod(shape) == elements for shape in call.operands):
                 yield later, call
 
@@ -455,7 +451,7 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     rows = np.flatnonzero(inside & (spans["step"][forward.rows] >= 0))
     if len(rows) == 0:
         return []
-    call = forward.calls_at(rows)
+    call = forward.call[rows]
     calls = Groups.by([*(spans[name][forward.rows[rows]] for name in ("step", "module", "stack")), call])
     often = calls.sizes()[calls.of_row]
     # How often a weight is computed: as often as the operator that runs least.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model import units
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import Labels, labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
@@ -54,8 +54,6 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     rows = np.flatnonzero(expected[calls.first])
     shapes, texts = shapes_of(trace)[calls.first], trace.columns("shapes")
     overload = spans["overload"][calls.first][rows]
-    families = sorted({family for family in calls.family if family})
-    place = {family: number for number, family in enumerate(families)}
     total[unknown == count] = -1
     moved[bytes_unknown] = -1
     columns: dict[str, Any] = {
@@ -64,9 +62,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
         "shapes": Labels(shapes[rows], texts["dims"]),
         "types": Labels(shapes[rows], texts["types"]),
         "inputs": Labels(shapes[rows], texts["concrete"]),
-        "family": Labels(
-            np.array([place.get(family, -1) for family in calls.family], np.int64)[rows], families
-        ),
+        "family": labels(calls.family[row] or None for row in rows.tolist()),
         "calls": count[rows],
         "counted": of_calls.sums(counts)[rows],
         "flops": total[rows],

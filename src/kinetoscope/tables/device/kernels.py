@@ -71,6 +71,8 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
     elif by == "launch":
         keys += [launch[column] for column in (*_SIZES, "registers", "shared_bytes")]
     groups = Groups.by(keys)
+    call, start_ns = starters(trace).call[rows], spans["start_ns"]
+    delay_ns = np.where(call >= 0, start_ns[rows] - start_ns[call], np.nan)
     first, duration = groups.first, spans["duration_ns"][rows]
     total, count = groups.sums(duration), groups.sizes()
     columns: dict[str, Any] = {
@@ -81,7 +83,7 @@ def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
         "mean_ns": total / np.maximum(count, 1),
         "min_ns": groups.minima(duration),
         "max_ns": groups.maxima(duration),
-        "delay_ns": _mean(groups, _delays_ns(trace, rows), np.ones(len(rows), np.int64)),
+        "delay_ns": _mean(groups, delay_ns, np.ones(len(rows), np.int64)),
         "kernel_percent": percent(total, int(duration.sum())),
         "device_percent": percent(total, int((work.end_ns - work.start_ns).sum())),
         **{column: _shared(groups, launch[column]) for column in (*_SIZES, "registers", "shared_bytes")},
@@ -147,12 +149,6 @@ def _mean(groups: Groups, values: NDArray[np.float64], weight: NDArray[np.int64]
     is_known, heavy = ~np.isnan(values), np.maximum(weight, 1)
     weights = groups.sums(heavy, is_known)
     return np.asarray(groups.sums(values * heavy, is_known) / np.where(weights == 0, np.nan, weights))
-
-
-def _delays_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How long after its launch each kernel began; not a number where the launch is not known."""
-    call, start_ns = starters(trace).call[rows], trace.column("spans", "start_ns")
-    return np.where(call >= 0, start_ns[rows] - start_ns[call], np.nan)
 
 
 def _started(

@@ -95,12 +95,6 @@ def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     }
 
 
-def python_by_module(trace: TraceData) -> NDArray[np.int64]:
-    """The time between operators for each module while its forward ran, submodules left out."""
-    shares, time_ns = gaps(trace).shares, charged(trace)
-    return Groups(shares.module, len(trace.columns("modules"))).sums(time_ns, ~shares.blocked)
-
-
 def with_submodules(trace: TraceData, own: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sums of modules with their submodules."""
     modules = trace.columns("modules")
@@ -166,7 +160,9 @@ def modules(trace: TraceData) -> pyarrow.Table:
     total = with_submodules(trace, sum(parts.values(), np.zeros(len(stored), np.int64)))
     on_device = by_module(trace, spans["device_self_ns"], everywhere)
     on_device += captured_time(trace, spans["module"], len(stored))
-    python = python_by_module(trace)
+    # The time between operators while the forward of a module ran.
+    shares = gaps(trace).shares
+    python = Groups(shares.module, len(stored)).sums(charged(trace), ~shares.blocked)
     columns: dict[str, Any] = {
         "id": np.arange(len(stored), dtype=np.int32),
         "path": stored["path"],

@@ -554,9 +554,5 @@ def _listed(pool: MemoryPool, order: str) -> tuple[NDArray[np.int64], int]:
     else:
         rows = rows[recorded & ~freed] if order == "never freed" else rows
         value = all_blocks.bytes[rows]
-    if len(rows) > MOST_BLOCKS:
-        first_rows = np.argpartition(-value, MOST_BLOCKS)[:MOST_BLOCKS]
-        order_rows = first_rows[np.lexsort((first_rows, -value[first_rows]))]
-    else:
-        order_rows = np.argsort(-value, kind="stable")
+    order_rows = np.argsort(-value, kind="stable")[:MOST_BLOCKS]
     return rows[order_rows], len(rows)

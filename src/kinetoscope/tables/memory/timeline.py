@@ -265,7 +265,8 @@ def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int
         The times in nanoseconds, rising, and the blocks.
     """
     spans, operands = trace.columns("spans"), trace.columns("operands")
-    in_place = np.array([_writes(text) for text in trace.strings], dtype=bool)[spans["name"]]
+    writes = ["::" in text and text.endswith("_") and not text.endswith("__") for text in trace.strings]
+    in_place = np.array(writes, dtype=bool)[spans["name"]]
     parent = spans["parent"]
     nested = (parent >= 0) & in_place[np.maximum(parent, 0)]
     span = operands["span"]
@@ -275,8 +276,3 @@ def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int
     in_blocks = np.flatnonzero(block >= 0)
     in_blocks = in_blocks[np.argsort(times[in_blocks], kind="stable")]
     return times[in_blocks], block[in_blocks]
-
-
-def _writes(name: str) -> bool:
-    """Whether an operator of this name writes into its first operand."""
-    return "::" in name and name.endswith("_") and not name.endswith("__")
