@@ -92,8 +92,8 @@ def test_it_tells_what_the_trace_holds(tmp_path):
     assert "19.5 ms recorded, 8 operators on 1 thread, native engine, exit code 0" in text
     assert "2 steps" in text
     assert "aten::addmm" in text
-    # Only Python: the line of the operators is the module's, the innermost one.
-    assert " ".join(text.split("train.py:12  <module>")[1].split()[:5]) == "2.50 ms 25.0 % 2.50"
+    # The line of the module is under that of the script.
+    assert " ".join(text.split("train.py:12  <module>")[1].split()[:6]) == "75.0 % 50.0 % 25.0 %"
     assert "net.py:34" in text
     assert "  fc  Linear" in text
     assert "(optimizer)" in text
@@ -182,13 +182,14 @@ def test_the_summary_and_the_findings_have_one_share_of_waiting_for_data(tmp_pat
 
 
 @pytest.mark.parametrize("state", [SampleState.RUNNING, SampleState.BLOCKED])
-def test_a_line_that_waits_is_not_said_to_be_in_python_only(tmp_path, state):
+def test_a_line_that_waits_is_not_said_to_run_python(tmp_path, state):
     builder = TraceBuilder()
     line = builder.stack(("/code/train.py", 7, "<module>"))
     builder.step(0, 0, 10_000_000).span("aten::mm", 0, 1_000_000, stack=line)
     builder.sample(5_000_000, line, state=state)
-    (header,) = [line for line in shown(finished(tmp_path, builder)) if line.startswith("source lines")]
-    assert header.split()[-2:] == (["in", "Python"] if state is SampleState.RUNNING else ["Python,", "waits"])
+    (times,) = [line for line in shown(finished(tmp_path, builder)) if line.startswith("train.py:7")]
+    python, waiting = ("90.0 %", "–") if state is SampleState.RUNNING else ("–", "90.0 %")
+    assert " ".join(times.split()).startswith(f"train.py:7 <module> 100 % 10.0 % {python} {waiting}")
 
 
 def test_where_one_process_has_room_it_is_the_busiest(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
+from kinetoscope.analyses.line_tree import LineTree, line_tree
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
 from kinetoscope.display.step_kinds import kinds_in_words
 from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, part_names, step_time
@@ -539,6 +540,11 @@ class Overview:
     @cached_property
     def _phase_times_ns(self) -> Any:
         return np.where(self.host.shares.counts, phase_times(self.trace), 0)
+
+    @cached_property
+    def your_lines(self) -> LineTree:
+        """The lines of the program with what runs under them, as `line_tree` returns them."""
+        return line_tree(self.trace)
 
     @cached_property
     def kernels(self) -> pyarrow.Table:

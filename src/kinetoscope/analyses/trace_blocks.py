@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from kinetoscope.ledger.parts import StepTime
 
 ROWS = 10
+LEAST_LINES = 8
+"""So many lines of the program are shown before other tables have more than a row."""
 _MOST_DEVICES = _MOST_REQUEST_NAMES = 4
 _MOST_NOTES = 6
 _MOST_LINES = 3
 _LONGEST_PATH = 24
 _MOST_FINDINGS = 3
+PROCESSOR_WAIT = "processor-wait"
 _LEAST_WARM_UP_PERCENT = 5
 
 
@@ -116,11 +119,11 @@ def trace_blocks(
     tables_of_time: list[TableBlock | None] = [_processes(shown, rows)]
     if tables:
         tables_of_time += [
+            _your_lines(shown, run),
             _kernels(shown, rows),
             _operators("operators", shown, shown.host, rows),
-            _ranges(shown, rows),
             _modules(shown, rows),
-            _lines("source lines", shown, run, shown.host, rows),
+            _ranges(shown, rows),
             _of_worker(shown, run, rows),
             _memory_owners(shown, run, rows) if in_full else None,
         ]
@@ -252,7 +255,11 @@ def _findings(shown: Overview, run: RunFacts, *, in_full: bool) -> list[Block]:
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
     texts = [Paragraph(report.above_floor, label="floor")] if report.above_floor else []
-    for index, finding in enumerate(report.findings[:_MOST_FINDINGS]):
+    # What other programs did is no fault of this one.
+    of_machine = [finding for finding in report.findings if finding.code == PROCESSOR_WAIT]
+    texts = [*(Paragraph(finding.finding, label="machine", tone=WARNING) for finding in of_machine), *texts]
+    of_program = [finding for finding in report.findings if finding.code != PROCESSOR_WAIT]
+    for index, finding in enumerate(of_program[:_MOST_FINDINGS]):
         texts.append(
             Paragraph(headline(finding, report.whole_ns), label="" if index else "findings", tone=WARNING)
         )
@@ -436,6 +443,38 @@ def _modules(shown: Overview, most: int) -> TableBlock | None:
         always=len(outside),
         total=len(shown.modules),
         name="modules",
+    )
+
+
+def _your_lines(shown: Overview, run: RunFacts) -> TableBlock | None:
+    """The lines of the program with what runs under them; without any the lines of libraries."""
+    tree = shown.your_lines
+    if not tree.lines:
+        return _lines("source lines", shown, run, shown.host, ROWS)
+    columns = (
+        BlockColumn("of the time", "%"),
+        *(BlockColumn(name, "%") for name in ("operators", "Python", "waiting")),
+    )
+
+    def percent(time_ns: int) -> float | None:
+        return 100 * time_ns / tree.whole_ns if time_ns else None
+
+    rows = []
+    for line in tree.lines:
+        code = _code(shown, {"file": line.file, "line": line.line, "function": line.function})
+        package = f"  (in {line.package})" if line.package else ""
+        name = f"{'  ' * line.depth}{run.file_label(line.file)}:{line.line}  {code}{package}"
+        rows.append((name, *map(percent, (line.time_ns, line.operators_ns, line.python_ns, line.waiting_ns))))
+    return TableBlock(
+        (BlockColumn("your lines", is_text=True), *columns),
+        tuple(rows),
+        bars=tuple((0.0, line.time_ns / tree.whole_ns) for line in tree.lines),
+        importance=tuple(
+            sorted(range(len(rows)), key=lambda at: (-tree.lines[at].time_ns, tree.lines[at].depth))
+        ),
+        least_rows=LEAST_LINES,
+        total=tree.total,
+        name="lines",
     )
 
 

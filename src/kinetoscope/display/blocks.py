@@ -94,6 +94,7 @@ class TableBlock:
         importance: The rows from the most important on; empty where they are in that order.
         always: How many of the last rows are shown even where others are left out.
         most_rows: How many of the other rows a terminal shows at most; 0 for as many as there is room for.
+        least_rows: How many of them it shows at least, even where there is no room for other tables.
         total: How many rows there are, these included.
         says_total: Whether the first heading says how many of these are shown, where not all are.
         name: The table of `Trace.table` that has the others.
@@ -110,6 +111,7 @@ class TableBlock:
     importance: tuple[int, ...] = ()
     always: int = 0
     most_rows: int = 0
+    least_rows: int = 0
     total: int = 0
     says_total: bool = False
     name: str = ""

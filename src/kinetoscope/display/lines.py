@@ -57,24 +57,40 @@ def lines_of(
         blocks: What they say.
         width: None is wider than so many cells.
         rows: The most rows of each table; None for all.
-        most_lines: Tables have fewer rows where there would be more lines, and what is still too much is left out at the end.
+        most_lines: Where there would be more lines, tables have fewer rows, down to one; then the last tables are left out, except for those that
+            need some rows; then these have fewer, and what is too much at the end is left out.
     """
     written = [_written(block) for block in blocks]
     labels = (block.label for block in blocks if isinstance(block, Paragraph) and block.label)
     # Numbers stand closer to their texts than words do.
     label_width = max((cell_len(label) + 1 + (not label.endswith(".")) for label in labels), default=0)
+    shown = list(zip(blocks, written, strict=True))
+    fewer = 0
     while True:
         lines: list[Line] = []
-        for block, texts in zip(blocks, written, strict=True):
+        for block, texts in shown:
             if isinstance(block, TableBlock):
-                drawn = _table_lines(block, texts, width, rows)
+                most = None if rows is None else max(rows, block.least_rows - fewer)
+                drawn = _table_lines(block, texts, width, most)
                 lines += [Line()] if drawn and lines and lines[-1].plain else []
             else:
                 drawn = _text_lines(block, texts[0][0], width, label_width)
             lines += drawn
-        if most_lines is None or len(lines) <= most_lines or not rows:
+        if most_lines is None or rows is None or len(lines) <= most_lines:
             return lines[:most_lines]
-        rows -= 1
+        tables = [
+            at
+            for at, (block, _) in enumerate(shown)
+            if isinstance(block, TableBlock) and not block.least_rows
+        ]
+        if rows > 1:
+            rows -= 1
+        elif tables:
+            del shown[tables[-1]]
+        elif fewer < max((block.least_rows for block in blocks if isinstance(block, TableBlock)), default=0):
+            fewer += 1
+        else:
+            return lines[:most_lines]
 
 
 def _written(block: Block) -> list[list[str]]:

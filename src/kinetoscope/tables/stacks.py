@@ -98,6 +98,31 @@ def _is_standard(path: str) -> bool:
     return _STANDARD_LIBRARY.search(path) is not None
 
 
+def in_folders(trace: TraceData, folders: Collection[str]) -> NDArray[np.bool_]:
+    """Find the frames whose files lie in one of some folders, and in no installed package or archive there."""
+    inside = tuple({f"{folder.replace(chr(92), '/').rstrip('/')}/" for folder in folders})
+    roots = _torch_roots(list(_paths(trace).values()))
+    return _frames_whose_file(
+        trace,
+        lambda path: (
+            path.startswith(inside)
+            and not installed_package(path)
+            and not _is_library(path, roots)
+            and not _is_standard(path)
+        ),
+    )
+
+
+def installed_package(file: str) -> str:
+    """The name of the installed package, or the archive, that a file is in; empty for others."""
+    path = file.replace("\\", "/")
+    for folder in (*_INSTALLED, ".zip/", ".egg/"):
+        _, separator, inside = path.rpartition(folder)
+        if separator:
+            return inside.split("/", 1)[0].removesuffix(".py")
+    return ""
+
+
 def library_frames(trace: TraceData) -> NDArray[np.bool_]:
     """Return for each frame whether it is of Python's standard library, or of a library that only computes what the program asks for."""
     return _frames_whose_file(

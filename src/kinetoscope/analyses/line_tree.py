@@ -1,0 +1,298 @@
+"""The program's own lines with all that runs under them, as a tree: what the unit of work spends, by the line that is responsible.
+
+A line is the program's own if its file lies in the folder of the script or in the working directory, outside of installed packages; a trace without such
+lines has those of all code that is neither torch's nor Python's. Backward counts for the line of its forward operators. What an installed package does
+counts for the line that called it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.ledger.ledger import raw_ledger
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.time_spent import Cause, Entry
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.host.data_loading import loading_spans
+from kinetoscope.tables.host.lines import line_groups
+from kinetoscope.tables.stacks import (
+    in_folders,
+    in_user_code,
+    installed_package,
+    is_library_file,
+    library_frames,
+    span_stacks,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.ledger.ledger import ProcessLedger
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+MOST_LINES = 10
+LEAST_PERCENT = 1.0
+ALL_OF_IT = 0.95
+"""A line of which another one under it has this part of the time only leads there, and is left out."""
+MOSTLY = 0.5
+"""A package is named from this part of a line's time on."""
+_OPERATORS = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
+
+
+@dataclass(frozen=True)
+class LineTime:
+    """A line of the program, with all that runs under it in the units that count.
+
+    Attributes:
+        file: The file.
+        line: Its number.
+        function: The qualified name of the function.
+        depth: How many of the lines in the list it is under.
+        operators_ns: Time of operators and of devices' work.
+        python_ns: Time of Python between them.
+        waiting_ns: The rest: waits, garbage collection, compilation.
+        package: The installed package in which most of it is; empty without.
+    """
+
+    file: str
+    line: int
+    function: str
+    depth: int
+    operators_ns: int
+    python_ns: int
+    waiting_ns: int
+    package: str = ""
+
+    @property
+    def time_ns(self) -> int:
+        """All of its time."""
+        return self.operators_ns + self.python_ns + self.waiting_ns
+
+
+@dataclass(eq=False)
+class _Node:
+    """A line below the line that called it."""
+
+    line: int
+    caller: int
+    times_ns: Rows
+    children: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LineTree:
+    """The lines of the process whose units took longest.
+
+    Attributes:
+        lines: The lines with most time, each below the one that it is under.
+        total: How many lines have at least `LEAST_PERCENT`.
+        whole_ns: The time of all units, without waits for a CPU core, which say nothing of the program.
+    """
+
+    lines: tuple[LineTime, ...]
+    total: int
+    whole_ns: int
+
+
+@derived
+def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
+    """The lines of the program that are responsible for most of its time, in steps or else in requests or all that was recorded."""
+    ledger = max(
+        raw_ledger(trace), key=lambda ledger: int(ledger.duration_ns[ledger.counted].sum()), default=None
+    )
+    if ledger is None:
+        return LineTree((), 0, 0)
+    is_without_core = ledger.counted[ledger.cells.step] & (ledger.cells.cause == Cause.PROCESSOR)
+    whole_ns = int(ledger.duration_ns[ledger.counted].sum() - ledger.cells.time_ns[is_without_core].sum())
+    nodes, node_of_stack = _nodes(trace)
+    packages = _packages(trace, ledger, node_of_stack, len(nodes))
+    _add_times(ledger, nodes, node_of_stack)
+    _, first = line_groups(trace)
+    frames, strings = trace.columns("frames"), trace.strings
+    lines = []
+    shown, total = _largest(nodes, whole_ns, most)
+    for number, depth in shown:
+        frame = int(first[nodes[number].line])
+        operators_ns, python_ns, waiting_ns = nodes[number].times_ns.tolist()
+        lines.append(
+            LineTime(
+                strings[frames["file"][frame]],
+                int(frames["line"][frame]),
+                strings[frames["function"][frame]],
+                depth,
+                operators_ns,
+                python_ns,
+                waiting_ns,
+                packages.get(number, ""),
+            )
+        )
+    return LineTree(tuple(lines), total, whole_ns)
+
+
+def _nodes(trace: TraceData) -> tuple[list[_Node], list[int]]:
+    """The lines of the program by the lines that called them, callers first after the root, and for each stack and for no stack its innermost one."""
+    stacks = trace.columns("stacks")
+    line_of_frame, _ = line_groups(trace)
+    is_own = np.append(_own_frames(trace), False)[stacks["frame"]]
+    line = np.append(line_of_frame, -1)[stacks["frame"]].tolist()
+    nodes = [_Node(-1, 0, np.zeros(3, np.int64))]
+    node_of_stack = [0] * (len(stacks) + 1)
+    for stack, (parent, own) in enumerate(zip(stacks["parent"].tolist(), is_own.tolist(), strict=True)):
+        around = node_of_stack[parent] if 0 <= parent < stack else 0
+        if own:
+            around = nodes[around].children.get(line[stack]) or _below(nodes, around, line[stack])
+        node_of_stack[stack] = around
+    return nodes, node_of_stack
+
+
+def _below(nodes: list[_Node], around: int, line: int) -> int:
+    """The line below another one, made if it is not there; in a recursion the line that began it."""
+    outer = around
+    while outer and nodes[outer].line != line:
+        outer = nodes[outer].caller
+    if outer:
+        return outer
+    nodes[around].children[line] = len(nodes)
+    nodes.append(_Node(line, around, np.zeros(3, np.int64)))
+    return len(nodes) - 1
+
+
+def _own_frames(trace: TraceData) -> NDArray[np.bool_]:
+    """For each frame whether it is in the program's own files or, where none is, in any code that is neither torch's nor Python's."""
+    program = trace.info.get("program")
+    facts = program if isinstance(program, dict) else {}
+    folder, command = facts.get("folder"), facts.get("command")
+    folders = [folder] if isinstance(folder, str) else []
+    if folders and isinstance(command, list) and command and isinstance(command[0], str):
+        folders.append(os.path.dirname(os.path.join(folders[0], command[0])))
+    own = in_folders(trace, folders)
+    if own.any():
+        return own
+    frames = np.zeros(len(trace.columns("frames")) + 1, bool)
+    frames[trace.column("stacks", "frame")[in_user_code(trace)]] = True
+    return frames[:-1] & ~library_frames(trace)
+
+
+def _stacks_of_cells(ledger: ProcessLedger) -> tuple[Rows, Rows]:
+    """The cells of units that count, and the stack of each: that of the span that shows it where it has none itself; -1 for none."""
+    cells = ledger.cells
+    rows = np.flatnonzero(ledger.counted[cells.step])
+    of_span = np.append(span_stacks(ledger.trace), -1)[cells.span[rows]]
+    return rows, np.where(cells.stack[rows] >= 0, cells.stack[rows], of_span)
+
+
+def _add_times(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[int]) -> None:
+    """Add to each line the time that is spent at it, and under it."""
+    cells, (rows, stack) = ledger.cells, _stacks_of_cells(ledger)
+    entry, _ = cells.whole_parts(rows)
+    part = np.where(
+        (cells.name[rows] >= 0) | np.isin(entry, _OPERATORS), 0, np.where(entry == Entry.PYTHON, 1, 2)
+    )
+    by_node = Groups.cells(np.array(node_of_stack)[stack], part, (len(nodes), 3))
+    for node, times_ns in zip(nodes, by_node.sums(cells.time_ns[rows]), strict=True):
+        node.times_ns += times_ns
+    _add_loading(ledger, nodes, node_of_stack)
+    # What is called comes after its callers.
+    for node in reversed(nodes):
+        for child in node.children.values():
+            node.times_ns += nodes[child].times_ns
+
+
+def _add_loading(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[int]) -> None:
+    """Add the wait for data to the lines that ask loaders for batches, in proportion to how long they wait."""
+    cells, spans = ledger.cells, ledger.trace.columns("spans")
+    is_loading = ledger.counted[cells.step] & (cells.cause == Cause.DATA)
+    waits = loading_spans(ledger.trace).waits
+    waits = waits[spans["thread"][waits] == ledger.thread]
+    took_ns = spans["duration_ns"][waits]
+    loading_ns = int(cells.time_ns[is_loading].sum())
+    for stack, wait_ns in zip(span_stacks(ledger.trace)[waits].tolist(), took_ns.tolist(), strict=True):
+        nodes[node_of_stack[stack]].times_ns[2] += loading_ns * wait_ns // max(int(took_ns.sum()), 1)
+
+
+def _packages(
+    trace: TraceData, ledger: ProcessLedger, node_of_stack: list[int], count: int
+) -> dict[int, str]:
+    """By line the installed package, called from it, in which most of the time is that it has itself."""
+    stacks, (rows, stack_of_cell) = trace.columns("stacks"), _stacks_of_cells(ledger)
+    frames = trace.column("frames", "file").tolist()
+    named: dict[int, str] = {}
+    package = [""] * (len(stacks) + 1)
+    for stack, (parent, frame) in enumerate(
+        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+    ):
+        around = parent if 0 <= parent < stack else -1
+        if node_of_stack[stack] == node_of_stack[around] and package[around]:
+            package[stack] = package[around]
+        elif frame >= 0:
+            file = frames[frame]
+            if file not in named:
+                name = trace.strings[file]
+                named[file] = "" if is_library_file(name) else installed_package(name)
+            package[stack] = named[file]
+    times_ns: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    by_stack = Groups(stack_of_cell, len(stacks)).sums(ledger.cells.time_ns[rows])
+    for stack in np.flatnonzero(by_stack).tolist():
+        times_ns[node_of_stack[stack]][package[stack]] += int(by_stack[stack])
+    largest = {
+        node: max(of_package, key=lambda name: of_package[name]) for node, of_package in times_ns.items()
+    }
+    return {
+        node: name
+        for node, name in largest.items()
+        if times_ns[node][name] >= MOSTLY * sum(times_ns[node].values())
+    }
+
+
+def _largest(nodes: list[_Node], whole_ns: int, most: int) -> tuple[list[tuple[int, int]], int]:
+    """The lines with most time, each with its depth, in the order of the tree; and how many there are."""
+    least_ns = max(LEAST_PERCENT / 100 * whole_ns, 1)
+    time_ns = [int(node.times_ns.sum()) for node in nodes]
+
+    def below(number: int) -> list[int]:
+        """The lines under one, in place of those that only lead to another one."""
+        lines = []
+        for child in nodes[number].children.values():
+            if time_ns[child] < least_ns:
+                continue
+            inner = below(child)
+            leads = len(inner) == 1 and time_ns[inner[0]] >= ALL_OF_IT * time_ns[child]
+            lines += inner if leads else [child]
+        return sorted(lines, key=lambda child: -time_ns[child])
+
+    root = 0
+    while (
+        len(inner := below(root)) == 1
+        and time_ns[inner[0]] <= sum(time_ns[child] for child in below(inner[0])) / ALL_OF_IT
+    ):
+        root = inner[0]
+    waiting = [(-time_ns[child], child) for child in inner]
+    heapq.heapify(waiting)
+    chosen: set[int] = set()
+    total = len(waiting)
+    while waiting:
+        _, number = heapq.heappop(waiting)
+        if len(chosen) < most:
+            chosen.add(number)
+        inner = below(number)
+        total += len(inner)
+        for child in inner:
+            heapq.heappush(waiting, (-time_ns[child], child))
+    shown: list[tuple[int, int]] = []
+
+    def show(number: int, depth: int) -> None:
+        for child in below(number):
+            if child in chosen:
+                shown.append((child, depth))
+                show(child, depth + 1)
+
+    show(root, 0)
+    return shown, total
