@@ -583,7 +583,7 @@ class Overview:
             raise ArgumentError(f"time={time[:50]!r} is not valid: use 'host' or 'device'")
         rows, whole_ns = self.trace.cached(f"overview: top {name} {time}", lambda: self._top(name, time))
         largest = sorted(enumerate(rows), key=lambda entry: -entry[1]["time_ns"])[:most]
-        if name == "modules":
+        if name == "modules" or (name, time) == ("lines", "host"):
             largest.sort(key=lambda entry: entry[0])
         with_share = [
             row | {"share": 100.0 * row["time_ns"] / (whole_ns or 1)}
@@ -598,9 +598,15 @@ class Overview:
         if time == "host" and name != "kernels":
             rows = {"ops": self.host.operators, "modules": self.modules, "lines": self.host.lines}[name]
             time_column = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
-            return [_named(row, time_column, columns) for row in rows], self.host.shares.whole_ns
+            whole_ns = self.host.shares.whole_ns
+            if name == "lines" and self.your_lines.lines:
+                rows = [vars(line) | {"time_ns": line.time_ns} for line in self.your_lines.lines]
+                whole_ns = self.your_lines.whole_ns
+            return [_named(row, time_column, columns) for row in rows], whole_ns
         time_column, make = _ON_DEVICE[name]
-        table = make(self.trace).select([*dict.fromkeys((time_column, *columns.values()))])
+        table = make(self.trace)
+        wanted = dict.fromkeys((time_column, *columns.values()))
+        table = table.select([column for column in wanted if column in table.column_names])
         rows = [_named(row, time_column, columns) for row in table.to_pylist()]
         if name == "modules" and self.counts["processes"]:
             rows = _alike_together(rows)
@@ -715,7 +721,7 @@ TIMES = ("host", "device")
 TOP: dict[str, dict[str, str]] = {
     "ops": {"name": "name", "kind": "kind", "count": "count"},
     "modules": {"name": "path", "detail": "class", "key": "id", "depth": "depth", "count": "total_operators"},
-    "lines": {"name": "file", "detail": "function", "key": "line", "count": "count"},
+    "lines": {"name": "file", "detail": "function", "key": "line", "depth": "depth", "count": "count"},
     "kernels": {"name": "name", "detail": "operator", "kind": "category", "count": "count"},
 }  # fmt: skip
 """The lists of what took most: which columns of the table are `name`, `detail`, `kind`, `key`, `depth` and `count`."""
@@ -744,7 +750,7 @@ _TOP_ROWS = Table(
 def _named(row: Row, time_column: str, columns: dict[str, str]) -> Row:
     """A row of a list of what took most, from that of a table."""
     no_number = dict.fromkeys(("key", "depth", "count"), -1)
-    values = {name: row[column] for name, column in columns.items() if row[column] is not None}
+    values = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
     return {"detail": None, "kind": None, **no_number, **values, "time_ns": row[time_column] or 0}
 
 

@@ -153,9 +153,9 @@ def test_findings_come_first_and_lead_to_their_evidence(visit, served):
         "2 for batch in loader:",
         "3     loss.item()",
     ]
-    place = page.locator("section[aria-label='Source lines'] li .ov-named > :first-child").first
+    place = page.locator("section[aria-label='Your lines'] li .ov-named > :first-child").first
     assert place.evaluate("(place) => place.scrollWidth <= place.clientWidth")
-    lines = page.locator("section[aria-label='Source lines'] li").first
+    lines = page.locator("section[aria-label='Your lines'] li").first
     assert lines.inner_text().split("\n")[:2] == ["train.py:3", "loss.item()"]
     healthy = TraceBuilder()
     for number in range(8):

@@ -68,11 +68,11 @@ def test_lines_have_their_file_line_and_function():
     trace = layered()
     found = rows(trace, "lines")
     assert [(row["name"], row["key"], row["detail"], row["time_ns"]) for row in found] == [
-        ("model.py", 8, "Net.forward", 500),
-        ("model.py", 7, "Net.forward", 100),
+        ("model.py", 7, "Net.forward", 330),
+        ("model.py", 8, "Net.forward", 270),
     ]
-    # 200 ns of operators and 300 ns of Python, and 100 ns of operators, in 1 us.
-    assert [row["share"] for row in found] == pytest.approx([50, 10])
+    # The line of the module's caller only leads there; of the recorded 1 us, the device works for some and waits for the host.
+    assert [row["share"] for row in found] == pytest.approx([33, 27])
 
 
 def test_modules_stay_in_the_order_of_their_tree():

@@ -27,7 +27,7 @@ const TOPS = {
   ops: { title: "Operators", page: "operators", leads: ({ name, kind }: Row) => ({ name, kind }) },
   modules: { title: "Modules", page: "modules", leads: ({ key }: Row) => ({ module: String(key) }) },
   lines: {
-    title: "Source lines",
+    title: "Your lines",
     page: "stacks",
     leads: ({ name, key }: Row) => ({ find: `${name}(${key})` }),
   },
@@ -38,7 +38,7 @@ export function TopCard(props: { top: keyof typeof TOPS; time: "host" | "device"
   const { title, page, leads } = TOPS[top];
   const answer = useColumns(`top/${top}`, top === "kernels" ? {} : { time: props.time });
   const total = answer.value?.total ?? 0;
-  const noun = title.toLowerCase().replace("source ", "");
+  const noun = title.toLowerCase().replace("your ", "");
   return (
     <section class="card ov-top" aria-label={title}>
       <header class="head-line">
@@ -69,7 +69,7 @@ export function TopCard(props: { top: keyof typeof TOPS; time: "host" | "device"
                       <span class="muted">{more}</span>
                     </span>
                   ),
-                  title: [row.name, row.detail, units.counted(row.count, "time")].filter(Boolean).join("\n"),
+                  title: [row.name, row.detail, row.count ? units.counted(row.count, "time") : ""].filter(Boolean).join("\n"),
                   time: units.time(row.time),
                   percent: units.percent(row.share),
                   fill: (100 * row.time) / most,
