@@ -118,8 +118,8 @@ def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
     _, first = line_groups(trace)
     frames, strings = trace.columns("frames"), trace.strings
     lines = []
-    shown, total = _largest(nodes, whole_ns, most)
-    for number, depth in shown:
+    listed, total = _largest(nodes, whole_ns, most)
+    for number, depth in listed:
         frame = int(first[nodes[number].line])
         operators_ns, python_ns, waiting_ns = nodes[number].times_ns.tolist()
         lines.append(
@@ -145,9 +145,11 @@ def _nodes(trace: TraceData) -> tuple[list[_Node], list[int]]:
     line = np.append(line_of_frame, -1)[stacks["frame"]].tolist()
     nodes = [_Node(-1, 0, np.zeros(3, np.int64))]
     node_of_stack = [0] * (len(stacks) + 1)
-    for stack, (parent, own) in enumerate(zip(stacks["parent"].tolist(), is_own.tolist(), strict=True)):
+    for stack, (parent, is_program) in enumerate(
+        zip(stacks["parent"].tolist(), is_own.tolist(), strict=True)
+    ):
         around = node_of_stack[parent] if 0 <= parent < stack else 0
-        if own:
+        if is_program:
             around = nodes[around].children.get(line[stack]) or _below(nodes, around, line[stack])
         node_of_stack[stack] = around
     return nodes, node_of_stack
@@ -173,9 +175,9 @@ def _own_frames(trace: TraceData) -> NDArray[np.bool_]:
     folders = [folder] if isinstance(folder, str) else []
     if folders and isinstance(command, list) and command and isinstance(command[0], str):
         folders.append(os.path.dirname(os.path.join(folders[0], command[0])))
-    own = in_folders(trace, folders)
-    if own.any():
-        return own
+    in_project = in_folders(trace, folders)
+    if in_project.any():
+        return in_project
     frames = np.zeros(len(trace.columns("frames")) + 1, bool)
     frames[trace.column("stacks", "frame")[in_user_code(trace)]] = True
     return frames[:-1] & ~library_frames(trace)
@@ -286,13 +288,13 @@ def _largest(nodes: list[_Node], whole_ns: int, most: int) -> tuple[list[tuple[i
         total += len(inner)
         for child in inner:
             heapq.heappush(waiting, (-time_ns[child], child))
-    shown: list[tuple[int, int]] = []
+    listed: list[tuple[int, int]] = []
 
     def show(number: int, depth: int) -> None:
         for child in below(number):
             if child in chosen:
-                shown.append((child, depth))
+                listed.append((child, depth))
                 show(child, depth + 1)
 
     show(root, 0)
-    return shown, total
+    return listed, total

@@ -64,11 +64,11 @@ def lines_of(
     labels = (block.label for block in blocks if isinstance(block, Paragraph) and block.label)
     # Numbers stand closer to their texts than words do.
     label_width = max((cell_len(label) + 1 + (not label.endswith(".")) for label in labels), default=0)
-    shown = list(zip(blocks, written, strict=True))
+    remaining = list(zip(blocks, written, strict=True))
     fewer = 0
     while True:
         lines: list[Line] = []
-        for block, texts in shown:
+        for block, texts in remaining:
             if isinstance(block, TableBlock):
                 most = None if rows is None else max(rows, block.least_rows - fewer)
                 drawn = _table_lines(block, texts, width, most)
@@ -79,14 +79,14 @@ def lines_of(
         if most_lines is None or rows is None or len(lines) <= most_lines:
             return lines[:most_lines]
         tables = [
-            at
-            for at, (block, _) in enumerate(shown)
+            index
+            for index, (block, _) in enumerate(remaining)
             if isinstance(block, TableBlock) and not block.least_rows
         ]
         if rows > 1:
             rows -= 1
         elif tables:
-            del shown[tables[-1]]
+            del remaining[tables[-1]]
         elif fewer < max((block.least_rows for block in blocks if isinstance(block, TableBlock)), default=0):
             fewer += 1
         else:

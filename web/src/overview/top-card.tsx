@@ -40,7 +40,7 @@ export function TopCard(props: { top: keyof typeof TOPS; time: "host" | "device"
   const total = answer.value?.total ?? 0;
   const noun = title.toLowerCase().replace("your ", "");
   return (
-    <section class="card ov-top" aria-label={title}>
+    <section class={`card ov-top ov-top-${top}`} aria-label={title}>
       <header class="head-line">
         <h2>{title}</h2>
         <a class="tools small" href={address(page)}>

@@ -148,6 +148,9 @@ function Times(props: { overview: Overview }) {
         )}
       </header>
       <div class="ov-tops">
+        {overview.stacks > 0 && (
+          <TopCard top="lines" time={time} nothing="No source line launched any of it." />
+        )}
         {time === "device" && <TopCard top="kernels" time={time} nothing="No kernel ran." />}
         <TopCard
           top="ops"
@@ -156,9 +159,6 @@ function Times(props: { overview: Overview }) {
         />
         {overview.modules > 0 && (
           <TopCard top="modules" time={time} nothing="No time was spent in modules." />
-        )}
-        {overview.stacks > 0 && (
-          <TopCard top="lines" time={time} nothing="No source line launched any of it." />
         )}
       </div>
       {missing.length > 0 && (

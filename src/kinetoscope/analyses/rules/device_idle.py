@@ -15,6 +15,7 @@ import numpy as np
 from kinetoscope.analyses.loop import MOST_ROWS, Place
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.device_copies import copying_calls
+from kinetoscope.analyses.rules.input_wait import workers_for
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
@@ -39,7 +40,7 @@ _NOT_IN_TIME = "the program does not launch work in time"
 LONGEST_LAUNCH_NS = 100_000
 """Calling an operator and launching its kernel takes less; what takes longer is other work of the program."""
 _IDLE_ADVICE = {
-    "the program waits for its data loader": "Load data in workers: DataLoader(..., num_workers=4, persistent_workers=True).",
+    "the program waits for its data loader": "Load data in workers: DataLoader(..., num_workers={workers}, persistent_workers=True).",
     _NOT_IN_TIME: "Do less on the host: torch.compile, larger batches, fewer and fused operators, CUDA graphs.",
     "the program waits for copies and only then launches more": "Copy from pinned memory with non_blocking=True, and create tensors on the device.",
     "the program waits for the device and only then launches more": "Read values later and seldom, and use events instead of synchronization.",
@@ -81,7 +82,7 @@ def device_idle(loop: Loop) -> Answer:
     words = {"cause": cause, "part": loop.typical_at(start_ns, values[cause]), "meanwhile": meanwhile}
     spans = _next_work(loop, device, np.argsort(-values[cause], kind="stable")[:MOST_ROWS])
     return Match(
-        spans, idle_ns, words, place=line, module="", spans=spans, advice=_IDLE_ADVICE[cause],
+        spans, idle_ns, words, place=line, module="", spans=spans, advice=_IDLE_ADVICE[cause].format(workers=workers_for(loop)),
         time=device.idle, kind_ns=tuple(kind_ns),
     )  # fmt: skip
 

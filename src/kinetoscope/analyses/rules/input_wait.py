@@ -25,6 +25,7 @@ LEAST_BUSY_PERCENT = 15.0
 """The same where other programs have the processors, and workers wait for one as the loop does."""
 LEAST_SAMPLES = 5
 """Fewer samples of workers do not say which of their lines is slow."""
+MOST_WORKERS = 4
 LEAST_SHUFFLES = 0.5
 """An iterator that is used as it is meant to be shuffles once for all of its batches."""
 _LOADER = "/torch/utils/data/dataloader.py"
@@ -52,7 +53,7 @@ _STARTS_AGAIN = (
 @Rule(
     "main-process-loading",
     "{subject} makes its batches itself for {share} of {time} ({each:ns} a batch on average){part}{at}",
-    "Let workers make batches: DataLoader(..., num_workers=4, persistent_workers=True).",
+    "Let workers make batches: DataLoader(..., num_workers={workers}, persistent_workers=True).",
     finds="the loop makes its batches itself, or makes a new iterator of its loader for each, which shuffles the whole data set",
     source="PyTorch's former TensorBoard plugin (10 % in XProf)",
     least=LEAST_PERCENT,
@@ -72,7 +73,7 @@ def main_process_loading(loop: Loop) -> Answer:
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]
     part, line = _slowest_part(loop, makers if len(makers) else waits, loading.collates)
     cheaper = f", and make {part} cheaper." if part else "."
-    advice = main_process_loading.advice.removesuffix(".") + cheaper
+    advice = main_process_loading.advice.removesuffix(".").format(workers=workers_for(loop)) + cheaper
     return _waiting(loop, waits, wait_ns, part, line, advice=advice)
 
 
@@ -123,6 +124,12 @@ def input_wait(loop: Loop) -> Answer:
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
     advice += "" if line else _RECORD_WORKERS
     return _waiting(loop, waits, wait_ns, part, line, advice=advice)
+
+
+def workers_for(loop: Loop) -> int:
+    """How many workers are advised: one core stays for the loop."""
+    cores = loop.trace.run_info.cpu_count
+    return MOST_WORKERS if cores is None else max(1, min(MOST_WORKERS, cores - 1))
 
 
 def _waits(loop: Loop) -> Rows:
