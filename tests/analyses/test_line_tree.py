@@ -70,9 +70,7 @@ def test_the_lines_with_most_time_are_listed():
     trace = trace_of(*calls)
     tree = line_tree(trace, most=5)
     assert [line.line for line in tree.lines] == [19, 18, 17, 16, 15]
-    assert tree.total == sum(
-        10 * number >= LEAST_PERCENT / 100 * tree.whole_ns for number in range(1, 20)
-    )
+    assert tree.total == sum(10 * number >= LEAST_PERCENT / 100 * tree.whole_ns for number in range(1, 20))
 
 
 def test_without_a_program_the_lines_are_those_of_all_code_but_torchs():
