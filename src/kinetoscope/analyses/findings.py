@@ -122,7 +122,7 @@ def table_of(report: Report) -> pyarrow.Table:
             "finding": plain(finding.finding),
             "share_percent": finding.share_percent,
             "gain_ns": -1 if finding.gain_ns is None else finding.gain_ns,
-            "gain_percent": _or_nan(gain_percent(finding, report.whole_ns)),
+            "gain_percent": gain_percent(finding, report.whole_ns),
             "advice": finding.advice,
             "file": finding.place.file or None,
             "line": finding.place.line if finding.place else -1,
@@ -204,7 +204,7 @@ def waterfall_blocks(report: Report) -> list[Block]:
     parts, step_ns = parts_of_step(account, kind), kind.duration_ns / max(kind.steps, 1)
     lengths = [part.time_ns / step_ns if step_ns else 0.0 for part in parts]
     table = blocks.TableBlock(
-        (blocks.BlockColumn("", is_text=True), blocks.BlockColumn("", "ns")),
+        blocks.columns("", {"": "ns"}),
         tuple((part.what, part.time_ns) for part in parts),
         bars=tuple(zip((0.0, *accumulate(lengths)), lengths, strict=False)),
     )
@@ -245,16 +245,13 @@ def unknown_lines(report: Report) -> list[str]:
     ]
 
 
-def severity(one: Finding) -> str:
+def severity(finding: Finding) -> str:
     """`warning`, or `note` where little of the step time is concerned."""
-    return "warning" if one.share_percent >= _WARNING_PERCENT else "note"
+    return "warning" if finding.share_percent >= _WARNING_PERCENT else "note"
 
 
-def gain_percent(one: Finding, whole_ns: int) -> float | None:
+def gain_percent(finding: Finding, whole_ns: int) -> float | None:
     """The ceiling of the gain as a share of step time; None where it cannot be computed."""
-    return None if one.gain_ns is None or whole_ns <= 0 else min(100.0, 100.0 * one.gain_ns / whole_ns)
-
-
-def _or_nan(value: float | None) -> float:
-    """A number, or what a table shows as null."""
-    return float("nan") if value is None else value
+    if finding.gain_ns is None or whole_ns <= 0:
+        return None
+    return min(100.0, 100.0 * finding.gain_ns / whole_ns)

@@ -19,13 +19,14 @@ from kinetoscope.display.blocks import (
     Heading,
     Paragraph,
     TableBlock,
+    columns,
 )
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
 from kinetoscope.model.schema import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kinetoscope.analyses.overview import HostTime, Overview, StepDurations
     from kinetoscope.display.blocks import Block
@@ -292,13 +293,15 @@ def _processes(shown: Overview, most: int) -> TableBlock | None:
         for row in rows
     )
     busiest = sorted(range(len(rows)), key=lambda at: (-rows[at].working_ns, at))
-    columns = (
-        BlockColumn("in operators" if on_host else "busy", "ns"),
-        BlockColumn("share", "%"),
-        BlockColumn("of", "ns"),
-    )
+    numbers = {
+        "in operators" if on_host else "busy": "ns",
+        "share": "%",
+        "of": "ns",
+        "": "",
+        "operators": "",
+    }
     return TableBlock(
-        (BlockColumn("processes", is_text=True), *columns, BlockColumn(""), BlockColumn("operators")),
+        columns("processes", numbers),
         cells,
         bars=tuple((0.0, row.working_ns / row.whole_ns if row.whole_ns else 0.0) for row in rows),
         # With room for one it is the busiest; the first one tells what ran.
@@ -314,14 +317,8 @@ def _kernels(shown: Overview, most: int) -> TableBlock | None:
     rows = shown.kernels.slice(0, most).to_pylist()
     if not rows:
         return None
-    columns = (
-        BlockColumn("time", "ns"),
-        BlockColumn("of all", "%"),
-        BlockColumn("calls"),
-        BlockColumn("mean", "ns"),
-    )
     return TableBlock(
-        (BlockColumn("kernels", is_text=True), *columns),
+        columns("kernels", {"time": "ns", "of all": "%", "calls": "", "mean": "ns"}),
         tuple(
             (row["name"], row["total_ns"], row["kernel_percent"], row["count"], row["mean_ns"])
             for row in rows
@@ -337,9 +334,9 @@ def _operators(label: str, shown: Overview, host: HostTime, most: int) -> TableB
     operators = shown.operators if host is shown.host else host.operators
     rows = [row for row in operators[:most] if row["self_ns"]]
     more = [
-        (BlockColumn(heading, unit), [row.get(name) for row in rows])
-        for heading, unit, name in (("on device", "ns", "device_self_ns"), ("memory", "bytes", "self_bytes"))
-        if any(row.get(name) for row in rows)
+        column
+        for column in (("on device", "ns", "device_self_ns"), ("memory", "bytes", "self_bytes"))
+        if any(row.get(column[-1]) for row in rows)
     ]
     return _calls(label, "self", rows, "self_ns", host, len(host.operators), more)
 
@@ -357,25 +354,22 @@ def _calls(
     time: str,
     host: HostTime,
     total: int,
-    more: list[tuple[BlockColumn, list[Any]]] | None = None,
+    more: Sequence[tuple[str, str, str]] = (),
     most_rows: int = 0,
 ) -> TableBlock | None:
-    """A table of names with their time, its share of a whole, calls and mean."""
+    """A table of names with their time, its share of a whole, calls and mean, and more columns: heading, unit, and name in `rows`."""
     if not rows:
         return None
-    columns = (
-        BlockColumn(heading, "ns"),
-        BlockColumn("share", "%"),
-        BlockColumn("calls"),
-        BlockColumn("mean", "ns"),
-    )
-    cells = [
-        (row["name"], row[time], _share(row[time], host), row["count"], row[time] / row["count"])
-        for row in rows
-    ]
+    numbers = {heading: "ns", "share": "%", "calls": "", "mean": "ns"}
     return TableBlock(
-        (BlockColumn(label, is_text=True), *columns, *(column for column, _ in more or [])),
-        tuple((*row, *(values[index] for _, values in more or [])) for index, row in enumerate(cells)),
+        columns(label, numbers | {name: unit for name, unit, _ in more}),
+        tuple(
+            (
+                *(row["name"], row[time], _share(row[time], host), row["count"], row[time] / row["count"]),
+                *(row.get(name) for _, _, name in more),
+            )
+            for row in rows
+        ),
         bars=_bars([row[time] for row in rows], host),
         most_rows=most_rows,
         total=total,
@@ -411,14 +405,13 @@ def _modules(shown: Overview, most: int) -> TableBlock | None:
     optimizer_ns = shown.outside_ns[Phase.OPTIMIZER]
     if not rows and not backward_ns + optimizer_ns:
         return None
-    names = [
-        f"{'  ' * row['depth']}{row['path']}"
-        + ("" if row["class"] in ("", None, row["path"]) else f"  {row['class']}")
-        for row in rows
-    ]
     cells = [
-        (name, row["total_ns"], row["forward_ns"], row["backward_ns"])
-        for name, row in zip(names, rows, strict=True)
+        (
+            f"{'  ' * row['depth']}{row['path']}"
+            + ("" if row["class"] in ("", None, row["path"]) else f"  {row['class']}"),
+            *(row[name] for name in ("total_ns", "forward_ns", "backward_ns")),
+        )
+        for row in rows
     ]
     outside = [
         ("(optimizer)", optimizer_ns, 0, 0),
@@ -426,14 +419,8 @@ def _modules(shown: Overview, most: int) -> TableBlock | None:
     ]
     outside = [row for row in outside if row[1]]
     times_ns = [total_ns for _, total_ns, *_ in (*cells, *outside)]
-    columns = (
-        BlockColumn("total", "ns"),
-        BlockColumn("share", "%"),
-        BlockColumn("forward", "ns"),
-        BlockColumn("backward", "ns"),
-    )
     return TableBlock(
-        (BlockColumn("modules", is_text=True), *columns),
+        columns("modules", {"total": "ns", "share": "%", "forward": "ns", "backward": "ns"}),
         tuple(
             (name, total_ns, _share(total_ns, shown.host), *(part_ns or None for part_ns in parts_ns))
             for name, total_ns, *parts_ns in (*cells, *outside)
@@ -486,9 +473,9 @@ def _lines(label: str, shown: Overview, run: RunFacts, host: HostTime, most: int
         return None
     python = any(row["python_ns"] + row["blocked_ns"] for row in rows)
     waits = any(row["blocked_ns"] for row in rows)
-    more = (BlockColumn("Python, waits" if waits else "in Python", "ns"),) if python else ()
+    in_python = {"Python, waits" if waits else "in Python": "ns"} if python else {}
     return TableBlock(
-        (BlockColumn(label, is_text=True), BlockColumn("self", "ns"), BlockColumn("share", "%"), *more),
+        columns(label, {"self": "ns", "share": "%"} | in_python),
         tuple(
             (
                 f"{run.file_label(row['file'])}:{row['line']}  {_code(shown, row)}",
@@ -521,7 +508,7 @@ def _memory_owners(shown: Overview, run: RunFacts, most: int) -> TableBlock | No
         title += f", at most {units.size(top.attributed_bytes)} attributed"
     names = tuple(BlockColumn(heading, is_text=True) for heading in ("category", "module", "line"))
     return TableBlock(
-        (BlockColumn("operator", is_text=True), BlockColumn("bytes", "bytes"), BlockColumn("blocks"), *names),
+        (*columns("operator", {"bytes": "bytes", "blocks": ""}), *names),
         tuple(
             (
                 row["operator"] or "(before)",

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.live import Live
-from rich.padding import Padding
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
@@ -60,6 +57,7 @@ SLOW, MENDED = Example("slow", (*_SIZE, "--loss-one-by-one")), Example("mended",
 # One recording of each does not show how much recordings of one program differ.
 ROUNDS, STEPS_A_ROUND = 5, 12
 _INDENT = "   "
+_LOSSES_SHOWN = 24
 
 
 @click.command("demo")
@@ -366,20 +364,12 @@ class LossDisplay(io.TextIOBase):
                 self._printer.print(Text(f"{self._indent}{line.strip()}"))
         return len(text)
 
-    def _line(self) -> Padding:
+    def _line(self) -> Text:
         done = len(self._losses)
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        cells: list[ProgressBar | Text] = [
-            ProgressBar(total=self._steps, completed=done, width=20),
-            Text(f"step {done}/{self._steps}"),
-            Text(f"loss {self._losses[-1]:.3f}" if done else "loss –", style="bold"),
-            Text(sparkline(self._losses, 24), style="green"),
-        ]
-        room = self._printer.width - 44 - len(self._indent)
-        if room < 24:
-            cells[3] = Text(sparkline(self._losses, max(0, room)), style="green")
-        grid.add_row(*cells)
-        return Padding(grid, (0, 0, 0, len(self._indent)))
+        loss = f"loss {self._losses[-1]:.3f}" if done else "loss –"
+        line = Text.assemble(self._indent, f"step {done}/{self._steps}  ", (loss, "bold"), "  ")
+        room = max(0, min(_LOSSES_SHOWN, self._printer.width - line.cell_len - 1))
+        return line.append(sparkline(self._losses, room), style="green")
 
 
 def _milestones(steps: int) -> frozenset[int]:
