@@ -236,7 +236,6 @@ def peak_sentence(peak: DevicePeak) -> Sentence:
 
 
 def _with_parentheses(text: str, addition: str) -> str:
-    """Append a text in parentheses if neither is empty."""
     return f"{text} ({addition})" if text and addition else text
 
 
@@ -291,7 +290,6 @@ def _shortened(value: object) -> str:
 
 
 def _devices(run: RunInfo) -> str:
-    """List the machine's devices; equal ones are counted."""
     named = Counter(device.name for device in run.devices or run.device_properties if device.name)
     return _distinct(name if times == 1 else f"{times} × {name}" for name, times in named.items())
 
@@ -314,7 +312,6 @@ def _ranks(every: list[RunInfo]) -> str:
 
 
 def _numbers(numbers: list[int]) -> str:
-    """Format ascending numbers; three or more consecutive ones as a range."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
     return _joined(map(str, numbers))

@@ -214,12 +214,10 @@ def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
 
 
 def _least(weights: NDArray[np.int64]) -> int:
-    """Smallest weight of a node that is not merged."""
     return max(-(-int(weights.sum()) // LEAST_SHARE), 1)
 
 
 def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
-    """Compute inclusive weights, and sort the nodes."""
     size = len(nodes.parent)
     by_node = Groups(nodes.of_stack, size)
     self_weight = by_node.sums(weight)
@@ -415,7 +413,6 @@ def _times(trace: TraceData, by: str) -> tuple[Rows, NDArray[np.int32], Rows, ND
 
 
 def _allocated(trace: TraceData) -> tuple[Rows, NDArray[np.int32], Rows, NDArray[np.int32]]:
-    """Return for each allocation its span, its stack or else that of its span, its size, and its thread."""
     blocks = trace.columns("allocations")
     span = allocating_spans(trace)
     of_span = np.append(trace.column("spans", "stack"), np.int32(-1))[span]

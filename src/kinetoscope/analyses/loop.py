@@ -551,7 +551,6 @@ class Loop:
 
     @cached_property
     def _names(self) -> dict[str, int]:
-        """The names of the host's operators in the steps, as rows of the strings."""
         names = np.unique(self.trace.column("spans", "name")[self.inside]).tolist()
         return {self.trace.strings[name]: name for name in names}
 

@@ -236,7 +236,6 @@ class Incident:
 
 
 def _out_of_memory(failures: object) -> Incident | None:
-    """The last allocation that failed, of those in the metadata of a memory snapshot; None if it has none."""
     dicts = (
         [failure for failure in failures if isinstance(failure, dict)] if isinstance(failures, list) else []
     )
@@ -706,7 +705,6 @@ def _mean_of_known(weights: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _known(value: float) -> float | None:
-    """A rate or a share; None where nothing was counted, or it is not known."""
     return value if math.isfinite(value) and value > 0 else None
 
 
@@ -748,7 +746,6 @@ _TOP_ROWS = Table(
 
 
 def _named(row: Row, time_column: str, columns: dict[str, str]) -> Row:
-    """A row of a list of what took most, from that of a table."""
     no_number = dict.fromkeys(("key", "depth", "count"), -1)
     values = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
     return {"detail": None, "kind": None, **no_number, **values, "time_ns": row[time_column] or 0}
@@ -770,7 +767,6 @@ _LEAST_OF_REQUEST = 0.05
 
 
 def _of_requests(of_all: Row, slowest: Row, words: dict[str, str]) -> str:
-    """The requests of one name in a sentence, from their two rows of `request_names`, with what their parts are called."""
     count, mean_ns = of_all["count"], of_all["total_ns"] / of_all["count"]
     text = f"{of_all['name']}: {units.count(count, 'request')}"
     if of_all["errors"]:

@@ -8,7 +8,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.hierarchy import lies_in, recorded_calls
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 _MOST_PARTS = 40
-_MOST_LAUNCHES_UP = 10_000
 
 
 def parts_of(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, Any]:
@@ -144,22 +143,9 @@ def _inside(trace: TraceData, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
 
 
 def _started_within(trace: TraceData, mark: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the device work that was launched in the spans or their descendants."""
-    parent = np.append(trace.column("spans", "parent"), np.int32(-1))
     operator = starters(trace).operator[:-1]
     work = np.flatnonzero(operator >= 0)
-    around, is_within = operator[work], np.zeros(len(work), dtype=bool)
-    # One iteration for each level of nesting, a few dozen at most, over all launches at once.
-    left = np.arange(len(work))
-    for _ in range(_MOST_LAUNCHES_UP):
-        if len(left) == 0:
-            break
-        hit = mark[around[left]]
-        is_within[left[hit]] = True
-        left = left[~hit]
-        around[left] = parent[around[left]]
-        left = left[around[left] >= 0]
-    return work[is_within]
+    return work[lies_in(trace, np.flatnonzero(mark[:-1]), operator[work].astype(np.int64))]
 
 
 def _launches(trace: TraceData, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:

@@ -161,19 +161,6 @@ def as_mapping(account: Account) -> dict[str, Any] | None:
     }
 
 
-def bar(before_ns: float, time_ns: float, whole_ns: float, width: int) -> str:
-    """A bar of a waterfall: it begins where the parts before it end."""
-    first, last = (
-        round(width * min(edge_ns / whole_ns, 1.0)) if whole_ns else 0
-        for edge_ns in (before_ns, before_ns + time_ns)
-    )
-    return (
-        " " * min(first, width - 1) + "█" * (last - first)
-        if last > first
-        else " " * min(first, width - 1) + "▏"
-    )
-
-
 def _times(kind: KindAccount) -> str:
     times = kind.times_floor or 0.0
     return f"{times:.1f}" if times < 100 else f"{times:,.0f}"

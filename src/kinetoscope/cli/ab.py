@@ -138,7 +138,6 @@ def _split(words: tuple[str, ...]) -> list[list[str]]:
 
 
 def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> None:
-    """Reject options that contradict each other."""
     if revisions and (calibrate or len(revisions) != 2):
         raise click.UsageError(
             "give --rev twice, for the base and for what is compared with it, and without --calibrate"
@@ -199,7 +198,6 @@ def _so_far(comparison: Comparison) -> str:
 
 
 def _calibrated(found: Comparison, rounds: int) -> str:
-    """A line about the noise of the machine, from a comparison of a program with itself."""
     from kinetoscope.comparison.result import FASTER, SLOWER
     from kinetoscope.launcher.interleave import visible_percent
     from kinetoscope.model import units

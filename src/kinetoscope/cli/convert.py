@@ -106,7 +106,6 @@ def _is_memory_page(path: Path) -> bool:
 
 @contextmanager
 def _status(what: str) -> Iterator[None]:
-    """Show on a terminal what is being done, until it is done."""
     from rich.markup import escape
 
     from kinetoscope.display.terminal import console

@@ -275,7 +275,6 @@ def _usual(times: Sequence[int]) -> str:
 
 
 def _lines_of_loss() -> tuple[list[str], int]:
-    """The source of the function that computes the loss, and the number of its first line."""
     from kinetoscope.examples import train_gpt
 
     lines, first = inspect.getsourcelines(train_gpt.mean_loss)

@@ -67,7 +67,6 @@ def command(*, build: bool, as_json: bool) -> None:
 
 
 def _examine(report: _Findings, *, build: bool) -> bool:
-    """Find what can record on this machine; return whether anything can."""
     report.add("Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
     report.add("Python", f"{platform.python_version()}, {sys.executable}")
     report.add(
@@ -195,7 +194,6 @@ def _switch_line(report: _Findings) -> None:
 
 
 def _torch_version() -> str | None:
-    """The version and folder of torch, or None if it is not installed."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -206,7 +204,6 @@ def _torch_version() -> str | None:
 
 
 def _too_old() -> str:
-    """Why the installed torch is too old to record; empty if it is not."""
     import torch
 
     from kinetoscope.collect import why_too_old

@@ -57,7 +57,6 @@ def command(sources: tuple[str, ...], output: str) -> None:
 
 
 def _lines(merged: Trace) -> list[str]:
-    """One line for each process: its spans, when it started, and how exactly its clock is aligned."""
     lines = []
     for row in merged.table("processes").to_pylist():
         who = f"process {row['process']}" if row["rank"] is None else f"rank {row['rank']}"

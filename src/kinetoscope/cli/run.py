@@ -67,7 +67,6 @@ class RunCommand(click.Command):
 
 
 def _recording_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a recording that the command line offers, under the names of the keywords."""
     for option in reversed(list(OPTIONS.values())):
         if not option.flag:
             continue
@@ -91,7 +90,6 @@ def _recording_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(given: Mapping[str, Any]) -> RecordingOptions:
-    """The options of a recording as the command line gives them."""
     read = {name: option.read for name, option in OPTIONS.items() if option.read is not None}
     values = {
         name: read[name](value) if name in read and value is not None else value

@@ -52,7 +52,6 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
 
 
 def _end(number: int, _frame: Any) -> None:
-    """Exit in order, so that temporary files are removed."""
     sys.exit(128 + number)
 
 

@@ -30,7 +30,7 @@ import difflib
 import json
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as Xml
 
@@ -164,19 +164,18 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """`broken` if any limit is, else `cannot tell` if that is so of any, else `held`."""
-        verdicts = {check.verdict for check in self.checked}
-        if BROKEN in verdicts or (self.strict and WON in verdicts):
+        if any(map(self.fails, self.checked)):
             return BROKEN
-        return CANNOT_TELL if CANNOT_TELL in verdicts else HELD
+        return CANNOT_TELL if any(check.verdict == CANNOT_TELL for check in self.checked) else HELD
 
     @property
     def exit_code(self) -> int:
         """0: held. 1: broken. 2: cannot tell."""
         return EXIT_CODES[self.verdict]
 
-    def fails(self, one: Checked) -> bool:
+    def fails(self, check: Checked) -> bool:
         """Whether a limit fails the build."""
-        return one.verdict == BROKEN or (self.strict and one.verdict == WON)
+        return check.verdict == BROKEN or (self.strict and check.verdict == WON)
 
     # As a person, or a service that builds, reads it.
 
@@ -198,17 +197,7 @@ class Outcome:
             {
                 "verdict": self.verdict,
                 "strict": self.strict,
-                "limits": [
-                    {
-                        "name": check.name,
-                        "verdict": check.verdict,
-                        "allowed": check.allowed,
-                        "measured": check.measured,
-                        "message": check.message,
-                        "where": [where.to_dict() for where in check.where],
-                    }
-                    for check in self.checked
-                ],
+                "limits": [asdict(check) for check in self.checked],
             },
             ensure_ascii=False,
         )
@@ -255,16 +244,14 @@ class Outcome:
             errors="0",
         )
         for check in self.checked:
-            case = Xml.SubElement(suite, "testcase", classname="kinetoscope.budget", name=_xml(check.name))
+            case = Xml.SubElement(
+                suite, "testcase", classname="kinetoscope.budget", name=printable(check.name)
+            )
             if self.fails(check):
-                Xml.SubElement(case, "failure", message=_xml(check.message))
+                Xml.SubElement(case, "failure", message=printable(check.message))
             elif check.verdict == CANNOT_TELL:
-                Xml.SubElement(case, "skipped", message=_xml(check.message))
+                Xml.SubElement(case, "skipped", message=printable(check.message))
         return Xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _xml(text: str) -> str:
-    return printable(text)
 
 
 def _property(text: str) -> str:

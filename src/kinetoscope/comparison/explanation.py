@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
     Key = tuple[Any, ...]
+    # The key of a place in the base and in the other run; None where it is not there.
+    Pair = tuple[Key | None, Key | None]
+    # For each place the time on both sides, by what it was spent on.
+    SpentAt = dict[Pair, dict[str, list[float]]]
 
 LEAST_SHARE = 0.05
 """A part is named if it changes by this share of the largest change, and by `LEAST_OF_STEP` of a step."""
@@ -155,14 +159,14 @@ class Explanation:
     def largest(self, most: int) -> tuple[PartChange, ...]:
         """Return the first parts, and the others as one, so that they still add up to the difference."""
         shown, left = self.parts[:most], self.parts[most:]
-        rest = PartChange(OTHER, sum(one.base_ns for one in left), sum(one.new_ns for one in left))
+        rest = PartChange(OTHER, sum(part.base_ns for part in left), sum(part.new_ns for part in left))
         return (*shown, rest) if left else shown
 
     @property
     def sentence(self) -> str:
         """The largest parts in a sentence; empty where nothing is known."""
-        named = [one for one in self.parts if one.what != OTHER][:MOST_NAMED]
-        return "; ".join(one.sentence for one in named)
+        named = [part for part in self.parts if part.what != OTHER][:MOST_NAMED]
+        return "; ".join(part.sentence for part in named)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as values that JSON has, with stable keys."""
@@ -232,9 +236,9 @@ def explained(
         _Side(runs, weights, [kinds[side] for kinds in groups])
         for side, (runs, weights) in enumerate(((base, base_weights), (new, new_weights)))
     ]
-    row_pairs = _Places(*(list(dict.fromkeys(key for row in side.spent for key in row)) for side in sides))
-    kinds, all_spent = [], defaultdict[int, dict[str, list[float]]](dict)
-    mixed_ns, moved = 0.0, []
+    pair_of = _pairs(*(list(dict.fromkeys(key for row in side.spent for key in row)) for side in sides))
+    all_spent: SpentAt = defaultdict(dict)
+    kinds, mixed_ns, moved = [], 0.0, []
     for group in range(len(groups)):
         share = [side.share[group] for side in sides]
         if not any(share):
@@ -242,18 +246,16 @@ def explained(
         mean_ns = [side.time_ns[group] / side.share[group] if side.share[group] else 0.0 for side in sides]
         parts: tuple[PartChange, ...] = ()
         if all(share):
-            group_spent: dict[int, dict[str, list[float]]] = defaultdict(dict)
+            group_spent: SpentAt = defaultdict(dict)
             for at_side, side in enumerate(sides):
                 for key, time_ns in side.spent[group].items():
                     for spent_of_place, factor in (
                         (group_spent, 1 / share[at_side]),
                         (all_spent, share[0] / share[at_side]),
                     ):
-                        spent = spent_of_place[row_pairs.of[at_side][key[:-1]]].setdefault(
-                            key[-1], [0.0, 0.0]
-                        )
+                        spent = spent_of_place[pair_of[at_side][key[:-1]]].setdefault(key[-1], [0.0, 0.0])
                         spent[at_side] += time_ns * factor
-            parts = _parts(row_pairs, group_spent, mean_ns)
+            parts = _parts(group_spent, mean_ns)
             mixed_ns += (share[1] - share[0]) * mean_ns[1]
         else:
             mixed_ns += share[1] * mean_ns[1] - share[0] * mean_ns[0]
@@ -266,7 +268,7 @@ def explained(
     return Explanation(
         total_ns[0],
         total_ns[1],
-        _parts(row_pairs, all_spent, total_ns, mix),
+        _parts(all_spent, total_ns, mix),
         tuple(
             sorted(kinds, key=lambda kind: -max(kind.base_share * kind.base_ns, kind.new_share * kind.new_ns))
         ),
@@ -305,45 +307,35 @@ class _Side:
                         self.spent[number][key] += time_ns
 
 
-class _Places:
-    """The places of both runs, matched: lines that have moved are one."""
-
-    def __init__(self, base: list[Key], new: list[Key]) -> None:
-        """Match them.
-
-        Args:
-            base: The keys of the accounts of the base.
-            new: Those of the other run.
-        """
-        self.known: list[tuple[Key | None, Key | None]] = []
-        self.of: tuple[dict[Key, int], dict[Key, int]] = ({}, {})
-        sides = [list(dict.fromkeys(key[:-1] for key in keys)) for keys in (base, new)]
-        for kind in dict.fromkeys(key[0] for keys in sides for key in keys):
-            keys_of_kind = [[key for key in keys if key[0] == kind] for keys in sides]
-            compared = [[key[1:] for key in keys] for keys in keys_of_kind]
-            levels = LEVELS["line"] if kind == "line" else (lambda key: key,)
-            if kind == "line":
-                files = same_files(*((key[0] for key in keys) for keys in compared))
-                compared[1] = [(files[key[0]], *key[1:]) for key in compared[1]]
-            for pair in matched(compared[0], compared[1], levels):
-                keys = [
-                    keys[index] if index >= 0 else None
-                    for keys, index in zip(keys_of_kind, pair, strict=True)
-                ]
-                for index_of, key in zip(self.of, keys, strict=True):
-                    if key is not None:
-                        index_of[key] = len(self.known)
-                self.known.append((keys[0], keys[1]))
+def _pairs(base: list[Key], new: list[Key]) -> tuple[dict[Key, Pair], dict[Key, Pair]]:
+    """The place of each key of both runs, matched: lines that have moved are one."""
+    pair_of: tuple[dict[Key, Pair], dict[Key, Pair]] = ({}, {})
+    sides = [list(dict.fromkeys(key[:-1] for key in keys)) for keys in (base, new)]
+    for kind in dict.fromkeys(key[0] for keys in sides for key in keys):
+        keys_of_kind = [[key for key in keys if key[0] == kind] for keys in sides]
+        compared = [[key[1:] for key in keys] for keys in keys_of_kind]
+        levels = LEVELS["line"] if kind == "line" else (lambda key: key,)
+        if kind == "line":
+            files = same_files(*((key[0] for key in keys) for keys in compared))
+            compared[1] = [(files[key[0]], *key[1:]) for key in compared[1]]
+        for base_index, new_index in matched(compared[0], compared[1], levels):
+            pair = (
+                keys_of_kind[0][base_index] if base_index >= 0 else None,
+                keys_of_kind[1][new_index] if new_index >= 0 else None,
+            )
+            for pairs, key in zip(pair_of, pair, strict=True):
+                if key is not None:
+                    pairs[key] = pair
+    return pair_of
 
 
 def _parts(
-    places: _Places,
-    spent: dict[int, dict[str, list[float]]],
+    spent: SpentAt,
     whole_ns: Sequence[float],
     mix: PartChange | None = None,
 ) -> tuple[PartChange, ...]:
     """The parts of a difference: those that go its way first, and what is not worth a name last."""
-    parts = [_part(places.known[index], times_ns) for index, times_ns in spent.items()]
+    parts = [_part(pair, times_ns) for pair, times_ns in spent.items()]
     if mix is not None:
         parts.append(mix)
     least_ns = max(
@@ -352,14 +344,13 @@ def _parts(
     up = whole_ns[1] >= whole_ns[0]
     parts.sort(key=lambda part: ((part.change_ns > 0) != up, -abs(part.change_ns), part.where, part.what))
     named = [part for part in parts if abs(part.change_ns) >= least_ns][:MOST_PARTS]
-    rest_ns = [
-        whole_ns[index] - sum(side[index] for side in ((part.base_ns, part.new_ns) for part in named))
-        for index in (0, 1)
-    ]
-    return (*named, PartChange(OTHER, rest_ns[0], rest_ns[1])) if len(named) < len(parts) else tuple(named)
+    if len(named) == len(parts):
+        return tuple(named)
+    base_ns, new_ns = sum(part.base_ns for part in named), sum(part.new_ns for part in named)
+    return (*named, PartChange(OTHER, whole_ns[0] - base_ns, whole_ns[1] - new_ns))
 
 
-def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) -> PartChange:
+def _part(pair: Pair, spent: dict[str, list[float]]) -> PartChange:
     all_spent = sorted(
         (Spent(words_of_spent, *times) for words_of_spent, times in spent.items()),
         key=lambda spent: (-abs(spent.change_ns), spent.what),
@@ -372,7 +363,7 @@ def _part(keys: tuple[Key | None, Key | None], spent: dict[str, list[float]]) ->
         if spent.change_ns * change_ns > 0 and abs(spent.change_ns) >= NAMED_SHARE * abs(change_ns)
     ]
     words = units.listed([spent.what for spent in named[:MOST_NAMED]] or [all_spent[0].what])
-    base, new = keys
+    base, new = pair
     key = base if new is None else new
     assert key is not None  # noqa: S101  (a place is of at least one side)
     if key[0] == "line":

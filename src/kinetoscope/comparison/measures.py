@@ -358,7 +358,6 @@ class _Recording:
         return self._with_python([self._line_key(frame) for frame in first.tolist()], of_span, of_share)
 
     def _line_key(self, frame: int) -> Key:
-        """The file, function, number and text of the line of a frame."""
         file, function, number = (
             self.trace.column("frames", name)[frame] for name in ("file", "function", "line")
         )
@@ -453,12 +452,11 @@ class _Recording:
         kind, name = spans["kind"], spans["name"]
         device, launched = self.ran.kernels.span, self.ran.kernels.step
         operators = np.flatnonzero(is_operator(kind) & self.ours)
-        by_count: dict[str, Numbers] = {"operators": self._per_step(self.step[operators])}
+        by_count = self.scoped(None)
         for count, text in (("values_read", _VALUE_READ), ("tensor_copies", _TENSOR_COPY)):
             number = _place(trace.strings, text)
             by_count[count] = self._per_step(self.step[operators[name[operators] == number]])
         if len(trace.columns("streams")):
-            by_count["kernels"] = self._per_step(launched[kind[device] == SpanKind.KERNEL])
             starts = trace.column("launches", "host")[counted_launches(spans, trace.columns("launches"))]
             by_count["launches"] = self._per_step(self.step[starts[self.ours[starts]]])
             copied = is_copy(kind[device])
@@ -469,11 +467,6 @@ class _Recording:
                 by_count[count] = self._per_step(launched[copied][directions == direction])
             waits = waiting_calls(trace)
             by_count["synchronizing_calls"] = self._per_step(self.step[waits[self.ours[waits]]])
-        if memory_recorded(trace):
-            by_count |= self._allocations()
-        if len(trace.columns("shapes")) and counted_flops(trace).flops is not None:
-            counts = costs_of(trace).flops[self.ours]
-            by_count["flops"] = self._per_step(self.step[self.ours], np.maximum(counts, 0))
         calls = self._collective_calls
         if calls:
             call_steps = np.array([call["at"] for call in calls])
@@ -486,39 +479,36 @@ class _Recording:
             by_count["python_calls"] = self._per_step(self.step[python])
         return by_count
 
-    def scoped(self, scope: Scope) -> dict[str, Numbers]:
-        """The counts of one module, with those in it, or of one operator: what is not recorded is left out."""
+    def scoped(self, scope: Scope | None) -> dict[str, Numbers]:
+        """The counts in each step of one module, with those in it, or of one operator, or of all: what is not recorded is left out."""
         trace, spans = self.trace, self.trace.columns("spans")
-        chosen = in_scope(trace, scope) & self.ours
+        chosen = self.ours if scope is None else in_scope(trace, scope) & self.ours
         counts = {"operators": self._per_step(self.step[chosen & is_operator(spans["kind"])])}
-        chosen = np.append(chosen, False)
         if len(trace.columns("streams")):
             device, launched = self.ran.kernels.span, self.ran.kernels.step
-            inside = (spans["kind"][device] == SpanKind.KERNEL) & chosen[starters(trace).operator[device]]
-            counts["kernels"] = self._per_step(launched[inside])
+            is_kernel = spans["kind"][device] == SpanKind.KERNEL
+            if scope is not None:
+                is_kernel &= np.append(chosen, False)[starters(trace).operator[device]]
+            counts["kernels"] = self._per_step(launched[is_kernel])
         if memory_recorded(trace):
             blocks = trace.columns("allocations")
             rows = np.flatnonzero(blocks["bytes"] > 0)
-            rows = rows[chosen[requesting_operators(trace, blocks["span"][rows])]]
-            step = self.step[blocks["span"][rows]]
+            if scope is None:
+                thread = blocks["thread"][rows]
+                process = np.append(trace.column("threads", "process_row"), -1)[thread]
+                step = self.loop.step_at(blocks["time_ns"][rows], thread)
+                step = np.where(process == self.loop.process, step, -1)
+            else:
+                of_chosen = np.append(chosen, False)[requesting_operators(trace, blocks["span"][rows])]
+                step = np.where(of_chosen, self.step[blocks["span"][rows]], -1)
             counts["allocations"] = self._per_step(step)
             counts["allocated_bytes"] = self._per_step(step, blocks["bytes"][rows])
         if len(trace.columns("shapes")) and counted_flops(trace).flops is not None:
-            rows = np.flatnonzero(chosen[:-1])
+            rows = np.flatnonzero(chosen)
             counts["flops"] = self._per_step(self.step[rows], np.maximum(costs_of(trace).flops[rows], 0))
         return counts
 
-    def _allocations(self) -> dict[str, Numbers]:
-        blocks, loop = self.trace.columns("allocations"), self.loop
-        thread = np.append(self.trace.column("threads", "process_row"), -1)[blocks["thread"]]
-        rows = np.flatnonzero((blocks["bytes"] > 0) & (thread == loop.process))
-        step = loop.step_at(blocks["time_ns"][rows], blocks["thread"][rows])
-        inside = step >= 0
-        step, size = step[inside], blocks["bytes"][rows][inside]
-        return {"allocations": self._per_step(step), "allocated_bytes": self._per_step(step, size)}
-
     def _per_step(self, step: Rows, values: NDArray[Any] | None = None) -> Numbers:
-        """Count, or add up, by step."""
         by_step = Groups(step, self.steps)
         return (by_step.sizes() if values is None else by_step.sums(values)).astype(np.float64)
 

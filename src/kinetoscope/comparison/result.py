@@ -403,7 +403,6 @@ class Comparison:
 
 
 def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
-    """The fields of a row; infinite numbers are null."""
     fields = asdict(row)
     if isinstance(row, Difference):
         fields["change_ns"] = row.change_ns
@@ -555,7 +554,6 @@ def as_brief_blocks(comparison: Comparison, rows: int) -> list[Block]:
 
 
 def _verdict(comparison: Comparison) -> list[Block]:
-    """The verdict, why it is uncertain, and what the times are means of."""
     tone = blocks.WARNING if comparison.verdict == SLOWER else ""
     texts = [blocks.Paragraph(text) for text in (comparison.reason, basis(comparison)) if text]
     return [blocks.Paragraph(headline(comparison), tone=tone), *texts]

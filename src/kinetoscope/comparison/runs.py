@@ -375,17 +375,14 @@ def count_difference(
 
 
 def _total(counts: Numbers) -> int:
-    """The exact sum of whole numbers."""
     return sum(map(int, counts.tolist()))
 
 
 def _explaining(row: Difference, moved_ns: float) -> Difference:
-    """A row with its share of the change of a step."""
     return replace(row, share=row.change_ns / moved_ns)
 
 
 def _rank(row: Difference) -> int:
-    """Rows that changed come first, then those that run more or less often, then those of which one cannot tell."""
     if row.verdict in (SLOWER, FASTER):
         return 0
     if row.runs_otherwise:

@@ -199,7 +199,6 @@ class Bootstrap:
         return self._own[0][0], self._own[1][0]
 
     def _best_fraction(self) -> float:
-        """The largest fraction of steps with which the difference is nearly as precise as it can be."""
         if not (self.base.alike and self.new.alike):
             return 1.0
         fewest = min(len(side.step_ns) for side in self._sides)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,10 +86,6 @@ class Where:
     line: str = ""
     file: str = ""
     number: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The place as values that JSON has."""
-        return asdict(self)
 
 
 def lines_of_places(places: Sequence[Where], headings: tuple[str, str], width: int = UNLIMITED) -> list[str]:
@@ -223,7 +219,6 @@ def _in_words(count: str) -> Callable[[float], str]:
 
 
 def _rows_of(trace: TraceData, count: str) -> Rows:
-    """The rows of `spans` or `allocations` that a count is of."""
     if count in ("operators", "kernels"):
         kind = trace.column("spans", "kind")
         return np.flatnonzero(is_operator(kind) if count == "operators" else kind == SpanKind.KERNEL)
@@ -334,7 +329,6 @@ def _added(trace: TraceData, count: str, scope: Scope | None, stored: Mapping[st
 
 
 def _amount(trace: TraceData, count: str) -> _Measured:
-    """How much there is of a count in all that was recorded."""
     rows, noun = _rows_of(trace, count), count.removesuffix("s")
     peak = _held_at_peak(trace) if count == "peak_bytes" else None
     value = len(rows) if peak is None else peak.bytes
@@ -430,7 +424,6 @@ def _held_at_peak(trace: TraceData) -> _Peak:
 
 
 def _places(trace: TraceData, counted: _Counted, in_words: Callable[[float], str]) -> list[Where]:
-    """The operators, modules and source lines with most of what is counted; what is left comes last."""
     sums = sorted(_sums_by_place(trace, counted), key=lambda place: -place[1])
     wheres = [_where(trace, counted, row, in_words(amount)) for row, amount in sums[:MOST_PLACES]]
     if rest := sums[MOST_PLACES:]:
@@ -440,7 +433,6 @@ def _places(trace: TraceData, counted: _Counted, in_words: Callable[[float], str
 
 
 def _sums_by_place(trace: TraceData, counted: _Counted, *more_keys: NDArray[Any]) -> list[tuple[int, int]]:
-    """What is counted by name, module and line: the first row of each place, and how much it has."""
     module = look_up(counted.span, trace.column("spans", "module"))
     by_place = Groups.by([counted.name, *more_keys, module, counted.frame])
     return [*zip(by_place.first.tolist(), by_place.sums(counted.amount).tolist(), strict=True)]
@@ -454,7 +446,6 @@ def _name_and_module(trace: TraceData, counted: _Counted, row: int) -> tuple[str
 
 
 def _where(trace: TraceData, counted: _Counted, row: int, value: str) -> Where:
-    """The place of a row of what is counted."""
     name, module = _name_and_module(trace, counted, row)
     file, number, line = _line(trace, int(counted.frame[row]))
     return Where(value, _cut(name), _cut(module), line, file, number)
@@ -473,6 +464,5 @@ def _line(trace: TraceData, frame: int) -> tuple[str, int, str]:
 
 
 def _cut(text: str) -> str:
-    """Keep a name short enough for a table."""
     text = printable(text)
     return text if len(text) <= _WIDEST_NAME else text[: _WIDEST_NAME - 3] + "..."

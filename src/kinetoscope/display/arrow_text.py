@@ -212,7 +212,6 @@ def _unit_by_name(name: str) -> str:
 
 
 def _cell(value: object) -> float | str | None:
-    """A value of an Arrow column as a cell of a block: a number, a text, or None for null."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Decimal):
@@ -228,7 +227,6 @@ def _short(value: float | str | None) -> float | str | None:
 
 
 def _column(table: pa.Table, name: str) -> str:
-    """Find a column by its name, with or without the unit suffix."""
     for candidate in (name, f"{name}_ns", f"{name}_bytes"):
         if candidate in table.column_names:
             return candidate

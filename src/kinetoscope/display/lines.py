@@ -94,7 +94,6 @@ def lines_of(
 
 
 def _written(block: Block) -> list[list[str]]:
-    """The texts of a block with their numbers in them: those of a table by row."""
     if isinstance(block, TableBlock):
         return [block.texts(row) for row in range(len(block.rows))]
     if isinstance(block, Heading):
@@ -245,7 +244,6 @@ def cut(text: str, width: int) -> str:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], alignment: Sequence[str]) -> str:
-    """Cells with the widths of their columns, two spaces apart."""
     padded = []
     for cell, width, side in zip(cells, widths, alignment, strict=True):
         space = " " * (width - cell_len(cell))

@@ -118,7 +118,6 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def _json_escape(character: str) -> str:
-    """Write a character as JSON does, so that JSON stays the same."""
     return json.dumps(character)[1:-1]
 
 

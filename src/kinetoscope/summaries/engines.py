@@ -185,7 +185,6 @@ def engine_of(name: str) -> SummaryEngine:
 
 
 def _workers(wanted: int | None, items: int) -> int:
-    """How many processes to start."""
     if wanted is not None and wanted < 1:
         raise ArgumentError(f"workers={wanted!r} is not valid: use at least 1")
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -193,7 +192,6 @@ def _workers(wanted: int | None, items: int) -> int:
 
 
 def _no_cluster(name: str, address: str | None) -> None:
-    """Refuse an address that an engine cannot use."""
     if address is not None:
         raise ArgumentError(
             f"address={address!r}: the engine {name!r} uses this machine only; use dask or ray"
@@ -201,7 +199,6 @@ def _no_cluster(name: str, address: str | None) -> None:
 
 
 def _missing(name: str) -> MissingDependencyError:
-    """That a cluster's package is not installed."""
     return MissingDependencyError(
         f'engine={name!r} needs a package that is not installed: install it with `pip install "kinetoscope[{name}]"`.'
     )

@@ -127,7 +127,6 @@ def _irregular(sections: Sections, late: list[int], whole_ns: int) -> Match | No
 
 
 def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Match | None:
-    """Ranks whose devices compute for longer than those of the others."""
     devices = np.array(
         [device not in ("", "cpu") for device in sections.summaries["device"].to_pylist()], dtype=bool
     )
@@ -148,7 +147,6 @@ def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Match | None:
 
 
 def _slow_link(sections: Sections, whole_ns: int) -> Match | None:
-    """The pair of ranks that loses most time compared to other pairs."""
     rows = [row for row in links(sections).to_pylist() if (row["times_slower"] or 0) >= _SLOWER]
     if not rows:
         return None

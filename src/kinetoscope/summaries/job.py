@@ -231,7 +231,6 @@ class Job:
         return _durations(self._sections)
 
     def _places(self) -> list[str | None]:
-        """The coordinates of each rank, as text."""
         dimensions = sorted(coordinates_of(self._sections).items())
         return [
             " ".join(f"{name}={index[row]}" for name, index in dimensions if index[row] >= 0) or None
@@ -239,14 +238,12 @@ class Job:
         ]
 
     def _largest(self, section: str, name: str) -> NDArray[np.int64]:
-        """The largest number of a section of each rank; -1 without."""
         largest = np.full(len(self), -1, dtype=np.int64)
         np.maximum.at(largest, self._sections.rows(section), self._sections.numbers(section, name))
         return largest
 
 
 def _named(ranks: NDArray[np.int64]) -> str:
-    """Some ranks in words: the first ones, and how many more there are."""
     text = ", ".join(map(str, ranks[:_NAMED].tolist()))
     more = f" and {len(ranks) - _NAMED:,} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {text}{more}"

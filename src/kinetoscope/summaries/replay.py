@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.analyses.replay import RankSteps, Replay
-from kinetoscope.model.arrow import to_arrow
-from kinetoscope.model.dictionary import table_definition
+from kinetoscope.model.arrow import rows_to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,20 +30,20 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
     replay = _replay(sections)
     recorded_ns, replayed_ns = replay.recorded_ns(), replay.step_ns(replay.own_ns)
     can_replay = recorded_ns > 0 and replayed_ns > 0 and len(replay.own_ns) > 0
-    shorter = np.minimum(replay.own_ns, replay.usual_ns)
-    replays = []
+    every_row = np.arange(len(sections))
+    rows = []
     for rank in (-1, *ranks) if can_replay else ():
-        late = replay.rank == np.searchsorted(sections.ranks, rank) if rank >= 0 else True
-        replays.append((rank, replay.step_ns(np.where(late, shorter, replay.own_ns))))
-    without = np.array([step_ns for _, step_ns in replays], dtype=np.int64)
-    columns: dict[str, Any] = {
-        "rank": np.array([rank for rank, _ in replays], dtype=np.int64),
-        "step_ns": np.full(len(replays), recorded_ns),
-        "replayed_ns": np.full(len(replays), replayed_ns),
-        "without_ns": without,
-        "gain_percent": 100.0 * (replayed_ns - without) / max(replayed_ns, 1),
-    }
-    return to_arrow(table_definition("job: without_lateness"), columns)
+        without_ns = _without_ns(replay, every_row if rank < 0 else np.searchsorted(sections.ranks, [rank]))
+        rows.append(
+            {
+                "rank": rank,
+                "step_ns": recorded_ns,
+                "replayed_ns": replayed_ns,
+                "without_ns": without_ns,
+                "gain_percent": 100.0 * (replayed_ns - without_ns) / replayed_ns,
+            }
+        )
+    return rows_to_arrow("job: without_lateness", rows)
 
 
 def gain_without(sections: Sections, ranks: Sequence[int]) -> float:
@@ -53,9 +52,13 @@ def gain_without(sections: Sections, ranks: Sequence[int]) -> float:
     replayed_ns = replay.step_ns(replay.own_ns)
     if replayed_ns <= 0 or len(replay.own_ns) == 0:
         return 0.0
-    late = np.isin(replay.rank, np.searchsorted(sections.ranks, list(ranks)))
-    without_ns = replay.step_ns(np.where(late, np.minimum(replay.own_ns, replay.usual_ns), replay.own_ns))
+    without_ns = _without_ns(replay, np.searchsorted(sections.ranks, list(ranks)))
     return max(100.0 * (replayed_ns - without_ns) / replayed_ns, 0.0)
+
+
+def _without_ns(replay: Replay, late: Rows) -> int:
+    shorter = np.minimum(replay.own_ns, replay.usual_ns)
+    return replay.step_ns(np.where(np.isin(replay.rank, late), shorter, replay.own_ns))
 
 
 def _replay(sections: Sections) -> Replay:

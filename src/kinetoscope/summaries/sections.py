@@ -126,7 +126,6 @@ class Sections:
         return len(self.ranks)
 
     def _ordered(self, tables: Sequence[pyarrow.Table]) -> list[pyarrow.Table]:
-        """The rows of some tables, in order of rank."""
         rows = [table.slice(row, 1) for table in tables for row in range(table.num_rows)]
         return [rows[position] for position in self._order]
 

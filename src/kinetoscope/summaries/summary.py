@@ -351,7 +351,6 @@ def _last(table: pyarrow.Table, most: int, what: str, lost: list[Loss]) -> pyarr
 
 
 def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
-    """The steps, start-up left out."""
     rows = breakdown(trace)
     of_device = np.array([name == device for name in rows["device"].to_pylist()], dtype=bool)
     columns = {name: integers(rows[name]) for name in SECTIONS["steps"].column_names if name != "kind"}
@@ -361,7 +360,6 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
 
 
 def _step_kinds(trace: Trace) -> pyarrow.Table:
-    """The operators of each kind of steps, those with most time."""
     rows: list[dict[str, Any]] = []
     for kind, operators in enumerate(operators_of_kinds(trace)):
         most = sorted(operators.items(), key=lambda entry: -entry[1][0] * entry[1][1])[:MOST_OF_KIND]
@@ -420,7 +418,6 @@ def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
 
 
 def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
-    """The process groups: those that existed when the recording began, and those of collectives."""
     groups: dict[str, tuple[str, str, int]] = {
         group.name: ("", json.dumps(group.ranks), len(group.ranks))
         for run in process_runs(trace)
@@ -451,7 +448,6 @@ def _clock_marks(trace: Trace) -> pyarrow.Table:
 
 
 def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
-    """How long what ran."""
     spans, strings = trace.columns("spans"), trace.strings
     paths = trace.column("modules", "path")
     work = device_work_spans(trace)
