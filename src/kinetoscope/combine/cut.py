@@ -260,17 +260,6 @@ def _sorted_pieces(pieces: Pieces, threads: NDArray[np.int32]) -> Pieces:
 
 
 BEFORE_NS = -1
-_DICTIONARIES = (
-    "threads",
-    "streams",
-    "origins",
-    "stacks",
-    "frames",
-    "modules",
-    "parameters",
-    "shapes",
-    "arguments",
-)
 _BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
 # Tables some of whose rows go; in dictionaries all stay until `compacted`.
 _RENUMBERED = ("spans", "processes", "steps", "cycles", "allocations")
@@ -317,7 +306,7 @@ class _Cutting:
         )
         self._samples()
         self._compiles()
-        for name in (*_DICTIONARIES, "losses"):
+        for name in (*_ORDER[:-1], "losses"):
             self._take(name, np.arange(len(self._trace.columns(name))))
         self._bytes_of_pieces()
         strings = list(self._trace.strings)

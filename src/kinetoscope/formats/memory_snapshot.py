@@ -102,8 +102,7 @@ class _Snapshot:
         self._strings = StringTable([""])
         self._frames: dict[tuple[int, int, int], int] = {}
         self._stacks: dict[tuple[int, int], int] = {}
-        # By its frames, and by the list of them, as most stacks occur many times.
-        self._rows_of_frames: dict[tuple[tuple[str, int, str], ...], int] = {}
+        # A pickle has one list of frames for all that happened with one stack.
         self._rows_of_lists: dict[int, int] = {}
         self._lists_read: set[int] = set()
         self._rows: list[tuple[int, ...]] = []
@@ -308,28 +307,21 @@ class _Snapshot:
             return -1
         row = self._rows_of_lists.get(id(frames))
         if row is None:
-            row = self._rows_of_lists[id(frames)] = self._stack_of(
-                tuple(
-                    (
-                        _text(frame.get("filename")),
-                        min(max(_number(frame.get("line")), -1), _LAST_LINE),
-                        _text(frame.get("name")),
-                    )
-                    for frame in frames
-                    if isinstance(frame, dict)
-                )
-            )
-        return row
-
-    def _stack_of(self, frames: tuple[_Frame, ...]) -> int:
-        row = self._rows_of_frames.get(frames)
-        if row is None:
             row = -1
-            for file, line, function in reversed(_telling(frames)):
-                frame = (self._strings.row(function), self._strings.row(file), line)
-                frame_row = self._frames.setdefault(frame, len(self._frames))
+            named = tuple(
+                (
+                    _text(frame.get("filename")),
+                    min(max(_number(frame.get("line")), -1), _LAST_LINE),
+                    _text(frame.get("name")),
+                )
+                for frame in frames
+                if isinstance(frame, dict)
+            )
+            for file, line, function in reversed(_telling(named)):
+                frame_key = (self._strings.row(function), self._strings.row(file), line)
+                frame_row = self._frames.setdefault(frame_key, len(self._frames))
                 row = self._stacks.setdefault((row, frame_row), len(self._stacks))
-            self._rows_of_frames[frames] = row
+            self._rows_of_lists[id(frames)] = row
         return row
 
     def _absent(self) -> list[Loss]:

@@ -157,12 +157,9 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
     spans = trace.columns("spans")
     thread, stream, lane = (spans[name].astype(np.int64) for name in ("thread", "stream", "lane"))
     order = np.lexsort((np.arange(len(thread)), lane, stream, thread))
-    same = np.ones(len(order) + 1, dtype=bool)
-    for values in (thread, stream, lane):
-        same[1:-1] &= values[order][1:] == values[order][:-1]
-    same[[0, -1]] = False
+    _, edges = Groups.runs(thread[order], stream[order], lane[order]).rows()
     groups = []
-    for first, last in pairwise(np.flatnonzero(~same).tolist()):
+    for first, last in pairwise(edges.tolist()):
         rows = order[first:last]
         title = _title(trace, int(thread[rows[0]]), int(stream[rows[0]]))
         overlapping = int(lane[rows[0]]) > 0

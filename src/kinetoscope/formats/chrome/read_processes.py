@@ -304,9 +304,14 @@ def split(
         with_spans = np.diff(threads["first_row"]) > 0
         threads["first_category"] = np.full(len(tracks), -1, np.int32)
         threads["first_category"][with_spans] = part_spans["category"][threads["first_row"][:-1][with_spans]]
-        shapes = _restricted(part_spans, "shapes", len(native["shapes"]["dims"]))
-        texts = _restricted(part_spans, "arguments", len(arguments))
-        stacks = _restricted(part_spans, "call_stack", len(native["call_stacks"]))
+        shapes, texts, stacks = (
+            _used_rows(part_spans, column, np.full(count, -1, np.int32)).tolist()
+            for column, count in (
+                ("shapes", len(native["shapes"]["dims"])),
+                ("arguments", len(arguments)),
+                ("call_stack", len(native["call_stacks"])),
+            )
+        )
         part |= {
             "threads": threads,
             "metadata": native["metadata"],
@@ -326,41 +331,29 @@ def split(
         part["rows"]["arguments"] = len(texts)
         for tree, column, above in (("stacks", "own_stack", "parent"), ("modules", "own_module", "caller")):
             if tree in native:
-                part[tree] = _with_parents(native[tree], part_spans, column, above)
+                nodes = _used_rows(part_spans, column, native[tree][above])
+                part[tree] = {name: values[nodes] for name, values in native[tree].items()}
+                parents = part[tree][above]
+                part[tree][above] = np.where(parents >= 0, np.searchsorted(nodes, parents), -1).astype(
+                    np.int32
+                )
         parts.append(part)
     return parts, unsure
 
 
-def _restricted(spans: dict[str, Any], column: str, count: int) -> list[int]:
-    """Return the rows of a table that spans use, ascending, and renumber the column accordingly."""
-    if column not in spans:
-        return []
-    used = np.unique(spans[column])
-    used = used[used >= 0]
-    rows = np.full(count + 1, -1, np.int32)
-    rows[used] = np.arange(len(used), dtype=np.int32)
-    spans[column] = rows[spans[column]]
-    used_rows: list[int] = used.tolist()
-    return used_rows
-
-
-def _with_parents(
-    table: Mapping[str, NDArray[Any]], spans: dict[str, Any], column: str, above: str
-) -> dict[str, NDArray[Any]]:
-    """Return the rows of a tree that spans use with those around them, and renumber the column accordingly."""
-    parent = table[above]
+def _used_rows(spans: dict[str, Any], column: str, parent: NDArray[np.int32]) -> Rows:
+    """Return the rows of a table that spans use, and those around them, ascending; renumber the column accordingly."""
     used = np.zeros(len(parent) + 1, np.bool_)
-    rows = np.unique(spans[column])
+    rows = np.unique(spans[column]) if column in spans else np.zeros(0, np.int64)
     while len(rows := rows[(rows >= 0) & ~used[rows]]):
         used[rows] = True
         rows = np.unique(parent[rows])
-    chosen = np.flatnonzero(used)
-    moved = np.full(len(used), -1, np.int32)
-    moved[chosen] = np.arange(len(chosen), dtype=np.int32)
-    spans[column] = moved[spans[column]]
-    return {
-        name: moved[values[chosen]] if name == above else values[chosen] for name, values in table.items()
-    }
+    used_rows = np.flatnonzero(used)
+    if column in spans:
+        moved = np.full(len(used), -1, np.int32)
+        moved[used_rows] = np.arange(len(used_rows), dtype=np.int32)
+        spans[column] = moved[spans[column]]
+    return used_rows
 
 
 def header_of_process(header: Mapping[str, Any], process: FileProcess) -> dict[str, Any]:

@@ -359,7 +359,7 @@ def _process_events(process: WrittenProcess) -> Iterator[dict[str, Any]]:
     yield _metadata("process_sort_index", process.pid, 0, {"sort_index": process.sort_index})
 
 
-def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
+def _metadata(name: str, pid: int | str, tid: int, args: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "M", "name": name, "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
@@ -448,14 +448,7 @@ def write_chrome_events(
     stacks = shown_stacks(trace)
     spans = _numbered_spans(trace, stacks)
     tracks = lay_out(trace, spans.columns)
-    about = {
-        "ph": "M",
-        "name": LIST_HEAD,
-        "ts": 0,
-        "pid": 0,
-        "tid": 0,
-        "args": _description(trace, Path(path), tracks),
-    }
+    about = _metadata(LIST_HEAD, 0, 0, _description(trace, Path(path), tracks))
     opening = b"[\n" + _joined([about, *tracks.metadata()])
     *of_rows, trace_pid = tracks.pid_of_process.tolist()
     pids = dict(zip(trace.columns("processes")["rank"].tolist(), of_rows, strict=True))
@@ -519,42 +512,19 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
         return []
     end_us = round(stop_ns / 1000, 3)
     name = "PyTorch Profiler"
-    return [
-        {
-            "ph": "X",
-            "cat": "Trace",
-            "name": f"{name} (0)",
-            "pid": "Spans",
-            "tid": name,
-            "ts": 0,
-            "dur": end_us,
-            "args": {"Op count": 0},
-        },
-        {
-            "name": "process_sort_index",
-            "ph": "M",
-            "ts": 0,
-            "pid": "Spans",
-            "tid": 0,
-            "args": {"sort_index": _BEHIND_PROCESSES},
-        },
-        {
-            "ph": "i",
-            "s": "g",
-            "name": f"Iteration Start: {name}",
-            "pid": "Traces",
-            "tid": f"Trace {name}",
-            "ts": 0,
-        },
+    instants = (
+        (f"Iteration Start: {name}", "Traces", f"Trace {name}", 0.0),
         # Readers add up a time and a duration that are rounded: what ends with the recording must not seem to end after it.
-        {
-            "ph": "i",
-            "s": "g",
-            "name": "Record Window End",
-            "pid": "",
-            "tid": "",
-            "ts": end_us + 4 * math.ulp(end_us),
-        },
+        (WINDOW, "", "", end_us + 4 * math.ulp(end_us)),
+    )
+    window = {"ph": "X", "cat": "Trace", "name": f"{name} (0)", "pid": "Spans", "tid": name, "ts": 0}
+    return [
+        window | {"dur": end_us, "args": {"Op count": 0}},
+        _metadata("process_sort_index", "Spans", 0, {"sort_index": _BEHIND_PROCESSES}),
+        *(
+            {"ph": "i", "s": "g", "name": text, "pid": pid, "tid": tid, "ts": ts}
+            for text, pid, tid, ts in instants
+        ),
     ]
 
 

@@ -65,10 +65,18 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
         return cells(job, choice(query, "by", list(MEASURES)))
     with _ONE_AT_A_TIME:
         # Under the lock, so that results that several responses need are computed once.
-        found = _answer(job, rest, query)
-    if found is None:
-        raise LookupError(path)
-    return found
+        match rest:
+            case "":
+                return about(job)
+            case "findings":
+                return described(job.report)
+            case "table":
+                return table(job)
+            case "step":
+                return step(job, _row(job, query), _whole(query, "step"))
+            case "arrivals":
+                return arrivals(job, _whole(query, "collective"))
+    raise LookupError(path)
 
 
 def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
@@ -87,20 +95,6 @@ def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
             meetings |= {one["collective"] for one in step(job, row, number)["collectives"]}
     for meeting in sorted(meetings):
         yield "ranks/arrivals", {"collective": str(meeting)}
-
-
-def _answer(job: Job, rest: str, query: Query) -> Answer | None:
-    if not rest:
-        return about(job)
-    if rest == "findings":
-        return described(job.report)
-    if rest == "table":
-        return table(job)
-    if rest == "step":
-        return step(job, _row(job, query), _whole(query, "step"))
-    if rest == "arrivals":
-        return arrivals(job, _whole(query, "collective"))
-    return None
 
 
 def about(job: Job) -> dict[str, Any]:
