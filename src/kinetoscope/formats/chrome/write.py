@@ -82,7 +82,10 @@ def link(trace: TraceData, shown: ShownSpans) -> dict[str, NDArray[Any]]:
         correlation = columns.get("correlation", none).copy()
         _share_numbers(host, device, correlation)
         columns["correlation"] = correlation
-        columns["external_id"] = _external_ids(columns, host, device)
+        numbers = columns["external_id"].copy() if "external_id" in columns else _row_numbers(shown)
+        bare = numbers[device] < 0
+        numbers[device[bare]] = numbers[host[bare]]
+        columns["external_id"] = numbers
         arrows.append((host, device, _arrow_numbers(correlation[host], correlation[device], correlation), 1))
     return {
         "source": np.concatenate([source for source, _, _, _ in arrows]).astype(np.int32),
@@ -99,15 +102,20 @@ def _numbered_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
     if is_call(columns["kind"]).any():
         columns["call_number"] = numbers_of_calls(columns["kind"], columns["start_ns"])
     if spans.moved is not None and "external_id" not in columns:
-        rows = spans.moved[:-1]
-        numbers = np.full(len(columns["start_ns"]), -1, np.int64)
-        numbers[rows] = np.arange(1, len(rows) + 1)
-        uncounted = is_call(columns["kind"])
-        if "stream" in columns:
-            uncounted |= columns["stream"] >= 0
-        numbers[uncounted] = -1
-        columns["external_id"] = numbers
+        columns["external_id"] = _row_numbers(spans)
     return spans
+
+
+def _row_numbers(shown: ShownSpans) -> NDArray[np.int64]:
+    """Return the number of each operator among the spans of the trace, from 1; -1 for calls and device work."""
+    columns = shown.columns
+    numbers = np.full(len(columns["start_ns"]), -1, np.int64)
+    rows = np.arange(len(numbers)) if shown.moved is None else shown.moved[:-1]
+    numbers[rows] = np.arange(1, len(rows) + 1)
+    numbers[is_call(columns["kind"])] = -1
+    if "stream" in columns:
+        numbers[columns["stream"] >= 0] = -1
+    return numbers
 
 
 def _share_numbers(
@@ -119,22 +127,6 @@ def _share_numbers(
     hosts = hosts[correlation[hosts] < 0]
     correlation[hosts] = _unused(correlation) + np.arange(len(hosts))
     correlation[device[bare]] = correlation[host[bare]]
-
-
-def _external_ids(
-    columns: dict[str, NDArray[Any]], host: NDArray[np.int32], device: NDArray[np.int32]
-) -> NDArray[np.int64]:
-    """Return operator numbers, from the source file or else row numbers; device work has that of its launch."""
-    if "external_id" in columns:
-        numbers: NDArray[np.int64] = columns["external_id"].copy()
-    else:
-        counted = ~is_call(columns["kind"])
-        if "stream" in columns:
-            counted &= columns["stream"] < 0
-        numbers = np.where(counted, np.arange(1, len(counted) + 1), -1)
-    bare = numbers[device] < 0
-    numbers[device[bare]] = numbers[host[bare]]
-    return numbers
 
 
 def _arrow_numbers(
