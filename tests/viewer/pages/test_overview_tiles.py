@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from kinetoscope.analyses.overview import StepDurations
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.viewer.pages.overview import memory_tile, step_tile, work_tile
 from kinetoscope.viewer.server.routes import answer
@@ -93,15 +94,8 @@ def test_slow_tiles_are_requested_later():
     [(1, 1, "the only step"), (8, 1, "1 step on 4 processes"), (9, 9, "mean of 9, 95 % ≤ 7ns")],
 )
 def test_steps_are_counted_by_number_and_process(count, numbers, told):
-    facts = {
-        "count": count,
-        "numbers": numbers,
-        "processes": 4,
-        "mean_ns": 5,
-        "p95_ns": 7,
-        "start_up": 0,
-    }
-    assert text(step_tile(facts)["more"]) == told
+    steps = StepDurations(count, numbers, 4, 0, 5, 1, 9, 7, "", (), (), 0)
+    assert text(step_tile(working().overview(), steps)["more"]) == told
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from kinetoscope.viewer.requests import Limited
 if TYPE_CHECKING:
     import pyarrow
 
-    from kinetoscope.analyses.overview import Overview
+    from kinetoscope.analyses.overview import Overview, StepDurations
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.requests import Query
 
@@ -83,61 +83,51 @@ def counted(count: int, noun: str, nouns: str = "") -> Sentence:
     return sentence(f"{{}} {noun if count == 1 else nouns or noun + 's'}", count)
 
 
-def tiles(shown: Overview, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all tiles for which the trace has data.
-
-    Args:
-        shown: The overview of the trace.
-        facts: The rest of the response to `overview`.
-    """
-    processes, kernels, operators = (facts[name] for name in ("processes", "kernels", "operators"))
+def tiles(shown: Overview) -> list[dict[str, Any]]:
+    """Return all tiles for which the trace has data."""
+    counts = shown.counts | shown.work_counts
+    processes, kernels, operators = (counts[name] for name in ("processes", "kernels", "operators"))
     recorded = (
-        counted(processes, "process", "processes") if processes > 1 else counted(facts["threads"], "thread")
+        counted(processes, "process", "processes") if processes > 1 else counted(counts["threads"], "thread")
     )
-    shown_tiles = [tile("Recorded", facts["duration_ns"], "ns", recorded)]
+    shown_tiles = [tile("Recorded", shown.trace.duration_ns, "ns", recorded)]
     if shown.trace.run_info.is_snapshot:
         return [*shown_tiles, late("Memory peak", "overview/memory")]
-    if facts["steps"]:
-        shown_tiles.append(step_tile(facts["steps"]))
+    if shown.steps is not None:
+        shown_tiles.append(step_tile(shown, shown.steps))
     shown_tiles.append(busy_tile(shown))
-    if facts["memory"]:
+    if shown.memory_recorded:
         shown_tiles.append(late("Memory peak", "overview/memory"))
     shown_tiles.append(
         tile("Kernels", kernels, "", counted(operators, "operator"))
         if kernels
-        else tile("Operators", operators, "", counted(facts["spans"], "span"))
+        else tile("Operators", operators, "", counted(counts["spans"], "span"))
     )
-    if facts["shapes"]:
+    if counts["shapes"]:
         shown_tiles.append(late("Arithmetic", "overview/work"))
     return shown_tiles
 
 
-def step_tile(steps: dict[str, Any]) -> dict[str, Any]:
+def step_tile(shown: Overview, steps: StepDurations) -> dict[str, Any]:
     """Build the tile of the step duration."""
-    count, numbers = steps["count"], steps["numbers"]
-    if numbers < count:
-        text = f"{{}} step{'' if numbers == 1 else 's'} on {{}} processes"
-        more = sentence(text, numbers, steps["processes"])
-    elif count == 1:
+    usual = steps.count - steps.start_up
+    if steps.numbers < steps.count:
+        text = f"{{}} step{'' if steps.numbers == 1 else 's'} on {{}} processes"
+        more = sentence(text, steps.numbers, steps.processes)
+    elif steps.count == 1:
         more = sentence("the only step")
     else:
-        more = sentence("mean of {}, 95 % ≤ {}", count - steps["start_up"], (steps["p95_ns"], "ns"))
-    start_up = (
-        "The first step includes what ran before the loop and is not counted here."
-        if steps["start_up"]
-        else ""
-    )
-    words = steps.get("kinds_in_words", "")
-    if words:
-        main = steps["main_kind"]
-        others = count - steps["start_up"] - main["count"]
-        more = sentence("{} · {} of other kinds", main["count"], others)
-    texts = (words, *(steps.get(name, "") for name in ("warm_up", "ahead_text")))
-    hints = [start_up, *(f"{text[0].upper()}{text[1:]}." for text in texts if text)]
-    hint = sentence(" ".join(filter(None, hints)).replace("{}", "{ }")) if any(hints) else None
-    if words:
+        more = sentence("mean of {}, 95 % ≤ {}", usual, (steps.p95_ns, "ns"))
+    words, main = shown.step_kinds_in_words, shown.main_kind
+    ahead = plain(ahead_sentence(steps)) if steps.ahead_ns else ""
+    hints = [f"{text[0].upper()}{text[1:]}." for text in (words, shown.warm_up.text, ahead) if text]
+    if steps.start_up:
+        hints = ["The first step includes what ran before the loop and is not counted here.", *hints]
+    hint = sentence(" ".join(hints).replace("{}", "{ }")) if hints else None
+    if words and main is not None:
+        more = sentence("{} · {} of other kinds", main["count"], usual - main["count"])
         return tile("Step, main kind", main["total_ns"] / main["count"], "ns", more, hint)
-    return tile("Step", steps["mean_ns"], "ns", more, hint)
+    return tile("Step", steps.mean_ns, "ns", more, hint)
 
 
 def busy_tile(shown: Overview) -> dict[str, Any]:
@@ -165,32 +155,26 @@ def busy_tile(shown: Overview) -> dict[str, Any]:
 
 def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
     """Build the tile of peak memory, from the peaks of all devices, the largest first."""
+    tensors = "The most bytes of tensors that were live at the same time"
     if not peaks:
-        none = sentence("no allocations recorded")
         return tile(
-            "Memory peak",
-            None,
-            "bytes",
-            none,
-            sentence("The most bytes of tensors that were live at the same time."),
+            "Memory peak", None, "bytes", sentence("no allocations recorded"), sentence(f"{tensors}.")
         )
     first = peaks[0]
-    whole, attributed = (first["bytes"], "bytes"), (first["attributed_bytes"], "bytes")
-    when, size = (first["time_ns"], "ns"), first["size_bytes"]
-    parts: list[tuple[str, list[tuple[float | None, str]]]] = []
-    if attributed < whole:
-        parts.append(("{} attributed", [attributed]))
-    if size:
-        parts.append(("{} of {}", [(100 * first["bytes"] / size, "%"), (size, "bytes")]))
-    parts = parts or [("after {}", [when])]
-    more = sentence(
-        " · ".join([first["device"], *(text for text, _ in parts)]),
-        *(one for _, values in parts for one in values),
-    )
+    attributed, when = (first["attributed_bytes"], "bytes"), (first["time_ns"], "ns")
+    texts, values = [first["device"]], list[tuple[float | None, str]]()
+    if first["attributed_bytes"] < first["bytes"]:
+        texts.append("{} attributed")
+        values.append(attributed)
+    if size := first["size_bytes"]:
+        texts.append("{} of {}")
+        values += [(100 * first["bytes"] / size, "%"), (size, "bytes")]
+    if not values:
+        texts.append("after {}")
+        values.append(when)
     if not first["counted"]:
         hint = sentence(
-            "The most bytes of tensors that were live at the same time, of those whose allocation was recorded. "
-            "The allocator's own counters were not recorded."
+            f"{tensors}, of those whose allocation was recorded. The allocator's own counters were not recorded."
         )
     else:
         hint = sentence(
@@ -198,7 +182,7 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
             "its allocation and owner were recorded.",
             when, attributed,
         )  # fmt: skip
-    return tile("Memory peak", first["bytes"], "bytes", more, hint)
+    return tile("Memory peak", first["bytes"], "bytes", sentence(" · ".join(texts), *values), hint)
 
 
 def work_tile(work: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +219,7 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `overview`: what ran where, counts of the trace's contents, and statistics of the steps."""
     shown = trace.overview()
     counts = shown.counts | shown.work_counts
-    facts = {
+    return {
         "program": shown.command or None,
         "ended": trace.run_info.program_ended or None,
         "start_realtime_ns": trace.run_info.start_realtime_ns,
@@ -250,8 +234,8 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "requests": shown.requests,
         "incident": incident(shown),
         "without_times": without_times(trace),
+        "tiles": tiles(shown),
     }
-    return {**facts, "tiles": tiles(shown, facts)}
 
 
 def without_times(trace: Trace) -> str:
@@ -269,9 +253,6 @@ _COUNTS = (
 )  # fmt: skip
 
 
-_OF_KINDS = ("kind", "count", "total_ns", "share_percent", "most_of")
-
-
 def incident(shown: Overview) -> dict[str, Any] | None:
     """Return what happened, and when the recording ends; None if the trace is not of an incident."""
     incident = shown.incident
@@ -284,27 +265,9 @@ def steps(shown: Overview) -> dict[str, Any] | None:
     """Return statistics of the step durations; None without steps."""
     if shown.steps is None:
         return None
-    names = (
-        "count",
-        "numbers",
-        "processes",
-        "mean_ns",
-        "min_ns",
-        "max_ns",
-        "p95_ns",
-        "start_up",
-    )
-    kinds = [{name: row[name] for name in _OF_KINDS} for row in shown.step_kinds]
-    more = {
-        "kinds": kinds,
-        "main_kind": next(
-            (one for one in kinds if shown.main_kind and one["kind"] == shown.main_kind["kind"]), None
-        ),
-        "kinds_in_words": shown.step_kinds_in_words,
-        "warm_up": shown.warm_up.text,
-        "ahead_text": plain(ahead_sentence(shown.steps)) if shown.steps.ahead_ns else "",
-    }
-    return {name: getattr(shown.steps, name) for name in names} | more
+    numbers = {name: value for name, value in asdict(shown.steps).items() if not isinstance(value, tuple)}
+    kinds = [{name: row[name] for name in ("kind", "most_of")} for row in shown.step_kinds]
+    return numbers | {"kinds": kinds}
 
 
 def process_names(trace: Trace) -> dict[str, str]:
