@@ -91,6 +91,23 @@ def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:
     return str(value)
 
 
+def checked_switch(option: str, value: object) -> bool:
+    """Check an option that is True or False, as a bool, 0, 1 or None; a value that is only truthy, such as the string "False", is none.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    try:
+        number = float(value) if not isinstance(value, (str, bytes)) else -1.0  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = -1.0
+    if number not in (0, 1):
+        raise ArgumentTypeError(f"{option}={value!r} is not valid: choose True or False.")
+    return bool(number)
+
+
 def checked_whole(option: str, value: object, least: int | None, instead: str = "") -> int:
     """Check an option that is a whole number, also one of numpy, from `least` on if that is given; `instead` says what else it can be.
 

@@ -118,7 +118,7 @@ def test_a_later_run_that_is_too_short_is_a_warning_and_goes_on_without_us(tmp_p
     with pytest.warns(UserWarning, match="train is not profiled: Schedule.* skips 3 steps .* has only 2") as told:  # fmt: skip
         run(driven, 2, tmp_path, total=2)
     assert len(told) == 1
-    assert step_numbers(driven.trace) == [3]
+    assert step_numbers(driven.last_session().trace) == [3]
     assert len(driven.saved) == 1
 
 
@@ -140,8 +140,8 @@ def test_a_second_session_in_the_process_is_said_before_the_run(tmp_path):
 def test_without_a_schedule_a_few_early_steps_are_recorded_of_a_run_of_any_length(total, recorded, tmp_path):
     driven = TrainerProfiler(options(), "test")
     run(driven, total or 6, tmp_path, total)
-    assert step_numbers(driven.trace) == recorded
-    assert steps_of_ranges(driven.trace)["hook"] == recorded
+    assert step_numbers(driven.last_session().trace) == recorded
+    assert steps_of_ranges(driven.last_session().trace)["hook"] == recorded
     (saved,) = driven.saved
     assert saved == tmp_path / "kinetoscope" / f"train-steps-{recorded[0]}-{recorded[-1]}.ktrace"
 
@@ -176,8 +176,12 @@ def test_a_hook_inside_itself_and_one_that_began_before_the_recording_end_where_
     driven.close("outer")
     driven.close("never begun")
     driven.end()
-    assert steps_of_ranges(driven.trace) == {"hook": [1, 1]}
-    inner = driven.trace.sql("select depth from spans where name = 'hook' order by start_ns").to_pylist()
+    assert steps_of_ranges(driven.last_session().trace) == {"hook": [1, 1]}
+    inner = (
+        driven.last_session()
+        .trace.sql("select depth from spans where name = 'hook' order by start_ns")
+        .to_pylist()
+    )
     assert inner[1]["depth"] == inner[0]["depth"] + 1
 
 
@@ -216,7 +220,7 @@ def test_a_handler_alone_means_that_nothing_is_written(tmp_path):
 
 def test_asking_for_a_trace_before_any_says_what_is_missing():
     with pytest.raises(kinetoscope.StateError, match="the trainer has not started a run"):
-        _ = TrainerProfiler(options(), "test").trace
+        _ = TrainerProfiler(options(), "test").last_session()
 
 
 # ------------------------------------------------------------------------------------------------------ what fails
@@ -263,7 +267,7 @@ def test_a_trace_that_cannot_be_written_is_a_warning_and_still_in_memory(tmp_pat
     assert "Training continues" in str(told[0].message)
     driven.end()
     assert driven.saved == []
-    assert step_numbers(driven.trace) == [2, 3, 4]
+    assert step_numbers(driven.last_session().trace) == [2, 3, 4]
 
 
 class BreakingEngine:

@@ -45,7 +45,7 @@ BAD = [
     ({"max_src_column_width": "wide"}, "max_src_column_width='wide'"),
     ({"max_shapes_column_width": -1}, "max_shapes_column_width=-1"),
     ({"header": 5}, "header=5 is not valid: need a string, or None"),
-    ({"top_level_events_only": "no"}, "top_level_events_only='no' is not valid: need True or False"),
+    ({"top_level_events_only": "no"}, "top_level_events_only='no' is not valid: choose True or False"),
 ]
 
 
@@ -64,7 +64,7 @@ def test_a_wrong_argument_is_named_with_its_value_and_the_valid_ones(view, optio
         ({"group_by_stack_n": -1}, "group_by_stack_n=-1 is not valid: need a whole number >= 0"),
         ({"group_by_stack_n": "3"}, "group_by_stack_n='3'"),
         ({"group_by_stack_n": None}, "group_by_stack_n=None"),
-        ({"group_by_input_shape": "yes"}, "group_by_input_shapes='yes' is not valid: need True or False"),
+        ({"group_by_input_shape": "yes"}, "group_by_input_shapes='yes' is not valid: choose True or False"),
         ({"group_by_overload_name": 2}, "group_by_overload_name=2"),
     ],
     ids=str,

@@ -30,7 +30,7 @@ _NAMES = {
     ),
     "request.options": (
         "AppendRows Engine EngineName EngineStatus Gathered OPTIONS OPTION_NAMES Recording "
-        "RecordingOptions RecordingRequest Source checked_callable checked_summary checked_switch"
+        "RecordingOptions RecordingRequest Source checked_callable checked_summary"
     ),
     "session.base_session": "_KinetoProfile",
     "session.cycle": "Cycle",

@@ -37,7 +37,6 @@ from kinetoscope.collect.request.options import RecordingRequest as RecordingReq
 from kinetoscope.collect.request.options import Source as Source
 from kinetoscope.collect.request.options import checked_callable as checked_callable
 from kinetoscope.collect.request.options import checked_summary as checked_summary
-from kinetoscope.collect.request.options import checked_switch as checked_switch
 from kinetoscope.collect.session.base_session import _KinetoProfile as _KinetoProfile
 from kinetoscope.collect.session.cycle import Cycle as Cycle
 from kinetoscope.collect.session.failures import DeferredSignals as DeferredSignals
@@ -119,7 +118,6 @@ __all__ = [
     "checked_callable",
     "checked_choices",
     "checked_summary",
-    "checked_switch",
     "choose_engine",
     "compilers",
     "copied_function",

@@ -43,6 +43,21 @@ _BETWEEN = (".on_validation_start", "save_checkpoint")
 _OPENS, _CLOSES, _ABANDONS, _LEAVES = "opens", "closes", "abandons", "leaves"
 
 
+@functools.cache
+def _role(stage: str | None, action: str) -> str | None:
+    """The role of a hook in the steps of a stage."""
+    batch = _BATCHES.get(stage or "")
+    if batch is None:
+        return None
+    if action.endswith((_FETCHES[str(stage)], f".on_{batch}_batch_start")):
+        return _OPENS
+    if action.startswith("[LightningModule]") and action.endswith(f".on_{batch}_batch_end"):
+        return _CLOSES
+    if stage == "fit" and action.endswith(_BETWEEN):
+        return _LEAVES
+    return _ABANDONS if action == _EPOCH else None
+
+
 class KinetoscopeProfiler(TraceAccess):
     """A profiler for Lightning's `Trainer`: every hook is a span, every batch a step, with a trace for each recorded cycle.
 
@@ -100,7 +115,6 @@ class KinetoscopeProfiler(TraceAccess):
         self._stage: str | None = None
         self._local_rank: int | None = None
         self._lightning_module: Any = None  # the trainer puts it here before `setup`
-        self._roles: dict[str, str | None] = {}
         self._summary: str | None = None
         self._may_begin = self._has_begun = False
         self._saved_before = 0
@@ -119,7 +133,7 @@ class KinetoscopeProfiler(TraceAccess):
         """
         _count_as_a_profiler()
         self._stage, self._local_rank = str(getattr(stage, "value", stage)), local_rank
-        self._roles, self._summary, self._may_begin, self._has_begun = {}, None, True, False
+        self._summary, self._may_begin, self._has_begun = None, True, False
         self._profiler.prepare(self._stage, log_dir or os.getcwd(), trains=self._stage == "fit")
         self._saved_before = len(self.saved_traces)
         trainer = self._trainer()
@@ -136,7 +150,7 @@ class KinetoscopeProfiler(TraceAccess):
         Args:
             action_name: Lightning's name of the hook.
         """
-        role = self._role(action_name)
+        role = _role(self._stage, action_name)
         if role is _OPENS and not self._profiler.step_is_open:
             if self._may_begin:
                 self._begin(self._total_steps())
@@ -152,7 +166,7 @@ class KinetoscopeProfiler(TraceAccess):
             action_name: Lightning's name of the hook.
         """
         self._profiler.close(action_name)
-        role = self._role(action_name)
+        role = _role(self._stage, action_name)
         if role is _CLOSES or role is _ABANDONS:
             self._profiler.close_step()
 
@@ -239,27 +253,6 @@ class KinetoscopeProfiler(TraceAccess):
         self._may_begin = False
         self._profiler.begin(total_steps)
         self._has_begun = self._profiler.is_running
-
-    def _role(self, action: str) -> str | None:
-        """The role of a hook in the steps of this stage."""
-        try:
-            return self._roles[action]
-        except KeyError:
-            role = self._roles[action] = self._found_role(action)
-            return role
-
-    def _found_role(self, action: str) -> str | None:
-        """The same, read from the name."""
-        batch = _BATCHES.get(self._stage or "")
-        if batch is None:
-            return None
-        if action.endswith((_FETCHES[str(self._stage)], f".on_{batch}_batch_start")):
-            return _OPENS
-        if action.startswith("[LightningModule]") and action.endswith(f".on_{batch}_batch_end"):
-            return _CLOSES
-        if self._stage == "fit" and action.endswith(_BETWEEN):
-            return _LEAVES
-        return _ABANDONS if action == _EPOCH else None
 
     def _trainer(self) -> Any:
         """The trainer, None if the profiler is used without one."""

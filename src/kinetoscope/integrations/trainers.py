@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
+from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError, checked_switch
 from kinetoscope.collect import (
     OPTION_NAMES,
     ActivityItem,
@@ -28,7 +28,6 @@ from kinetoscope.collect import (
     begin_range,
     checked_callable,
     checked_choices,
-    checked_switch,
     end_range,
     profile,
     ranked,
@@ -311,6 +310,10 @@ class TrainerProfiler:
     Args:
         options: The checked options.
         trainer: The trainer and its version, for the metadata.
+
+    Attributes:
+        recording: Whether steps are recorded now.
+        step_is_open: Whether a step has begun and not ended.
     """
 
     def __init__(self, options: TrainerOptions, trainer: str) -> None:
@@ -324,7 +327,7 @@ class TrainerProfiler:
         self._session: _Session | None = None
         self._last: profile | None = None
         self._step: Any = None
-        self._step_is_open = False
+        self.step_is_open = False
         self._steps: list[int] = []
         self._open: dict[str, list[Any]] = {}
         self._users_error: BaseException | None = None
@@ -393,16 +396,11 @@ class TrainerProfiler:
         """How many steps of this run are over."""
         return 0 if self._session is None else self._session.step_num
 
-    @property
-    def step_is_open(self) -> bool:
-        """Whether a step has begun and not ended."""
-        return self._step_is_open
-
     def end(self, error: BaseException | None = None) -> None:
         """End the run, if any: close open spans, and keep the trace. `error` is the trainer's exception."""
         session = self._session
         if session is None:
-            self._step_is_open = False
+            self.step_is_open = False
             self.flight.end(error)
             return
         if error is not None:
@@ -421,9 +419,9 @@ class TrainerProfiler:
 
     def open_step(self, number: int) -> None:
         """Open a step with the trainer's number; does nothing while another is open."""
-        if self._step_is_open or not self.is_running:
+        if self.step_is_open or not self.is_running:
             return
-        self._step_is_open = True
+        self.step_is_open = True
         self.flight.open_step(number)
         if self._session is not None and self.recording:
             self._steps.append(number)
@@ -431,8 +429,8 @@ class TrainerProfiler:
 
     def close_step(self) -> None:
         """Close the open step, and do what the schedule returns for the next."""
-        if self._session is None or not self._step_is_open:
-            self._step_is_open = False
+        if self._session is None or not self.step_is_open:
+            self.step_is_open = False
             return
         self._leave_step()
         try:
@@ -448,7 +446,7 @@ class TrainerProfiler:
             self.recording = self._session.current_action in RECORDING
 
     def _leave_step(self) -> None:
-        step, self._step, self._step_is_open = self._step, None, False
+        step, self._step, self.step_is_open = self._step, None, False
         if step is not None:
             step.__exit__(None, None, None)
 
@@ -461,15 +459,6 @@ class TrainerProfiler:
         spans = self._open.get(name)
         if spans and (span := spans.pop()) is not None:
             end_range(span)
-
-    @property
-    def trace(self) -> Trace:
-        """The trace of the last finished cycle.
-
-        Raises:
-            StateError: Nothing has been recorded yet.
-        """
-        return self.last_session().trace
 
     @property
     def saved(self) -> list[Path]:
@@ -537,7 +526,7 @@ class TraceAccess:
         Raises:
             StateError: Nothing has been recorded yet.
         """
-        return self._profiler.trace
+        return self._profiler.last_session().trace
 
     @property
     def saved_traces(self) -> list[Path]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from kinetoscope._errors import ArgumentError, checked_whole
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES
 from kinetoscope.torch_events.event_sums import TIME_UNITS
@@ -68,17 +66,6 @@ def time_unit(given: Any) -> str | None:
         return given  # type: ignore[no-any-return]
     names = ", ".join(TIME_UNITS)
     raise ArgumentError(f"time_unit={given!r}: unknown time unit {given!r}; choose one of {names}, or None")
-
-
-def flag(name: str, given: Any) -> bool:
-    """Yes or no, as a truth value or as 0 or 1.
-
-    Raises:
-        ArgumentError: Anything else.
-    """
-    if given is None or (isinstance(given, bool | int | np.bool_) and given in (0, 1)):
-        return bool(given)
-    raise ArgumentError(f"{name}={given!r} is not valid: need True or False")
 
 
 def row_limit(value: Any) -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError, StateError, checked_whole
+from kinetoscope._errors import ArgumentError, StateError, checked_switch, checked_whole
 from kinetoscope._import_aside import import_aside
 from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.printable import printable
@@ -374,10 +374,10 @@ class EventList(MutableSequence[Event]):
         if include_python_functions is None:
             include_python_functions = trace is not None and lists_python_functions(trace)
         grouping = Grouping(
-            arguments.flag("group_by_input_shapes", group_by_input_shapes),
+            checked_switch("group_by_input_shapes", group_by_input_shapes),
             checked_whole("group_by_stack_n", group_by_stack_n, 0),
-            arguments.flag("group_by_overload_name", group_by_overload_name),
-            arguments.flag("include_python_functions", include_python_functions),
+            checked_switch("group_by_overload_name", group_by_overload_name),
+            checked_switch("include_python_functions", include_python_functions),
         )
         if (columns := self._columns()) is None:
             return self._like(added_up(self, grouping))
@@ -421,7 +421,7 @@ class EventList(MutableSequence[Event]):
             arguments.width("max_name_column_width", max_name_column_width),
             arguments.width("max_shapes_column_width", max_shapes_column_width),
             header,
-            arguments.flag("top_level_events_only", top_level_events_only),
+            checked_switch("top_level_events_only", top_level_events_only),
             arguments.time_unit(time_unit),
         )
         if header is not None and not isinstance(header, str):

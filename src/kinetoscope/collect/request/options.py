@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError, checked_whole
+from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError, checked_switch, checked_whole
 from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
 
@@ -153,19 +153,6 @@ class EngineStatus:
     available: bool
     reason: str
     details: Mapping[str, Any] = field(default_factory=dict)
-
-
-def checked_switch(name: str, value: object) -> bool:
-    """Return a switch as a bool; raise ArgumentError for values that are only truthy, such as the string "False"."""
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    try:
-        number = float(value) if not isinstance(value, (str, bytes)) else math.nan  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        number = math.nan
-    if number not in (0, 1):
-        raise ArgumentTypeError(f"{name}={value!r} is not valid: choose True or False.")
-    return bool(number)
 
 
 def checked_engine(engine: EngineName | Engine) -> EngineName | Engine:

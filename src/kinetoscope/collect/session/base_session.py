@@ -23,6 +23,7 @@ from kinetoscope._errors import (
     KinetoscopeError,
     NotRecordedError,
     StateError,
+    checked_switch,
 )
 from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.engines.choose import (
@@ -52,7 +53,6 @@ from kinetoscope.collect.request.options import (
     Source,
     StillRecordingError,
     TraceObserver,
-    checked_switch,
 )
 from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING, noted_settings
 from kinetoscope.collect.session import metadata

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError, RecorderError, checked_whole
+from kinetoscope._errors import ArgumentError, RecorderError, checked_switch, checked_whole
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import (
@@ -38,7 +38,6 @@ from kinetoscope.collect.request.options import (
     TraceObserver,
     UnknownKeywordError,
     checked_callable,
-    checked_switch,
 )
 from kinetoscope.collect.session.base_session import _KinetoProfile, already_recording, by_owner
 from kinetoscope.collect.session.decorated import decorated

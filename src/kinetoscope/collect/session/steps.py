@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch.utils.data import IterableDataset
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, checked_switch
 from kinetoscope.collect.process.rank import ranked
 from kinetoscope.collect.request.activities import ProfilerAction
-from kinetoscope.collect.request.options import Source, checked_sources, checked_switch
+from kinetoscope.collect.request.options import Source, checked_sources
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import Schedule
 from kinetoscope.collect.session.state import SessionState
