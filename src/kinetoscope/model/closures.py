@@ -14,6 +14,7 @@ import numpy as np
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import ENGINE_WRAPPER, OPTIMIZER_STEP, SCOPE_BACKWARD, ZERO_GRAD, SpanKind
+from kinetoscope.model.steps import stretch_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,12 +41,8 @@ class Closures(NamedTuple):
 
     def hold(self, thread: NDArray[np.int32], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Mask:
         """Tell which of some spans lie in one of the stretches."""
-        held = np.zeros(len(thread), dtype=np.bool_)
-        for number in np.unique(self.thread).tolist():
-            thread_stretches, asked = np.flatnonzero(self.thread == number), np.flatnonzero(thread == number)
-            last = np.searchsorted(self.start_ns[thread_stretches], start_ns[asked], side="right") - 1
-            held[asked] = (last >= 0) & (end_ns[asked] <= self.end_ns[thread_stretches[last]])
-        return held
+        stretch = stretch_at(thread, start_ns, self.thread, self.start_ns, self.end_ns)
+        return (stretch >= 0) & (end_ns <= np.append(self.end_ns, 0)[stretch])
 
 
 def find_closures(spans: Columns, strings: list[str]) -> Closures:
@@ -64,15 +61,13 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
     """
     step_stretches: list[tuple[int, int, int]] = []
     names = spans["name"]
-    starts = {
-        prefix: np.array([text.startswith(prefix) for text in strings], dtype=np.bool_)
+    step_names, zero_names, engine_names = (
+        np.array([text.startswith(prefix) for text in strings], dtype=np.bool_)
         for prefix in (OPTIMIZER_STEP, ZERO_GRAD, ENGINE_WRAPPER)
-        if any(text.startswith(prefix) for text in strings)
-    }
-    if OPTIMIZER_STEP not in starts:
+    )
+    if not step_names.any():
         return _closures(step_stretches)
-    none = np.zeros(len(strings), dtype=np.bool_)
-    is_step = starts[OPTIMIZER_STEP][names] & (spans["stream"] < 0)
+    is_step = step_names[names] & (spans["stream"] < 0)
     thread, start = spans["thread"], spans["start_ns"]
     end = start + spans["duration_ns"]
     first = np.flatnonzero(is_step)
@@ -84,13 +79,12 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         last[on_thread] = low + np.searchsorted(start[low:high], end[first[on_thread]])
     reach = np.maximum.accumulate(np.append(0, last))[:-1]
     outer = first >= reach
-    backward = (spans["scope"] == SCOPE_BACKWARD) | starts.get(ENGINE_WRAPPER, none)[names]
+    backward = (spans["scope"] == SCOPE_BACKWARD) | engine_names[names]
     elsewhere = np.flatnonzero(backward & (spans["forward"] >= 0))
     elsewhere = elsewhere[thread[spans["forward"][elsewhere]] != thread[elsewhere]]
     elsewhere = elsewhere[np.argsort(spans["forward"][elsewhere], kind="stable")]
     caused = spans["forward"][elsewhere]
     kind, module, sequence = spans["kind"], spans["own_module"], spans["sequence"]
-    zeroes = starts.get(ZERO_GRAD, none)
     for low, high in zip(first[outer].tolist(), last[outer].tolist(), strict=True):
         rows = np.arange(low + 1, high)
         rows = rows[~is_call(kind[rows])]
@@ -98,7 +92,7 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         runs_backward = bool(backward[rows].any()) or len(remote) > 0
         if not runs_backward and not (module[rows] >= 0).any():
             continue
-        zeroing = zeroes[names[rows]]
+        zeroing = zero_names[names[rows]]
         forward = (module[rows] >= 0) | zeroing | ((sequence[rows] >= 0) & runs_backward)
         part = np.where(backward[rows], _BACKWARD, np.where(forward, _FORWARD, _OWN))
         ranges = (kind[rows] == SpanKind.USER_ANNOTATION) & ~zeroing & ~backward[rows]
@@ -108,19 +102,16 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         until = end[rows[ops]]
         top = ops[np.append(True, until[1:] > np.maximum.accumulate(until)[:-1])] if len(ops) else ops
         parts = Groups.beginning_at(top, len(part)).maxima(part).tolist()
-        moments = [
-            *zip(start[rows[top]].tolist(), end[rows[top]].tolist(), parts, strict=True),
-            *zip(start[remote].tolist(), end[remote].tolist(), [_BACKWARD] * len(remote), strict=True),
-        ]
-        moments.sort()
-        belongs = _of_closures([part for _, _, part in moments])
-        stretches = [
-            (begin, finish) for (begin, finish, _), closure in zip(moments, belongs, strict=True) if closure
-        ]
-        op_starts = np.array(
-            [begin for (begin, _, _), closure in zip(moments, belongs, strict=True) if not closure],
+        moments = np.array(
+            sorted([
+                *zip(start[rows[top]].tolist(), end[rows[top]].tolist(), parts, strict=True),
+                *zip(start[remote].tolist(), end[remote].tolist(), [_BACKWARD] * len(remote), strict=True),
+            ]),
             dtype=np.int64,
-        )
+        ).reshape(-1, 3)  # fmt: skip
+        belongs = _of_closures(moments[:, 2].tolist())
+        stretches: list[tuple[int, int]] = list(map(tuple, moments[belongs, :2].tolist()))
+        op_starts = moments[~belongs, 0]
         if not stretches:
             continue
         if len(op_starts) == 0 or op_starts[0] > stretches[0][0]:
@@ -129,17 +120,16 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         begun = np.array([begin for begin, _ in stretches], dtype=np.int64)
         for row in rows[ranges & ~is_step[rows]].tolist():
             window = (start[row], end[row])
-            if (
-                np.diff(np.searchsorted(op_starts, window))[0]
-                == 0
-                < np.diff(np.searchsorted(begun, window))[0]
-            ):
+            ops_inside, parts_inside = (
+                np.diff(np.searchsorted(times, window))[0] for times in (op_starts, begun)
+            )
+            if ops_inside == 0 < parts_inside:
                 stretches.append((int(start[row]), int(end[row])))
         step_stretches += [(int(thread[low]), *stretch) for stretch in _joined(stretches, op_starts)]
     return _closures(step_stretches)
 
 
-def _of_closures(parts: list[int]) -> list[bool]:
+def _of_closures(parts: list[int]) -> Mask:
     """Which of the operators of a step belong to closures, by what each is, in order of time.
 
     What is neither forward nor backward belongs to a closure between two operators of forward, from forward to backward, and between two
@@ -150,7 +140,7 @@ def _of_closures(parts: list[int]) -> list[bool]:
     for before, after in pairwise(marked):
         if (parts[before], parts[after]) != (_BACKWARD, _FORWARD):
             belongs[before:after] = [True] * (after - before)
-    return belongs
+    return np.array(belongs, dtype=np.bool_)
 
 
 def _joined(stretches: list[tuple[int, int]], op_starts: NDArray[np.int64]) -> list[tuple[int, int]]:

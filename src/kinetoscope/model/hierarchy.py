@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.rows import begins_run
@@ -144,10 +145,9 @@ class Enclosing(Hierarchy):
     def self_ns(self) -> NDArray[np.int64]:
         """The duration of each member without that of the members directly inside; 0 for other spans."""
         duration, rows = self._spans["duration_ns"], self.rows
-        self_ns = np.where(self.mask, duration, 0)
         inner = rows[self.parent[rows] >= 0]
-        np.subtract.at(self_ns, self.parent[inner], duration[inner])
-        return self_ns
+        inside = Groups(self.parent[inner], len(duration)).sums(duration[inner])
+        return np.where(self.mask, duration - inside, 0)
 
 
 @derived

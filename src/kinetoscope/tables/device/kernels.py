@@ -166,20 +166,13 @@ def _started(
         name = np.where(captured >= 0, np.append(origins["operator"], -1)[captured], name).astype(np.int32)
         module = np.where(captured >= 0, np.append(origins["module"], -1)[captured], module).astype(np.int32)
     paths = trace.columns("modules")["path"]
-    if len(groups) == len(rows):
-        # Each kernel by itself, which groups number in the order of `rows`.
-        return {
-            "operator": Labels(name, texts),
-            "operators": Labels(name, texts),
-            "module": Labels(module, paths),
-        }
-    most_name, listed = _ranked(groups, name, duration, texts)
-    most_module, _ = _ranked(groups, module, duration, None)
-    return {
-        "operator": Labels(most_name, texts),
-        "operators": listed,
-        "module": Labels(most_module, paths),
-    }
+    listed: Any = Labels(name, texts)
+    # Kernels one by one are numbered in the order of `rows`.
+    if len(groups) < len(rows):
+        (name, listed), (module, _) = (
+            _ranked(groups, values, duration, strings) for values, strings in ((name, texts), (module, None))
+        )
+    return {"operator": Labels(name, texts), "operators": listed, "module": Labels(module, paths)}
 
 
 def _generated(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.trace_data import derived
@@ -259,19 +260,15 @@ def _unrecorded(
         np.full(len(held), NEVER_NS), given_from + spans["duration_ns"][operands["span"]]
     ])  # fmt: skip
     first_keys, first_rows = np.unique(event_keys, return_index=True)
-    event = np.minimum(np.searchsorted(first_keys, key), max(len(first_keys) - 1, 0))
-    has_event = first_keys[event] == key if len(first_keys) else np.zeros(len(key), dtype=bool)
-    first = np.where(has_event, first_rows[event] if len(first_keys) else 0, -1)
+    event = np.searchsorted(first_keys, key)
+    has_event = (event < len(first_keys)) & (np.append(first_keys, np.uint64(0))[event] == key)
+    first = np.where(has_event, np.append(first_rows, -1)[event], -1)
     first_ns = np.where(has_event, np.append(events["time_ns"], 0)[first], NEVER_NS)
     numbers = _places(device_type, index, devices)
     use = np.flatnonzero((from_ns < first_ns) & (size > 0) & (numbers >= 0))
     keys, first_use, block = np.unique(key[use], return_index=True, return_inverse=True)
-    earliest = np.full(len(keys), NEVER_NS)
-    np.minimum.at(earliest, block, from_ns[use])
-    latest = np.full(len(keys), BEFORE_NS, dtype=np.int64)
-    np.maximum.at(latest, block, until_ns[use])
-    largest = np.zeros(len(keys), dtype=np.int64)
-    np.maximum.at(largest, block, size[use])
+    by_block = Groups(block, len(keys))
+    earliest, latest = by_block.minima(from_ns[use]), by_block.maxima(until_ns[use])
     chosen = use[first_use]
     ended, end_row = first_ns[chosen], first[chosen]
     was_freed = (end_row >= 0) & (np.append(events["bytes"], 1)[end_row] == 0)
@@ -286,7 +283,7 @@ def _unrecorded(
     return {
         "start_ns": start_ns,
         "end_ns": end_ns,
-        "bytes": largest,
+        "bytes": by_block.maxima(size[use]),
         "key": keys,
         "device": numbers[chosen],
         "allocation": np.full(len(keys), -1, np.int32),
