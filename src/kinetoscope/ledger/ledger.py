@@ -259,7 +259,6 @@ _WHOLE = {
 
 
 def _cells(moments: WorkMoments, left_out: LeftOut | None) -> Cells:
-    """Attribute the time of moments to entries and causes."""
     trace, pieces = moments.work.trace, moments.moments
     return Cells.joined([
         *(_simple(pieces, category, *spent) for category, spent in _WHOLE.items()),

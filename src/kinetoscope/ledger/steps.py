@@ -141,7 +141,6 @@ def compile_ns(trace: TraceData) -> NDArray[np.int64]:
 
 
 def _largest_gaps(trace: TraceData) -> dict[str, Any]:
-    """The longest gap of each step, and the line that took most of it."""
     steps, frames, idle = len(trace.columns("steps")), trace.columns("frames"), gaps(trace)
     extents = step_extents(trace)
     # Of a host that runs ahead, only what is left of a gap in the extent of its step is time of that step.

@@ -101,7 +101,6 @@ def _rows_of(values: Any, rows: NDArray[np.integer[Any]] | None) -> Any:
 
 
 def _values(values: Any) -> Any:
-    """The part of a column that has one entry a row."""
     return values.ids if isinstance(values, Labels) else values
 
 
@@ -248,7 +247,6 @@ def _array(column: Column, values: Any, length: int) -> pyarrow.Array:
 
 
 def _arrow_type(name: str) -> pyarrow.DataType:
-    """Translate a type name of the schema."""
     import pyarrow as pa
 
     special = {

@@ -242,8 +242,6 @@ _BLOCKS = ("time_ns", "thread", "address", "bytes", "freed_bytes")
 
 
 class _Derivation:
-    """How each derived column follows from the others."""
-
     def __init__(self, tables: dict[str, Columns], strings: Strings) -> None:
         self._tables = tables
         self._spans = tables["spans"]
@@ -296,7 +294,6 @@ class _Derivation:
 
     @cached_property
     def _everything(self) -> Nesting:
-        """How all spans nest, calls and others alike."""
         return nest(*(self._spans[name] for name in _NESTED[:3]))
 
     def nesting(self) -> Arrays:

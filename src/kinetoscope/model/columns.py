@@ -93,7 +93,6 @@ class Columns:
                 self._length = _refuse
 
     def _compute(self, name: str) -> Values:
-        """Run the source of a column and keep all it returns."""
         definition = _definition(self.table, name)
         with self.lock:
             if name in self._ready:
@@ -120,7 +119,6 @@ def default_values(column: Column, length: int) -> Values:
 
 
 def _loading(name: str, load: Callable[[], Values]) -> Source:
-    """Make a source of a function that loads one column."""
     return lambda: {name: load()}
 
 

@@ -186,6 +186,5 @@ def losses_of(columns: Mapping[str, Any] | Columns) -> list[Loss]:
 
 
 def _lasted_ns(pause: Mapping[str, Any]) -> int | None:
-    """How long a pause lasted; None when it had no end."""
     begin_ns, end_ns = pause.get("from_realtime_ns"), pause.get("to_realtime_ns")
     return max(0, end_ns - begin_ns) if isinstance(begin_ns, int) and isinstance(end_ns, int) else None

@@ -257,5 +257,4 @@ def _name(run: RunInfo) -> str:
 
 
 def _or_none(number: int | None) -> int:
-    """A number as a column has it: -1 where it is not stated."""
     return -1 if number is None else number

@@ -21,7 +21,6 @@ StackRow = NewType("StackRow", int)
 FrameRow = NewType("FrameRow", int)
 ModuleRow = NewType("ModuleRow", int)
 ShapesRow = NewType("ShapesRow", int)
-StepRow = NewType("StepRow", int)
 AllocationRow = NewType("AllocationRow", int)
 StringRow = NewType("StringRow", int)
 

@@ -338,7 +338,6 @@ def _attainable(value: object) -> tuple[AttainableTimes, ...]:
 
 
 def _is_amount(value: object) -> bool:
-    """Whether it is a number above 0."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LIMIT
 
 
@@ -351,7 +350,6 @@ def _number(value: object) -> int | None:
 
 
 def _signed(value: object) -> int | None:
-    """A number."""
     return value if type(value) is int and -_LIMIT < value < _LIMIT else None
 
 

@@ -65,7 +65,6 @@ def _paths(trace: TraceData) -> dict[int, str]:
 
 
 def _frames_whose_file(trace: TraceData, passes: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """For each frame whether its file passes a test."""
     passed = {number: passes(path) for number, path in _paths(trace).items()}
     return np.array([passed[number] for number in trace.column("frames", "file").tolist()], dtype=bool)
 
@@ -94,7 +93,6 @@ _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-pac
 
 
 def _is_standard(path: str) -> bool:
-    """Whether a file is of Python's standard library."""
     return _STANDARD_LIBRARY.search(path) is not None
 
 
@@ -249,7 +247,6 @@ def _is_library(file: str, roots: tuple[str, ...]) -> bool:
 
 
 def _in_packages(file: str, packages: tuple[str, ...]) -> bool:
-    """Whether a file belongs to one of some installed packages."""
     # torch's own collector cuts the folder off in which a package is installed.
     if file.split("/", 1)[0] in packages:
         return True

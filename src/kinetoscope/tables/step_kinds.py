@@ -11,6 +11,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.rows import hashed
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.named_steps import named_steps
@@ -77,7 +78,6 @@ def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray
 
 
 def _times(trace: TraceData) -> dict[str, Any]:
-    """The other columns."""
     kind = kinds_of_steps(trace)
     groups = [np.flatnonzero(kind == number) for number in range(int(kind.max(initial=-1)) + 1)]
     duration, number = step_extents(trace).duration_ns, trace.column("steps", "number")
@@ -109,7 +109,7 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     operators, rows = _operators(trace), np.flatnonzero(~start_up_steps(trace))
     # Most steps of a program have the same counts as others.
     name = named_steps(trace).name
-    mixed = operators.fingerprint[rows] + _mixed(name[rows] + np.int32(1))
+    mixed = operators.fingerprint[rows] + hashed(name[rows] + np.int32(1))
     _, first, same, often = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)
     kind, examples = np.zeros(len(first), np.int64), np.zeros((0, len(operators.names)))
     of_example: list[int] = []
@@ -171,7 +171,7 @@ class StepOperators:
         by_step = Groups(self._step, steps)
         self.per_step = by_step.sizes()
         # Equal where the counts are: the sum of a number for each call, by its name.
-        self.fingerprint = by_step.sums(_mixed(self.names)[self._name].view(np.int64)).view(np.uint64)
+        self.fingerprint = by_step.sums(hashed(self.names)[self._name].view(np.int64)).view(np.uint64)
         order, self._begin = by_step.rows()
         self._name = self._name[order]
 
@@ -200,14 +200,6 @@ class StepOperators:
 @derived
 def _operators(trace: TraceData) -> StepOperators:
     return StepOperators(trace, trace.column("spans", "step"), len(trace.columns("steps")))
-
-
-def _mixed(names: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """A number for each name of which no few have the same sum as others, by the finalizer of MurmurHash3."""
-    mixed = names.astype(np.uint64) + np.uint64(1)
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(33))
 
 
 def _alike(one: Counts, others: Counts, mean_ns: Counts) -> NDArray[np.float64]:

@@ -246,7 +246,6 @@ def cycles(trace: TraceData) -> pyarrow.Table:
 
 
 def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:
-    """The row of the cycle that each step began in: of its own process."""
     stored, steps = trace.columns("cycles"), trace.columns("steps")
     if len(trace.columns("processes")) == 0:
         return cycle_of_spans(steps["start_ns"], stored)

@@ -214,7 +214,6 @@ class _Names(NamedTuple):
 
 @derived
 def _names(trace: TraceData) -> _Names:
-    """Classify the names of a trace."""
     spans = trace.columns("spans")
     texts = trace.strings
     is_named = np.zeros(len(texts), dtype=bool)

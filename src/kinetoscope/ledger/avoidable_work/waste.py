@@ -269,7 +269,6 @@ def _inside(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def _repeated(trace: TraceData, waste: Waste) -> None:
-    """Operators whose result existed already, and fills that are overwritten."""
     repeats = repeats_of(trace)
     for rows, reason in (
         (repeats.same_step, Cause.RECOMPUTED),

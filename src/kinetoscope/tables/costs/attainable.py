@@ -266,7 +266,6 @@ def _seen_call_ns(trace: TraceData) -> float:
 
 
 def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
-    """The curves that the fastest call of each distinct one shows."""
     points_of = _points(trace, Groups.minima)
     best_rates = {
         name: max((size / time for size, time in points), default=0.0) for name, points in points_of.items()

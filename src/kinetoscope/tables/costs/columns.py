@@ -159,7 +159,6 @@ def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None
 
 
 def _named(trace: TraceData, names: frozenset[str]) -> NDArray[np.int64]:
-    """The spans that have one of some names."""
     marks = np.array([text in names for text in trace.strings], dtype=bool)
     return np.flatnonzero(marks[trace.column("spans", "name")]) if marks.any() else np.zeros(0, np.int64)
 

@@ -153,7 +153,6 @@ def working_ns(trace: TraceData) -> NDArray[np.int64]:
 
 
 def _quotient(part: NDArray[Any], whole: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The quotient where it is known, and null elsewhere."""
     quotient = np.full(len(part), np.nan)
     quotient[known] = part[known] / whole[known]
     return quotient

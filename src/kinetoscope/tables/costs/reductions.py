@@ -194,7 +194,6 @@ def rms_norm_backward(call: OperatorCall) -> Cost:
 
 
 def _channels(call: OperatorCall) -> int:
-    """The number of channels of an input."""
     shape = call.shape(0)
     return shape[1] if len(shape) > 1 else 1
 
@@ -258,7 +257,6 @@ def softmax(call: OperatorCall, *, steps: int, less: int, dim: int) -> Cost:
 
 
 def _reduced_loss(kind: object, count: int) -> int:
-    """What the reduction of a loss adds."""
     return {_NONE: 0, _SUM: max(count - 1, 0)}.get(kind if isinstance(kind, int) else _MEAN, count)
 
 

@@ -267,7 +267,6 @@ def _elements(sizes: list[Any], place: int) -> int:
 
 
 def _scalar(text: object) -> object:
-    """A recorded scalar input as a text."""
     if text in ("True", "False"):
         return text == "True"
     try:

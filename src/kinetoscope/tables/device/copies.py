@@ -70,7 +70,6 @@ def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
 
 
 def _sides(text: str) -> str:
-    """The source and destination in a text; empty if it names none."""
     if short := _SHORT.search(text):
         return f"{_SIDES[short[1]]}to{_SIDES[short[2]]}"
     long = _LONG.search(text)

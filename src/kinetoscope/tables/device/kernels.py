@@ -108,7 +108,6 @@ def uses_tensor_cores(name: str) -> bool | None:
 
 
 def _tensor_cores(names: NDArray[np.int32], strings: Sequence[str]) -> NDArray[np.int8]:
-    """Whether the kernels of these names use tensor cores: 1, 0, or -1 where the name does not tell."""
     used, place = np.unique(names, return_inverse=True)
     answers = [uses_tensor_cores(strings[name]) for name in used.tolist()]
     return np.array([-1 if answer is None else answer for answer in answers], np.int8)[place]

@@ -93,7 +93,6 @@ def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDA
 
 
 def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[str, NDArray[Any]]:
-    """The busy times of each group of work; a group is a queue or a device."""
     kernel = trace.column("spans", "kind")[work.rows] == SpanKind.KERNEL
     first = groups.minima(work.start_ns)
     last = groups.maxima(work.end_ns)

@@ -185,7 +185,6 @@ def _told_to_communicate(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[n
 
 
 def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Device]]:
-    """On which device each row ran, and the devices."""
     spans, streams = trace.columns("spans"), trace.columns("streams")
     owner_of_thread, owners = thread_owners(trace)
     # A queue is of one device, but queues of equal numbers in several processes may share a row.

@@ -431,7 +431,6 @@ def _ids_of(trace: TraceData, rows: Rows) -> list[str]:
 
 
 def _steps_at(trace: TraceData, time_ns: Rows, process: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The number of the step of its process at each moment, -1 for none."""
     steps = trace.columns("steps")
     end_ns = steps["start_ns"] + steps["duration_ns"]
     row = stretch_at(process, time_ns, steps["process_row"], steps["start_ns"], end_ns)

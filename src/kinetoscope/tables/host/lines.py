@@ -177,7 +177,6 @@ def lines_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
 
 
 def _gaps_in(trace: TraceData, shares: HostShares) -> NDArray[np.bool_]:
-    """Which gaps lie in the part of a trace that shares are of."""
     all_gaps = gaps(trace)
     chosen = np.ones(len(all_gaps), dtype=bool)
     if shares.process is not None:

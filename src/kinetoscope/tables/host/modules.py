@@ -226,7 +226,6 @@ def _first_spans(trace: TraceData) -> NDArray[np.int32]:
 
 
 def _first_of(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return for each module the first of some spans in it, or -1."""
     spans = trace.columns("spans")
     by_module = Groups(np.where(chosen, spans["module"], -1), len(trace.columns("modules")))
     return by_module.row_of_minimum(spans["start_ns"])

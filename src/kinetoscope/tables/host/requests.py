@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 _NEVER_NS = 2**62
+_NO_ROWS = np.zeros(0, np.int64)
 STATUSES = ("unfinished", "finished", "error", "canceled")
 
 
@@ -73,7 +74,7 @@ class Requests:
         return np.array([bool(name) for name in self.name], bool) & (self.status > 0)
 
 
-class _Found:
+class _Request:
     """A request while it is put together."""
 
     def __init__(self, name: str, arguments: str, start_ns: int, thread: int) -> None:
@@ -118,18 +119,14 @@ def requests_of(trace: TraceData) -> Requests:
     """Find the requests of a trace, once."""
     spans, strings = trace.columns("spans"), trace.strings
     marks = {row: mark for row in request_names_in(strings) if (mark := parse_mark(strings[row]))}
-    rows = (
-        np.flatnonzero(np.isin(spans["name"], list(marks)) & (spans["stream"] < 0))
-        if marks
-        else np.zeros(0, np.int64)
-    )
+    rows = np.flatnonzero(np.isin(spans["name"], list(marks)) & (spans["stream"] < 0)) if marks else _NO_ROWS
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
     starts, thread = spans["start_ns"][rows], spans["thread"][rows]
     ends = starts + np.maximum(spans["duration_ns"][rows], 0)
     process = thread_processes(trace)[thread]
-    begun: list[_Found] = []
+    begun: list[_Request] = []
     # The requests in progress, by process and number.
-    running: dict[tuple[int, int], _Found] = {}
+    running: dict[tuple[int, int], _Request] = {}
     columns = (spans["name"][rows], starts, ends, thread, process)
     for name, start, end, on, pid in zip(*(column.tolist() for column in columns), strict=True):
         mark = marks[name]
@@ -137,7 +134,7 @@ def requests_of(trace: TraceData) -> Requests:
         if mark.what == "begin" or key not in running:
             if mark.what == "end":
                 continue
-            running[key] = _Found(mark.name, mark.arguments, start if mark.what == "begin" else 0, on)
+            running[key] = _Request(mark.name, mark.arguments, start if mark.what == "begin" else 0, on)
             begun.append(running[key])
         request = running[key]
         if mark.what == "submit":
@@ -198,7 +195,7 @@ def kinds_of_requests(trace: TraceData) -> Numbers:
 def requests_as_steps(trace: TraceData) -> Numbers:
     """The requests that analyses look at as they do at steps: the complete ones of a trace without steps, by their numbers."""
     if len(trace.columns("steps")):
-        return np.zeros(0, np.int64)
+        return _NO_ROWS
     return np.flatnonzero(requests_of(trace).complete)
 
 

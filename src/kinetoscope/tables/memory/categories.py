@@ -252,7 +252,6 @@ class _Inquiry:
         return look_up(rows, spread_down(parent, spans["depth"], own, -1))
 
     def _roles(self) -> tuple[NDArray[np.uint8], Rows]:
-        """The roles of the tensors seen in each block, and their module."""
         held = self.storages
         role = np.full(len(self.blocks), NO_ROLE, dtype=np.uint8)
         module = np.full(len(self.blocks), -1, dtype=np.int32)
@@ -293,7 +292,6 @@ class _Inquiry:
         return is_gradient, module
 
     def _given(self, rows: NDArray[np.intp]) -> Rows:
-        """The blocks of operands."""
         operands = self.operands
         return self.blocks.at(
             keys_of(self.trace, "operands", rows), self.spans["start_ns"][operands["span"][rows]]
@@ -308,7 +306,6 @@ class _Inquiry:
         return marked
 
     def _stepped(self) -> Flags:
-        """Which blocks an optimizer's operators were given."""
         marked = np.zeros(len(self.blocks), dtype=bool)
         stepping = self.spans["phase"][self.operands["span"]] == Phase.OPTIMIZER
         block = self._given(np.flatnonzero(stepping))
@@ -327,7 +324,6 @@ class _Inquiry:
         return np.asarray(np.where(exists, np.append(root, -1)[np.where(exists, position, -1)], -1))
 
     def _roots(self) -> Rows:
-        """The outermost holder of each module."""
         holder = self.modules["holder"]
         own = np.where(holder < 0, np.arange(len(holder), dtype=np.int32), np.int32(-1))
         return spread_down(holder, self.modules["depth"], own, -1)

@@ -131,7 +131,6 @@ def lasting_ns(trace: TraceData) -> int:
 
 
 def _counts(trace: TraceData, device: tuple[int, int], process: int | None) -> Counts:
-    """Return the counters of a device's allocator."""
     events = trace.columns("allocations")
     counted = events_of_device(trace, device)
     counted &= (events["allocated_bytes"] >= 0) | (events["reserved_bytes"] >= 0)
@@ -349,7 +348,6 @@ def held_after(pool: MemoryPool, part: NDArray[np.int8], parts: int, changes: Ro
 
 
 def _table(pool: MemoryPool, labels: list[str], part: NDArray[np.int8], shown: Moments) -> pyarrow.Table:
-    """Return the table of live bytes at some moments."""
     held = held_after(pool, part, len(labels), shown.changes)
     columns: dict[str, Any] = {"time_ns": shown.time_ns, "total": held.sum(axis=1)}
     columns |= {f"part{row}": held[:, row] for row in range(len(labels))}
@@ -411,7 +409,6 @@ def _latest_counts(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64
 
 
 def _schema(labels: list[str]) -> Table:
-    """The columns of a curve."""
     return Table(
         "curve",
         "A moment.",
@@ -539,13 +536,11 @@ def described(trace: TraceData, pool: MemoryPool) -> dict[str, Any]:
 
 
 def _most(values: NDArray[np.int64]) -> int | None:
-    """Return the highest value of an allocator's counter; None if it was not recorded."""
     most = int(values.max(initial=-1))
     return most if most >= 0 else None
 
 
 def _listed(pool: MemoryPool, order: str) -> tuple[NDArray[np.int64], int]:
-    """Return the first blocks in an order, and the total number of blocks."""
     all_blocks, rows = pool.changes.blocks, pool.changes.held
     freed, recorded = all_blocks.end_ns[rows] < NEVER_NS, all_blocks.recorded[rows]
     if order == "longest":

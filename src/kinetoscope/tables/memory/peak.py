@@ -11,7 +11,7 @@ from kinetoscope._errors import checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
-from kinetoscope.model.rows import AllocationRow, SpanRow, StepRow, look_up
+from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
@@ -40,18 +40,12 @@ class MemoryPeak:
     Attributes:
         bytes: How much.
         time_ns: When, from the start of the trace.
-        allocation: The row of `allocations` that reached it.
-        span: The span that ran then, -1 without.
-        step: The row of `steps`, -1 outside all.
         device: The device, as torch writes it.
         rank: Its place among the events, as `Blocks.start_rank` has it.
     """
 
     bytes: int
     time_ns: int
-    allocation: AllocationRow
-    span: SpanRow
-    step: StepRow
     device: str
     rank: int
 
@@ -132,22 +126,13 @@ def device_peaks(trace: TraceData) -> list[DevicePeak]:
 def top_of(trace: TraceData, device: int) -> MemoryPeak | None:
     """Return the peak of one device, given by its place in `Blocks.devices`; None if no allocation of it was recorded."""
     changes = changes_of(trace, device)
-    blocks = changes.blocks
-    if not (blocks.allocation[changes.block] >= 0).any():
+    if not (changes.blocks.allocation[changes.block] >= 0).any():
         return None
     row = changes.peak_row
-    block = int(changes.block[row])
-    span = SpanRow(int(blocks.span[block]))
-    step = StepRow(int(trace.column("spans", "step")[span]) if span >= 0 else -1)
-    return MemoryPeak(
-        int(changes.total_bytes[row]),
-        int(changes.time_ns[row]),
-        AllocationRow(int(blocks.allocation[block])),
-        span,
-        step,
-        device_names(trace)[device],
-        int(changes.rank[row]),
+    total_bytes, time_ns, rank = (
+        int(values[row]) for values in (changes.total_bytes, changes.time_ns, changes.rank)
     )
+    return MemoryPeak(total_bytes, time_ns, device_names(trace)[device], rank)
 
 
 def live_at(trace: TraceData, at: MemoryPeak | None) -> NDArray[np.int64]:
