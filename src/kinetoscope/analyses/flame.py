@@ -88,16 +88,6 @@ class Flame:
     of_stack: NDArray[np.int32]
 
 
-@dataclass
-class _Nodes:
-    """The nodes of a tree during construction, parents first."""
-
-    parent: NDArray[np.int32]
-    frame: NDArray[np.int32]
-    rest: NDArray[np.int32]
-    of_stack: NDArray[np.int32]
-
-
 def shown_stacks(
     parent: NDArray[np.int32], frame: NDArray[np.int32], shown: NDArray[np.bool_] | None = None
 ) -> Stacks:
@@ -151,12 +141,10 @@ def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64])
     row_of = np.full(len(parents) + len(homes) + 1, -1, np.int32)
     row_of[names] = np.arange(len(names))
     return _flame(
-        _Nodes(
-            row_of[np.concatenate((parents[heavy_enough], homes))],
-            np.concatenate((frames[heavy_enough], np.full(len(homes), -1))).astype(np.int32),
-            np.concatenate((np.zeros(int(heavy_enough.sum()), np.int64), counts)).astype(np.int32),
-            row_of[of_stack],
-        ),
+        row_of[np.concatenate((parents[heavy_enough], homes))],
+        np.concatenate((frames[heavy_enough], np.full(len(homes), -1))).astype(np.int32),
+        np.concatenate((np.zeros(int(heavy_enough.sum()), np.int64), counts)).astype(np.int32),
+        Groups(row_of[of_stack], len(names)),
         weight,
         count,
     )
@@ -194,8 +182,8 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
         # The outermost frames and merged nodes have no children.
         further = heavy[group] & (row >= 0) & (np.append(stacks.caller, np.int32(-1))[row] >= 0)
         items, within, row = items[further], within[further], stacks.caller[row[further]]
-    tree = [np.concatenate(parts).astype(np.int32) for parts in (parents, frames, rests)]
-    return _flame(_Nodes(tree[0], tree[1], tree[2], of_stack), weight, count)
+    parent, node_frame, rest = (np.concatenate(parts).astype(np.int32) for parts in (parents, frames, rests))
+    return _flame(parent, node_frame, rest, Groups(of_stack, nodes), weight, count)
 
 
 def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
@@ -217,31 +205,30 @@ def _least(weights: NDArray[np.int64]) -> int:
     return max(-(-int(weights.sum()) // LEAST_SHARE), 1)
 
 
-def _flame(nodes: _Nodes, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
-    size = len(nodes.parent)
-    by_node = Groups(nodes.of_stack, size)
-    self_weight = by_node.sums(weight)
-    level = stack_depths(nodes.parent)
-    total = _core.sums_below(nodes.parent, level, self_weight)
-    counted = _core.sums_below(nodes.parent, level, by_node.sums(count))
-    order = _outline(nodes, total)
-    row_of = np.full(size + 1, -1, np.int32)
-    row_of[order] = np.arange(size)
-    return Flame(
-        row_of[nodes.parent[order]],
-        nodes.frame[order],
-        nodes.rest[order],
-        total[order],
-        self_weight[order],
-        counted[order],
-        row_of[nodes.of_stack],
-    )
+def _flame(
+    parent: NDArray[np.int32],
+    frame: NDArray[np.int32],
+    rest: NDArray[np.int32],
+    by_node: Groups,
+    weight: NDArray[np.int64],
+    count: NDArray[np.int64],
+) -> Flame:
+    """A tree of nodes, parents first, with inclusive weights, each node followed by its children; `by_node` has the node of each stack."""
+    own, level = by_node.sums(weight), stack_depths(parent)
+    total, counted = (_core.sums_below(parent, level, values) for values in (own, by_node.sums(count)))
+    order = _outline(parent, rest, total)
+    row_of = np.full(len(parent) + 1, -1, np.int32)
+    row_of[order] = np.arange(len(parent))
+    columns = (frame[order], rest[order], total[order], own[order], counted[order])
+    return Flame(row_of[parent[order]], *columns, row_of[by_node.of_row])
 
 
-def _outline(nodes: _Nodes, total: NDArray[np.int64]) -> NDArray[np.int64]:
+def _outline(
+    parent: NDArray[np.int32], rest: NDArray[np.int32], total: NDArray[np.int64]
+) -> NDArray[np.int64]:
     held: dict[int, list[int]] = {}
-    heavy_last = np.lexsort((-np.arange(len(total)), total, nodes.rest == 0)).tolist()
-    parents = nodes.parent.tolist()
+    heavy_last = np.lexsort((-np.arange(len(total)), total, rest == 0)).tolist()
+    parents = parent.tolist()
     for row in heavy_last:
         held.setdefault(parents[row], []).append(row)
     order: list[int] = []
@@ -293,7 +280,7 @@ def flame_graph(
     frames, strings = trace.columns("frames"), trace.strings
     real = {name: np.append(frames[name], -1)[tree.frame] for name in ("function", "file", "line")}
     labels: dict[str, Any] = {
-        name: Labels(*few_texts(real[name], _and_none(strings))) for name in ("function", "file")
+        name: Labels(*few_texts(real[name], [*strings, ""])) for name in ("function", "file")
     }
     labels["function"] = Labels(
         labels["function"].ids, [_ADDRESS.sub("", text) for text in labels["function"].texts]
@@ -420,10 +407,6 @@ def _allocated(trace: TraceData) -> tuple[Rows, NDArray[np.int32], Rows, NDArray
     # Not the blocks from before the recording, whose allocation was not recorded.
     size = np.where(blocks["time_ns"] >= 0, blocks["bytes"], 0)
     return span.astype(np.int64), stack, size, blocks["thread"]
-
-
-def _and_none(texts: list[str]) -> list[str]:
-    return [*texts, ""]
 
 
 def _table_of(name: str, unit: str) -> Table:

@@ -36,7 +36,7 @@ from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 from kinetoscope.tables.windows import activities
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -94,6 +94,11 @@ class Place:
         """The line, or the range of lines, without folders."""
         lines = f"{self.line}-{self.until}" if self.until > self.line else str(self.line)
         return f"{os.path.basename(self.file)}:{lines}" if self.file else ""
+
+
+def busiest(times: Mapping[Place, float]) -> Place:
+    """The known place with the longest time; none where none is known."""
+    return max((place for place in times if place), key=times.__getitem__, default=Place())
 
 
 @dataclass(frozen=True)
@@ -219,10 +224,6 @@ class Loop:
         kinds = Groups(self.kind_of_step, int(self.kind_of_step.max(initial=-1)) + 1)
         return tuple(kinds.sums(of_step).tolist())
 
-    def steps_of(self, rows: Rows) -> Groups:
-        """Some spans by the step, among those that count, in which each starts."""
-        return Groups(self.step_of(rows), len(self.start_ns))
-
     def usual_by_kind(self, step: Rows, values: NDArray[Any]) -> NDArray[np.float64]:
         """The same of the steps of each kind."""
         each = Groups(step, len(self.start_ns)).sums(values)
@@ -277,7 +278,7 @@ class Loop:
             self.mark_start_ns, self.mark_end_ns
         )
         back = np.flatnonzero(self.inside & (self.trace.column("spans", "kind") == SpanKind.BACKWARD))
-        functions = self.steps_of(back).sizes()
+        functions = Groups(self.step_of(back), count).sizes()
         with_closures = (took_ns > 0) & (functions > 0)
         if not with_closures.any():
             return np.zeros(count)
@@ -366,12 +367,6 @@ class Loop:
         """Which spans start in a step that counts."""
         return self.step_of(rows) >= 0
 
-    @property
-    def left_out_start_up(self) -> bool:
-        """Whether the first step of the process is left out, because it contains what ran before the loop."""
-        of_process = self.trace.column("steps", "process_row") == self.process
-        return bool(start_up_steps(self.trace)[of_process].any())
-
     def step_of(self, rows: Rows) -> Rows:
         """The number of the step, among those that count, in which each span starts, on its device or on the host; -1 for none."""
         return self._step_of_span[rows]
@@ -414,7 +409,8 @@ class Loop:
     @property
     def first_warm_step(self) -> int:
         """The first of the steps that count in which nothing should be compiled: the second one, or where start-up is left out, the first."""
-        return 0 if self.left_out_start_up else 1
+        of_process = self.trace.column("steps", "process_row") == self.process
+        return 0 if start_up_steps(self.trace)[of_process].any() else 1
 
     @property
     def late_compilations(self) -> int:
@@ -592,17 +588,14 @@ class Loop:
         """The user's innermost line on a stack."""
         return self._place_of_frame(int(self._shown_frame[stack]) if stack >= 0 else -1)
 
-    @property
-    def _functions_only(self) -> bool:
-        """Whether lines are the first ones of functions: torch's collector notes a function when it is called, and not the line that it is at."""
-        return self.trace.run_info.engine == "kineto"
-
     def _place_of_frame(self, frame: int) -> Place:
         if frame not in self._places:
             frames, strings = self.trace.columns("frames"), self.trace.strings
             line = int(frames["line"][frame])
             file, function = (strings[int(frames[name][frame])] for name in ("file", "function"))
-            self._places[frame] = Place(file, line, function, line, self._functions_only)
+            # Torch's collector notes a function when it is called, and not the line that it is at.
+            is_function = self.trace.run_info.engine == "kineto"
+            self._places[frame] = Place(file, line, function, line, is_function)
         return self._places[frame]
 
     @property
@@ -653,7 +646,7 @@ class Loop:
             samples["stack"][rows].tolist(), samples["period_ns"][rows].tolist(), strict=True
         ):
             times[self.place_of_stack(stack)] += period_ns
-        return max((line for line in times if line), key=lambda line: times[line], default=Place())
+        return busiest(times)
 
     def caller_of(self, stack: int, called: Callable[[str], bool], otherwise: int = -1) -> Place:
         """The user's line that called the outermost frame of a stack in a file that `called` accepts; that of `otherwise` without one."""

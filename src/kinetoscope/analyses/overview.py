@@ -686,11 +686,6 @@ class Overview:
         return sorted(sums_of, key=lambda row: (-row["bytes"], row["category"] or ""))
 
 
-def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
-    pairs = zip(weights, values, strict=True)
-    return sum(weight * value for weight, value in pairs) / whole if (whole := sum(weights)) else math.nan
-
-
 # Where values are unknown for so much of the time, so is their mean.
 _MOST_UNKNOWN = 0.1
 
@@ -701,7 +696,7 @@ def _mean_of_known(weights: Sequence[float], values: Sequence[float]) -> float:
     known_weight = sum(weight for weight, _ in pairs)
     if known_weight <= (1 - _MOST_UNKNOWN) * sum(weights):
         return math.nan
-    return _mean(*zip(*pairs, strict=True))
+    return sum(weight * value for weight, value in pairs) / known_weight
 
 
 def _known(value: float) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
 from kinetoscope.analyses.ran import Ran, RanInSteps
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import distinct
@@ -57,14 +57,14 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
             raise ArgumentError(
                 "the trace has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
             )
-        return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
+        return rows_to_arrow(STEP_DIFFERENCE_SCHEMA, [])
     chosen = _most_late(loop) if step is None else _place(numbers, noun, "step", step)
     compared = _others(loop, chosen)
     if other is not None:
         compared = np.array([_place(numbers, noun, "other", other)])
     if len(compared) == 0:
         if step is None:
-            return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, -1, []))
+            return rows_to_arrow(STEP_DIFFERENCE_SCHEMA, [])
         raise StateError(
             f"{noun} {step} is the only one, so there is nothing to compare it with: record more {noun}s"
         )
@@ -80,10 +80,13 @@ def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
 
 
 def _table(loop: Loop, chosen: int, others: Rows) -> pyarrow.Table:
-    rows: list[tuple[str, int, list[Any]]] = []
-    for name, ran in _kinds(loop).items():
-        rows += [(name, key, values) for key, values in _differences(ran, chosen, others)]
-    return to_arrow(STEP_DIFFERENCE_SCHEMA, _columns(loop, int(loop.work.numbers[chosen]), rows))
+    number = int(loop.work.numbers[chosen])
+    rows = [
+        _row(loop, number, kind, key, values)
+        for kind, ran in _kinds(loop).items()
+        for key, values in _differences(ran, chosen, others)
+    ]
+    return rows_to_arrow(STEP_DIFFERENCE_SCHEMA, rows)
 
 
 def _others(loop: Loop, step: int) -> Rows:
@@ -181,33 +184,18 @@ def _differences(ran: Ran, chosen: int, others: Rows) -> list[tuple[int, list[An
     return list(zip(keys[order].tolist(), np.stack(columns, axis=1)[order].tolist(), strict=True))
 
 
-def _columns(loop: Loop, number: int, rows: list[tuple[str, int, list[Any]]]) -> dict[str, Any]:
-    trace = loop.trace
-    strings, frames = trace.strings, trace.columns("frames")
-    of_line = [key if kind in ("line", "python") else -1 for kind, key, _ in rows]
-    frame = np.array(of_line, dtype=np.int64)
-    values = np.array([values for _, _, values in rows], dtype=np.int64).reshape(len(rows), 6)
-    names = list(loop.parts)
-
-    def name_of(kind: str, key: int) -> str | None:
-        if key < 0:
-            return None
-        if kind in ("line", "python"):
-            return strings[int(frames["function"][key])]
-        if kind == "module":
-            return str(trace.column("modules", "path")[key])
-        return names[key] if kind == "part" else strings[key]
-
-    is_part = np.array([kind == "part" for kind, _, _ in rows], dtype=bool)
-    columns: dict[str, Any] = dict(
-        zip(("time_ns", "usual_ns", "more_ns", "count", "usual_count", "span"), values.T, strict=True)
-    )
-    columns |= {name: np.where(is_part, -1, columns[name]) for name in ("count", "usual_count")}
-    numbers, none = np.full(len(rows), number, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
-    return columns | {
-        **{unit: numbers if unit == loop.unit.noun else none for unit in ("step", "request")},
-        "kind": Labels(np.array([KINDS.index(kind) for kind, _, _ in rows], dtype=np.int32), KINDS),
-        "name": [name_of(kind, key) for kind, key, _ in rows],
-        "file": Labels(np.append(frames["file"], -1)[frame], strings),
-        "line": np.append(frames["line"], -1)[frame],
-    }
+def _row(loop: Loop, number: int, kind: str, key: int, values: list[Any]) -> dict[str, Any]:
+    """A row of the table: what is of a key, such as a line by its frame, with what `_differences` returns of it."""
+    strings, frames = loop.trace.strings, loop.trace.columns("frames")
+    names = ("time_ns", "usual_ns", "more_ns", "count", "usual_count", "span")
+    row: dict[str, Any] = dict(zip(names, values, strict=True))
+    row |= {"kind": kind, "name": None, "file": None, "line": -1, "step": -1, "request": -1}
+    row[loop.unit.noun] = number
+    if kind == "part":
+        row |= {"name": [*loop.parts][key], "count": -1, "usual_count": -1}
+    elif key >= 0 and kind in ("line", "python"):
+        file, function = (strings[int(frames[name][key])] for name in ("file", "function"))
+        row |= {"name": function, "file": file, "line": int(frames["line"][key])}
+    elif key >= 0:
+        row["name"] = str(loop.trace.column("modules", "path")[key]) if kind == "module" else strings[key]
+    return row

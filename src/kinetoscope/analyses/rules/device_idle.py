@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, Place
+from kinetoscope.analyses.loop import MOST_ROWS, Place, busiest
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.analyses.rules.input_wait import workers_for
@@ -79,7 +79,11 @@ def device_idle(loop: Loop) -> Answer:
     idle_ns, values = int(kind_ns.sum()), _idle_by_cause(loop, device)
     cause = max(values, key=lambda cause: int(values[cause].sum()))
     line, meanwhile = _meanwhile(loop, device, idle_ns) if cause == _NOT_IN_TIME else (NOWHERE, "")
-    words = {"cause": cause, "part": loop.typical_at(start_ns, values[cause]), "meanwhile": meanwhile}
+    words = {
+        "cause": cause,
+        "part": loop.typical_at(start_ns, values[cause]),
+        "meanwhile": meanwhile,
+    }
     spans = _next_work(loop, device, np.argsort(-values[cause], kind="stable")[:MOST_ROWS])
     return Match(
         spans, idle_ns, words, place=line, module="", spans=spans, advice=_IDLE_ADVICE[cause].format(workers=workers_for(loop)),
@@ -118,9 +122,7 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]
     rows_at: dict[Place, NDArray[np.int64]] = {}
     for line, time_ns, rows_there in loop.by_place(rows, idle_ns):
         time_at[line], rows_at[line] = time_at.get(line, 0) + time_ns, rows_there
-    line = max(
-        (at_line for at_line in time_at if at_line), key=lambda candidate: time_at[candidate], default=Place()
-    )
+    line = busiest(time_at)
     here = np.isin(rows, rows_at.get(line, rows[:0]))
     names = Groups(spans["name"][rows], len(loop.trace.strings)).sums(idle_ns, here)
     most = int(np.argmax(names))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, Place
+from kinetoscope.analyses.loop import MOST_ROWS, Place, busiest
 from kinetoscope.analyses.ran import Ran
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.python_bound import waiting
@@ -130,10 +130,10 @@ def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
     for stack, took in zip(stacks.tolist(), stack_ns.tolist(), strict=True):
         line = loop.place_of_stack(stack)
         times[line] = times.get(line, 0) + int(took)
-    busiest = max((line for line in times if line), key=lambda line: times[line], default=Place())
-    rows_there = operators.get(busiest, (0, rows[:0]))[1]
+    line = busiest(times)
+    rows_there = operators.get(line, (0, rows[:0]))[1]
     longest = rows_there[np.argsort(-spans["duration_ns"][rows_there], kind="stable")][:MOST_ROWS]
-    return busiest, longest
+    return line, longest
 
 
 @Rule(
@@ -187,7 +187,7 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
     ).items():
         where = loop.place_of_stack(stack)
         of_place[where] = of_place.get(where, 0.0) + more_ns
-    where = max((line for line in of_place if line), key=lambda line: of_place[line], default=Place())
+    where = busiest(of_place)
     is_there = np.array([loop.place_of_stack(stack) == where for stack in cells.stack[rows].tolist()], bool)
     rows = rows[is_there]
     spans = cells.span[rows[np.argsort(-cells.time_ns[rows], kind="stable")]]
