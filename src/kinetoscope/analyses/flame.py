@@ -214,12 +214,14 @@ def _flame(
     count: NDArray[np.int64],
 ) -> Flame:
     """A tree of nodes, parents first, with inclusive weights, each node followed by its children; `by_node` has the node of each stack."""
-    own, level = by_node.sums(weight), stack_depths(parent)
-    total, counted = (_core.sums_below(parent, level, values) for values in (own, by_node.sums(count)))
+    self_weight, level = by_node.sums(weight), stack_depths(parent)
+    total, counted = (
+        _core.sums_below(parent, level, values) for values in (self_weight, by_node.sums(count))
+    )
     order = _outline(parent, rest, total)
     row_of = np.full(len(parent) + 1, -1, np.int32)
     row_of[order] = np.arange(len(parent))
-    columns = (frame[order], rest[order], total[order], own[order], counted[order])
+    columns = (frame[order], rest[order], total[order], self_weight[order], counted[order])
     return Flame(row_of[parent[order]], *columns, row_of[by_node.of_row])
 
 
