@@ -133,7 +133,6 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
             self._replaced.put(accelerator, name, _outside_of_steps(driven, getattr(accelerator, name)))
 
     def _optimizer_has_stepped(self, optimizer: Any, *_: Any) -> None:
-        """End a step and begin the next one."""
         if self._counts is None:
             self._counts = optimizer
         if optimizer is self._counts:
@@ -251,8 +250,6 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
 
 
 class _HandedSession(profile):
-    """The session that `Accelerator.profile` returns to the user."""
-
     def __init__(self, options: TrainerOptions, folder: TraceFolder | None) -> None:
         self._trace_folder = folder
         self._users_handler = options.on_trace_ready
@@ -263,7 +260,6 @@ class _HandedSession(profile):
         self.add_metadata("trainer", _TRAINER)
 
     def _ready(self) -> None:
-        """Write the trace and call the user's handler."""
         if self._trace_folder is not None:
             self._trace_folder.save(self.trace, f"profile-step-{self.step_num}")
         if self._users_handler is not None:
@@ -281,7 +277,6 @@ class _HandedSession(profile):
 
 
 def _schedule(option: Mapping[str, int]) -> Callable[[int], ProfilerAction]:
-    """The schedule of Accelerate's dictionary."""
     try:
         return build_schedule(**option)
     except ArgumentError:

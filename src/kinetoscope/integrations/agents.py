@@ -210,14 +210,12 @@ class TraceAnswers:
         return {"complete": trace.complete, **({} if trace.complete else {"incomplete": incomplete(trace)})}
 
     def _trace(self, path: str) -> Trace:
-        """Open a trace, or return it if it is open and has not changed."""
         file = self._allowed(path)
         if not file.exists():
             raise ArgumentError(f"there is no {path}: `open` without a path lists the traces that there are")
         return self._open(file, file.stat().st_mtime_ns)
 
     def _listed(self) -> list[dict[str, Any]]:
-        """The traces in the folders, the newest first."""
         stat_of: dict[Path, os.stat_result] = {}
         for folder in self._folders:
             for file in itertools.islice(_files(folder), _MOST_FILES):

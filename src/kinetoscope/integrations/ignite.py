@@ -38,7 +38,6 @@ class AttachedProfiler(TraceAccess):
         self._waits = False
 
     def _attach(self) -> None:
-        """Register for the engine's events."""
         spans = {
             "[Engine]epoch": (Events.EPOCH_STARTED, Events.EPOCH_COMPLETED),
             "[Engine]get_batch": (Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED),
@@ -74,7 +73,6 @@ class AttachedProfiler(TraceAccess):
             self._profiler.end()
 
     def _begin(self) -> None:
-        """Start to profile the run, once."""
         self._waits = False
         self._profiler.begin(self._steps_left())
 
@@ -94,7 +92,6 @@ class AttachedProfiler(TraceAccess):
         self._profiler.flight.close_step()
 
     def _step(self, number: int) -> None:
-        """Start a step, and the first time also the profiling of the run."""
         if self._waits:
             self._begin()
         self._profiler.open_step(number)

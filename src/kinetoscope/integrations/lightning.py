@@ -255,7 +255,6 @@ class KinetoscopeProfiler(TraceAccess):
         self._has_begun = self._profiler.is_running
 
     def _trainer(self) -> Any:
-        """The trainer, None if the profiler is used without one."""
         return getattr(self._lightning_module, "_trainer", None)
 
     def _loggers(self) -> list[Any]:
@@ -286,7 +285,6 @@ class KinetoscopeProfiler(TraceAccess):
         return self.saved_traces[-1].parent if self.saved_traces else Path.cwd()
 
     def _text(self) -> str:
-        """The summary of the last finished cycle of this run."""
         if not self._has_begun:
             return ""
         try:
@@ -367,6 +365,5 @@ def _module_of(trainer: Any) -> str | None:
 
 
 def _version(module: str) -> str:
-    """The Lightning that trains, with its version."""
     package = module.partition(".")[0]
     return f"{package} {getattr(sys.modules.get(package), '__version__', '')}".strip()

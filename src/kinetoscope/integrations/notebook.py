@@ -162,7 +162,6 @@ class KinetoscopeMagics(Magics):
 
     @property
     def _own_shell(self) -> InteractiveShell:
-        """The shell that the magic was registered in."""
         return cast("InteractiveShell", self.shell)
 
     def _finish(self, session: profile, options: Namespace) -> None:
@@ -241,7 +240,6 @@ def settings_of(options: Namespace) -> dict[str, bool]:
 
 
 def _unknown(written: str) -> str:
-    """The error message of an unknown option."""
     flags = [flag for option in OPTIONS.values() for flag in option.magic if len(flag) > 1]
     options = ["out", "save", "rows", "quiet", *flags]
     name = written.lstrip("-").partition("=")[0]

@@ -138,7 +138,6 @@ def answer() -> None:
 def _result(
     connection: duckdb.DuckDBPyConnection, query: str, most_rows: int, memory_bytes: int
 ) -> tuple[pyarrow.Table, int]:
-    """The first rows of a result, and the number of all."""
     import duckdb
     import pyarrow as pa
 

@@ -293,7 +293,6 @@ def _by_name(name: str) -> ProfilerActivity:
 
 
 def _shortened(total_steps: int | None) -> Schedule:
-    """The default schedule for a run with this number of steps."""
     usual = DEFAULT_SCHEDULE.wait + DEFAULT_SCHEDULE.warmup + DEFAULT_SCHEDULE.active
     if total_steps is None or total_steps >= usual:
         return DEFAULT_SCHEDULE
@@ -472,7 +471,6 @@ class TrainerProfiler:
         return self._last
 
     def _trace_is_ready(self, session: profile) -> None:
-        """Write a trace and call the user's handler."""
         steps, self._steps = self._steps, []
         stem = f"{self._stage}-steps-{steps[0]}-{steps[-1]}" if steps else self._stage
         if self._folder is not None:
@@ -510,7 +508,6 @@ class _Session(profile):
 
 
 def _warn_of(failure: Exception) -> None:
-    """Turn our failure into a warning: it must not end the training."""
     warn_user(f"profiling stopped, training continues: {type(failure).__name__}: {failure}")
 
 

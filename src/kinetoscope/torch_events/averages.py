@@ -114,7 +114,6 @@ def _sum_of_spans(first: FunctionEvent, sums: Mapping[str, int], grouping: Group
 
 
 def _sum_of_loose(trace: TraceData, loose: NDArray[np.int64], grouping: Grouping) -> FunctionEventAvg:
-    """The sum of allocations and frees outside all events."""
     sums = {"count": len(loose)}
     for name in SIZES:
         sums[name] = int(change_on(trace, loose, device="device" in name).sum())

@@ -234,13 +234,11 @@ class EventList(MutableSequence[Event]):
         return f"<EventList of {units.count(len(self), 'event')}>"
 
     def _listed(self) -> list[Event]:
-        """The events as a plain list that may be changed."""
         if self._in_trace is not None:
             self._events, self._in_trace = list(self), None
         return self._events
 
     def _part(self, indexes: NDArray[Any]) -> EventList:
-        """The events at some indexes of this list."""
         if self._in_trace is None:
             return self._like([self._events[index] for index in indexes.tolist()])
         trace, places = self._in_trace
@@ -251,7 +249,6 @@ class EventList(MutableSequence[Event]):
         return None if self._in_trace is None or changed_events(self._in_trace[0]) else self._in_trace
 
     def _trace(self) -> TraceData | None:
-        """The trace of the first event that has one."""
         if self._in_trace is not None:
             return self._in_trace[0]
         return next((event.trace for event in self._events if event.trace is not None), None)
@@ -612,7 +609,6 @@ def event_page(events: EventList) -> str:
 def _columns(
     events: EventList, options: TableOptions, host_us: float, device_us: float | None
 ) -> list[_Column]:
-    """The columns that these events fill."""
     unit = options.time_unit
 
     def name(attribute: str) -> Callable[[Event], str]:
@@ -710,7 +706,6 @@ def _flops_column(events: EventList) -> list[_Column]:
 
 
 def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
-    """The lines of one event: its numbers, then the rest of its stack below each other."""
     yield _joined(columns, [column.cell(event) for column in columns])
     if columns[-1].heading == SOURCE:
         before = [""] * (len(columns) - 1)
@@ -750,7 +745,6 @@ def _works(event: Event) -> bool:
 
 
 def _joined(columns: list[_Column], cells: list[str]) -> str:
-    """One line of the table."""
     return "".join(column.padded(cell) + GAP for column, cell in zip(columns, cells, strict=True))
 
 

@@ -124,7 +124,6 @@ _MOST_FLOPS = (1 << 62) - 1
 
 
 def _read(text: str) -> list[Any]:
-    """A stored list of the inputs."""
     return list(json.loads(text)) if text else []
 
 

@@ -107,7 +107,6 @@ class EventAttributes(_Stores):
         return own_of(self)
 
     def _is_set(self, name: str) -> bool:
-        """Whether a program gave an attribute another value than the recorded one."""
         recorded = getattr(type(self), name)
         computed = recorded.compute(self) if isinstance(recorded, Computed) else recorded
         return bool(self.own[name] != computed)
@@ -139,7 +138,6 @@ class EventAttributes(_Stores):
             object.__setattr__(self, name, value)
 
     def _made_from(self) -> tuple[Any, ...]:
-        """The arguments that make it."""
         return ()
 
     cpu_time = _average_of("cpu_time_total")

@@ -72,7 +72,6 @@ def python_values(texts: list[Any], types: list[Any]) -> list[Any]:
 
 
 def _value(text: Any, is_scalar: bool) -> Any:
-    """Read one input."""
     if not isinstance(text, str):
         return text
     if not text:
@@ -86,7 +85,6 @@ def _value(text: Any, is_scalar: bool) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """Read one number or truth value."""
     if text in _WORDS:
         return _WORDS[text]
     for read in (int, float, complex):
@@ -360,7 +358,6 @@ class FunctionEvent(EventAttributes):
         return int(self._trace.column("spans", column)[self.row])
 
     def _shape_part(self, part: str) -> list[Any]:
-        """One part of what is known about the inputs."""
         shapes = self._number("shapes")
         text = self._trace.columns("shapes")[part][shapes] if shapes >= 0 else ""
         return list(json.loads(text)) if text else []
@@ -648,7 +645,6 @@ class FunctionEvent(EventAttributes):
         return None if self.row < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
 
     def _arguments(self) -> dict[str, Any]:
-        """Further metadata of the call from its source."""
         row = self._number("arguments")
         return dict(json.loads(self._trace.columns("arguments")["json"][row])) if row >= 0 else {}
 

@@ -176,7 +176,6 @@ class DeviceCollection:
         self.__init__(self.make_engine)  # type: ignore[misc]
 
     def _begin_segment(self, prepared: Engine | None) -> None:
-        """Start the collector for all subscribers."""
         requests = [subscriber.request for subscriber in self._subscribers]
         wanted = frozenset(activity for request in requests for activity in request.activities)
         changed = [request.options for request in requests if _settings(request)]
@@ -197,18 +196,15 @@ class DeviceCollection:
             self._join(subscriber, segment)
 
     def _join(self, subscriber: Subscriber, segment: Segment) -> None:
-        """Add a segment to a session's part."""
         subscriber.segments.append(segment)
         segment.sessions += 1
 
     def _end_segment(self) -> None:
-        """Stop the collector, if it is recording."""
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.stop()
 
     def _restart(self) -> None:
-        """Stop the collector, and start a new segment if any session is still recording."""
         self._end_segment()
         if not self._subscribers:
             return
@@ -235,7 +231,6 @@ class DeviceCollection:
 
 
 def _settings(request: RecordingRequest) -> dict[str, Any]:
-    """The settings of torch's collector that differ from its defaults, and the selected kinds of each activity."""
     chosen = {f"kinds of {activity.name}": kinds for activity, kinds in request.activity_filters.items()}
     return {**changed_settings(request.options.experimental_config), **chosen}
 

@@ -116,7 +116,6 @@ class HybridEngine:
             raise
 
     def _start_devices(self) -> None:
-        """Start the device engine, unless the host is recorded alone."""
         if self._without_devices:
             return
         try:
@@ -237,7 +236,6 @@ class HybridRecording:
 
 
 def _without_devices(host: Trace, why: str) -> Trace:
-    """Add a loss for the missing devices to the host's trace."""
     from kinetoscope.combine.extend import extend
     from kinetoscope.model.losses import Loss
 

@@ -153,7 +153,6 @@ def _key(name: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """Contents of a system file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -161,7 +160,6 @@ def _text(path: Path) -> str:
 
 
 def _cached(path: Path) -> _Outcome | None:
-    """Read the result of an earlier check; None if there is no valid one."""
     try:
         return _Outcome.read(path)
     except (OSError, ValueError, KeyError, TypeError):
@@ -170,7 +168,6 @@ def _cached(path: Path) -> _Outcome | None:
 
 
 def _check(name: str, folder: Path) -> _Outcome:
-    """Run the check in a separate process."""
     if not sys.executable:
         return _Outcome(
             False, "the hybrid engine could not be checked: Python does not know its own program", False
@@ -236,7 +233,6 @@ def run_check(target: str, device_name: str) -> None:
 
 
 def _run_both(device: torch.device) -> _Outcome:
-    """Record the same kernels with both engines, and compare the traces."""
     from kinetoscope.collect.engines.kineto import KinetoEngine
 
     activity = _activity_of(device)
@@ -262,7 +258,6 @@ def _activity_of(device: torch.device) -> ProfilerActivity:
 
 
 def _launch(device: torch.device) -> None:
-    """Launch `_ROUNDS` kernels of each of `_OPERATORS`, and wait for them."""
     with torch.no_grad():
         x = torch.ones(16, 16, device=device)
         for _ in range(_ROUNDS):

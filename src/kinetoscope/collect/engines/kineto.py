@@ -343,7 +343,6 @@ def is_collector_in_use() -> bool:
 
 
 def _make_collector(request: RecordingRequest) -> Any:
-    """Create torch's collector for a request, without starting it."""
     options, filters = request.options, request.activity_filters
     device = device_among(request.activities)
     newer: dict[str, Any] = {

@@ -382,7 +382,6 @@ def _overloads(operator: str) -> frozenset[str]:
 
 
 def _base_ns(native: Mapping[str, Any]) -> int:
-    """Time 0 of the text in nanoseconds since 1970."""
     return int(json.loads(dict(native["header"]).get("baseTimeNanoseconds", "0"))) + int(native["base_ns"])
 
 

@@ -239,7 +239,6 @@ class KinetoRecording:
         return tables, strings, stated
 
     def _setting(self, name: str) -> bool:
-        """Whether a setting of torch's `_ExperimentalConfig` is on."""
         return bool(changed_settings(self._request.options.experimental_config).get(name))
 
 
@@ -266,7 +265,6 @@ _FROM_TORCH = frozenset(
 
 
 def _losses(read: Trace, tables: Tables) -> list[Loss]:
-    """The losses of parsing, and of names that torch could not encode."""
     tables.pop("losses", None)
     lost = losses_of(read.columns("losses"))
     if unknown := unwritable_ranges(read):

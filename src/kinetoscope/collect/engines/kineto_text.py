@@ -172,7 +172,6 @@ def _feed(reader: Any, path: Path) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """Create a private temporary folder, which is removed at the end of the block."""
     failures = []
     for base in (None, *_FOLDERS):
         try:

@@ -310,7 +310,6 @@ class NativeEngine:
         return part
 
     def _new_path(self) -> Path:
-        """Choose the file of a recording that this session starts."""
         if self._path is None:
             self._path = _temporary_path()
             # For recordings that are never stopped; `NativeRecording` removes the files of the others.
@@ -358,7 +357,6 @@ class NativeEngine:
             )
 
     def _watch_storages(self, subscription: Subscription) -> list[dict[str, Any]]:
-        """Start to watch which tensors hold which memory; return those that exist before the recording."""
         from kinetoscope.collect.sources.storages import StorageWatch, living_in_process
 
         recorder = subscription.recorder
@@ -504,7 +502,6 @@ def _deep_flags(request: RecordingRequest) -> Recorded:
 
 
 def _recorded_flags(request: RecordingRequest) -> Recorded:
-    """The recorder's flags for a request, without what failed the self-test."""
     recorded = Recorded(0)
     details = native_engine_status().details
     options = request.options
@@ -595,7 +592,6 @@ def _remove_own(path: Path, process: int) -> None:
 
 
 def _is_refused(path: Path) -> bool:
-    """Whether this process lacks the permission to read a file."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except PermissionError:

@@ -46,7 +46,6 @@ def store_calibration(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Pa
 
 @cache
 def _read(path: Path) -> str:
-    """The text of a calibration; empty where there is none, or it is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
         return text if isinstance(json.loads(text), dict) else ""

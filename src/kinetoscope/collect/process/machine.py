@@ -49,7 +49,6 @@ def processor_name() -> str:
 
 
 def _cuda_name(index: int) -> str:
-    """Return the name of a CUDA device; empty if the driver does not report one."""
     try:
         return str(torch.cuda.get_device_name(index))
     except (RuntimeError, AssertionError):

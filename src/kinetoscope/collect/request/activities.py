@@ -163,7 +163,6 @@ def check_that_something_is_recorded(
 
 
 def _is_available(activity: ProfilerActivity) -> bool:
-    """Whether the device of an activity can be used on this machine."""
     module_name = _DEVICE_MODULES.get(name_of(activity))
     if module_name is None:
         return True
@@ -239,5 +238,4 @@ def _kinds(activity: ProfilerActivity, kinds: object) -> frozenset[str]:
 
 
 def _valid_names() -> str:
-    """List the activities of the installed torch for error messages, as they are written in programs."""
     return ", ".join(f"ProfilerActivity.{name}" for name in ProfilerActivity.__members__)

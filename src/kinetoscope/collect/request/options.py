@@ -177,13 +177,11 @@ def checked_callable(name: str, value: Callable[..., Any] | None) -> Callable[..
 
 
 def _has_calls(thing: object, calls: Iterable[str]) -> bool:
-    """Whether an object has all the named methods."""
     # Not isinstance() with a protocol, which from Python 3.12 on ignores methods that __getattr__ provides.
     return all(callable(getattr(thing, call, None)) for call in calls)
 
 
 def _bytes(name: str, value: object) -> int | None:
-    """Check a number of bytes, which must be above 0, or None."""
     return None if value is None else checked_whole(name, value, 1, " of bytes, or None")
 
 
@@ -218,7 +216,6 @@ def checked_summary(name: str, path: object) -> Path | None:
 
 
 def _path(name: str, path: object, need: str) -> Path:
-    """Convert a string or path to an absolute path."""
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"{name}={path!r} is not valid: {need}.")
@@ -230,7 +227,6 @@ def _path(name: str, path: object, need: str) -> Path:
 
 
 def _seconds(name: str, value: float | None) -> float | None:
-    """Check a time limit in seconds, or None."""
     if value is None:
         return None
     try:
@@ -247,12 +243,10 @@ def _seconds(name: str, value: float | None) -> float | None:
 
 
 def _report_file(name: str, path: object) -> Path | Literal[False] | None:
-    """Check the path of a report, or False for no report."""
     return False if path is False else _file(name, path, _REPORT)
 
 
 def _observer(name: str, observer: TraceObserver | None) -> TraceObserver | None:
-    """Check that an observer has all of its methods, or is None."""
     if observer is not None and (isinstance(observer, type) or not _has_calls(observer, _OBSERVER_CALLS)):
         raise ArgumentError(
             f"{name}={observer!r} is not valid: need an object with start(), stop() and cleanup(), "
@@ -262,7 +256,6 @@ def _observer(name: str, observer: TraceObserver | None) -> TraceObserver | None
 
 
 def _on_error(name: str, value: OnError) -> OnError:
-    """Return `on_error`; raise ArgumentError unless it is `raise` or `warn`."""
     if value not in get_args(OnError):
         raise ArgumentError(f"{name}={value!r} is not valid: choose 'raise' or 'warn'.")
     return value
@@ -278,7 +271,6 @@ def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> tuple[
 
 
 def _config(_name: str, config: Any) -> Any:
-    """Check that a value is torch's `_ExperimentalConfig` or None."""
     if config is None:
         return None
     from kinetoscope.collect.request.torch_settings import checked_config
@@ -384,7 +376,6 @@ def _declare(help: str, check: Callable[[str, Any], Any], *, default: Any = None
 
 
 def _switch(help: str, *, default: bool = False, **more: Any) -> Any:  # noqa: A002
-    """Build a field that is True or False."""
     return _declare(help, checked_switch, default=default, **more)
 
 

@@ -158,7 +158,6 @@ class CompiledModules:
         return rows
 
     def _compiler_is_imported(self) -> None:
-        """Install the hooks in the compiler, which is imported now."""
         OBSERVED_KERNELS.compiler_is_imported()
         from torch._inductor import config, debug
         from torch._inductor.graph import GraphLowering
@@ -245,7 +244,6 @@ def _placed(text: str, begun: list[tuple[str, tuple[Node, ...], int]]) -> tuple[
 
 
 def _without(nodes: tuple[Node, ...], unwanted: set[Node]) -> tuple[Node, ...]:
-    """Remove some nodes, unless none would be left."""
     return tuple(node for node in nodes if node not in unwanted) or nodes
 
 
@@ -296,7 +294,6 @@ def _calls_in(text: str, names: str) -> list[tuple[int, str]]:
 
 
 def _generated_kernels(text: str) -> set[str]:
-    """Find the names of the kernels that a generated file defines."""
     return set(re.findall(r"^(\w+) = async_compile\.", text, re.MULTILINE))
 
 
@@ -359,7 +356,6 @@ def _reached(access: Any) -> Any:
 
 
 def _node(origin: Any) -> Node:
-    """Describe a node of the compiler's graph."""
     return Node(
         origin.name,
         str(origin.target),
@@ -446,7 +442,6 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 
 
 def _frames(stack_trace: str) -> tuple[SourceFrame, ...]:
-    """The frames of a node's stack trace, outermost first."""
     return tuple(
         SourceFrame(file, int(line), _qualified(file, int(line), function))
         for file, line, function in _FRAME.findall(stack_trace)

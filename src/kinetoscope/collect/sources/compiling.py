@@ -165,13 +165,10 @@ COMPILE_HOOKS = CompileHooks()
 
 
 def _reasons() -> list[Any]:
-    """torch's list of graph breaks of the whole process."""
     return list(getattr(sys.modules.get(_MODULE), "graph_break_reasons", ()))
 
 
 def _compilation(metrics: Any) -> Compilation:
-    """Convert torch's metrics of a compilation."""
-
     def number(name: str) -> int | None:
         value = getattr(metrics, name, None)
         return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
@@ -266,7 +263,6 @@ def _id_text(compilation: Any) -> str:
 
 
 def _compiled_functions() -> dict[str, tuple[str, str, int]]:
-    """Return function, file and line of all compiled code in torch's cache, by compilation id."""
     frames, cache = sys.modules.get(_FRAMES), sys.modules.get(_CACHE)
     entries_of = getattr(cache, "_debug_get_cache_entry_list", None)
     functions = {}

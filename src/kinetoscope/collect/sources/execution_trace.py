@@ -363,7 +363,6 @@ def _add_torch_observer(file: Path) -> bool:
 
 
 def _descriptors_of(file: Path) -> list[int]:
-    """List the descriptors of this process that refer to a file."""
     wanted = file.stat()
     descriptors = []
     for name in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else []:

@@ -110,8 +110,6 @@ class LoaderHooks(SharedHooks):
         self._put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
 
     def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `create_fetcher`, so that fetchers of this process open ranges."""
-
         def create_timed(*arguments: Any, **keywords: Any) -> Any:
             return timed(create(*arguments, **keywords), _RANGES)
 
@@ -183,7 +181,6 @@ class _Ranges:
 
 
 def _described(loader: Any) -> dict[str, Any]:
-    """Describe a loader for the trace, by JSON values."""
     settings = {}
     for name in ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
         value = getattr(loader, name, None)

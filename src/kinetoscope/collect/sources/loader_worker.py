@@ -210,7 +210,6 @@ class RecordedLoop:
 
 
 def _unpickled(loop: Any, folder: str, number: int) -> RecordedLoop:
-    """Restore a pickled loop in a spawned worker."""
     if isinstance(loop, tuple):
         module, name = loop
         loop = importlib.import_module(module)

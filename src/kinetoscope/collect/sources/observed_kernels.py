@@ -61,7 +61,6 @@ class ObservedKernels(SharedHooks):
 
 
 def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Wrap a kernel, so that each launch is inside a range."""
     try:
         recorder = ready_recorder()
     except RecorderError:

@@ -54,7 +54,6 @@ class LibraryRanges:
             return
 
     def _stack(self) -> list[Any]:
-        """This thread's open ranges."""
         stack: list[Any] | None = getattr(self._of_thread, "stack", None)
         if stack is None:
             stack = self._of_thread.stack = []
@@ -134,7 +133,6 @@ class Routes(SharedHooks):
             self.install(True)
 
     def _install(self, first: bool) -> None:
-        """Wrap the libraries of modules that are imported."""
         for name, variable, ranges in self._PLACES:
             module = sys.modules.get(name)
             library = getattr(module, variable, None)

@@ -207,7 +207,6 @@ class RankClocks:
 
 
 def _write(marks: Marks, append: AppendRows) -> None:
-    """Append the times of barriers to a recording."""
     if marks:
         entered, left = zip(*marks.values(), strict=True)
         append(CLOCK_MARKS, {"name": [*marks], "entered_ns": [*entered], "left_ns": [*left]})

@@ -81,7 +81,6 @@ def _disk(psutil: Any, _process: Any, reading: Reading) -> None:
 
 
 def _network(psutil: Any, _process: Any, reading: Reading) -> None:
-    """Read the bytes that all network interfaces have received and sent."""
     counts = psutil.net_io_counters(nowrap=False)
     if counts is not None:
         reading.totals["network_received_bytes_per_s"] = counts.bytes_recv

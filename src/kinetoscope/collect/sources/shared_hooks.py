@@ -52,11 +52,9 @@ class SharedHooks(ABC):
         """Replace what is there to be replaced; called for each session, with whether it is the first."""
 
     def _put(self, owner: Any, name: str, ours: Any) -> None:
-        """Replace an attribute of a module or class, or an entry of a dictionary."""
         self._replaced.put(owner, name, ours)
 
     def _restore(self) -> None:
-        """Restore what was replaced, unless other code has replaced it meanwhile."""
         self._replaced.restore()
 
 

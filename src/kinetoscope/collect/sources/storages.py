@@ -257,7 +257,6 @@ class StorageWatch:
         return parts
 
     def _all_modules(self) -> list[Module]:
-        """List all live modules."""
         with self._living.look() as living:
             return list(living.modules)
 
@@ -318,7 +317,6 @@ class StorageWatch:
             self._scan_optimizer(now_ns, optimizer)
 
     def _scan_module(self, now_ns: int, module: Module) -> None:
-        """Add rows for a module's own parameters, their gradients, and its buffers."""
         owner = id(module)
         for name, parameter in _held(module, "_parameters"):
             number = _identity(parameter)
@@ -330,12 +328,10 @@ class StorageWatch:
             self._seen.add(now_ns, StorageRole.BUFFER, buffer, module=owner, name=name)
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
-        """The gradient of a parameter, if it has one that can be read now."""
         gradient = self._reader.gradient(parameter)
         return gradient if isinstance(gradient, Tensor) else None
 
     def _scan_optimizer(self, now_ns: int, optimizer: Optimizer) -> None:
-        """Add rows for an optimizer's parameters, their gradients, and its state."""
         try:
             parameters = _parameters(optimizer)
             state = optimizer.state
@@ -582,7 +578,6 @@ def tensor_parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
 
 
 def _is_fake(tensor: Tensor) -> bool:
-    """Whether a tensor exists only during tracing by torch's compiler."""
     return type(tensor) not in _PLAIN and type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
 
 

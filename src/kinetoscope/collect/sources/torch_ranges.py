@@ -83,8 +83,6 @@ class _TorchOfPipes:
 
 
 class _AutogradOfPipes:
-    """Replaces `torch.autograd` for data pipes."""
-
     @staticmethod
     def _profiler_enabled() -> bool:
         return True

@@ -83,7 +83,6 @@ class WorkerFile:
         return of_recording
 
     def _more(self, file: int) -> NDArray[np.int64]:
-        """Read the batches after those of the last call."""
         parts = []
         next_number = self._next
         while True:
@@ -107,7 +106,6 @@ class WorkerFile:
         return np.concatenate(parts)
 
     def _all(self, file: int) -> NDArray[np.int64]:
-        """Read all rows of the file, in order of their numbers."""
         rows = _rows(os.pread(file, ROWS * ROW.size, HEADER.size))
         rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= 0)]
         return rows[np.argsort(rows[:, 0])]
@@ -137,7 +135,6 @@ def files_in(folder: Path | None) -> list[Path]:
 
 
 def _may_still_write(path: Path) -> bool:
-    """Whether the worker of a file is still running its loop."""
     with path.open("rb", buffering=0) as file:
         header = file.read(HEADER.size)
     if len(header) < HEADER.size:

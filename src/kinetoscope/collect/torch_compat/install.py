@@ -124,7 +124,6 @@ def install_and_tell(on_cycle: Callable[[Cycle], None] | None, engine: EngineNam
 
 
 def _make_replacements(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Create the replacements: for each name, torch's object and ours."""
     replacements: dict[str, tuple[Any, Any]] = {}
     for name, ours in _CLASSES.items():
         theirs = getattr(torch.profiler, name)

@@ -181,7 +181,6 @@ class BatchRecorder:
         return action
 
     def _turn(self, action: ProfilerAction, state: Any) -> None:
-        """Start, step or finish the session for a batch."""
         self.action, self._announced = action, True
         wanted = _IN_SESSION[action]
         if self.records and wanted is not _RECORD:
@@ -513,7 +512,6 @@ class TorchProfiler(Callback):
         return self.state
 
     def _next_batch(self) -> None:
-        """Start the next batch of the user's own loop."""
         self._step_may_begin(self.state)
         self._carefully(lambda batches: batches.batch_may_begin(self.state, surely=True))
 

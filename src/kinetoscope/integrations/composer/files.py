@@ -190,7 +190,6 @@ class NameTemplate:
 
 
 def _from_environment(name: str, default: int) -> int:
-    """A whole number that the launcher set."""
     value = os.environ.get(name, "")
     return int(value) if value.isascii() and value.isdecimal() else default
 
@@ -325,7 +324,6 @@ class UploadQueue:
         return self._threads
 
     def _in_background(self, do: Callable[[], object], name: str) -> None:
-        """Run a function on a background thread, after the earlier ones."""
         before = self._running()[-1:]
 
         def run() -> None:

@@ -84,7 +84,6 @@ def _merged_by_rank(named: Sequence[tuple[str, Trace]]) -> Trace:
 
 
 def _began_ns(trace: Trace) -> int:
-    """When a trace began, by the real-time clock."""
     return trace.run_info.start_realtime_ns or 0
 
 

@@ -233,7 +233,6 @@ class JSONTraceHandler(TraceHandler):
 
 
 def _makes_traces(callback: Any) -> bool:
-    """Whether a callback is a `TorchProfiler`, of Composer's or ours."""
     return any(kind.__name__ == "TorchProfiler" for kind in type(callback).__mro__)
 
 

@@ -69,7 +69,6 @@ def uninstall_pyg() -> None:
 
 
 def _made_stand_ins() -> list[tuple[Any, Any]]:
-    """For each object of PyG its replacement."""
     named = [item for module in _OURS for item in vars(module).items()]
     ours = {name: thing for name, thing in named if isinstance(thing, type | FunctionType)}
     stand_ins: list[tuple[Any, Any]] = []

@@ -130,8 +130,6 @@ def get_data_size(data: Any) -> int:
 
 
 class _Counter(io.RawIOBase):
-    """A file that only counts the bytes written."""
-
     bytes = 0
 
     def write(self, data: Any) -> int:

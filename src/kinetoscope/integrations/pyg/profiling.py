@@ -194,7 +194,6 @@ class ResidentPeak:
         self.bytes = max(self.bytes, resident_bytes(), mark if mark > self._mark else 0)
 
     def _watch(self) -> None:
-        """Read the resident set until the end."""
         while not self._ended.wait(_INTERVAL_S):
             self.bytes = max(self.bytes, resident_bytes())
 
@@ -360,7 +359,6 @@ def _number(kind: str, arguments: list[Any], model: torch.nn.Module) -> int:
 
 
 def _tensors(arguments: list[Any], model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """The arguments that are tensors, then those inside other arguments, then the model's own."""
     yield from (argument for argument in arguments if isinstance(argument, torch.Tensor))
     for argument in arguments:
         yield from tensors_in(argument)

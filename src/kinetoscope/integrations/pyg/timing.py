@@ -88,7 +88,6 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
         begun[-1] = self._clock()
 
     def _end(self, start: float) -> None:
-        """Set and print the duration since a start."""
         synchronize()
         self.duration = self._clock() - start
         if self.avg_time_divisor > 1:
@@ -163,7 +162,6 @@ def benchmark(
 def _measured(
     function: Callable[..., Any], inputs: Any, name: str, steps: int, warmups: int, backward: bool
 ) -> list[float]:
-    """The seconds of all measured forwards, and of all backwards if enabled."""
     forward_s = backward_s = 0.0
     for step in range(warmups + steps):
         arguments = _detached(inputs() if callable(inputs) else inputs, backward)
@@ -206,7 +204,6 @@ def _target(result: Any, name: str) -> torch.Tensor:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """What a function is called, also one with some of its arguments."""
     return name_of(function.func if isinstance(function, functools.partial) else function)
 
 

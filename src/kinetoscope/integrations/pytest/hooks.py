@@ -132,7 +132,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def _prepare(item: pytest.Item, marks: list[pytest.Mark]) -> None:
-    """Read the limits of a test and make its recording, which does not begin yet."""
     try:
         limits = _limits(marks)
     except KinetoscopeError as error:
@@ -144,7 +143,6 @@ def _prepare(item: pytest.Item, marks: list[pytest.Mark]) -> None:
 
 
 def _limits(marks: list[pytest.Mark]) -> Limits:
-    """Read the markers of a test, the nearest first."""
     return limits_of([mark.kwargs for mark in marks], [mark.args for mark in marks])
 
 

@@ -96,7 +96,6 @@ def _number(name: str, value: Any) -> float:
 
 
 def _unknown(name: str) -> str:
-    """The error message about an unknown keyword."""
     keywords = [*LIMITS, WARMUP, *SETTINGS]
     near = difflib.get_close_matches(name, keywords, n=1)
     hint = f"did you mean {near[0]}?" if near else f"it knows: {', '.join(keywords)}"

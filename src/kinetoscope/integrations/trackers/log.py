@@ -234,7 +234,6 @@ def trackers_of(source: object) -> list[Tracker]:
 
 
 def _each_once(trackers: Iterable[Tracker]) -> list[Tracker]:
-    """Leave out what is in there a second time."""
     tracker_of: dict[object, Tracker] = {}
     for tracker in trackers:
         key = getattr(tracker, "run_id", None) or id(
@@ -284,7 +283,6 @@ def log_to_tracker(
 
 
 def _log(trackers: Iterable[Tracker], source: Trace | str | os.PathLike[str], name: str | None) -> list[str]:
-    """Log to each; return the labels of those that have it."""
     trace, facts, own_name = opened(source)
     done = []
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
