@@ -46,18 +46,20 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     if requested == "kineto":
         return KinetoEngine()
 
+    from kinetoscope.collect.engines.hybrid import HybridEngine
     from kinetoscope.collect.engines.native import NativeEngine, native_engine_status
 
     devices = activities - {ProfilerActivity.CPU}
     beyond_native = sorted(activity.name for activity in devices)
     with_host = ProfilerActivity.CPU in activities
+    chooses_kinds = any(choice.kinds is not None for choice in options.activity_choices.values())
     if beyond_native and not with_host:
         obstacle = f"the native recorder does not record {', '.join(beyond_native)} activity alone"
         if requested == "native":
             raise ArgumentError(
                 f"engine='native' cannot be used: {obstacle}; add ProfilerActivity.CPU, or pass engine='kineto'."
             )
-    elif any(choice.kinds is not None for choice in options.activity_choices.values()):
+    elif chooses_kinds:
         obstacle = "the native recorder does not choose among the kinds of an activity"
         if requested == "native":
             raise ArgumentError(
@@ -71,7 +73,6 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     else:
         status = native_engine_status()
         if status.available and beyond_native:
-            from kinetoscope.collect.engines.hybrid import HybridEngine
             from kinetoscope.collect.engines.hybrid_check import hybrid_status
 
             if requested == "native":
@@ -88,28 +89,15 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
             raise RecorderError(
                 f"engine='native' is not available: {obstacle.rstrip('.')}. `kinetoscope doctor` has the details."
             )
-    if is_collector_in_use() and (other := _without_collector(options, activities)):
-        return other
+    could_be_hybrid = beyond_native and with_host and not chooses_kinds and native_engine_status().available
+    if could_be_hybrid and is_collector_in_use():
+        # Another profiler uses torch's collector, of which there is only one.
+        return HybridEngine(needs_devices=False)
     warn_user(
         f"recording with torch's own collector (Kineto), which is slower: {obstacle.rstrip('.')}. "
         "engine='kineto' chooses it without this warning."
     )
     return KinetoEngine()
-
-
-def _without_collector(options: RecordingOptions, activities: frozenset[ProfilerActivity]) -> Engine | None:
-    """An engine that can record while another profiler uses torch's collector, of which there is only one; else None."""
-    from kinetoscope.collect.engines.native import NativeEngine, native_engine_status
-
-    chosen = any(choice.kinds is not None for choice in options.activity_choices.values())
-    if ProfilerActivity.CPU not in activities or chosen or not native_engine_status().available:
-        return None
-    if activities == {ProfilerActivity.CPU}:
-        return NativeEngine()
-
-    from kinetoscope.collect.engines.hybrid import HybridEngine
-
-    return HybridEngine(needs_devices=False)
 
 
 def records_garbage_collection(engine: Engine) -> bool:
