@@ -1,5 +1,7 @@
 """Attributes of other code that are replaced for a while."""
 
+import copy
+import pickle
 import types
 
 from kinetoscope._replacements import Replacements
@@ -45,3 +47,12 @@ def test_what_was_replaced_twice_is_what_it_was_at_first():
     replacements.put(trainer, "step", print)
     replacements.restore()
     assert trainer.step() == "theirs"
+
+
+def test_a_copy_has_replaced_nothing():
+    trainer, replacements = Trainer(), Replacements()
+    replacements.put(trainer, "step", lambda: "ours")
+    for other in (copy.copy(replacements), pickle.loads(pickle.dumps(replacements))):
+        assert not other
+        other.restore()
+    assert trainer.step() == "ours"

@@ -16,6 +16,10 @@ class Replacements:
     def __bool__(self) -> bool:
         return bool(self._replaced)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also one in another process, has replaced nothing."""
+        return Replacements, ()
+
     def put(self, owner: Any, name: str, ours: Any) -> None:
         """Replace an attribute, or an entry of a dictionary; a method of a class is replaced for one object of it."""
         self._replaced.append((owner, name, _entries(owner).get(name, _ABSENT), ours))
