@@ -26,7 +26,7 @@ PLACEHOLDERS = {
     ),
     *("few", "shown", "whole", "of", "at", "each", "place", "places", "others", "these", "those"),
 }
-MOST = 150
+MOST = 50
 """How many there are at most in the whole package; lower it as they become fewer."""
 MOST_OF = {
     "analyses": 0,
@@ -47,7 +47,7 @@ MOST_OF = {
     "tables/host": 0,
     "torch_events": 12,
     "trace": 0,
-    "viewer/timeline": 0,
+    "viewer": 0,
 }
 """The same of a folder."""
 

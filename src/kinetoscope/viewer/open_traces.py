@@ -166,25 +166,31 @@ def given(sources: Sequence[Source], open_trace: Callable[[str], Trace] = open_a
     plain = [_plain(source) for source in sources]
     if not plain:
         raise ArgumentError("no trace was given: pass a trace, or the path of one")
-    found = [Given(name, source, open_trace) for name, source in zip(names_of(plain), plain, strict=True)]
-    first = found[0].error
-    if first is not None and all(one.error is not None for one in found):
+    sources_given = [
+        Given(name, source, open_trace) for name, source in zip(names_of(plain), plain, strict=True)
+    ]
+    first = sources_given[0].error
+    if first is not None and all(source.error is not None for source in sources_given):
         raise first
-    return found
+    return sources_given
 
 
 def names_of(sources: Sequence[Source]) -> list[str]:
     """Return short unique names: the last component of each path, with as many before it as are needed."""
     parts = [_parts(source) for source in sources]
     names = []
-    for place, one in enumerate(parts):
-        others = parts[:place] + parts[place + 1 :]
+    for index, path_parts in enumerate(parts):
+        other_paths = parts[:index] + parts[index + 1 :]
         count = next(
-            (some for some in range(1, len(one)) if all(one[-some:] != other[-some:] for other in others)),
-            len(one),
+            (
+                some
+                for some in range(1, len(path_parts))
+                if all(path_parts[-some:] != other[-some:] for other in other_paths)
+            ),
+            len(path_parts),
         )
-        twice = parts[:place].count(one)
-        names.append("/".join(one[-count:]) + (f" ({twice + 1})" if twice else ""))
+        twice = parts[:index].count(path_parts)
+        names.append("/".join(path_parts[-count:]) + (f" ({twice + 1})" if twice else ""))
     return names
 
 
@@ -195,19 +201,19 @@ def stamp(path: str) -> Hashable:
     has no notice, into space that was reserved in advance.
     """
     try:
-        found = Path(path).stat()
-        recorded = live_recording.progress(path) if stat.S_ISREG(found.st_mode) else None
+        status = Path(path).stat()
+        recorded = live_recording.progress(path) if stat.S_ISREG(status.st_mode) else None
     except OSError:
         return None
     if recorded is not None and not recorded.stopped:
-        return found.st_ino, recorded.position
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_ino, recorded.position
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def is_job(path: str) -> bool:
     """Whether a path is a summary or a folder of summaries; a Parquet file may also be a trace."""
-    found = Path(path)
-    files = sorted(found.glob(f"*{SUFFIX}")) if found.is_dir() else [found]
+    path_of_job = Path(path)
+    files = sorted(path_of_job.glob(f"*{SUFFIX}")) if path_of_job.is_dir() else [path_of_job]
     return bool(files) and files[0].suffix == SUFFIX and is_summary(files[0])
 
 

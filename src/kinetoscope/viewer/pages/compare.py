@@ -49,10 +49,12 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
         StateError: A trace cannot be read.
     """
     # Summaries of a job cannot be compared.
-    traces = [number for number, one in enumerate(offers) if one.job is None]
+    traces = [number for number, offer in enumerate(offers) if offer.job is None]
     defaults = [*traces, len(offers), len(offers)][:2]
-    places = [_place(offers, query, name, default) for default, name in zip(defaults, SIDES, strict=True)]
-    sides = {name: _trace(offers[place]) for name, place in zip(SIDES, places, strict=True)}
+    numbers = [_place(offers, query, name, default) for default, name in zip(defaults, SIDES, strict=True)]
+    sides = {
+        name: _trace(offers[number_of_trace]) for name, number_of_trace in zip(SIDES, numbers, strict=True)
+    }
     _, _, rest = path.partition("/")
     part, _, side = rest.partition("/")
     if part == "steps" and (not side or side in sides):
@@ -65,42 +67,45 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
     if rest and rest not in TABLES:
         raise LookupError(path)
     runs = [
-        replace(_run(trace), name=offers[place].name)
-        for trace, place in zip(sides.values(), places, strict=True)
+        replace(_run(trace), name=offers[number_of_trace].name)
+        for trace, number_of_trace in zip(sides.values(), numbers, strict=True)
     ]
-    found = compare_runs(runs[:1], runs[1:])
+    comparison = compare_runs(runs[:1], runs[1:])
     if rest:
-        return found.table(rest)
-    names = [one.name if one.job is None else "" for one in offers]
-    return about(found) | {"traces": names, "base": places[0], "new": places[1]}
+        return comparison.table(rest)
+    names = [offer.name if offer.job is None else "" for offer in offers]
+    return about(comparison) | {"traces": names, "base": numbers[0], "new": numbers[1]}
 
 
-def _explanation(found: Comparison) -> dict[str, Any] | None:
+def _explanation(comparison: Comparison) -> dict[str, Any] | None:
     """Return what the difference of a step is spent on; None where steps do not differ, or no account was made of them."""
-    known = found.explanation
-    if known is None or not found.differs:
+    explanation = comparison.explanation
+    if explanation is None or not comparison.differs:
         return None
-    made = replace(known, parts=known.largest(_MOST_PARTS)).to_dict()
-    parts = [{name: one[name] for name in _OF_PART} for one in made["parts"]]
+    shown_parts = replace(explanation, parts=explanation.largest(_MOST_PARTS)).to_dict()
+    parts = [{name: part[name] for name in _OF_PART} for part in shown_parts["parts"]]
     return {
-        "title": found.explanation_title,
-        "base_ns": made["base_ns"],
-        "new_ns": made["new_ns"],
+        "title": comparison.explanation_title,
+        "base_ns": shown_parts["base_ns"],
+        "new_ns": shown_parts["new_ns"],
         "parts": parts,
     }
 
 
-def about(found: Comparison) -> dict[str, Any]:
+def about(comparison: Comparison) -> dict[str, Any]:
     """Return the data above the tables, as a report needs it, where no traces can be selected."""
     return {
-        "verdict": found.verdict,
-        "headline": headline(found),
-        "reason": found.reason,
-        "basis": basis(found),
-        "explanation": _explanation(found),
-        "sides": [summary_of_side(side) for side in (found.base, found.new)],
+        "verdict": comparison.verdict,
+        "headline": headline(comparison),
+        "reason": comparison.reason,
+        "basis": basis(comparison),
+        "explanation": _explanation(comparison),
+        "sides": [summary_of_side(side) for side in (comparison.base, comparison.new)],
         "losses": [
-            f"{run.name}: {run.losses}" for side in (found.base, found.new) for run in side.runs if run.losses
+            f"{run.name}: {run.losses}"
+            for side in (comparison.base, comparison.new)
+            for run in side.runs
+            if run.losses
         ],
         "counts": COUNTS,
         "bytes": sorted(BYTE_COUNTS),
@@ -128,21 +133,21 @@ def step(trace: Trace, side: str, number: int | None = None) -> dict[str, Any]:
     loop, run = Loop(trace), _run(trace)
     if not run.unit.repeats:
         return {"step": None, "start_ns": 0, "duration_ns": 0, "tracks": []}
-    place = _typical(run) if number is None else _with_number(run, side, number)
-    own = {
+    index = _typical(run) if number is None else _with_number(run, side, number)
+    track_ids = {
         track.id
         for track in timeline(trace).tracks
         if track.sort in _DRAWN and track.process == max(loop.process, 0)
     }
     return {
-        "step": int(run.numbers[place]),
-        "start_ns": int(loop.start_ns[place]),
-        "duration_ns": int(loop.end_ns[place] - loop.start_ns[place]),
+        "step": int(run.numbers[index]),
+        "start_ns": int(loop.start_ns[index]),
+        "duration_ns": int(loop.end_ns[index] - loop.start_ns[index]),
         "tracks": [
             {name: track[name] for name in ("id", "label", "rows")}
             for group in tracks(trace, {})["groups"]
             for track in group["tracks"]
-            if track["id"] in own
+            if track["id"] in track_ids
         ],
     }
 
@@ -162,11 +167,11 @@ def boxes(trace: Trace, drawn: dict[str, Any]) -> pyarrow.Table:
 
 
 def _with_number(run: Run, side: str, number: int) -> int:
-    found = np.flatnonzero(run.numbers == number)
-    if len(found) == 0:
+    rows = np.flatnonzero(run.numbers == number)
+    if len(rows) == 0:
         first, last = int(run.numbers.min()), int(run.numbers.max())
         raise ArgumentError(f"{side} has no step {number}: it has {first} to {last}")
-    return int(found[0])
+    return int(rows[0])
 
 
 def _typical(run: Run) -> int:
@@ -182,11 +187,11 @@ def _run(trace: Trace) -> Run:
 
 def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
     text = query.get(name, str(default))
-    place = integer(text)
-    if place is None or not 0 <= place < len(offers):
+    trace_number = integer(text)
+    if trace_number is None or not 0 <= trace_number < len(offers):
         open_now = units.count(len(offers), "trace")
         raise ArgumentError(f"{name}={text[:50]!r} is not valid: {open_now} can be compared, numbered from 0")
-    return place
+    return trace_number
 
 
 def _trace(offer: Offer) -> Trace:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def empty(trace: Trace, query: Query) -> dict[str, str]:
     """Respond to `empty`: the reason for each page without data, by its name; the navigation dims them."""
     on_device = is_device_work(trace.column("spans", "kind"))
-    snapshot = "A memory snapshot has only what the allocator did." if trace.run_info.is_snapshot else ""
+    snapshot = "A memory snapshot has only kind the allocator did." if trace.run_info.is_snapshot else ""
     modules, stacks, memory, devices = (
-        advised(trace, what) for what in ("modules", "stacks", "memory", "devices")
+        advised(trace, kind) for kind in ("modules", "stacks", "memory", "devices")
     )
     reasons = {
         "timeline": (
@@ -45,7 +45,7 @@ def empty(trace: Trace, query: Query) -> dict[str, str]:
 
 def advice(trace: Trace, query: Query) -> dict[str, str]:
     """Respond to `advice`: how to record each kind of data, to be written behind a sentence without its period."""
-    return {what: advised(trace, what) for what in RECORDED}
+    return {kind: advised(trace, kind) for kind in RECORDED}
 
 
 def advised(trace: Trace, what: str) -> str:

@@ -22,10 +22,10 @@ def findings(trace: Trace, query: Query) -> dict[str, Any]:
         The keys of `kinetoscope findings --json`. The `spans` of a finding are `span`, `name`, `kind` and `duration_ns`. `summary` is one sentence
         where nothing was found, `unknown` one for each rule that could not decide, `whose` one where several processes have steps; all are empty for a trace without time.
     """
-    found = described(examine(trace))
-    for one in found["findings"]:
-        one["spans"] = [_evidence(trace, span) for span in one["spans"]]
-    return found
+    report = described(examine(trace))
+    for finding in report["findings"]:
+        finding["spans"] = [_evidence(trace, span) for span in finding["spans"]]
+    return report
 
 
 def described(report: Report) -> dict[str, Any]:

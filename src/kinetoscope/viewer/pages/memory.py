@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def memory(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `memory`: the memories of the trace."""
-    known = memories.memory_pools(trace)
+    pools = memories.memory_pools(trace)
     return {
         "recorded": memory_recorded(trace),
         "start_ns": 0,
         "duration_ns": memories.lasting_ns(trace),
-        "highest": memories.highest(known).key if known else None,
-        "devices": [memories.described(trace, place) for place in known],
+        "highest": memories.highest(pools).key if pools else None,
+        "devices": [memories.described(trace, pool) for pool in pools],
     }
 
 
@@ -59,18 +59,18 @@ def _options(query: Query, numbers: dict[str, str], *texts: str) -> dict[str, An
     Raises:
         ArgumentError: One of the numbers is none.
     """
-    found: dict[str, Any] = {name: query[name] for name in ("device", *texts) if name in query}
-    return found | {name: number(query, option) for option, name in numbers.items() if option in query}
+    options: dict[str, Any] = {name: query[name] for name in ("device", *texts) if name in query}
+    return options | {name: number(query, option) for option, name in numbers.items() if option in query}
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     """List the requests for a report: all except windows, and moments other than the peak."""
     requests: list[tuple[str, dict[str, str]]] = [("memory", {})]
     for pool in memories.memory_pools(trace):
-        of = {"device": pool.key}
-        requests += [("memory/curve", of | {"by": by}) for by in memories.BY]
-        requests += [("memory/at", of | {"by": by}) for by in memories.BY]
-        requests += [("memory/live", of | {"by": by}) for by in GROUPINGS]
-        requests += [("memory/blocks", of | {"order": order}) for order in memories.ORDERS]
-        requests.append(("memory/stacks", of))
+        device = {"device": pool.key}
+        requests += [("memory/curve", device | {"by": by}) for by in memories.BY]
+        requests += [("memory/at", device | {"by": by}) for by in memories.BY]
+        requests += [("memory/live", device | {"by": by}) for by in GROUPINGS]
+        requests += [("memory/blocks", device | {"order": order}) for order in memories.ORDERS]
+        requests.append(("memory/stacks", device))
     return requests

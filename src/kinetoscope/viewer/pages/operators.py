@@ -31,12 +31,12 @@ def operators(trace: Trace, query: Query) -> Limited:
     Raises:
         ArgumentError: One of them has an invalid value.
     """
-    found = _operators(trace, **{name: query[name] for name in ("by", "of") if name in query})
-    if PLACE.name not in found.column_names:
-        of = pa.dictionary(pa.int32(), pa.string())
-        field = pa.field(PLACE.name, of, metadata={"meaning": PLACE.meaning})
-        found = found.add_column(found.column_names.index("count"), field, pa.nulls(len(found), of))
-    return Limited(found.slice(0, MOST_ROWS), found.num_rows)
+    rows = _operators(trace, **{name: query[name] for name in ("by", "of") if name in query})
+    if PLACE.name not in rows.column_names:
+        texts = pa.dictionary(pa.int32(), pa.string())
+        field = pa.field(PLACE.name, texts, metadata={"meaning": PLACE.meaning})
+        rows = rows.add_column(rows.column_names.index("count"), field, pa.nulls(len(rows), texts))
+    return Limited(rows.slice(0, MOST_ROWS), rows.num_rows)
 
 
 @derived
@@ -54,10 +54,10 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     requests: list[tuple[str, dict[str, str]]] = [("operators", {})]
     requests += [("operators", {"by": way}) for way in WAYS[1:]]
     names: dict[tuple[str, str], None] = {}
-    for of in SORTS:
-        if of != SORTS[0]:
-            requests.append(("operators", {"of": of}))
-        table = operators(trace, {"of": of}).table
+    for sort in SORTS:
+        if sort != SORTS[0]:
+            requests.append(("operators", {"of": sort}))
+        table = operators(trace, {"of": sort}).table
         for column in ("self_ns", "total_ns", "device_ns"):
             first = table.sort_by([(column, "descending")]).slice(0, _MOST_REPORTED)
             names |= dict.fromkeys(zip(first["name"].to_pylist(), first["kind"].to_pylist(), strict=True))
@@ -89,12 +89,12 @@ def instances(trace: Trace, query: Query) -> Limited:
     limit, rows = whole_number(query, "limit", _MOST), named(trace, query)
     shortest, longer = (number(query, name) if name in query else None for name in ("from_ns", "below_ns"))
     rows = lasting(trace, rows, shortest, longer)
-    found = instances_of(trace, rows, limit)
-    track, row = span_tracks(trace).places(to_numpy(found["span"]))
+    calls = instances_of(trace, rows, limit)
+    track, row = span_tracks(trace).places(to_numpy(calls["span"]))
     added = to_arrow(_ON_TIMELINE, {"track": track, "row": row})
-    for at, (field, column) in enumerate(zip(added.schema, added.columns, strict=True), start=1):
-        found = found.add_column(at, field, column)
-    return Limited(found, len(rows))
+    for index, (field, column) in enumerate(zip(added.schema, added.columns, strict=True), start=1):
+        calls = calls.add_column(index, field, column)
+    return Limited(calls, len(rows))
 
 
 _ON_TIMELINE = Table(

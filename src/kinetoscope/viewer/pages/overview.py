@@ -44,13 +44,13 @@ def load(trace: Trace, query: Query) -> pyarrow.Table:
     first = table.take(np.arange(0, len(table), STRETCHES))
     ranks = first.filter(pc.is_valid(first["device"]))["rank"].unique()
     values = to_numpy(table["value"])
-    for at, series in enumerate(first.slice(0, MOST_SERIES).to_pylist()):
+    for index, series in enumerate(first.slice(0, MOST_SERIES).to_pylist()):
         label = series["name"]
         if series["device"] is not None:
             rank = f" · rank {series['rank']}" if len(ranks) > 1 and series["rank"] is not None else ""
             label = f"{series['device']}{rank} busy"
-        columns[f"series{at}"] = values[at * STRETCHES : (at + 1) * STRETCHES]
-        fields.append(Column(f"series{at}", "float64", series["unit"] or "", label))
+        columns[f"series{index}"] = values[index * STRETCHES : (index + 1) * STRETCHES]
+        fields.append(Column(f"series{index}", "float64", series["unit"] or "", label))
     return to_arrow(Table("load", "A stretch of time.", tuple(fields)), columns)
 
 
@@ -139,18 +139,18 @@ def busy_tile(shown: Overview) -> dict[str, Any]:
         if device.place in counted_places and device.place.duration_ns
     ]
     on_host = shown.work_counts["device_work"] == 0
-    of = "of step time" if shown.steps else "of recorded time"
-    more = sentence(of)
+    scope = "of step time" if shown.steps else "of recorded time"
+    more = sentence(scope)
     if len(shares) > 1:
         more = sentence(
-            f"{of}, {{}} {'processes' if on_host else 'devices'}: {{}} to {{}}",
+            f"{scope}, {{}} {'processes' if on_host else 'devices'}: {{}} to {{}}",
             len(shares), (min(shares), "%"), (max(shares), "%"),
         )  # fmt: skip
-    what = (
+    activity = (
         "an operator or backward function ran" if on_host else "the device computed, communicated or copied"
     )
     title = "In operators" if on_host else "Device busy"
-    return tile(title, shown.busy_percent, "%", more, sentence(f"The share {of} during which {what}."))
+    return tile(title, shown.busy_percent, "%", more, sentence(f"The share {scope} during which {activity}."))
 
 
 def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -191,7 +191,8 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
     if flops is None:
         more = sentence("covers {} of operator time", (work["covered_percent"], "%"))
         return tile("Arithmetic", None, "FLOP/s", more, sentence(work["why"].replace("{}", "{ }")))
-    kinds = found if len(found := work.get("kinds", ())) > 1 else ()
+    kinds = work.get("kinds", ())
+    kinds = kinds if len(kinds) > 1 else ()
     unit, name = ("FLOP/s", "flops_per_s") if share is None else ("%", "mfu_percent")
     of_kinds = (
         f" In steps of each kind, most time first: {', '.join(['{}'] * len(kinds[:_MOST_KINDS]))}."
@@ -202,7 +203,7 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
         "{} in total, covering {} of operator time." + of_kinds,
         (flops, "FLOP"),
         (work["covered_percent"], "%"),
-        *((one[name], unit) for one in kinds[:_MOST_KINDS]),
+        *((kind[name], unit) for kind in kinds[:_MOST_KINDS]),
     )
     if share is None:
         return tile("Arithmetic", speed, "FLOP/s", sentence("{} in total", (flops, "FLOP")), covered)
@@ -217,10 +218,10 @@ _MOST_KINDS = 4
 
 def overview(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `overview`: what ran where, counts of the trace's contents, and statistics of the steps."""
-    shown = trace.overview()
-    counts = shown.counts | shown.work_counts
+    trace_overview = trace.overview()
+    counts = trace_overview.counts | trace_overview.work_counts
     return {
-        "program": shown.command or None,
+        "program": trace_overview.command or None,
         "ended": trace.run_info.program_ended or None,
         "start_realtime_ns": trace.run_info.start_realtime_ns,
         "duration_ns": trace.duration_ns,
@@ -228,13 +229,13 @@ def overview(trace: Trace, query: Query) -> dict[str, Any]:
         "processes": max(1, counts["processes"]),
         "process_names": process_names(trace),
         **{name: counts[name] for name in _COUNTS},
-        "memory": shown.memory_recorded,
-        "steps": steps(shown),
-        "utilization": utilization(shown),
-        "requests": shown.requests,
-        "incident": incident(shown),
+        "memory": trace_overview.memory_recorded,
+        "steps": steps(trace_overview),
+        "utilization": utilization(trace_overview),
+        "requests": trace_overview.requests,
+        "incident": incident(trace_overview),
         "without_times": without_times(trace),
-        "tiles": tiles(shown),
+        "tiles": tiles(trace_overview),
     }
 
 
@@ -299,12 +300,12 @@ def part(trace: Trace, query: Query, name: str) -> dict[str, Any]:
     Raises:
         LookupError: `name` is another one.
     """
-    shown = trace.overview()
+    trace_overview = trace.overview()
     if name == "work":
-        work = asdict(shown.work)
+        work = asdict(trace_overview.work)
         return {**work, "tile": work_tile(work)}
     if name == "memory":
-        peaks = memory_peaks(shown)
+        peaks = memory_peaks(trace_overview)
         return {"peaks": peaks, "tile": memory_tile(peaks)}
     raise LookupError(name)
 

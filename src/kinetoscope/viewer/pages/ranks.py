@@ -85,14 +85,14 @@ def reported(job: Job) -> Iterator[tuple[str, dict[str, str]]]:
     for name, _ in about(job)["measures"]:
         yield "ranks/cells", {"by": name}
     late = cells(job, "holds_up_ns")["value"].to_numpy()
-    known = ~np.isnan(cells(job, "duration_ns")["value"].to_numpy())
+    has_step = ~np.isnan(cells(job, "duration_ns")["value"].to_numpy())
     steps, meetings = _steps(job), set()
     # Without collectives, the first cells.
     for cell in np.argsort(-np.nan_to_num(late, nan=-1), kind="stable")[:_MOST_REPORTED].tolist():
         row, number = cell // len(steps), int(steps[cell % len(steps)])
-        if known[cell]:
+        if has_step[cell]:
             yield "ranks/step", {"rank": str(job.sections.ranks[row]), "step": str(number)}
-            meetings |= {one["collective"] for one in step(job, row, number)["collectives"]}
+            meetings |= {collective["collective"] for collective in step(job, row, number)["collectives"]}
     for meeting in sorted(meetings):
         yield "ranks/arrivals", {"collective": str(meeting)}
 
@@ -115,10 +115,10 @@ def about(job: Job) -> dict[str, Any]:
 def table(job: Job) -> Limited:
     """Return the table `ranks`, with the position of each rank in the dimensions of the job."""
     # Of all kinds of steps.
-    found = job.ranks().drop_columns("step_kind")
-    for name, places in sorted(coordinates_of(job.sections).items()):
-        found = found.append_column(name, number_array(places, absent=places < 0))
-    return Limited(found, found.num_rows)
+    rows = job.ranks().drop_columns("step_kind")
+    for name, coordinates in sorted(coordinates_of(job.sections).items()):
+        rows = rows.append_column(name, number_array(coordinates, absent=coordinates < 0))
+    return Limited(rows, rows.num_rows)
 
 
 def cells(job: Job, measure: str) -> pyarrow.Table:
@@ -130,14 +130,14 @@ def cells(job: Job, measure: str) -> pyarrow.Table:
     sections = job.sections
     if measure == "holds_up_ns":
         # The input of `stragglers`: a rank that waits for others delays none.
-        rows, numbers, found = less_waiting(sections)
-        found = np.maximum(found, 0)
+        rows, numbers, measured = less_waiting(sections)
+        measured = np.maximum(measured, 0)
     else:
         rows, numbers = sections.rows("steps"), sections.numbers("steps", "step")
-        found = sections.numbers("steps", measure)
-    places = np.searchsorted(steps, numbers)
-    known = (places < len(steps)) & (steps[np.minimum(places, len(steps) - 1)] == numbers)
-    values[rows[known], places[known]] = found[known]
+        measured = sections.numbers("steps", measure)
+    columns = np.searchsorted(steps, numbers)
+    is_step = (columns < len(steps)) & (steps[np.minimum(columns, len(steps) - 1)] == numbers)
+    values[rows[is_step], columns[is_step]] = measured[is_step]
     return pa.table({"value": number_array(values.ravel())})
 
 
@@ -145,33 +145,33 @@ def step(job: Job, row: int, number: int) -> dict[str, Any]:
     """Return a step of a rank: its breakdown with the medians of all ranks, and its collectives."""
     sections = job.sections
     of_step = np.flatnonzero(sections.numbers("steps", "step") == number)
-    mine = of_step[sections.rows("steps")[of_step] == row]
-    if not len(mine):
+    of_rank = of_step[sections.rows("steps")[of_step] == row]
+    if not len(of_rank):
         raise ArgumentError(f"rank {sections.ranks[row]} has no step {number}")
     parts = []
     for name in ("duration_ns", *PARTS):
         values = sections.numbers("steps", name)
-        parts.append([MEASURES[name], int(values[mine[0]]), int(np.median(values[of_step]))])
-    found = sections.matched
+        parts.append([MEASURES[name], int(values[of_rank[0]]), int(np.median(values[of_step]))])
+    matched = sections.matched
     groups, group_of = sections.groups
     here = np.flatnonzero(
-        (found.rank == row) & (sections.numbers("collectives", "step")[found.rows] == number)
+        (matched.rank == row) & (sections.numbers("collectives", "step")[matched.rows] == number)
     )
-    records = found.rows[here]
+    records = matched.rows[here]
     names = sections.texts("collectives", "name", records)
     size = sections.numbers("collectives", "bytes")[records]
     collectives = [
         {
-            "collective": (meeting := int(found.place[at])),
+            "collective": (meeting := int(matched.place[index])),
             "name": name,
             "group": _named(groups[group_of[record]]),
-            "ranks": int(found.count[meeting]),
+            "ranks": int(matched.count[meeting]),
             "bytes": None if message < 0 else message,
-            "late_ns": int(found.late_of_row_ns[at]),
-            "last_rank": int(sections.ranks[found.last[meeting]]),
-            "last_ns": int(found.late_ns[meeting]),
+            "late_ns": int(matched.late_of_row_ns[index]),
+            "last_rank": int(sections.ranks[matched.last[meeting]]),
+            "last_ns": int(matched.late_ns[meeting]),
         }
-        for at, record, name, message in zip(
+        for index, record, name, message in zip(
             here.tolist(), records.tolist(), names, size.tolist(), strict=True
         )
     ]
@@ -187,16 +187,16 @@ def step(job: Job, row: int, number: int) -> dict[str, Any]:
 
 def arrivals(job: Job, meeting: int) -> pyarrow.Table:
     """Return the time at which each rank arrived at a collective."""
-    found = job.sections.matched
-    at = np.flatnonzero(found.place == meeting)
-    if not len(at):
+    matched = job.sections.matched
+    rows = np.flatnonzero(matched.place == meeting)
+    if not len(rows):
         raise ArgumentError(
-            f"collective={meeting} is not valid: there are {units.count(len(found.first), 'collective')}"
+            f"collective={meeting} is not valid: there are {units.count(len(matched.first), 'collective')}"
         )
     columns: dict[str, Any] = {
-        "rank": job.sections.ranks[found.rank[at]],
-        "late_ns": found.late_of_row_ns[at],
-        "duration_ns": job.sections.numbers("collectives", "duration_ns")[found.rows[at]],
+        "rank": job.sections.ranks[matched.rank[rows]],
+        "late_ns": matched.late_of_row_ns[rows],
+        "duration_ns": job.sections.numbers("collectives", "duration_ns")[matched.rows[rows]],
     }
     return to_arrow(table_definition("viewer: arrivals"), columns)
 
@@ -207,19 +207,21 @@ def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:
     late = _source(job, row)
     step_ns = sections.step_ns
     distance = np.abs(step_ns - np.median(step_ns[step_ns >= 0]))
-    others = [
-        one for one in np.argsort(distance, kind="stable").tolist() if one != row and _has_trace(job, one)
+    other_rows = [
+        other
+        for other in np.argsort(distance, kind="stable").tolist()
+        if other != row and _has_trace(job, other)
     ]
-    if not others:
+    if not other_rows:
         raise StateError(
             "The trace of no other rank is where its summary says: there is nothing to compare with."
         )
     if opened is None:
         raise StateError("Traces cannot be opened from here.")
     return {
-        "base": opened(_source(job, others[0])),
+        "base": opened(_source(job, other_rows[0])),
         "new": opened(late),
-        "ranks": [int(sections.ranks[one]) for one in (others[0], row)],
+        "ranks": [int(sections.ranks[other]) for other in (other_rows[0], row)],
     }
 
 
@@ -251,10 +253,10 @@ def _named(group: Group) -> str:
 
 def _row(job: Job, query: Query) -> int:
     rank = _whole(query, "rank")
-    found = np.flatnonzero(job.sections.ranks == rank)
-    if not len(found):
+    rows = np.flatnonzero(job.sections.ranks == rank)
+    if not len(rows):
         raise ArgumentError(f"rank={rank} is not valid: there is no summary of it")
-    return int(found[0])
+    return int(rows[0])
 
 
 def _whole(query: Query, name: str) -> int:

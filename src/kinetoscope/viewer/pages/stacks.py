@@ -27,8 +27,8 @@ def flame_choices(trace: Trace, query: Query) -> dict[str, Any]:
         measures.append({
             "by": by,
             "unit": unit,
-            "total": [one.total for one in weights],
-            "known": [int(one.of_stack.sum()) for one in weights],
+            "total": [weight.total for weight in weights],
+            "known": [int(weight.of_stack.sum()) for weight in weights],
         })  # fmt: skip
     return {
         "stacks": len(trace.columns("stacks")),
@@ -67,7 +67,7 @@ def _options(trace: Trace, query: Query) -> dict[str, Any]:
 
 def reported(trace: Trace) -> tuple[tuple[str, dict[str, str]], ...]:
     """List the requests for a report: all flame graphs of all processes together."""
-    found: list[tuple[str, dict[str, str]]] = [("flame_choices", {})]
+    requests: list[tuple[str, dict[str, str]]] = [("flame_choices", {})]
     choices = flame_choices(trace, {})
     for measure in choices["measures"]:
         if not measure["known"][0]:
@@ -76,5 +76,5 @@ def reported(trace: Trace) -> tuple[tuple[str, dict[str, str]], ...]:
             for library in ("", "hide") if choices["library"] else ("",):
                 query = {"by": measure["by"], "order": order, "library": library}
                 query = {name: value for name, value in query.items() if value}
-                found += [("flame", query), ("flame_operators", query)]
-    return tuple(found)
+                requests += [("flame", query), ("flame_operators", query)]
+    return tuple(requests)

@@ -106,19 +106,19 @@ class Parts:
         self._small: list[bytes] = []
         self._size = 0
 
-    def add(self, key: str, found: Any) -> None:
+    def add(self, key: str, answered: Any) -> None:
         """Add a response under its key, with the total number of rows for a `Limited` table."""
-        made = encoded(found)
-        entry: dict[str, Any] = {"arrow": made.type == ARROW}
-        if isinstance(found, Limited) and found.total != found.table.num_rows:
-            entry["total"] = found.total
-        if len(made.body) > _LARGE_BYTES:
-            entry |= {"block": len(self._blocks) + 1, "at": [0, len(made.body)]}
-            self._blocks.append(_compressed(made.body))
+        response = encoded(answered)
+        entry: dict[str, Any] = {"arrow": response.type == ARROW}
+        if isinstance(answered, Limited) and answered.total != answered.table.num_rows:
+            entry["total"] = answered.total
+        if len(response.body) > _LARGE_BYTES:
+            entry |= {"block": len(self._blocks) + 1, "at": [0, len(response.body)]}
+            self._blocks.append(_compressed(response.body))
         else:
-            entry |= {"block": 0, "at": [self._size, len(made.body)]}
-            self._small.append(made.body)
-            self._size += len(made.body)
+            entry |= {"block": 0, "at": [self._size, len(response.body)]}
+            self._small.append(response.body)
+            self._size += len(response.body)
         self.directory[key] = entry
 
     def blocks(self) -> list[str]:
@@ -172,32 +172,32 @@ def items_of(trace: Trace, most: int) -> Items:
         if before is not None:
             taken = taken[store.start_ns[taken] < before]
         ids, texts, kind = label_maker(trace, store)(taken)
-        places, used = few_texts(ids, texts)
+        name_ids, used = few_texts(ids, texts)
         first_row[key] = rows
         columns["start"].append(store.start_ns[taken])
         columns["duration"].append(store.duration_ns(taken))
         columns["row"].append(rows + np.searchsorted(store.edges, taken, side="right") - 1)
-        columns["name"].append(places + np.int32(len(names)))
+        columns["name"].append(name_ids + np.int32(len(names)))
         columns["kind"].append(kind)
         columns["span"].append(np.full(len(taken), -1) if store.spans is None else store.spans[taken])
         names += map(to_utf8, used)
         rows += len(store.edges) - 1
-    made = {name: np.concatenate(parts) for name, parts in columns.items()}
-    spans = made["span"][made["span"] >= 0].astype(np.int32)
-    place = np.full(len(trace.columns("spans")) + 1, -1, np.int32)
-    place[spans] = np.arange(len(spans), dtype=np.int32)
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    spans = joined["span"][joined["span"] >= 0].astype(np.int32)
+    index_of = np.full(len(trace.columns("spans")) + 1, -1, np.int32)
+    index_of[spans] = np.arange(len(spans), dtype=np.int32)
     table = _table([
-        *_planes("start", _differences(made["start"].clip(-_LARGEST, _LARGEST))),
-        *_planes("duration", made["duration"].clip(0, _LARGEST)),
-        *_planes("row", made["row"]),
-        *_planes("span", _differences(made["span"])),
-        _shared_texts("name", made["name"], names),
-        _shared_texts("kind", made["kind"], KIND_NAMES),
+        *_planes("start", _differences(joined["start"].clip(-_LARGEST, _LARGEST))),
+        *_planes("duration", joined["duration"].clip(0, _LARGEST)),
+        *_planes("row", joined["row"]),
+        *_planes("span", _differences(joined["span"])),
+        _shared_texts("name", joined["name"], names),
+        _shared_texts("kind", joined["kind"], KIND_NAMES),
     ])  # fmt: skip
     placed = [
         [track.id, first_row[id(track.rows)] + track.first, track.count] for track in timeline(trace).tracks
     ]
-    return Items(table, spans, place, rows, placed, before)
+    return Items(table, spans, index_of, rows, placed, before)
 
 
 def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
@@ -205,23 +205,23 @@ def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
 
     The description of a column of numbers is its label; other details are JSON texts, which many spans share.
     """
-    own, spans = trace.columns("spans"), items.spans
-    duration = own["duration_ns"][spans].clip(0, _LARGEST)
+    stored, spans = trace.columns("spans"), items.spans
+    duration = stored["duration_ns"][spans].clip(0, _LARGEST)
     # The time of children is nearly always the sum of a span's direct children, which the page can compute: store the difference.
-    of_children = Groups(items.place[own["parent"][spans]], len(spans)).sums(duration)
-    inside = duration - own["self_ns"][spans].clip(-_LARGEST, _LARGEST)
+    of_children = Groups(items.place[stored["parent"][spans]], len(spans)).sums(duration)
+    inside = duration - stored["self_ns"][spans].clip(-_LARGEST, _LARGEST)
     columns = [
         *_planes("inside", inside - of_children),
-        *_planes("stack", own["stack"][spans]),
+        *_planes("stack", stored["stack"][spans]),
         _argument_texts(trace, spans),
     ]
     for number, part in enumerate(parts(trace, spans)):
         name = f"fact {number}"
         if isinstance(part, SharedFacts):
-            used, place = np.unique(part.ids, return_inverse=True)
-            texts = [json.dumps(found) if (found := facts_of(part, one)) else "" for one in used.tolist()]
+            used, index = np.unique(part.ids, return_inverse=True)
+            texts = [json.dumps(facts) if (facts := facts_of(part, row)) else "" for row in used.tolist()]
             if any(texts):
-                columns.append(_shared_texts(name, place, texts))
+                columns.append(_shared_texts(name, index, texts))
         elif part.known.any():
             values = part.values[part.known]
             if values.dtype.kind != "f" and values.min() >= -_LARGEST and values.max() <= _LARGEST:
@@ -232,34 +232,35 @@ def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
 
 
 def _texts_of(name: str, part: Numbers) -> Column:
-    used, place = np.unique(part.values, return_inverse=True)
+    used, index = np.unique(part.values, return_inverse=True)
     texts = [
-        json.dumps([{"label": part.label, "value": plain(one), "unit": part.unit}]) for one in used.tolist()
+        json.dumps([{"label": part.label, "value": plain(value), "unit": part.unit}])
+        for value in used.tolist()
     ]
-    return _shared_texts(name, np.where(part.known, place, len(texts)), [*texts, ""])
+    return _shared_texts(name, np.where(part.known, index, len(texts)), [*texts, ""])
 
 
 def _argument_texts(trace: Trace, spans: NDArray[np.int32]) -> Column:
     column, texts = arguments(trace)
-    used, place = np.unique(column[spans], return_inverse=True)
+    used, index = np.unique(column[spans], return_inverse=True)
     left, wanted = _MOST_LETTERS, []
     for row in used.tolist():
         text = texts[row] if row >= 0 else ""
         left -= len(text)
         wanted.append(json.dumps(parsed_arguments(text)) if text and left >= 0 else "")
-    return _shared_texts("arguments", place, wanted)
+    return _shared_texts("arguments", index, wanted)
 
 
 def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pyarrow.Table]:
     """Build the table of links between spans, as pairs of items; also return the number of links of each label."""
     counts: list[list[Any]] = []
-    found: list[tuple[NDArray[Any], NDArray[Any]]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
+    pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
     for label, source, spans in links(trace, items.spans):
         target = items.place[spans]
         included = np.flatnonzero(target >= 0)
         counts.append([label, len(included)])
-        found.append((source[included], target[included]))
-    source, target = (np.concatenate([pair[place] for pair in found]) for place in (0, 1))
+        pairs.append((source[included], target[included]))
+    source, target = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     return counts, _table([*_planes("source", _differences(source)), *_planes("far", target - source)])
 
 
@@ -304,9 +305,9 @@ def _planes(
 
 
 def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = values.astype(np.int64)
-    found[1:] -= values[:-1].astype(np.int64)
-    return found
+    differences: NDArray[np.int64] = values.astype(np.int64)
+    differences[1:] -= values[:-1].astype(np.int64)
+    return differences
 
 
 def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Column:
@@ -386,8 +387,8 @@ def write_memory_page(
     """
     need_memory(trace)
     number = find_device(trace, device)
-    shown = [pool for pool in memories.memory_pools(trace) if pool.number == number]
-    start = f"#/memory?device={quote(memories.highest(shown).key, safe='')}" if shown else ""
+    pools = [pool for pool in memories.memory_pools(trace) if pool.number == number]
+    start = f"#/memory?device={quote(memories.highest(pools).key, safe='')}" if pools else ""
     text = report_page(trace, _name_of(trace), pages=("memory",), start=start, notice=notice)
     _write(text, Path(path))
 
@@ -430,19 +431,19 @@ def report_page(
     return _page_with(carried, name, **directory)
 
 
-def comparison_page(found: Comparison, base: Trace, new: Trace) -> str:
+def comparison_page(comparison: Comparison, base: Trace, new: Trace) -> str:
     """Make a report with only the page Compare.
 
     Args:
-        found: The comparison, of any number of recordings.
+        comparison: The comparison, of any number of recordings.
         base: A recording of the base, of which one step is drawn.
         new: A recording of the other run.
     """
     import_aside()
     carried = Parts()
-    carried.add("compare", compare.about(found))
+    carried.add("compare", compare.about(comparison))
     for table in compare.TABLES:
-        carried.add(f"compare/{table}", found.table(table))
+        carried.add(f"compare/{table}", comparison.table(table))
     sides = dict(zip(compare.SIDES, (base, new), strict=True))
     drawn = {side: compare.step(trace, side) for side, trace in sides.items()}
     carried.add("compare/steps", drawn)
@@ -497,8 +498,8 @@ def _page_with(carried: Parts, name: str, **more: Any) -> str:
     title = f"<title>{html.escape(name)} · Kinetoscope</title>"
     page = page.replace("<title>Kinetoscope</title>", title, 1)
     page = page.replace('<meta charset="utf-8" />', f'<meta charset="utf-8" />\n    {head}', 1)
-    before_script, found, after = page.partition('<script type="module">')
-    return "".join((before_script, *(f"{line}\n    " for line in data), found, after))
+    before_script, tag, after = page.partition('<script type="module">')
+    return "".join((before_script, *(f"{line}\n    " for line in data), tag, after))
 
 
 def answer_with_report(trace: Trace, path: str, query: Query) -> Answer:
@@ -556,13 +557,13 @@ def _add_responses(trace: Trace, pages: Sequence[str], before_ns: int | None, ca
         if key in carried.directory:
             continue
         try:
-            found = answer(trace, path, query)
+            response = answer(trace, path, query)
         except KinetoscopeError as error:
             carried.directory[key] = {"error": str(error)}
             continue
-        if key == "tracks" and isinstance(found, dict) and before_ns is not None:
-            found = {**found, "duration_ns": before_ns}
-        carried.add(key, found)
+        if key == "tracks" and isinstance(response, dict) and before_ns is not None:
+            response = {**response, "duration_ns": before_ns}
+        carried.add(key, response)
 
 
 def _add_timeline(trace: Trace, items: Items, carried: Parts) -> dict[str, Any]:

@@ -148,8 +148,8 @@ MOST_STEPS = 2000
 def _steps(trace: Trace, query: Query) -> list[list[int]]:
     """Respond to `steps`: the number of each step, its earliest start and its latest end on any process."""
     columns = trace.columns("steps")
-    numbers, place = np.unique(columns["number"], return_inverse=True)
-    steps = Groups(place, len(numbers))
+    numbers, row_of_number = np.unique(columns["number"], return_inverse=True)
+    steps = Groups(row_of_number, len(numbers))
     start, end = steps.minima(columns["start_ns"]), steps.maxima(columns["start_ns"] + columns["duration_ns"])
     extents: list[list[int]] = np.stack([numbers, start, end], axis=1)[:MOST_STEPS].tolist()
     return extents
@@ -202,12 +202,12 @@ def _of_whole(table: pyarrow.Table, rows: NDArray[np.int64], start_ns: int) -> p
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for place, column in enumerate(table.schema):
+    for index, column in enumerate(table.schema):
         if (column.metadata or {}).get(b"unit") == b"row of spans":
-            whole = pc.take(number_array(rows), table[column.name].cast(pa.int64())).cast(column.type)
-            table = table.set_column(place, column, whole)
+            of_trace = pc.take(number_array(rows), table[column.name].cast(pa.int64())).cast(column.type)
+            table = table.set_column(index, column, of_trace)
         elif column.name == "start_ns":
-            table = table.set_column(place, column, pc.add(table["start_ns"], start_ns).cast(column.type))
+            table = table.set_column(index, column, pc.add(table["start_ns"], start_ns).cast(column.type))
     return table
 
 
