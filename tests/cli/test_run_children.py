@@ -190,8 +190,8 @@ def test_the_line_that_is_shown_meanwhile_counts_them(family, capfd, monkeypatch
         (family.folder / f"{name}.recording").write_bytes(b"")
     line = ProgressLine(family.options)
     monkeypatch.setattr("sys.__stderr__.isatty", lambda: True, raising=False)
-    line.begin("native")
-    line.end()
+    line.started("native")
+    line.stopped()
     assert capfd.readouterr().err.splitlines()[0] == (
         "kinetoscope: recording to run.recording (native engine), 2 child processes"
     )

@@ -133,10 +133,10 @@ def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, 
 
 
 def _words(
-    loop: Loop, account: ProcessLedger, cause: Cause, here: str, rows: Rows, mine: Rows
+    loop: Loop, account: ProcessLedger, cause: Cause, here: str, rows: Rows, cells_there: Rows
 ) -> tuple[str, dict[str, Any], str]:
     cells = account.cells
-    largest = int(cells.span[mine[np.argmax(cells.time_ns[mine])]]) if len(mine) else -1
+    largest = int(cells.span[cells_there[np.argmax(cells.time_ns[cells_there])]]) if len(cells_there) else -1
     if cause == Cause.LENGTH:
         length = transform_length(loop.trace, largest)
         advice = f"Pad or cut them to a length with small prime factors, such as {good_length(length):,} (the argument n= of torch.fft)."
@@ -149,7 +149,7 @@ def _words(
     if cause == Cause.CONSTANT:
         return (
             "{place} makes the same constant again, {times:time}",
-            {"times": _runs(loop, cells.span[mine])},
+            {"times": _runs(loop, cells.span[cells_there])},
             cause.advice,
         )
     if cause.does:
@@ -162,25 +162,25 @@ def _words(
             cause.advice,
         )
     if cause in _REPEATS:
-        return *_repeat(loop, account, cause, here, mine), cause.advice
-    longest = Groups(cells.cause[mine], len(Cause)).largest(cells.time_ns[mine])
+        return *_repeat(loop, account, cause, here, cells_there), cause.advice
+    longest = Groups(cells.cause[cells_there], len(Cause)).largest(cells.time_ns[cells_there])
     waits, advice = waiting(wait_of([*Cause][longest]))
     more = OTHER_WAITS if waits == "waits" else ""
     return f"{{subject}} {waits} in {{named}}{more}", {}, advice
 
 
 def _repeat(
-    loop: Loop, account: ProcessLedger, cause: Cause, here: str, mine: Rows
+    loop: Loop, account: ProcessLedger, cause: Cause, here: str, cells_there: Rows
 ) -> tuple[str, dict[str, Any]]:
     cells, repeats, spans = account.cells, repeats_of(loop.trace), loop.trace.columns("spans")
     repeated_by = repeats.same_step if cause == Cause.RECOMPUTED else repeats.overwritten_by
-    largest = mine[np.argsort(-cells.time_ns[mine], kind="stable")]
+    largest = cells_there[np.argsort(-cells.time_ns[cells_there], kind="stable")]
     other = repeated_by[nearest_of(loop.trace, repeated_by[:-1] >= 0)[cells.span[largest]]]
     stack = np.append(spans["stack"], -1)[other[:1]]
     # As far from the outermost call as the line that is named.
     parent = loop.trace.column("stacks", "parent")
     depth = stack_depths(parent)
-    there, named = int(stack[0]) if len(stack) else -1, _whole_call(loop, account, mine)[0]
+    there, named = int(stack[0]) if len(stack) else -1, _whole_call(loop, account, cells_there)[0]
     while named >= 0 and there >= 0 and depth[there] > depth[named]:
         there = int(parent[there])
     first = str(loop.place_of_stack(there))
@@ -201,11 +201,11 @@ def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
     return (call, rows[inside[account.cells.stack[rows]]]) if call else (line, cells_there)
 
 
-def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, NDArray[np.bool_]]:
+def _whole_call(loop: Loop, account: ProcessLedger, cells_there: Rows) -> tuple[int, NDArray[np.bool_]]:
     """The outermost stack below which forward spends nearly all of its time in the cells; and which stacks are below it."""
     cells, spans = account.cells, loop.trace.columns("spans")
     parent = loop.trace.column("stacks", "parent")
-    repeated = np.isin(cells.cause, cells.cause[mine[:1]])
+    repeated = np.isin(cells.cause, cells.cause[cells_there[:1]])
     forward = (np.append(spans["phase"], Phase.BACKWARD)[cells.span] == Phase.FORWARD) & (cells.stack >= 0)
     forward &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
     depth = stack_depths(parent)
@@ -214,10 +214,10 @@ def _whole_call(loop: Loop, account: ProcessLedger, mine: Rows) -> tuple[int, ND
         _core.sums_below(parent, depth, by_stack.sums(cells.time_ns, chosen))
         for chosen in (forward, forward & repeated)
     )
-    stacks = cells.stack[mine]
+    stacks = cells.stack[cells_there]
     if (stacks < 0).all():
         return -1, np.zeros(len(parent) + 1, bool)
-    node = Groups(stacks, len(parent)).largest(cells.time_ns[mine])
+    node = Groups(stacks, len(parent)).largest(cells.time_ns[cells_there])
     outermost = node
     while node >= 0 and repeated_ns[node] >= _NEARLY_ALL * all_ns[node]:
         outermost, node = node, int(parent[node])

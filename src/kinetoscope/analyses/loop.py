@@ -149,7 +149,7 @@ class Loop:
         every = units_of_work(trace)
         self.unit, counted = every.unit, every[~every.is_start_up]
         if self.unit.overlaps:
-            account = max(raw_ledger(trace), key=lambda one: int(one.duration_ns.sum()))
+            account = max(raw_ledger(trace), key=lambda ledger: int(ledger.duration_ns.sum()))
             self.process: int = account.process
             self.thread, self.work = account.thread, account.work
         elif self.unit is Unit.STEP:
@@ -476,8 +476,7 @@ class Loop:
     @cached_property
     def in_engine(self) -> NDArray[np.bool_]:
         """For each stack whether autograd's engine runs in it, without a function of the program below; False at the end for no stack."""
-        found = stacks_inside(self.trace, *_ENGINE_FILES, functions=_ENGINE_FUNCTIONS)
-        return np.append(found, False)
+        return np.append(stacks_inside(self.trace, *_ENGINE_FILES, functions=_ENGINE_FUNCTIONS), False)
 
     @cached_property
     def of_torch(self) -> NDArray[np.bool_]:
@@ -489,9 +488,9 @@ class Loop:
     @cached_property
     def outermost(self) -> NDArray[np.bool_]:
         """Which spans are operators of the steps that no other operator called."""
-        found = np.zeros(len(self.inside), dtype=bool)
-        found[self.outermost_rows] = True
-        return found
+        is_outer = np.zeros(len(self.inside), dtype=bool)
+        is_outer[self.outermost_rows] = True
+        return is_outer
 
     @cached_property
     def outermost_rows(self) -> Rows:
@@ -502,8 +501,8 @@ class Loop:
     @cached_property
     def time(self) -> StepTime | None:
         """Where the step time went on the device on which the process worked most."""
-        mine = [one for one in step_time(self.trace) if one.process == self.process]
-        return max(mine, key=lambda one: one.working_ns, default=None)
+        devices = (times for times in step_time(self.trace) if times.process == self.process)
+        return max(devices, key=lambda times: times.working_ns, default=None)
 
     @cached_property
     def device(self) -> LoopDevice | None:
@@ -568,7 +567,7 @@ class Loop:
     def total_ns(self, rows: Rows) -> int:
         """How long some spans took together, each moment of a thread once."""
         thread = self.trace.column("spans", "thread")[rows]
-        return sum(when_ran(self.trace, rows[thread == one]).total_ns for one in np.unique(thread))
+        return sum(when_ran(self.trace, rows[thread == number]).total_ns for number in np.unique(thread))
 
     def called_by(self, rows: Rows) -> Rows:
         """The operator that the program called around each of some spans of the host, or what is not in one itself; -1 for -1."""

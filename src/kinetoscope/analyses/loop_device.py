@@ -99,7 +99,7 @@ class LoopDevice:
         """Whether launches were captured into a graph, which does not run them: the device is then idle by intention."""
         spans = self._trace.columns("spans")
         names = np.unique(spans["name"][spans["kind"] == SpanKind.RUNTIME])
-        return any("StreamBeginCapture" in self._trace.strings[one] for one in names.tolist())
+        return any("StreamBeginCapture" in self._trace.strings[name] for name in names.tolist())
 
     @cached_property
     def kernels(self) -> Rows:

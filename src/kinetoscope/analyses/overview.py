@@ -416,8 +416,8 @@ class Overview:
     @cached_property
     def warm_up_is_shown(self) -> bool:
         """Whether these are steps of the process whose steps are shown."""
-        _, mine = steps_of_one(self.trace)
-        return bool((self.trace.column("steps", "process_row")[mine] == self.warm_up.process).any())
+        _, is_shown = steps_of_one(self.trace)
+        return bool((self.trace.column("steps", "process_row")[is_shown] == self.warm_up.process).any())
 
     @cached_property
     def places(self) -> list[StepTime]:

@@ -233,8 +233,8 @@ class Rule:
                 "share": (min(100.0, 100.0 * match.time_ns / time_ns), "%"),
             }
 
-        def written(found: re.Match[str]) -> str:
-            value, kind = words[found[1]], found[2] or ""
+        def written(placeholder: re.Match[str]) -> str:
+            value, kind = words[placeholder[1]], placeholder[2] or ""
             if isinstance(value, str):
                 # Names may have braces, which are no places of numbers.
                 return value.replace("{}", "{ }")

@@ -197,17 +197,17 @@ def _so_far(comparison: Comparison) -> str:
     return f"a step takes {units.duration(step.base_ns)} in base, {units.duration(step.base_ns + step.change_ns)} in new ({change})"
 
 
-def _calibrated(found: Comparison, rounds: int) -> str:
+def _calibrated(comparison: Comparison, rounds: int) -> str:
     from kinetoscope.comparison.result import FASTER, SLOWER
     from kinetoscope.launcher.interleave import visible_percent
     from kinetoscope.model import units
 
-    if not found.confirmed:
+    if not comparison.confirmed:
         return "One round does not show what differences this machine shows: run more of them."
     text = (
-        f"This machine shows differences of a step from {visible_percent(found):.2g} % on, with {units.count(rounds, 'round')} of this "
-        f"program and {100 * found.margins.confidence:g} % confidence."
+        f"This machine shows differences of a step from {visible_percent(comparison):.2g} % on, with {units.count(rounds, 'round')} of this "
+        f"program and {100 * comparison.margins.confidence:g} % confidence."
     )
-    if found.verdict in (FASTER, SLOWER) or found.changed:
+    if comparison.verdict in (FASTER, SLOWER) or comparison.changed:
         text += " This comparison of the program with itself found a difference: a false alarm, or the program changes from run to run."
     return text

@@ -80,7 +80,7 @@ def margins_of(percent: float, least: str, confidence: float) -> Margins:
     return Margins(percent, float(parse_duration(least)), confidence)
 
 
-def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) -> None:
+def show(comparison: Comparison, rows: int, *, as_json: bool, html_file: str | None) -> None:
     """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
     if html_file is not None:
         from kinetoscope.cli.opening import open_trace
@@ -88,12 +88,12 @@ def show(found: Comparison, rows: int, *, as_json: bool, html_file: str | None) 
         from kinetoscope.storage.atomic_write import open_atomically
         from kinetoscope.viewer.server.report import comparison_page
 
-        refuse_to_overwrite(Path(html_file), [*found.base.names, *found.new.names])
-        with open_trace(found.base.names[0]) as base, open_trace(found.new.names[0]) as new:
-            text = comparison_page(found, base, new)
+        refuse_to_overwrite(Path(html_file), [*comparison.base.names, *comparison.new.names])
+        with open_trace(comparison.base.names[0]) as base, open_trace(comparison.new.names[0]) as new:
+            text = comparison_page(comparison, base, new)
         with open_atomically(Path(html_file)) as file:
             file.write(text.encode("utf-8", "replace"))
-    echo(found.to_json() if as_json else found.to_text(rows, console().width))
+    echo(comparison.to_json() if as_json else comparison.to_text(rows, console().width))
 
 
 @click.command("compare")

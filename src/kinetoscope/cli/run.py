@@ -183,7 +183,7 @@ def command(
         say=lambda text: echo(f"kinetoscope: {text}", err=True),
     )
     options = replace(options, prefix=prefix)
-    return ProgramRun(to_run, options, Display(options, summary=not no_summary)).execute
+    return ProgramRun(to_run, options, ProgressLine(options, summary=not no_summary)).execute
 
 
 def _refuse_with_leave_on() -> None:
@@ -215,38 +215,16 @@ def _parse_steps(text: str) -> tuple[int, int | None]:
     return int(match[1] or 0), int(match[2]) if match[2] else None
 
 
-class Display(RunObserver):
-    """The output of the command during a run and at its end."""
-
-    def __init__(self, options: LaunchOptions, *, summary: bool) -> None:
-        self.measures_overhead = summary
-        self._progress = ProgressLine(options)
-
-    def started(self, engine: str) -> None:
-        """Show the progress line."""
-        self._progress.begin(engine)
-
-    def stopped(self) -> None:
-        """Stop updating the progress line."""
-        self._progress.end()
-
-    def finished(self, finished: Finished) -> None:
-        """Print the summary."""
-        if self.measures_overhead:
-            from kinetoscope.cli.summary import print_summary
-
-            print_summary(finished)
-
-
-class ProgressLine:
-    """One line on a terminal, updated for as long as nothing else has been written below it.
+class ProgressLine(RunObserver):
+    """One line on a terminal, updated for as long as nothing else has been written below it, and the summary at the end.
 
     The line always ends with a line break, so that whatever the program prints starts on a line of its own. Once the
     program has written anything at all (the kernel counts bytes), the line is left alone.
     """
 
-    def __init__(self, options: LaunchOptions) -> None:
+    def __init__(self, options: LaunchOptions, *, summary: bool = False) -> None:
         """Show nothing yet."""
+        self.measures_overhead = summary
         self._live_path = options.live_path
         self._shown_as = options.shown(options.live_path)
         self._children = Children(options) if options.children else None
@@ -255,7 +233,7 @@ class ProgressLine:
         self._started_s = 0.0
         self._quiet_until: tuple[int, int] | None = None
 
-    def begin(self, engine: str) -> None:
+    def started(self, engine: str) -> None:
         """Show the line, if standard error is a terminal."""
         if sys.__stderr__ is None or not sys.__stderr__.isatty():
             return
@@ -263,9 +241,16 @@ class ProgressLine:
         self._write("", self._text())
         threading.Thread(target=self._update, name="kinetoscope-progress", daemon=True).start()
 
-    def end(self) -> None:
+    def stopped(self) -> None:
         """Stop updating the line."""
         self._done.set()
+
+    def finished(self, finished: Finished) -> None:
+        """Print the summary."""
+        if self.measures_overhead:
+            from kinetoscope.cli.summary import print_summary
+
+            print_summary(finished)
 
     def _update(self) -> None:
         while not self._done.wait(INTERVAL_S):

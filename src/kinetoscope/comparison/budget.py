@@ -637,22 +637,16 @@ def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Wher
     slack = limit.margin / 100 * limit.allowed
     lost = next((run.losses for run in runs if run.losses), "")
     message = f"{limit.name}: {_amount(limit, most)} {noun}{per}, {_amount(limit, limit.allowed)} allowed"
+    verdict = HELD
     if most > limit.allowed + slack:
-        wheres = where(limit) if where is not None else []
-        return Checked(
-            limit.name,
-            BROKEN,
-            limit.allowed,
-            most,
-            f"{message}, {_amount(limit, most - limit.allowed)} too many",
-            wheres,
-        )
-    if lost:
-        return Checked(limit.name, CANNOT_TELL, limit.allowed, most, f"{message}, but {lost}")
-    if most < limit.allowed - slack:
+        verdict, message = BROKEN, f"{message}, {_amount(limit, most - limit.allowed)} too many"
+    elif lost:
+        verdict, message = CANNOT_TELL, f"{message}, but {lost}"
+    elif most < limit.allowed - slack:
+        verdict = WON
         message += f": {_amount(limit, limit.allowed - most)} fewer; lower the budget with --update"
-        return Checked(limit.name, WON, limit.allowed, most, message)
-    return Checked(limit.name, HELD, limit.allowed, most, message)
+    wheres = where(limit) if verdict == BROKEN and where is not None else []
+    return Checked(limit.name, verdict, limit.allowed, most, message, wheres)
 
 
 def _noun(limit: Limit) -> str:
@@ -686,29 +680,31 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
         else (-np.inf, np.inf)
     )
     sure = float(estimate.p[0]) <= 1 - time.margins.confidence
-    verdict = time_verdict(now - old, low, high, least, sure=sure)
-    message = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})"
+    change = time_verdict(now - old, low, high, least, sure=sure)
+    verdict, message = (
+        CANNOT_TELL,
+        f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})",
+    )
     if time.machine and any(run.machine != time.machine for run in runs):
         other = next(run.machine for run in runs if run.machine != time.machine)
         message += (
             f", which was measured on another machine ({time.machine}; here {other}): update the budget here"
         )
-        return Checked(_STEP_TIME, CANNOT_TELL, old, now, message)
-    if verdict == SLOWER:
-        return Checked(_STEP_TIME, BROKEN, old, now, message)
-    if verdict == FASTER:
-        return Checked(_STEP_TIME, WON, old, now, f"{message}; lower the budget with --update")
+    elif change == SLOWER:
+        verdict = BROKEN
+    elif change == FASTER:
+        verdict, message = WON, f"{message}; lower the budget with --update"
     # That it may be faster does not matter here: only that it is not slower.
-    if high <= least:
-        return Checked(_STEP_TIME, HELD, old, now, message)
-    if not np.isfinite(width):
+    elif high <= least:
+        verdict = HELD
+    elif not np.isfinite(width):
         message += (
             ": one recording does not show how much recordings of one program differ; pass several, and write several into the budget "
             "with --update, or delete its section [time]"
         )
-        return Checked(_STEP_TIME, CANNOT_TELL, old, now, message)
-    message += f": {units.duration(high - (now - old))} more or less, more than the margin of {units.duration(least)}; record more, or longer"
-    return Checked(_STEP_TIME, CANNOT_TELL, old, now, message)
+    else:
+        message += f": {units.duration(high - (now - old))} more or less, more than the margin of {units.duration(least)}; record more, or longer"
+    return Checked(_STEP_TIME, verdict, old, now, message)
 
 
 def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series]:

@@ -5,7 +5,7 @@ Kinds are those of the table `step_kinds`, whose numbers are of one trace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,20 +30,8 @@ ALIKE = 0.75
 """Kinds of steps of two recordings are one if they have so much of their operators in common, in the time that these take."""
 
 
-class HasKinds(Protocol):
-    """A recording whose kinds of steps are known, by their numbers; -1 for none."""
-
-    @property
-    def step_kind(self) -> Numbers:
-        """The kind of each step."""
-
-    @property
-    def kind_operators(self) -> OfKinds:
-        """The operators of each kind."""
-
-
 class KindsOfRun(NamedTuple):
-    """The kinds of steps of a recording, where nothing else of it is at hand; see `HasKinds`."""
+    """The kinds of steps of a recording, by their numbers, -1 for none, and the operators of each kind, where nothing else of it is at hand."""
 
     step_kind: Numbers
     kind_operators: OfKinds
@@ -145,7 +133,7 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
     return groups
 
 
-def merged_kinds(runs: Sequence[HasKinds]) -> list[tuple[Operators, Kinds]]:
+def merged_kinds(runs: Sequence[Run | KindsOfRun]) -> list[tuple[Operators, Kinds]]:
     """The kinds of steps of several recordings of one program.
 
     Args:

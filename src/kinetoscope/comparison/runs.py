@@ -159,15 +159,15 @@ class _Comparing:
         parts = [float(run.step_ns[run.counted].sum()) * run.undisturbed for run in self.base.runs]
         return min(self.base_ns, max(sum(parts) / self.base.steps, 1.0))
 
-    def _net_of_rows(self, found: dict[str, list[Difference]], whole: Difference) -> float | None:
+    def _net_of_rows(self, differences: dict[str, list[Difference]], whole: Difference) -> float | None:
         """What the rows that changed come to where the step itself is too noisy; None where that says nothing.
 
         Each row has less noise than the step, and what the host does takes time of the step unless a device works meanwhile.
         """
-        if found["kernel"]:
+        if differences["kernel"]:
             return None
         nets = [
-            sum(row.change_ns for row in found[kind] if row.verdict in (FASTER, SLOWER))
+            sum(row.change_ns for row in differences[kind] if row.verdict in (FASTER, SLOWER))
             for kind in ("module", "line")
         ]
         net = max(nets, key=abs)

@@ -1,13 +1,16 @@
 """Where many traces are reduced: in this process, in several processes of this machine, on Dask, or on Ray.
 
 An engine is a map: it decides what runs where, brings the results back as they come, and runs again what died with its worker. This package schedules nothing itself.
+
+It applies a function that can be pickled, and imported where it runs, to items, and yields the place of each with its result, or with what failed. `workers` is how many
+processes this machine starts, None for one for each processor; `address` is that of a cluster that runs already, None to start one here.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 
@@ -19,27 +22,6 @@ Outcome = tuple[int, Result | Exception]
 
 TOGETHER = 3
 """How often items run beside others before the one that kills its process is looked for."""
-
-
-class SummaryEngine(Protocol):
-    """Applies a function to items, and yields the place of each with its result, or with what failed, as they are done."""
-
-    def __call__(
-        self,
-        function: Callable[[str], Result],
-        items: Sequence[str],
-        *,
-        workers: int | None,
-        address: str | None,
-    ) -> Iterator[Outcome[Result]]:
-        """Run it.
-
-        Args:
-            function: Can be pickled, and imported where it runs.
-            items: What it is called with.
-            workers: How many processes this machine starts; None for one for each processor.
-            address: Of a cluster that runs already; None to start one here.
-        """
 
 
 def here(
@@ -170,10 +152,15 @@ def ray(
             cluster.shutdown()
 
 
-ENGINES: dict[str, SummaryEngine] = {"here": here, "processes": processes, "dask": dask, "ray": ray}
+ENGINES: dict[str, Callable[..., Iterator[Outcome[Any]]]] = {
+    "here": here,
+    "processes": processes,
+    "dask": dask,
+    "ray": ray,
+}
 
 
-def engine_of(name: str) -> SummaryEngine:
+def engine_of(name: str) -> Callable[..., Iterator[Outcome[Any]]]:
     """The engine of a name.
 
     Raises:

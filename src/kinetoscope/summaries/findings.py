@@ -15,7 +15,7 @@ from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalan
 from kinetoscope.model import units
 from kinetoscope.summaries.communication import exposed_communication, links
 from kinetoscope.summaries.lateness import late_hosts, stragglers
-from kinetoscope.summaries.replay import gain_without, without_lateness
+from kinetoscope.summaries.replay import gain_without
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.intervals import Intervals
 
@@ -83,21 +83,22 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
     gained = 0.0
     for host, ranks, late_ns in late_hosts(sections):
         late += ranks
-        gain, gained = gain_without(sections, late) - gained, gain_without(sections, late)
+        together = gain_without(sections, late) or 0.0
+        gain, gained = together - gained, together
         who = f"the {len(ranks)} ranks of {host} ({', '.join(map(str, ranks[:_MOST_NAMED]))}{', ...' if len(ranks) > _MOST_NAMED else ''})"
         share = 100.0 * late_ns / max(1, int(sections.step_ns[np.searchsorted(sections.ranks, ranks[0])]))
         matches.append(late_match(who, ranks[0], share, int(0.01 * max(gain, 0.0) * whole_ns)))
     rows = [row for row in stragglers(sections).to_pylist() if row["rank"] not in late][:_MOST_REPLAYED]
-    percents = _gains(sections, [row["rank"] for row in rows])
-    rows.sort(key=lambda row: -percents.get(row["rank"], 0.0))
+    percents = {row["rank"]: gain_without(sections, [row["rank"]]) for row in rows}
+    rows.sort(key=lambda row: -(percents[row["rank"]] or 0.0))
     for row in rows:
         # Whoever is late because it waits for one of those before, or is slow beside it, is not named, too.
-        together = gain_without(sections, [*late, row["rank"]])
+        together = gain_without(sections, [*late, row["rank"]]) or 0.0
         if len(matches) == _MOST_STRAGGLERS or (late and together < gained + LEAST_LATE_PERCENT):
             continue
         gained = together
         late.append(row["rank"])
-        percent = percents.get(row["rank"])
+        percent = percents[row["rank"]]
         share = row["late_percent"] * (1.0 if row["persistent"] else row["steps_percent"] / 100)
         matches.append(
             late_match(
@@ -113,16 +114,10 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
     return matches, late
 
 
-def _gains(sections: Sections, ranks: list[int]) -> dict[int | None, float]:
-    """How much of a step a replay says is gained without the lateness of each of some ranks, and for None without any; in percent."""
-    rows = without_lateness(sections, ranks).to_pylist()
-    return {row["rank"]: max(row["gain_percent"], 0.0) for row in rows}
-
-
 def _irregular(sections: Sections, late: list[int], whole_ns: int) -> Match | None:
     """Ranks of which now one and now another is late: what remains without those that always are."""
-    everything = _gains(sections, []).get(None, 0.0)
-    gain = everything - (gain_without(sections, late) if late else 0.0)
+    everything = gain_without(sections, sections.ranks) or 0.0
+    gain = everything - ((gain_without(sections, late) or 0.0) if late else 0.0)
     return Match(time_ns=0.01 * gain * whole_ns) if gain >= everything / 2 else None
 
 
@@ -137,13 +132,10 @@ def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Match | None:
     most = int(rows[np.argmax(computed[rows])])
     more_ns = gain_ns = float(computed[most] - computed[rows].mean())
     # What it has to do more may be hidden behind what others do.
-    gains = _gains(sections, [int(sections.ranks[most])])
-    if gains:
-        gain_ns = min(gain_ns, 0.01 * gains[int(sections.ranks[most])] * step_ns)
-    median_ns = float(np.median(computed[rows]))
-    return uneven_match(
-        int(sections.ranks[most]), float(computed[most]), median_ns, more_ns * steps, int(gain_ns * steps)
-    )
+    rank, median_ns = int(sections.ranks[most]), float(np.median(computed[rows]))
+    if (gain := gain_without(sections, [rank])) is not None:
+        gain_ns = min(gain_ns, 0.01 * gain * step_ns)
+    return uneven_match(rank, float(computed[most]), median_ns, more_ns * steps, int(gain_ns * steps))
 
 
 def _slow_link(sections: Sections, whole_ns: int) -> Match | None:

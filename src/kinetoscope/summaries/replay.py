@@ -27,41 +27,42 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
         sections: The summaries.
         ranks: Ranks to replay as if they alone were not late.
     """
-    replay = _replay(sections)
-    recorded_ns, replayed_ns = replay.recorded_ns(), replay.step_ns(replay.own_ns)
-    can_replay = recorded_ns > 0 and replayed_ns > 0 and len(replay.own_ns) > 0
-    every_row = np.arange(len(sections))
+    replay, replayed_ns = _replayed(sections)
     rows = []
-    for rank in (-1, *ranks) if can_replay else ():
-        without_ns = _without_ns(replay, every_row if rank < 0 else np.searchsorted(sections.ranks, [rank]))
+    for rank in (-1, *ranks) if replayed_ns else ():
+        without_ns = _without_ns(sections, sections.ranks if rank < 0 else [rank])
+        gain_percent = 100.0 * (replayed_ns - without_ns) / replayed_ns
         rows.append(
-            {
-                "rank": rank,
-                "step_ns": recorded_ns,
-                "replayed_ns": replayed_ns,
-                "without_ns": without_ns,
-                "gain_percent": 100.0 * (replayed_ns - without_ns) / replayed_ns,
-            }
+            {"rank": rank, "step_ns": replay.recorded_ns(), "replayed_ns": replayed_ns}
+            | {"without_ns": without_ns, "gain_percent": gain_percent}
         )
     return rows_to_arrow("job: without_lateness", rows)
 
 
-def gain_without(sections: Sections, ranks: Sequence[int]) -> float:
-    """How much shorter steps are, in percent, in a replay in which none of some ranks is late; 0 where that is unknown."""
-    replay = _replay(sections)
-    replayed_ns = replay.step_ns(replay.own_ns)
-    if replayed_ns <= 0 or len(replay.own_ns) == 0:
-        return 0.0
-    without_ns = _without_ns(replay, np.searchsorted(sections.ranks, list(ranks)))
-    return max(100.0 * (replayed_ns - without_ns) / replayed_ns, 0.0)
+def gain_without(sections: Sections, ranks: Sequence[int] | Rows) -> float | None:
+    """How much shorter steps are, in percent, in a replay in which none of some ranks is late; None where ranks have no steps or collectives in common."""
+    _, replayed_ns = _replayed(sections)
+    if not replayed_ns:
+        return None
+    return max(100.0 * (replayed_ns - _without_ns(sections, ranks)) / replayed_ns, 0.0)
 
 
-def _without_ns(replay: Replay, late: Rows) -> int:
-    shorter = np.minimum(replay.own_ns, replay.usual_ns)
-    return replay.step_ns(np.where(np.isin(replay.rank, late), shorter, replay.own_ns))
+def _without_ns(sections: Sections, ranks: Sequence[int] | Rows) -> int:
+    """How long a step of the replay takes if none of some ranks is late."""
+    replay, _ = _replayed(sections)
+    is_late = np.isin(replay.rank, np.searchsorted(sections.ranks, ranks))
+    return replay.step_ns(np.where(is_late, np.minimum(replay.own_ns, replay.usual_ns), replay.own_ns))
 
 
-def _replay(sections: Sections) -> Replay:
-    begins = sections.numbers("steps", "start_ns")
-    steps = RankSteps(sections.rows("steps"), begins, begins + sections.numbers("steps", "duration_ns"))
-    return Replay(sections.matched, sections.numbers("collectives", "start_ns"), steps, len(sections))
+def _replayed(sections: Sections) -> tuple[Replay, int]:
+    """The replay, and how long a step takes in it with the times that were recorded; 0 where nothing can be replayed."""
+
+    def make() -> tuple[Replay, int]:
+        begins = sections.numbers("steps", "start_ns")
+        steps = RankSteps(sections.rows("steps"), begins, begins + sections.numbers("steps", "duration_ns"))
+        starts = sections.numbers("collectives", "start_ns")
+        replay = Replay(sections.matched, starts, steps, len(sections))
+        is_known = len(replay.own_ns) > 0 and replay.recorded_ns() > 0
+        return replay, max(replay.step_ns(replay.own_ns), 0) if is_known else 0
+
+    return sections.cached("replay", make)

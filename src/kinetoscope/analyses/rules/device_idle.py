@@ -164,7 +164,7 @@ def stalled_queue(loop: Loop, device: LoopDevice) -> Answer:
     is_first = np.isin(after, device.first_of_streams) & (device.stalled.start_ns < loop.end_ns[0])
     is_graph = ~is_first & in_graph[np.append(spans["name"], -1)[starters(loop.trace).call[after]]]
     masks = dict(zip(_STALL_ADVICE, (is_first, is_graph, ~is_first & ~is_graph), strict=True))
-    cause = max(masks, key=lambda one: int(length[masks[one]].sum()))
+    cause = max(masks, key=lambda cause: int(length[masks[cause]].sum()))
     longest = after[masks[cause]][np.argsort(-length[masks[cause]], kind="stable")]
     rows = np.array([*dict.fromkeys(longest[:MOST_ROWS][longest[:MOST_ROWS] >= 0].tolist())], np.int64)
     kind_ns, advice = loop.by_kind_at(device.stalled.start_ns, length), _STALL_ADVICE[cause]

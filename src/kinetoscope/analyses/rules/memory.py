@@ -84,7 +84,7 @@ def memory_growth(loop: Loop) -> Answer:
     # Each device has memory of its own, and what is much for one is little for another.
     device = blocks["device_type"].astype(np.int64) * 256 + blocks["device_index"]
     growths = {key: _growth(loop, rows, step, device == key) for key in np.unique(device[rows]).tolist()}
-    growing = max(growths, key=lambda one: growths[one], default=-1)
+    growing = max(growths, key=growths.__getitem__, default=-1)
     if growths.get(growing, 0) <= 0:
         return None
     rows = rows[device[rows] == growing]

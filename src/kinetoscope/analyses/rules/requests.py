@@ -96,9 +96,9 @@ def event_loop_busy(loop: Loop) -> Answer:
 
 def _homes(loop: Loop) -> Mask:
     """For each row of `threads`, and for -1, whether requests began on it: it runs their event loop."""
-    found = np.zeros(len(loop.threads), bool)
-    found[requests_of(loop.trace).thread[loop.work.row]] = True
-    return found
+    is_home = np.zeros(len(loop.threads), bool)
+    is_home[requests_of(loop.trace).thread[loop.work.row]] = True
+    return is_home
 
 
 def _waits(loop: Loop, cause: Cause, on: Mask, **words: str) -> Match | None:
@@ -176,7 +176,7 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
     activity = np.where(np.isin(entries, _COMPUTES), 0, 1 + entries * len(Cause) + causes)
     ran = Ran(activity, cells.step, cells.time_ns, cells.span)
     more = more_on_average(ran, slow, typical)
-    key = max(more, key=lambda one: more[one])
+    key = max(more, key=more.__getitem__)
     if more[key] < EXPLAINS * (slow_ns - typical_ns):
         return None
     rows = np.flatnonzero((activity == key) & np.isin(cells.step, slow))

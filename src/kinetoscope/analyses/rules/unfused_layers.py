@@ -39,7 +39,7 @@ _NEAR_ROOT = 7
 def unfused_attention(loop: Loop) -> Answer:
     """A softmax with a matrix product before and after it, in one module."""
     return _by_hand(
-        loop, [_nearest(one, _PRODUCTS, _PRODUCTS) for one in _around(loop, _SOFTMAX, _NEAR_SOFTMAX)]
+        loop, [_nearest(layer, _PRODUCTS, _PRODUCTS) for layer in _around(loop, _SOFTMAX, _NEAR_SOFTMAX)]
     )
 
 
@@ -101,18 +101,18 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
     return [_Around(row, *both) for row, *both in zip(chosen.tolist(), *sides, strict=True)]
 
 
-def _nearest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
+def _nearest(layer: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
     """The last operator named in `before` ahead of the middle one, the middle one, and the first named in `after` behind it; None where one is missing."""
-    first = next((row for row, name in reversed(one.before) if name in before), None)
-    last = next((row for row, name in one.after if name in after), None)
-    return None if first is None or last is None else (first, one.row, last)
+    first = next((row for row, name in reversed(layer.before) if name in before), None)
+    last = next((row for row, name in layer.after if name in after), None)
+    return None if first is None or last is None else (first, layer.row, last)
 
 
-def _widest(one: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
+def _widest(layer: _Around, before: frozenset[str], after: frozenset[str]) -> tuple[int, int, int] | None:
     """Like `_nearest`, but the first operator ahead of the middle one and the last behind it."""
-    first = next((row for row, name in one.before if name in before), None)
-    last = next((row for row, name in reversed(one.after) if name in after), None)
-    return None if first is None or last is None else (first, one.row, last)
+    first = next((row for row, name in layer.before if name in before), None)
+    last = next((row for row, name in reversed(layer.after) if name in after), None)
+    return None if first is None or last is None else (first, layer.row, last)
 
 
 def _by_hand(loop: Loop, layers: list[tuple[int, int, int] | None]) -> Answer:
