@@ -302,12 +302,12 @@ class NativeEngine:
         if shared is None:
             raise StateError("the native engine is not recording: call start() first")
         self._opened = None
-        part = SharedRecording(shared)
-        if self._belongs_to_user and path is not None:
-            return NativeRecording(part.write(path), belongs_to_user=True)
-        if at_once:
-            return NativeRecording(part.write(_temporary_path()), belongs_to_user=False)
-        return part
+        belongs_to_user = self._belongs_to_user and path is not None
+        if not belongs_to_user and not at_once:
+            return NativeRecording(shared, belongs_to_user=False)
+        target = path if belongs_to_user and path else _temporary_path()
+        shared.cut(target)
+        return NativeRecording(target, belongs_to_user=belongs_to_user)
 
     def _new_path(self) -> Path:
         if self._path is None:
@@ -392,20 +392,30 @@ class _OpenFile:
 
 
 class NativeRecording:
-    """A finished recording file. A temporary file is removed once it was read or discarded.
+    """A finished recording: a file, or a session's part of one that it shared with others, which is cut out when it is read.
+
+    A temporary file is removed once it was read or discarded.
 
     Attributes:
         rows: Rows that sources appended and `trace()` does not contain; set by `trace()`.
     """
 
-    def __init__(self, path: Path, *, belongs_to_user: bool) -> None:
-        """Wrap the file, without reading it; if it belongs to the user, it is never removed."""
-        self._path = path
-        self._file = _identity(path)
+    def __init__(self, source: Path | StreamPart, *, belongs_to_user: bool) -> None:
+        """Wrap a file or a part, without reading it; a file that belongs to the user is never removed."""
         self._trace: Trace | None = None
         self.rows: AppendedRows | None = None
         self._lock = threading.Lock()
-        self._remove = weakref.finalize(self, _remove_own, path, os.getpid()) if not belongs_to_user else None
+        self._part = None if isinstance(source, Path) else source
+        self._path: Path | None = None
+        self._file: tuple[int, int] | None = None
+        self._remove: weakref.finalize[..., NativeRecording] | None = None
+        if isinstance(source, Path):
+            self._hold(source, belongs_to_user=belongs_to_user)
+
+    def _hold(self, path: Path, *, belongs_to_user: bool) -> None:
+        self._path, self._file = path, _identity(path)
+        if not belongs_to_user:
+            self._remove = weakref.finalize(self, _remove_own, path, os.getpid())
 
     def trace(self) -> Trace:
         """The recording as a trace, read on the first call.
@@ -413,13 +423,19 @@ class NativeRecording:
         Raises:
             StateError: The recording was discarded, removed or replaced by a later one, before it was read.
             FormatError: Another program damaged the file.
+            OSError: The part of a shared recording cannot be written to a temporary file.
         """
         from kinetoscope.storage import recording
         from kinetoscope.trace import Trace
 
         with self._lock:
             if self._trace is None:
-                if self._remove is not None and not self._remove.alive:
+                if (part := self._part) is not None:
+                    path = _temporary_path()
+                    part.cut(path)
+                    self._hold(path, belongs_to_user=False)
+                    self._part = None
+                if self._path is None or (self._remove is not None and not self._remove.alive):
                     raise StateError("this recording was discarded before it was read")
                 if _identity(self._path) not in (self._file, None):
                     raise StateError(
@@ -439,53 +455,10 @@ class NativeRecording:
             return self._trace
 
     def discard(self) -> None:
-        """Remove the file, unless the user chose its path."""
+        """Remove the file, unless the user chose its path; a shared recording is freed with its last part."""
+        self._part = None
         if self._remove is not None:
             self._remove()
-
-
-class SharedRecording:
-    """A session's part of a recording that it shared with other sessions, cut out of it when it is read.
-
-    Attributes:
-        rows: As of `NativeRecording`.
-    """
-
-    def __init__(self, part: StreamPart) -> None:
-        """Wrap the part, without reading it."""
-        self._part: StreamPart | None = part
-        self._trace: Trace | None = None
-        self.rows: AppendedRows | None = None
-        self._lock = threading.Lock()
-
-    def write(self, path: Path) -> Path:
-        """Cut the part out, and write it to a file; return its path.
-
-        Raises:
-            StateError: It was discarded.
-            OSError: The file cannot be written.
-        """
-        part = self._part
-        if part is None:
-            raise StateError("this recording was discarded before it was read")
-        part.cut(path)
-        return path
-
-    def trace(self) -> Trace:
-        """The recording as a trace, read on the first call.
-
-        Raises:
-            StateError: It was discarded before it was read.
-        """
-        with self._lock:
-            if self._trace is None:
-                recording = NativeRecording(self.write(_temporary_path()), belongs_to_user=False)
-                self._trace, self.rows, self._part = recording.trace(), recording.rows, None
-            return self._trace
-
-    def discard(self) -> None:
-        """Drop the session's part; the shared recording is freed with the last one."""
-        self._part = None
 
 
 def _append_storages(subscription: Subscription, parts: Sequence[dict[str, Any]]) -> None:
