@@ -82,9 +82,8 @@ class CompileFacts:
                     broke = None if entry["broke"] is None else tuple(entry["broke"])
                     facts.compilations.append(Compilation(**{**entry, "broke": broke}))
                 for break_ in part["breaks"]:
-                    facts.breaks.append(
-                        GraphBreak(**{**break_, "frames": tuple(map(tuple, break_["frames"]))})
-                    )
+                    frames = tuple(map(tuple, break_["frames"]))
+                    facts.breaks.append(GraphBreak(**{**break_, "frames": frames}))
                 for compile_id, (function, file, line) in part["functions"].items():
                     facts.functions[compile_id] = (function, file, line)
                 # Older recordings have none.

@@ -104,10 +104,8 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", text.strip(), re.IGNORECASE | re.ASCII)
     base = 1024 if match and match[3] else 1000
-    if (
-        match is None
-        or (amount := int(float(match[1]) * base ** _POWERS.index((match[2] or " ").upper()))) <= 0
-    ):
+    amount = int(float(match[1]) * base ** _POWERS.index((match[2] or " ").upper())) if match else 0
+    if amount <= 0:
         raise ArgumentError(f"{text!r} is not a size: write a number of bytes such as 64M, 64MiB or 2G.")
     return amount
 

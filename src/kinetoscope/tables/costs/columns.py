@@ -313,9 +313,7 @@ def coverage(
         unknown: How many are of unknown cost.
         flops: The operations that were counted.
     """
-    percent = np.full(len(operators_ns), np.nan)
-    some = operators_ns > 0
-    percent[some] = 100.0 - unknown_ns[some] * 100.0 / operators_ns[some]
+    percent = 100.0 - unknown_ns * 100.0 / np.where(operators_ns > 0, operators_ns, np.nan)
     lacking = (unknown > 0) & ((flops <= 0) | (unknown_ns > MOST_UNCOVERED * operators_ns))
     return Coverage(percent, lacking)
 

@@ -15,6 +15,7 @@ from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_cov
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
 from kinetoscope.tables.deep_steps import shapes_of
+from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow
@@ -93,7 +94,6 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         operators.sums(part)
         for part in (self_ns, np.where(unknown, self_ns, 0), np.where(unknown, spans["device_self_ns"], 0))
     )
-    all_ns = int(operator_ns.sum())
     count, uncovered_calls = operators.sizes(), operators.sums(unknown)
     without_formula = operators.sums(unknown & (costs.standing == Standing.NO_FORMULA)) > 0
     columns: dict[str, Any] = {
@@ -104,9 +104,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         "covered_ns": operator_ns - uncovered_ns,
         "uncovered_ns": uncovered_ns,
         "uncovered_device_ns": uncovered_device_ns,
-        "uncovered_percent": uncovered_ns * np.float64(100.0 / all_ns)
-        if all_ns
-        else np.full(len(count), np.nan),
+        "uncovered_percent": percent(uncovered_ns, int(operator_ns.sum())),
         "why": Labels(np.where(uncovered_calls == 0, -1, np.where(without_formula, 0, 1)), _REASONS),
     }
     return to_arrow(
@@ -148,15 +146,15 @@ def counted_flops(trace: TraceData) -> CountedFlops:
     flops = int(trace.column("spans", "flops").clip(0).sum())
     if len(trace.columns("shapes")) == 0 and flops == 0:
         return CountedFlops(None, None, NO_SHAPES)
-    percent = covered_percent(trace)
-    if percent is None or percent >= 100.0 * (1.0 - MOST_UNCOVERED):
-        return CountedFlops(flops, percent)
+    covered = covered_percent(trace)
+    if covered is None or covered >= 100.0 * (1.0 - MOST_UNCOVERED):
+        return CountedFlops(flops, covered)
     table = flops_coverage(trace).select(["name", "why", "uncovered_ns"])
     uncovered = [row for row in table.to_pylist() if row["uncovered_ns"] > 0]
     lacking = [f"{row['name']} ({_LACKS[row['why']]})" for row in uncovered[:_MOST_NAMES]]
-    stated = f"FLOPs are known for only {units.percent(percent)} of the operators' time"
+    stated = f"FLOPs are known for only {units.percent(covered)} of the operators' time"
     return CountedFlops(
-        None, percent, f"{stated}; not for {', '.join(lacking)}: see the table flops_coverage"
+        None, covered, f"{stated}; not for {', '.join(lacking)}: see the table flops_coverage"
     )
 
 

@@ -35,7 +35,7 @@ from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     import pyarrow
     from numpy.typing import NDArray
@@ -290,9 +290,8 @@ def _calls(trace: TraceData) -> list[Call]:
     spans, strings = trace.columns("spans"), trace.strings
     stored = trace.columns("collectives")
     noted = dict(zip(stored["span"].tolist(), stored["facts"].tolist(), strict=True))
-    operators, described, marks = (
-        _rows_named(trace, wanted) for wanted in (CALLS, (DESCRIBED,), TRANSFER_MARKS)
-    )
+    operators, described = (_rows_named(trace, named) for named in (CALLS.__contains__, DESCRIBED.__eq__))
+    marks = _rows_named(trace, lambda text: text.startswith(TRANSFER_MARKS))
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
     by_span: dict[SpanRow, Call] = {}
     known_shapes = shapes_of(trace)
@@ -398,18 +397,12 @@ def _call(trace: TraceData, span: SpanRow, facts: Facts, operator: str = "") -> 
     return Call(span, facts, int(trace.column("spans", "start_ns")[span]), elements, parts)
 
 
-def _rows_named(trace: TraceData, wanted: Any) -> list[SpanRow]:
-    """The rows of spans whose name is one of these, or begins with one of the marks."""
-    strings = trace.strings
-    numbers = [
-        number
-        for number, text in enumerate(strings)
-        if (text.startswith(TRANSFER_MARKS) if wanted is TRANSFER_MARKS else text in wanted)
-    ]
-    if not numbers:
+def _rows_named(trace: TraceData, named: Callable[[str], bool]) -> list[SpanRow]:
+    """The rows of spans of the host with names that pass a test: devices show ranges of the host again."""
+    names = [row for row, text in enumerate(trace.strings) if named(text)]
+    if not names:
         return []
-    # Devices show ranges of the host again.
-    chosen = np.isin(trace.column("spans", "name"), numbers) & (trace.column("spans", "stream") < 0)
+    chosen = np.isin(trace.column("spans", "name"), names) & (trace.column("spans", "stream") < 0)
     return [SpanRow(row) for row in np.flatnonzero(chosen).tolist()]
 
 

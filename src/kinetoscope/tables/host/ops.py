@@ -172,16 +172,14 @@ def _rates(trace: TraceData, groups: Groups) -> dict[str, Any]:
     costs = costs_of(trace)
     flops, moved, counts = costs.flops, costs.bytes_moved, costs.counted.counts
 
-    def null(values: NDArray[np.int64], of: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Null where a group has unknown members and nothing is known of it."""
-        return np.where((groups.sums(of < 0) > 0) & (values == 0), -1, values)
-
     total, size = groups.sums(flops, flops > 0), groups.sums(moved, moved > 0)
     total[group_coverage(trace, groups).lacking] = -1
+    # Null where a group has unknown members and nothing is known of it.
+    size[(size == 0) & (groups.sums(moved < 0) > 0)] = -1
     both = (flops >= 0) & (moved > 0)
     return {
         "flops": total,
-        "bytes_moved": null(size, moved),
+        "bytes_moved": size,
         "flops_per_s": per_second(total, groups.sums(working_ns(trace), counts)),
         "arithmetic_intensity": per_byte(groups.sums(flops, both), groups.sums(moved, both)),
     }
