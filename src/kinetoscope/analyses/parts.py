@@ -12,7 +12,7 @@ from kinetoscope.model.hierarchy import lies_in, recorded_calls
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import launch_rows, starters
 from kinetoscope.tables.host.ops import operator_keys, operator_names
 from kinetoscope.tables.host.places import place_labels
 
@@ -150,10 +150,7 @@ def _started_within(trace: TraceData, mark: NDArray[np.bool_]) -> NDArray[np.int
 
 def _launches(trace: TraceData, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Group kernels by grid, block, registers and shared memory; empty if these were not recorded."""
-    kernels = trace.columns("kernels")
-    row_of = np.full(len(trace.columns("spans")), -1, dtype=np.int32)
-    row_of[kernels["span"]] = np.arange(len(kernels), dtype=np.int32)
-    kernel_rows = row_of[rows]
+    kernels, kernel_rows = trace.columns("kernels"), launch_rows(trace)[rows]
     if not (kernel_rows >= 0).any():
         return []
     names = [f"{size}_{axis}" for size in ("grid", "block") for axis in "xyz"] + ["registers", "shared_bytes"]

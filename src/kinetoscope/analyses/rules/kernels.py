@@ -10,13 +10,14 @@ from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.tables.deep_steps import shapes_of
+from kinetoscope.tables.device.launches import launch_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from kinetoscope.analyses.loop import Loop, Rows
+    from kinetoscope.analyses.loop import Loop
     from kinetoscope.analyses.loop_device import LoopDevice
 
 SHORT_NS = 10_000
@@ -86,7 +87,7 @@ def small_kernels(loop: Loop, device: LoopDevice) -> Answer:
 def low_occupancy(loop: Loop, device: LoopDevice) -> Answer:
     """Kernels with so few blocks that most of the device has nothing to do while they run."""
     blocks = np.append(loop.trace.column("kernels", "blocks_per_sm"), -1.0)[
-        _launch_rows(loop, device.kernels)
+        launch_rows(loop.trace)[device.kernels]
     ]
     is_few = (blocks >= 0) & (blocks < FEW_BLOCKS)
     rows, spans = device.kernels[is_few], loop.trace.columns("spans")
@@ -112,7 +113,7 @@ def low_occupancy(loop: Loop, device: LoopDevice) -> Answer:
 def kernel_variance(loop: Loop, device: LoopDevice) -> Answer:
     """A kernel that takes very different times for the same launch and the same inputs."""
     spans, kernels, rows = loop.trace.columns("spans"), loop.trace.columns("kernels"), device.kernels
-    launch = _launch_rows(loop, rows)
+    launch = launch_rows(loop.trace)[rows]
     sizes = [np.append(kernels[f"grid_{axis}"], -1).astype(np.int32)[launch] for axis in "xyz"]
     shapes = np.append(shapes_of(loop.trace), -1).astype(np.int32)[device.operators(rows)]
     groups = Groups.by([spans["name"][rows], shapes, *sizes])
@@ -158,14 +159,6 @@ def memory_bound_elementwise(loop: Loop, device: LoopDevice) -> Answer:
     spared_ns[chains.first] -= chains.maxima(spared_ns)
     words, gain_ns = {"kernels": len(rows), "chains": len(chains)}, loop.typical_sum(rows, spared_ns)
     return Match(rows, loop.typical_ns(rows), words, gain_ns=gain_ns, time=loop.when(rows))
-
-
-def _launch_rows(loop: Loop, rows: Rows) -> Rows:
-    """The row of `kernels`, which has the size of its grid, for each of some kernels; -1 without."""
-    kernels = loop.trace.columns("kernels")
-    row_of = np.full(len(loop.trace.columns("spans")), -1, dtype=np.int64)
-    row_of[kernels["span"][kernels["span"] >= 0]] = np.flatnonzero(kernels["span"] >= 0)
-    return np.asarray(row_of[rows])
 
 
 def _words(

@@ -15,7 +15,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import is_generated_launch
 from kinetoscope.tables.costs.peaks import peak_for, per_second, trace_peaks
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import launch_rows, starters
 from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_work
 from kinetoscope.tables.shares import percent
 
@@ -115,11 +115,7 @@ def _tensor_cores(names: NDArray[np.int32], strings: Sequence[str]) -> NDArray[n
 
 def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """How each row was launched; -1 or not a number where unknown."""
-    stored = trace.columns("kernels")
-    row_of = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int32)
-    row_of[stored["span"]] = np.arange(len(stored), dtype=np.int32)
-    row_of[-1] = -1
-    stored_rows = row_of[rows]
+    stored, stored_rows = trace.columns("kernels"), launch_rows(trace)[rows]
     columns: dict[str, NDArray[Any]] = {}
     for name in (*_SIZES, "registers", "shared_bytes"):
         columns[name] = np.append(stored[name], stored[name].dtype.type(-1))[stored_rows]

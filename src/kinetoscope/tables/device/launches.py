@@ -101,6 +101,15 @@ def queued_until_start(
 
 
 @derived
+def launch_rows(trace: TraceData) -> NDArray[np.int64]:
+    """For every span, and for -1, its row of `kernels`, which has the size of its grid; -1 without."""
+    kernel = trace.column("kernels", "span")
+    row_of, rows = np.full(len(trace.columns("spans")) + 1, -1), np.flatnonzero(kernel >= 0)
+    row_of[kernel[rows]] = rows
+    return row_of
+
+
+@derived
 def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
     """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
     stored = trace.columns("copies")

@@ -31,7 +31,7 @@ from kinetoscope.model.schema import (
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.copies import direction_of
 from kinetoscope.tables.device.kernels import least_reported
-from kinetoscope.tables.device.launches import starters
+from kinetoscope.tables.device.launches import copy_bytes, starters
 from kinetoscope.tables.stored import processes, ranks
 from kinetoscope.viewer.requests import Limited, span_of_time, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
@@ -316,9 +316,7 @@ def _device_parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFact
         facts.append(SharedFacts(of_span[rows], launches))
     if len(copies):
         of_span, directions = _directions(trace)
-        size = np.full(len(spans), -1, np.int64)
-        size[copies["span"]] = copies["bytes"]
-        size, duration = size[rows], spans["duration_ns"][rows]
+        size, duration = copy_bytes(trace)[rows], spans["duration_ns"][rows]
         facts += [
             Numbers("Size", "bytes", size, size >= 0),
             SharedFacts(of_span[rows], (("Direction", "", directions),)),
