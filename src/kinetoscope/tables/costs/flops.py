@@ -15,7 +15,6 @@ from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_cov
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
 from kinetoscope.tables.deep_steps import shapes_of
-from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow
@@ -94,6 +93,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         operators.sums(part)
         for part in (self_ns, np.where(unknown, self_ns, 0), np.where(unknown, spans["device_self_ns"], 0))
     )
+    all_ns = int(operator_ns.sum())
     count, uncovered_calls = operators.sizes(), operators.sums(unknown)
     without_formula = operators.sums(unknown & (costs.standing == Standing.NO_FORMULA)) > 0
     columns: dict[str, Any] = {
@@ -104,7 +104,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         "covered_ns": operator_ns - uncovered_ns,
         "uncovered_ns": uncovered_ns,
         "uncovered_device_ns": uncovered_device_ns,
-        "uncovered_percent": percent(uncovered_ns, int(operator_ns.sum())),
+        "uncovered_percent": uncovered_ns * (100.0 / all_ns if all_ns else np.nan),
         "why": Labels(np.where(uncovered_calls == 0, -1, np.where(without_formula, 0, 1)), _REASONS),
     }
     return to_arrow(
