@@ -268,8 +268,7 @@ def describe_compilations(trace: AnyTrace) -> AnyTrace:
         facts = {name: row[name] for name in _DESCRIBED if row[name] is not None}
         if row["span"] is not None and described[row["span"]] < 0 and "function" in facts:
             described[row["span"]] = arguments.row((json.dumps(facts, ensure_ascii=False),))
-    columns = {name: trace.column("spans", name) for name in spans.given} | {"arguments": described}
-    return extend(trace, tables={"spans": columns, "arguments": arguments.columns()})
+    return extend(trace, spans={"arguments": described}, tables={"arguments": arguments.columns()})
 
 
 _NOT_GENERATED = -2
@@ -374,15 +373,9 @@ class _Origins:
 
     def trace(self, changed: Mapping[str, NDArray[Any]], losses: Sequence[Loss]) -> TraceData:
         """The trace with the rows, with changed columns of spans, and with more losses."""
-        trace = self._trace
-        spans = {name: trace.column("spans", name) for name in trace.columns("spans").given}
         grown = (self._frames, self._stacks, self._arguments, self._modules.grown)
-        tables: dict[str, Mapping[str, Any]] = {
-            "spans": spans | dict(changed),
-            "origins": self._origins.columns,
-            **{table.name: table.columns() for table in grown},
-        }
-        return extend(trace, losses=losses, tables=tables, strings=self._origins.texts)
+        tables = {table.name: table.columns() for table in grown} | {"origins": self._origins.columns}
+        return extend(self._trace, losses=losses, spans=changed, tables=tables, strings=self._origins.texts)
 
     def _below(self, stack: int) -> list[int]:
         """The frames that a stack has below the generated file's, outermost first."""

@@ -27,6 +27,7 @@ def extend(
     losses: Sequence[Loss] = (),
     without_losses: Sequence[str] = (),
     tables: Mapping[str, Mapping[str, Any]] | None = None,
+    spans: Mapping[str, Any] | None = None,
     strings: Sequence[str] | None = None,
 ) -> AnyTrace:
     """Return a copy of a trace with more counters, metadata, losses or tables.
@@ -38,6 +39,7 @@ def extend(
         losses: Losses to add.
         without_losses: Codes of the losses to remove.
         tables: Stored tables by name, as columns, which replace those of the trace.
+        spans: Columns of spans that replace those of the trace.
         strings: All strings, if `tables` have more than the trace; those of the trace come first.
 
     Returns:
@@ -53,6 +55,7 @@ def extend(
         if (names := trace.columns(name).given)
     }
     stored |= {name: dict(columns) for name, columns in (tables or {}).items()}
+    stored["spans"] = stored.get("spans", {}) | dict(spans or {})
     texts = list(trace.strings if strings is None else strings)
     if counters:
         _add_counters(trace, stored, texts, counters)

@@ -62,10 +62,13 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
             unmatched += len(rows)
         else:
             origin[rows] = [captured.origin(operator, origins) for operator in captured.operators(calls)]
-    spans = {name: trace.column("spans", name) for name in trace.columns("spans").given} | {"origin": origin}
     losses = [Loss.of("unknown_replays", unmatched)] if unmatched else []
     return extend(
-        trace, losses=losses, tables={"spans": spans, "origins": origins.columns}, strings=origins.texts
+        trace,
+        losses=losses,
+        spans={"origin": origin},
+        tables={"origins": origins.columns},
+        strings=origins.texts,
     )
 
 

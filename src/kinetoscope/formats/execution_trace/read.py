@@ -27,6 +27,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
+from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES
 
 if TYPE_CHECKING:
@@ -338,31 +339,29 @@ def execution(
     node = np.concatenate([node_of[span_rows], alone]).astype(np.int64)
     match = np.where(node < 0, 1, np.where(span < 0, 2, 0))
     name = _names(trace, other, span, node)
-    module, stack = _look_up(span, spans["module"]), _look_up(span, spans["stack"])
+    module, stack = look_up(span, spans["module"]), look_up(span, spans["stack"])
     columns: dict[str, Any] = {
-        "node": _look_up(node, other.nodes["id"]),
+        "node": look_up(node, other.nodes["id"]),
         "span": span,
         "match": Labels(match, MATCHES),
         "name": name,
-        "kind": Labels(_look_up(span, spans["kind"]), KIND_NAMES),
-        "parent_node": _look_up(node, other.nodes["parent"]),
-        "os_tid": _look_up(span, trace.column("threads", "os_tid")[spans["thread"]]),
-        "step": _look_up(_look_up(span, spans["step"]), trace.column("steps", "number")),
-        "phase": Labels(_look_up(span, spans["phase"]), PHASE_NAMES),
+        "kind": Labels(look_up(span, spans["kind"]), KIND_NAMES),
+        "parent_node": look_up(node, other.nodes["parent"]),
+        "os_tid": look_up(span, trace.column("threads", "os_tid")[spans["thread"]]),
+        "step": look_up(look_up(span, spans["step"]), trace.column("steps", "number")),
+        "phase": Labels(look_up(span, spans["phase"]), PHASE_NAMES),
         "module": Labels(module, trace.columns("modules")["path"]),
         "stack": Labels(stack, stack_texts(trace)),
         "sequence": np.where(
-            span >= 0, _look_up(span, spans["sequence"]), _look_up(node, other.nodes["sequence"])
+            span >= 0, look_up(span, spans["sequence"]), look_up(node, other.nodes["sequence"])
         ),
     }
-    columns |= {
-        time: _look_up(span, spans[time]) for time in ("start_ns", "duration_ns", "self_ns", "parent")
-    }
+    columns |= {time: look_up(span, spans[time]) for time in ("start_ns", "duration_ns", "self_ns", "parent")}
     columns |= {
         name: [other.nodes[name][row] if row >= 0 else None for row in node.tolist()] for name in _OF_NODES
     }
     for side in ("input", "output"):
-        columns[f"{side}_bytes"] = _look_up(node, _bytes_of_nodes(other, side))
+        columns[f"{side}_bytes"] = look_up(node, _bytes_of_nodes(other, side))
     return to_arrow(table_definition("execution"), columns)
 
 
@@ -484,8 +483,3 @@ def _nodes_of_tensors(other: ExecutionTrace) -> NDArray[np.int64]:
     order = np.argsort(ids, kind="stable")
     rows: NDArray[np.int64] = order[np.searchsorted(ids[order], other.tensors["node"])]
     return rows
-
-
-def _look_up(rows: NDArray[Any], values: Any) -> Any:
-    """Look up `values` at `rows`; -1 where the row is -1."""
-    return np.where(rows >= 0, np.append(np.asarray(values).astype(np.int64), -1)[rows], -1)
