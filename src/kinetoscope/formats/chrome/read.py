@@ -47,7 +47,6 @@ from kinetoscope.formats.chrome.read_tracks import (
     LIST_HEAD,
     OPERATORS,
     OWN,
-    FileTracks,
     LazyColumns,
     Names,
     made,
@@ -870,10 +869,10 @@ class _Builder:
         self.strings = StringTable(native.pop("strings"))
         self.tables: Tables = {}
         self.rows: dict[str, int | Callable[[], int]] = {}
-        self.tracks = self._tracks()
-        self.parts = LazyColumns(
-            {"arrows": self._arrows, "backward": self._backward, "launches": self._launches}
-        )
+        self.tracks = read_tracks(native.pop("threads"), names, self.categories)
+        self.tables["threads"] = dict(self.tracks.threads)
+        self.tables["streams"] = self.tracks.streams
+        self.parts = LazyColumns({"arrows": self._arrows, "backward": self._backward})
 
     def trace(self) -> TraceData:
         native, tracks = self.native, self.tracks
@@ -892,13 +891,12 @@ class _Builder:
             self.spans["forward_thread"] = self._forward_thread
             self.tables["threads"]["torch_tid"] = self._torch_tid
         if has_arrows:
-            self.spans["forward"] = self._forward
+            self.spans["forward"] = lambda: link_forward(self.spans, self._arrows_to_backward())
         if tracks.on_device.any():
             self.spans["stream"] = lambda: tracks.stream_of[self.spans["thread"]]
-            self.tables["launches"] = {
-                name: partial(self._launch_column, name) for name in STORED["launches"].column_names
-            }
-            self.rows["launches"] = lambda: len(self._launch_column("host"))
+            self._add_later(
+                "launches", lambda: find_launches(self.spans, self._on_device(), self.parts["arrows"])
+            )
         self.tables["spans"] = self.spans.given(_SPAN_COLUMNS)
         self.rows["spans"] = native["rows"]["spans"]
         header = self.header
@@ -932,16 +930,6 @@ class _Builder:
     def _close(self) -> None:
         for part in (self.spans, self.parts, self.tables, self.rows, self.native):
             part.clear()
-
-    def _tracks(self) -> FileTracks:
-        tracks = read_tracks(
-            self.native.pop("threads"),
-            self.names,
-            self.categories,
-        )
-        self.tables["threads"] = dict(tracks.threads)
-        self.tables["streams"] = tracks.streams
-        return tracks
 
     def _on_device(self) -> NDArray[np.bool_]:
         is_on_device: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
@@ -1014,15 +1002,12 @@ class _Builder:
             tids[row] = number
         return tids
 
-    def _forward(self) -> NDArray[np.int32]:
-        return link_forward(self.spans, self._arrows_to_backward())
-
-    def _launches(self) -> dict[str, Any]:
-        return find_launches(self.spans, self._on_device(), self.parts["arrows"])
-
-    def _launch_column(self, name: str) -> NDArray[np.int32]:
-        values: NDArray[np.int32] = self.parts["launches"][name]
-        return values
+    def _add_later(self, table: str, make: Callable[[], dict[str, Any]]) -> None:
+        """Add a table whose columns are made together when the first of them is used."""
+        self.parts[table] = make
+        first, *_ = names = STORED[table].column_names
+        self.tables[table] = {name: partial(lambda name: self.parts[table][name], name) for name in names}
+        self.rows[table] = lambda: len(self.parts[table][first])
 
     def _categories(self) -> None:
         rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
@@ -1063,12 +1048,7 @@ class _Builder:
         if "arguments" in spans and "arguments" in self.tables and native["collective_arguments"]:
             facts = facts_of_arguments(made(self.tables["arguments"]["json"]), self.strings)
             if facts is not None:
-                self.parts["collectives"] = lambda: read_collectives(spans["arguments"], facts)
-                self.tables["collectives"] = {
-                    name: partial(lambda name: self.parts["collectives"][name], name)
-                    for name in ("span", "facts")
-                }
-                self.rows["collectives"] = lambda: len(self.parts["collectives"]["span"])
+                self._add_later("collectives", lambda: read_collectives(spans["arguments"], facts))
 
     @staticmethod
     def _memory_events(recorded: Mapping[str, Any]) -> dict[str, Any]:
