@@ -46,7 +46,7 @@ def test_history_shows_step_times_and_counts_that_differ():
     assert [line.split() for line in text[2:]] == [
         ["build", "time", "of", "a", "step", "change", "operators", "change"],
         ["<b>0", "1", "ms", "5"],
-        ["<b>1", "-", "-"],
+        ["<b>1", "–", "–"],
         ["<b>2", "1", "ms", "6"],
         ["<b>3", "1", "ms", "6"],
     ]

@@ -22,7 +22,7 @@ from kinetoscope.model import units
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kinetoscope.display.blocks import Block
+    from kinetoscope.display.blocks import Block, Cell
 
 STEP = "step_ns"
 """The name of the series of step times, in nanoseconds; the others are named as in `COUNTS`."""
@@ -151,33 +151,19 @@ class History:
         return self.to_html()
 
     def _blocks(self) -> list[Block]:
-        heading, *rows = self._rows()
-        columns = tuple(BlockColumn(text, is_text=at == 0) for at, text in enumerate(heading))
+        columns = [BlockColumn("build", is_text=True)]
+        cells: list[list[Cell]] = [[build.name for build in self.builds]]
+        for name, values in self.series.items():
+            unit = "ns" if name == STEP else "bytes" if name in BYTE_COUNTS else ""
+            columns += [BlockColumn(SERIES[name], unit), BlockColumn("change")]
+            cells += [list(map(_number, values)), list(map(_change, (None, *values), values))]
         title = f"{units.count(len(self.builds), 'build')}, ordered by {self.order}"
-        return [Paragraph(title), TableBlock(columns, tuple(map(tuple, rows)))]
-
-    def _rows(self) -> list[list[str]]:
-        heading = ["build"]
-        for name in self.series:
-            heading += [SERIES[name], "change"]
-        rows = [heading]
-        for build_index, build in enumerate(self.builds):
-            row = [build.name]
-            for name, column in self.series.items():
-                row += [
-                    _amount(name, column[build_index]),
-                    _change(column[build_index - 1] if build_index else None, column[build_index]),
-                ]
-            rows.append(row)
-        return rows
+        return [Paragraph(title), TableBlock(tuple(columns), tuple(zip(*cells, strict=True)))]
 
 
-def _amount(series: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if series == STEP:
-        return units.duration(value)
-    return units.size(value) if series in BYTE_COUNTS else f"{value:,.10g}"
+def _number(value: float | None) -> float | None:
+    """A number as a table shows it: whole ones have no decimals."""
+    return int(value) if value is not None and float(value).is_integer() else value
 
 
 def _change(before: float | None, after: float | None) -> str:

@@ -25,7 +25,7 @@ from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.groups import Groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow
     from numpy.typing import NDArray
@@ -40,6 +40,7 @@ FASTER, SLOWER, SAME, CANNOT_TELL = "faster", "slower", "same", "cannot tell"
 # Of a row that is known to have changed, much for the row, little for a step.
 BELOW_MARGIN = "below the margin"
 MORE, FEWER, ADDED, GONE = "more", "fewer", "added", "gone"
+_TABLES = ("times", "counts", "memory")
 
 
 @dataclass(frozen=True)
@@ -328,14 +329,9 @@ class Comparison:
         Raises:
             ArgumentError: No such table.
         """
-        makers: dict[str, Callable[[], pyarrow.Table]] = {
-            "times": self._times,
-            "counts": lambda: _counts(self.counts),
-            "memory": lambda: _counts(self.memory),
-        }
-        if name not in makers:
-            raise ArgumentError(f"a comparison has no table {name!r}; choose one of: {', '.join(makers)}")
-        return makers[name]()
+        if name not in _TABLES:
+            raise ArgumentError(f"a comparison has no table {name!r}; choose one of: {', '.join(_TABLES)}")
+        return self._times() if name == "times" else _counts(getattr(self, name))
 
     def _times(self) -> pyarrow.Table:
         rows = []
