@@ -292,13 +292,8 @@ def _order(forward: _Forward, call: DistinctCall, positions: list[int], examples
         parts.append((1.0 - then / now, uses[0][0] - example))
     part, distance = parts[0]
     # Both products are concerned.
-    return [
-        (
-            Cause.ORDER,
-            part,
-            [*positions, *(index + distance for index in positions if index + distance < len(forward.rows))],
-        )
-    ]
+    second = [position + distance for position in positions if position + distance < len(forward.rows)]
+    return [(Cause.ORDER, part, [*positions, *second])]
 
 
 def _factors(call: DistinctCall) -> tuple[int, int, int] | None:
@@ -322,13 +317,7 @@ def _inverse(forward: _Forward, positions: list[int], examples: list[int], matri
             return []
         again |= {use.row for _, use in uses if use.name in _FACTORED and use.operands[0] == matrix}
     savings = [(Cause.INVERSE, INVERSE_PART, positions)]
-    uses_again = [
-        index
-        for position in examples
-        for index, use in forward.after(position, prod(matrix))
-        if use.row in again
-    ]
-    if uses_again:
+    if again:
         rows = sorted(index for call in again for index in forward.positions(call))
         savings.append((Cause.INVERSE, FACTORED_AGAIN_PART, rows))
     return savings
