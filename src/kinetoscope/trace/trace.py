@@ -229,7 +229,30 @@ class Trace(TraceData):
             ArgumentError: No such table.
             MissingDependencyError: pandas is not installed.
         """
-        return _to_pandas(self.table(name, **options))
+        table = self.table(name, **options)
+        import_aside()
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingDependencyError(
+                "to_pandas() needs pandas: install it with `pip install pandas`"
+            ) from error
+        import pyarrow as pa
+
+        nullable = {pa.int8(): pd.Int8Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+        with_nulls = [
+            field.name
+            for field in table.schema
+            if field.type in nullable and table.column(field.name).null_count
+        ]
+        if not with_nulls:
+            plain: pandas.DataFrame = table.to_pandas()
+            return plain
+        # pandas would turn these into floats, which cannot hold every nanosecond.
+        integers = table.select(with_nulls).to_pandas(types_mapper=nullable.get)
+        other_columns = table.drop_columns(with_nulls).to_pandas()
+        frame: pandas.DataFrame = pd.concat([other_columns, integers], axis=1)[table.column_names]
+        return frame
 
     def to_polars(self, name: str = "spans", **options: Any) -> polars.DataFrame:
         """Return `table(name)` as a polars data frame.
@@ -238,7 +261,15 @@ class Trace(TraceData):
             ArgumentError: No such table.
             MissingDependencyError: polars is not installed.
         """
-        return _to_polars(self.table(name, **options))
+        import_aside("polars")
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise MissingDependencyError(
+                "to_polars() needs polars: install it with `pip install polars`"
+            ) from error
+
+        return pl.DataFrame(self.table(name, **options))
 
     def sql(self, query: str) -> pyarrow.Table:
         """Run a DuckDB query over the tables of the trace.
@@ -516,43 +547,6 @@ def _device_rule(device: str) -> str:
     if device not in DEVICE_RULES:
         raise ArgumentError(f"device={device!r}: choose one of: {', '.join(DEVICE_RULES)}")
     return device
-
-
-def _to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
-    """Return the table as a pandas data frame; integers with nulls become pandas' nullable integers."""
-    import_aside()
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise MissingDependencyError(
-            "to_pandas() needs pandas: install it with `pip install pandas`"
-        ) from error
-    import pyarrow as pa
-
-    nullable = {pa.int8(): pd.Int8Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
-    with_nulls = [
-        field.name for field in table.schema if field.type in nullable and table.column(field.name).null_count
-    ]
-    if not with_nulls:
-        plain: pandas.DataFrame = table.to_pandas()
-        return plain
-    # pandas would turn these into floats, which cannot hold every nanosecond.
-    integers = table.select(with_nulls).to_pandas(types_mapper=nullable.get)
-    other_columns = table.drop_columns(with_nulls).to_pandas()
-    frame: pandas.DataFrame = pd.concat([other_columns, integers], axis=1)[table.column_names]
-    return frame
-
-
-def _to_polars(table: pyarrow.Table) -> polars.DataFrame:
-    import_aside("polars")
-    try:
-        import polars as pl
-    except ImportError as error:
-        raise MissingDependencyError(
-            "to_polars() needs polars: install it with `pip install polars`"
-        ) from error
-
-    return pl.DataFrame(table)
 
 
 _WORD = re.compile(r"\w+")
