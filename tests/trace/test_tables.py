@@ -63,7 +63,7 @@ def test_where_that_cannot_be_is_refused(trace, where, said):
     [
         ("table/spans", {"by": "name"}, "the table 'spans' has no option 'by'"),
         ("table/spans", {"rows": "3"}, "rows=3 is not valid"),
-        ("table/memory_peak", {"at_ns": "soon"}, "at_ns='soon' is not valid: use a whole number"),
+        ("table/memory_peak", {"at_ns": "soon"}, "at_ns='soon' is not valid: need a whole number"),
         ("table/ops", {"where": "x"}, "where='x' is not valid"),
     ],
 )
