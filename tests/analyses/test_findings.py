@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import kinetoscope
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, finding_blocks
-from kinetoscope.analyses.loop import Loop, Place
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule_findings import findings_with_gains
 from kinetoscope.analyses.rules import RULES
 from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
@@ -415,7 +415,7 @@ def test_no_span_is_at_no_place_and_in_no_module():
     loop = Loop(builder.build())
     last = len(loop.trace.columns("spans")) - 1
     assert (str(loop.place_of(last)), loop.module_of(last)) == ("train.py:9", "ReLU")
-    assert (loop.place_of(-1), loop.module_of(-1)) == (Place(), "")
+    assert (loop.place_of(-1), loop.module_of(-1)) == (SourceLine(), "")
 
 
 def test_what_autograd_does_between_its_functions_is_not_python():

@@ -6,7 +6,7 @@ import pytest
 
 from kinetoscope.analyses.findings import examine, headline
 from kinetoscope.analyses.hot_lines import HOT_LINE, hot_lines
-from kinetoscope.analyses.loop import Loop, Place
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule_findings import findings_with_gains
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState
@@ -126,11 +126,11 @@ def test_without_the_other_finding_it_is():
     loop = Loop(steps(waiting))
     (line,) = hot_lines(loop)
     assert plain(line.finding).startswith("The loop waits in flush (log.py:9)")
-    in_function = replace(line, code="python-bound", place=Place("log.py", 7, "flush"))
+    in_function = replace(line, code="python-bound", place=SourceLine("log.py", 7, "flush"))
     in_half = replace(in_function, gain_ns=(line.gain_ns + 1) // 2)
     in_less = replace(in_function, gain_ns=line.gain_ns // 3)
     in_other_time = replace(in_function, time=Intervals.between(0, MS))
-    in_other_function = replace(line, code="python-bound", place=Place("log.py", 9, "write"))
+    in_other_function = replace(line, code="python-bound", place=SourceLine("log.py", 9, "write"))
     for other, codes in (
         (in_function, ["python-bound"]),
         (in_half, ["python-bound"]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.model.time_spent import Cause
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Finding:
     advice: str
     share_percent: float
     gain_ns: int | None
-    place: Place = field(default_factory=Place)
+    place: SourceLine = field(default_factory=SourceLine)
     module: str = ""
     spans: tuple[int, ...] = ()
     rank: int = -1

@@ -11,7 +11,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import accounts
-from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
@@ -121,10 +121,10 @@ def _is_everything(account: ProcessLedger, rows: Rows) -> bool:
     return bool(cells.time_ns[rows].sum() >= _EVERYTHING * cells.time_ns[computes].sum())
 
 
-def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
+def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[SourceLine, Rows]:
     """The line at which some cells take most, and those of them that are there; in an optimizer only if nowhere else."""
     cells = account.cells
-    stacks_of: dict[Place, list[int]] = {}
+    stacks_of: dict[SourceLine, list[int]] = {}
     for stack in np.unique(cells.stack[rows]).tolist():
         stacks_of.setdefault(loop.place_of_stack(stack), []).append(stack)
     of_line = {line: rows[np.isin(cells.stack[rows], stacks)] for line, stacks in stacks_of.items()}
@@ -193,7 +193,7 @@ def _repeat(
     return f"{{place}} computes a result {words_for_result} in the {{unit}}", words
 
 
-def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[Place, Rows]:
+def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[SourceLine, Rows]:
     """The call nearly all of whose time is in the cells, such as that of a whole network, or else the line with most of it."""
     line, cells_there = _worst_line(loop, account, rows)
     node, inside = _whole_call(loop, account, cells_there)

@@ -59,7 +59,7 @@ LEAST_BUSY = 1.0
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A line of the user's code.
 
     Attributes:
@@ -96,9 +96,9 @@ class Place:
         return f"{os.path.basename(self.file)}:{lines}" if self.file else ""
 
 
-def busiest(times: Mapping[Place, float]) -> Place:
+def busiest(times: Mapping[SourceLine, float]) -> SourceLine:
     """The known place with the longest time; none where none is known."""
-    return max((place for place in times if place), key=times.__getitem__, default=Place())
+    return max((place for place in times if place), key=times.__getitem__, default=SourceLine())
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Gap:
         kind_ns: What of the time is in the steps of each kind.
     """
 
-    place: Place
+    place: SourceLine
     time_ns: int
     count: int
     rows: tuple[int, ...]
@@ -167,7 +167,7 @@ class Loop:
         self.start_ns, self.end_ns = self.work.start_ns, self.work.end_ns
         self.mark_start_ns, self.mark_end_ns = self.work.mark_start_ns, self.work.mark_end_ns
         self.whole_ns = int((self.end_ns - self.start_ns).sum())
-        self._places = {-1: Place()}
+        self._places = {-1: SourceLine()}
 
     @property
     def moments(self) -> Intervals:
@@ -579,22 +579,22 @@ class Loop:
             above = parent[above].astype(np.int64)
         return operators
 
-    def place_of(self, row: int) -> Place:
+    def place_of(self, row: int) -> SourceLine:
         """The user's line that started a span; none for -1."""
-        return self.place_of_stack(int(self.trace.column("spans", "stack")[row])) if row >= 0 else Place()
+        return self.place_of_stack(int(self.trace.column("spans", "stack")[row]) if row >= 0 else -1)
 
-    def place_of_stack(self, stack: int) -> Place:
+    def place_of_stack(self, stack: int) -> SourceLine:
         """The user's innermost line on a stack."""
         return self._place_of_frame(int(self._shown_frame[stack]) if stack >= 0 else -1)
 
-    def _place_of_frame(self, frame: int) -> Place:
+    def _place_of_frame(self, frame: int) -> SourceLine:
         if frame not in self._places:
             frames, strings = self.trace.columns("frames"), self.trace.strings
             line = int(frames["line"][frame])
             file, function = (strings[int(frames[name][frame])] for name in ("file", "function"))
             # Torch's collector notes a function when it is called, and not the line that it is at.
             is_function = self.trace.run_info.engine == "kineto"
-            self._places[frame] = Place(file, line, function, line, is_function)
+            self._places[frame] = SourceLine(file, line, function, line, is_function)
         return self._places[frame]
 
     @property
@@ -637,17 +637,17 @@ class Loop:
         period_ns = self.trace.column("samples", "period_ns")[samples].astype(np.float64)
         return bool(period_ns.sum() > _SURE * np.sqrt(np.square(period_ns).sum()))
 
-    def most_sampled(self, rows: Rows) -> Place:
+    def most_sampled(self, rows: Rows) -> SourceLine:
         """The user's line in which some samples spent most time."""
         samples = self.trace.columns("samples")
-        times: dict[Place, int] = defaultdict(int)
+        times: dict[SourceLine, int] = defaultdict(int)
         for stack, period_ns in zip(
             samples["stack"][rows].tolist(), samples["period_ns"][rows].tolist(), strict=True
         ):
             times[self.place_of_stack(stack)] += period_ns
         return busiest(times)
 
-    def caller_of(self, stack: int, called: Callable[[str], bool], otherwise: int = -1) -> Place:
+    def caller_of(self, stack: int, called: Callable[[str], bool], otherwise: int = -1) -> SourceLine:
         """The user's line that called the outermost frame of a stack in a file that `called` accepts; that of `otherwise` without one."""
         frames, stacks, strings = (
             self.trace.columns("frames"),
@@ -667,7 +667,7 @@ class Loop:
         module = int(self.trace.column("spans", "module")[row]) if row >= 0 else -1
         return str(self.trace.column("modules", "path")[module]) if module >= 0 else ""
 
-    def by_place(self, rows: Rows, values: Rows | None = None) -> list[tuple[Place, int, Rows]]:
+    def by_place(self, rows: Rows, values: Rows | None = None) -> list[tuple[SourceLine, int, Rows]]:
         """Group spans by the user's line that started them.
 
         Args:
@@ -814,14 +814,14 @@ class Loop:
         is_chosen &= self.threads[all_gaps.thread] & ~all_gaps.in_loading & (all_gaps.stretch_ns >= least_ns)
         return np.flatnonzero(is_chosen)
 
-    def _from_to(self, frame: int, other: int) -> Place:
+    def _from_to(self, frame: int, other: int) -> SourceLine:
         """The line of a frame, or from there to that of another frame of the same function."""
         here = self._place_of_frame(frame)
         there = self._place_of_frame(other) if other >= 0 else here
         if (here.file, here.function) != (there.file, there.function):
             return here
         low, high = sorted((here.line, there.line))
-        return Place(here.file, low, here.function, high, here.is_function)
+        return SourceLine(here.file, low, here.function, high, here.is_function)
 
 
 def _busiest_thread(trace: TraceData) -> tuple[int, int]:

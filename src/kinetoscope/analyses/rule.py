@@ -15,7 +15,7 @@ import numpy as np
 
 from kinetoscope.analyses.finding import CannotTell, Finding, NotNeeded, Signal
 from kinetoscope.analyses.kinds import steps_with
-from kinetoscope.analyses.loop import MOST_ROWS, Place
+from kinetoscope.analyses.loop import MOST_ROWS, SourceLine
 from kinetoscope.display.sentence import sentence
 from kinetoscope.tables.host.units_of_work import Unit
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kinetoscope.tables.intervals import Intervals
 
 SAME_AS_TIME = -1
-NOWHERE = Place()
+NOWHERE = SourceLine()
 """The place of a match that is about no single line."""
 _NO_ROWS = np.zeros(0, np.int64)
 _PLACE = re.compile(r"\{(\w+)(?::([\w%]+))?\}")
@@ -61,7 +61,7 @@ class Match:
     time_ns: float = 0
     values: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
     gain_ns: float | None = SAME_AS_TIME
-    place: Place | None = None
+    place: SourceLine | None = None
     module: str | None = None
     spans: Rows | None = None
     share_percent: float | None = None
@@ -176,7 +176,7 @@ class Rule:
             line, _, of_line = loop.by_place(calls[calls >= 0], duration_ns[calls >= 0])[0]
             is_there = np.isin(calls, of_line)
             rows, calls = rows[is_there], calls[is_there]
-        line = line or Place()
+        line = line or SourceLine()
         spans = longest(loop, rows) if match.spans is None else match.spans[:MOST_ROWS]
         module = match.module
         if module is None:
@@ -201,7 +201,7 @@ class Rule:
         )
 
     def _sentence(
-        self, loop: Loop | None, match: Match, share: float, place: Place, time_ns: int
+        self, loop: Loop | None, match: Match, share: float, place: SourceLine, time_ns: int
     ) -> Sentence:
         """The sentence with its values; `time_ns` is the time of all steps."""
         unit = loop.unit if loop else Unit.STEP

@@ -16,7 +16,7 @@ from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import stacks_with
 
 if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Loop, Place, Rows
+    from kinetoscope.analyses.loop import Loop, Rows, SourceLine
 
 LEAST_TIMES = 4
 LEAST_OPERATORS = 20
@@ -115,7 +115,7 @@ def anomaly_detection(loop: Loop) -> Answer:
     return Match(looks, time_ns, {"looks": len(looks)}, place=where, left_out=NotNeeded(checks), time=steps)
 
 
-def _where_backward_is_called(loop: Loop, rows: Rows) -> Place:
+def _where_backward_is_called(loop: Loop, rows: Rows) -> SourceLine:
     """The program's line below which the engine runs most of some rows: their own stack, not that of their forward operators."""
     stacks, count = np.unique(loop.trace.column("spans", "own_stack")[rows], return_counts=True)
     return loop.place_of_stack(int(stacks[np.argmax(count)]))

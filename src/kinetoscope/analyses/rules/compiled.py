@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model import units
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT
@@ -107,7 +107,7 @@ class _Guard:
         resumed = _RESUMED.match(row["function"] or "")
         self.function = resumed[1] if resumed else row["function"] or "a function"
         line = int(where["line"]) if where else row["line"] or 0
-        self.place = Place(where["file"] if where else row["file"] or "", line, self.function, line)
+        self.place = SourceLine(where["file"] if where else row["file"] or "", line, self.function, line)
         self.advice = self._advice()
 
     def _advice(self) -> str:
@@ -193,7 +193,7 @@ def _with_function(row: dict[str, Any], compiled: list[dict[str, Any]]) -> dict[
     return {**row, **{name: row[name] or same_code[name] for name in ("function", "file", "line")}}
 
 
-def _eager_ns(loop: Loop, place: Place, function: str) -> tuple[int, NDArray[np.int64]]:
+def _eager_ns(loop: Loop, place: SourceLine, function: str) -> tuple[int, NDArray[np.int64]]:
     """What the operators of a function take outside of compiled regions, and their rows; of those that backward runs for them, too."""
     frames = loop.trace.columns("frames")
     strings = loop.trace.strings
@@ -251,10 +251,10 @@ def _first_line(reason: str) -> str:
     return (reason.splitlines() or [""])[0][:_LONGEST_REASON]
 
 
-def _place_of_break(loop: Loop, row: int) -> Place:
+def _place_of_break(loop: Loop, row: int) -> SourceLine:
     table = loop.trace.columns("graph_breaks")
     line = int(table["line"][row])
-    return Place(table["file"][row], line, table["function"][row], line)
+    return SourceLine(table["file"][row], line, table["function"][row], line)
 
 
 def _skipped(loop: Loop) -> list[Match]:
@@ -297,7 +297,7 @@ def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
     words = {"places": units.count(len(breaks), "place"), "regions": len(regions)}
     text = "torch.compile breaks its graphs in {places}, such as {named}, and runs {regions:compiled region}"
     advice = "Find the reasons with TORCH_LOGS=graph_breaks or fullgraph=True: print, .item(), data-dependent branches, unsupported calls."
-    source_line = Place(file, line, function, line)
+    source_line = SourceLine(file, line, function, line)
     return Match(
         regions,
         lookups_ns,
@@ -328,7 +328,7 @@ def _compilations(loop: Loop) -> NDArray[np.int64]:
     return np.asarray(rows[is_of_process & loop.in_steps(rows)])
 
 
-def _caller(loop: Loop, row: int) -> Place:
+def _caller(loop: Loop, row: int) -> SourceLine:
     """The line that called what is being compiled: the caller of the compiler's outermost frame."""
     stack = int(loop.trace.column("spans", "own_stack")[row])
     return loop.caller_of(stack, lambda file: _COMPILER in file)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, Place, busiest
+from kinetoscope.analyses.loop import MOST_ROWS, SourceLine, busiest
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.analyses.rules.input_wait import workers_for
@@ -91,7 +91,7 @@ def device_idle(loop: Loop) -> Answer:
     )  # fmt: skip
 
 
-def _meanwhile(loop: Loop, device: LoopDevice, idle_ns: int) -> tuple[Place, str]:
+def _meanwhile(loop: Loop, device: LoopDevice, idle_ns: int) -> tuple[SourceLine, str]:
     """The line where the host spends most of the device's idle time, and what to say about it; nowhere if no line has enough of it."""
     line, place_ns, operator = _busiest_meanwhile(loop, device)
     if not line or place_ns < LEAST_AT_PLACE * idle_ns:
@@ -112,14 +112,14 @@ def _idle_by_cause(loop: Loop, device: LoopDevice) -> dict[str, NDArray[np.int64
     return dict(zip(_IDLE_ADVICE, of_cause, strict=True))
 
 
-def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[Place, int, str]:
+def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[SourceLine, int, str]:
     """The line at which the host spends most of the time in which the device is idle, how long, and the operator that has most of that, if one has."""
     spans = loop.trace.columns("spans")
     rows = np.flatnonzero(loop.inside & loop.outermost)
     start = spans["start_ns"][rows].astype(np.int64)
     idle_ns = device.idle.within(start, start + spans["duration_ns"][rows])
     time_at = {gap.place: gap.time_ns for gap in loop.gaps}
-    rows_at: dict[Place, NDArray[np.int64]] = {}
+    rows_at: dict[SourceLine, NDArray[np.int64]] = {}
     for line, time_ns, rows_there in loop.by_place(rows, idle_ns):
         time_at[line], rows_at[line] = time_at.get(line, 0) + time_ns, rows_there
     line = busiest(time_at)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, Place
+from kinetoscope.analyses.loop import MOST_ROWS, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.hierarchy import lies_in
@@ -78,7 +78,13 @@ def main_process_loading(loop: Loop) -> Answer:
 
 
 def _waiting(
-    loop: Loop, waits: Rows, wait_ns: int, part: str, line: Place | None, text: str = "", advice: str = ""
+    loop: Loop,
+    waits: Rows,
+    wait_ns: int,
+    part: str,
+    line: SourceLine | None,
+    text: str = "",
+    advice: str = "",
 ) -> Match:
     """The match of waits for batches, with the part of making these that takes longest, and its line: for None that of the longest wait."""
     spans = longest(loop, waits)
@@ -201,7 +207,7 @@ def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
     return starting.total_ns + int(charged(loop.trace, inside)[stops].sum()), True
 
 
-def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tuple[str, Place]:
+def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tuple[str, SourceLine]:
     """Which part of making batches takes longest, and the line that takes most of it."""
     if len(fetches) == 0:
         return "", _sampled_in_workers(loop)
@@ -216,26 +222,26 @@ def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tupl
     if not in_collate:
         within &= ~lies_in(loop.trace, collates[: 5 * MOST_ROWS])
     rows = np.flatnonzero(within & (spans["self_ns"] > 0) & (spans["stack"] >= 0))
-    times: dict[Place, int] = defaultdict(int)
+    times: dict[SourceLine, int] = defaultdict(int)
     for line, time_ns, _ in loop.by_place(rows, spans["self_ns"][rows]) if len(rows) else ():
         times[line] += time_ns
     for line, time_ns in _python_in(loop, chosen):
         times[line] += time_ns
-    slowest = max((line for line in times if line), key=lambda line: times[line], default=Place())
+    slowest = max((line for line in times if line), key=lambda line: times[line], default=SourceLine())
     return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), slowest
 
 
-def _sampled_in_workers(loop: Loop) -> Place:
+def _sampled_in_workers(loop: Loop) -> SourceLine:
     """The line of the program that most samples of recorded workers are in: their batches are marked by a source that `run` does not use."""
     samples = loop.trace.columns("samples")
     within = stacks_with(loop.trace, _WORKER_LOOP)
     # A forked worker has the frames of the loop that started it, too: only what its own loop called makes batches.
     stack = program_stacks(loop.trace)[samples["stack"]]
     in_workers = np.flatnonzero((samples["thread"] != loop.thread) & (stack >= 0) & within[stack])
-    return loop.most_sampled(in_workers) if len(in_workers) >= LEAST_SAMPLES else Place()
+    return loop.most_sampled(in_workers) if len(in_workers) >= LEAST_SAMPLES else SourceLine()
 
 
-def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[Place, int]]:
+def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[SourceLine, int]]:
     """The lines of Python between operators in some ranges, and how long each ran."""
     spans, python = loop.trace.columns("spans"), gaps(loop.trace)
     inside = np.zeros(len(python), dtype=bool)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
@@ -91,7 +91,7 @@ def memory_growth(loop: Loop) -> Answer:
     span, size = blocks["span"][rows].astype(np.int64), blocks["bytes"][rows]
     largest = np.array([*dict.fromkeys(span[np.argsort(-size, kind="stable")].tolist())], np.int64)
     largest = largest[largest >= 0]
-    line = loop.by_place(span[span >= 0], size[span >= 0])[0][0] if len(largest) else Place()
+    line = loop.by_place(span[span >= 0], size[span >= 0])[0][0] if len(largest) else SourceLine()
     module = loop.module_of(int(largest[0]) if len(largest) else -1)
     words = {"growth": growths[growing]}
     return Match(largest, 0, words, gain_ns=None, place=line, module=module, spans=largest)
@@ -151,10 +151,10 @@ def _few_blocks_hold(loop: Loop, peak: DevicePeak) -> bool:
     return int(sizes.sum()) >= max(LEAST_BYTES, 0.01 * LEAST_PEAK_PERCENT * peak.bytes)
 
 
-def _place(line: str) -> Place:
+def _place(line: str) -> SourceLine:
     where, _, function = line.partition("): ")
     file, _, number = where.rpartition("(")
-    return Place(file, int(number), function, int(number)) if number.isdigit() else Place()
+    return SourceLine(file, int(number), function, int(number)) if number.isdigit() else SourceLine()
 
 
 @Rule(

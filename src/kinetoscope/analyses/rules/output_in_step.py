@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
@@ -91,7 +91,7 @@ def _most_output(
     rows: NDArray[np.int64],
     kinds: NDArray[np.int64],
     sampled: NDArray[np.int64],
-) -> tuple[int, Place]:
+) -> tuple[int, SourceLine]:
     """The kind of output that takes most, by samples or, without any, by its spans, and the line that led to the first of it."""
     if len(sampled):
         stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
@@ -128,12 +128,12 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     return Intervals.of(start, end)
 
 
-def _place_of_span(loop: Loop, of_stack: NDArray[np.int64], row: int) -> Place:
+def _place_of_span(loop: Loop, of_stack: NDArray[np.int64], row: int) -> SourceLine:
     """The line of the program that led to a span of output; the stack of a recorded call is its own frame only."""
     spans = loop.trace.columns("spans")
     while row >= 0 and spans["kind"][row] == SpanKind.PYTHON and of_stack[spans["own_stack"][row]] >= 0:
         row = int(spans["caller"][row])
-    return loop.place_of_stack(_around(loop, of_stack, int(spans["own_stack"][row]))) if row >= 0 else Place()
+    return loop.place_of_stack(_around(loop, of_stack, int(spans["own_stack"][row])) if row >= 0 else -1)
 
 
 def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, Place, busiest
+from kinetoscope.analyses.loop import MOST_ROWS, SourceLine, busiest
 from kinetoscope.analyses.ran import Ran
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.python_bound import waiting
@@ -113,7 +113,7 @@ def _waits(loop: Loop, cause: Cause, on: Mask, **words: str) -> Match | None:
     return Match(time_ns=time_ns, values={"waited": time_ns, "busy": busy, **words}, place=line, spans=spans)
 
 
-def busiest_line(loop: Loop, on: Mask) -> tuple[Place, Rows]:
+def busiest_line(loop: Loop, on: Mask) -> tuple[SourceLine, Rows]:
     """The line that takes most of the time for requests on some threads, with the longest operators that it runs."""
     spans, all_gaps, threads = loop.trace.columns("spans"), gaps(loop.trace), loop.threads & on
     rows = loop.outermost_rows
@@ -181,7 +181,7 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
         return None
     rows = np.flatnonzero((activity == key) & np.isin(cells.step, slow))
     entry, cause = [*Entry][int(entries[rows[0]])], [*Cause][int(causes[rows[0]])]
-    of_place: dict[Place, float] = {}
+    of_place: dict[SourceLine, float] = {}
     for stack, more_ns in more_on_average(
         ran.of(np.where(activity == key, cells.stack, -1)), slow, typical
     ).items():

@@ -20,7 +20,7 @@ from kinetoscope.tables.stacks import stacks_inside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kinetoscope.analyses.loop import Loop, Place, Rows
+    from kinetoscope.analyses.loop import Loop, Rows, SourceLine
 
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
 LEAST_READS = 20
@@ -82,7 +82,7 @@ def _each(loop: Loop, rows: Rows) -> float:
     return loop.per_pass(len(rows)) if loop.unit is Unit.RECORDING else len(rows) / max(count, 1)
 
 
-def _with_what_is_read(loop: Loop, place: Place, reads: Rows) -> Rows:
+def _with_what_is_read(loop: Loop, place: SourceLine, reads: Rows) -> Rows:
     """Reads, with the other operators of their line in their modules: a line that reads values is there to compute them."""
     spans = loop.trace.columns("spans")
     called = loop.outermost & loop.threads[spans["thread"]] & ~loop.in_loading
@@ -128,7 +128,9 @@ def _called_by_lines(loop: Loop) -> Rows:
     return np.flatnonzero(rows)
 
 
-def _small(loop: Loop, place: Place, rows: Rows, lines: Sequence[tuple[Place, int, Rows]]) -> Match | None:
+def _small(
+    loop: Loop, place: SourceLine, rows: Rows, lines: Sequence[tuple[SourceLine, int, Rows]]
+) -> Match | None:
     """What the small operators of a line take, those of its loop, their backward, and the Python and the engine of autograd between them."""
     spans = loop.trace.columns("spans")
     per_step = _each(loop, rows)
@@ -166,8 +168,8 @@ def _small(loop: Loop, place: Place, rows: Rows, lines: Sequence[tuple[Place, in
 
 
 def _same_loop(
-    loop: Loop, place: Place, mine: Rows, lines: Sequence[tuple[Place, int, Rows]]
-) -> list[tuple[Place, Rows]]:
+    loop: Loop, place: SourceLine, mine: Rows, lines: Sequence[tuple[SourceLine, int, Rows]]
+) -> list[tuple[SourceLine, Rows]]:
     """The other lines of a line's loop, and their operators: lines of its function that run as often."""
     times = _times(loop, mine)
     return [
@@ -179,7 +181,7 @@ def _same_loop(
     ]
 
 
-def _python_ns(loop: Loop, place: Place, others: Sequence[int]) -> int:
+def _python_ns(loop: Loop, place: SourceLine, others: Sequence[int]) -> int:
     """The Python between the operators of a loop: at its lines, and where it has several, at those between them and its head."""
     first, last = min((place.line, *others)) - bool(others), max((place.line, *others))
     return sum(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.loop import Place
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.step_difference import more_than_all_others
 from kinetoscope.analyses.warm_up import warm_up
@@ -159,7 +159,7 @@ def slowing_steps(loop: Loop) -> Answer:
     return [match for line, _, rows in lines if line and (match := _slows(loop, line, rows, first, last))]
 
 
-def _slows(loop: Loop, place: Place, rows: Rows, first: float, last: float) -> Match | None:
+def _slows(loop: Loop, place: SourceLine, rows: Rows, first: float, last: float) -> Match | None:
     """The match of a line whose operators take longer in later steps, if that grows with the number of the step."""
     spans, step = loop.trace.columns("spans"), loop.step_of(rows)
     by_step = Groups(step, len(loop.work))
@@ -218,20 +218,20 @@ def _evaluates(loop: Loop, at: int) -> bool:
 
 def _cause(
     loop: Loop, at: int, excess_ns: float, late: Rows, *, with_operators: bool = True
-) -> tuple[str, Place, Rows]:
+) -> tuple[str, SourceLine, Rows]:
     """What a step, by its place in the loop, has most more of than the median step: calls of an operator, waiting for data, or Python.
 
     An operator that ran as often as always and only took longer is no cause: the machine was busy, mostly.
     """
     nothing = np.zeros(0, np.int64)
-    best: tuple[float, str, Place, Rows] = (EXPLAINS * excess_ns, "", Place(), nothing)
+    best: tuple[float, str, SourceLine, Rows] = (EXPLAINS * excess_ns, "", SourceLine(), nothing)
     compiling_ns = compile_ns(loop.trace)
     more_ns = float(compiling_ns[loop.work.row[at]] - np.median(compiling_ns[loop.work.row]))
     if more_ns > best[0]:
         # Before the operators: those that it runs to trace a program are its own.
         return (
             f"torch.compile compiles for {units.duration(more_ns)} more (see the table compiles)",
-            Place(),
+            SourceLine(),
             nothing,
         )
     for row in more_than_all_others(loop, at):
@@ -248,9 +248,9 @@ def _cause(
                 text = f"it has {units.count(calls, 'more call')} of {row['name']}{f' at {line}' if line else ''}, which take {more}"
                 best = (more_ns, text, line, spans)
         elif kind == "part" and row["name"] == part_words("data_wait_ns") and _recurs(loop, at, late, row):
-            best = (more_ns, f"it waits {more} longer for data", Place(), nothing)
+            best = (more_ns, f"it waits {more} longer for data", SourceLine(), nothing)
         elif kind == "python" and more_ns > LEAST_PYTHON_NS:
-            line = Place(row["file"] or "", row["line"] or 0, row["name"] or "")
+            line = SourceLine(row["file"] or "", row["line"] or 0, row["name"] or "")
             if _is_the_program_s(loop, at, late, line) or _recurs(loop, at, late, row):
                 where = f" at {line}" if line else ""
                 best = (more_ns, f"no operator runs for {more} more{where}", line, spans)
@@ -270,7 +270,7 @@ def _recurs(loop: Loop, at: int, late: Rows, cause: dict[str, Any]) -> bool:
     )
 
 
-def _is_the_program_s(loop: Loop, at: int, late: Rows, place: Place) -> bool:
+def _is_the_program_s(loop: Loop, at: int, late: Rows, place: SourceLine) -> bool:
     """Whether samples say that a step was blocked in a function, or that only late steps run that function."""
     samples, spans = loop.trace.columns("samples"), loop.trace.columns("spans")
     frames, strings = loop.trace.columns("frames"), loop.trace.strings
