@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import numpy as np
 from kinetoscope.analyses.account import account_of
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import findings_with_gains, rule_findings, tried
+from kinetoscope.analyses.sample import sample_of
 from kinetoscope.analyses.waterfall import (
     as_mapping,
     floor_sentence,
@@ -54,6 +55,7 @@ class Report:
         whole_ns: The step time, or the time of all requests, or without both all recorded time: what shares are of.
         process: The process whose steps these are, by name and rank, where several have steps; empty otherwise.
         account: What the time of steps was spent on; None of a trace without time.
+        sample: What part of a large trace this is of, such as `1,600 of 12,000 steps`; empty for all of it.
     """
 
     findings: tuple[Finding, ...]
@@ -63,6 +65,7 @@ class Report:
     whole_ns: int
     process: str = ""
     account: Account | None = None
+    sample: str = ""
 
     @cached_property
     def above_floor(self) -> str:
@@ -91,6 +94,14 @@ def examine(trace: TraceData) -> Report:
     Returns:
         The findings, ordered by what can be gained at most, and the rules that could not decide.
     """
+    sample = sample_of(trace)
+    if sample.trace is not trace:
+        report = examine(sample.trace)
+        of_whole = [
+            replace(finding, spans=tuple(sample.rows[list(finding.spans)].tolist()))
+            for finding in report.findings
+        ]
+        return replace(report, findings=tuple(of_whole), sample=sample.text)
     by_rules = rule_findings(trace)
     loop, findings = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
@@ -143,7 +154,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         most: At most this many findings; 0 for all.
 
     Returns:
-        `steps`, `requests` (where these count as steps), `step_ns` (their mean), `process` (whose steps, where several processes have steps), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_bound` (`about` or `at most`), `gain_ns`, `advice`,
+        `steps`, `requests` (where these count as steps), `step_ns` (their mean), `process` (whose steps, where several processes have steps), `sample` (what part of a large trace it is of), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_bound` (`about` or `at most`), `gain_ns`, `advice`,
         `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
         `record`). These keys are stable.
     """
@@ -152,6 +163,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         **{f"{unit.noun}s": report.count if unit is report.unit else 0 for unit in (Unit.STEP, Unit.REQUEST)},
         "step_ns": round(report.whole_ns / max(1, report.count)),
         "process": report.process or None,
+        "sample": report.sample or None,
         "findings": [
             row
             | {name: row[name] and round(row[name], 1) for name in ("share_percent", "gain_percent")}
@@ -181,6 +193,8 @@ def finding_blocks(report: Report, most: int = MOST_FINDINGS) -> list[Block]:
         entries += [head, blocks.Paragraph(finding.advice, "")]
     if not findings:
         entries.append(blocks.Paragraph(report.no_problem))
+    if report.sample:
+        entries.append(blocks.Paragraph(f"This is of {report.sample}, chosen evenly.", tone=blocks.FAINT))
     if more := len(report.findings) - len(findings):
         entries.append(blocks.Paragraph(f"{more} more: --max 0 prints all.", tone=blocks.FAINT))
     return [

@@ -12,6 +12,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
 from kinetoscope.analyses.line_tree import LineTree, line_tree
+from kinetoscope.analyses.sample import sample_of
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
 from kinetoscope.display.step_kinds import kinds_in_words
 from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, part_names, step_time
@@ -269,6 +270,7 @@ class Overview:
     def __init__(self, trace: TraceData) -> None:
         """Store the trace; nothing is computed yet."""
         self.trace = trace
+        self.sample = sample_of(trace)
 
     # How much there is
 
@@ -422,7 +424,7 @@ class Overview:
     @cached_property
     def places(self) -> list[StepTime]:
         """Where the step time of each process and device went; without steps, where its recorded time went."""
-        return step_time(self.trace)
+        return step_time(self.sample.trace)
 
     @cached_property
     def places_that_count(self) -> list[StepTime]:
@@ -466,7 +468,7 @@ class Overview:
     @cached_property
     def processes(self) -> list[Process]:
         """The processes of a trace of several, as a tree."""
-        tree, times_of = process_tree(self.trace), busiest_places(self.trace)
+        tree, times_of = process_tree(self.trace), busiest_places(self.sample.trace)
         if not tree:
             return []
         whose = self.trace.column("threads", "process_row")[self.trace.column("spans", "thread")]
@@ -490,7 +492,7 @@ class Overview:
     @cached_property
     def host(self) -> HostTime:
         """What took the host's time: of the processes that have steps or, where none has any, of all."""
-        return self._host_time("", host_shares(self.trace))
+        return self._host_time("", host_shares(self.sample.trace))
 
     @cached_property
     def elsewhere(self) -> HostTime | None:
@@ -502,32 +504,34 @@ class Overview:
             return None
         process = max(idle, key=lambda times: times.working_ns).process
         name = self.trace.columns("processes")["name"][process]
-        return self._host_time(name, host_shares(self.trace, process))
+        return self._host_time(name, host_shares(self.sample.trace, process))
 
     def _host_time(self, name: str, shares: HostShares) -> HostTime:
-        return HostTime(name, shares, operators_in(self.trace, shares), lines_in(self.trace, shares))
+        return HostTime(
+            name, shares, operators_in(self.sample.trace, shares), lines_in(self.sample.trace, shares)
+        )
 
     @cached_property
     def operators(self) -> list[Row]:
         """The operators of `host`, with `device_self_ns` and `self_bytes` of each in the whole trace."""
-        rows = ops(self.trace).select(["name", "kind", "device_self_ns", "self_bytes"]).to_pylist()
+        rows = ops(self.sample.trace).select(["name", "kind", "device_self_ns", "self_bytes"]).to_pylist()
         totals = {(row["name"], row["kind"]): row for row in rows}
         return [totals.get((to_utf8(row["name"]), row["kind"]), {}) | row for row in self.host.operators]
 
     @cached_property
     def ranges(self) -> list[Row]:
         """The ranges with the most time, as `ranges_in` returns them."""
-        return ranges_in(self.trace, self.host.shares)
+        return ranges_in(self.sample.trace, self.host.shares)
 
     @cached_property
     def modules(self) -> list[Row]:
         """The modules as a tree, as `modules_in` returns them."""
-        return modules_in(self.trace, self.host.shares)
+        return modules_in(self.sample.trace, self.host.shares)
 
     @cached_property
     def outside_ns(self) -> tuple[int, ...]:
         """The self time of each phase outside all modules, on all threads, without waits."""
-        spans = self.trace.columns("spans")
+        spans = self.sample.trace.columns("spans")
         times_ns = np.where(spans["module"] < 0, self._phase_times_ns, 0)
         return tuple(Groups(spans["phase"], len(Phase)).sums(times_ns).tolist())
 
@@ -538,12 +542,12 @@ class Overview:
 
     @cached_property
     def _phase_times_ns(self) -> Any:
-        return np.where(self.host.shares.counts, phase_times(self.trace), 0)
+        return np.where(self.host.shares.counts, phase_times(self.sample.trace), 0)
 
     @cached_property
     def your_lines(self) -> LineTree:
         """The lines of the program with what runs under them, as `line_tree` returns them."""
-        return line_tree(self.trace)
+        return line_tree(self.sample.trace)
 
     @cached_property
     def kernels(self) -> pyarrow.Table:
@@ -618,11 +622,11 @@ class Overview:
     @cached_property
     def work(self) -> Work:
         """The floating-point operations."""
-        operations = counted_flops(self.trace)
+        operations = counted_flops(self.sample.trace)
         rate, used = None, None
         kinds: tuple[WorkOfKind, ...] = ()
         if operations.flops is not None and self.counts["steps"]:
-            values_of = {name: values.tolist() for name, values in work_of_kinds(self.trace).items()}
+            values_of = {name: values.tolist() for name, values in work_of_kinds(self.sample.trace).items()}
             usual = [self.step_kinds[kind_number] for kind_number in self._usual_kinds]
             weights = [kind["count"] * kind["median_ns"] for kind in usual]
             rate, used = (
@@ -633,8 +637,8 @@ class Overview:
                 WorkOfKind(_known(speed), _known(100.0 * share))
                 for speed, share in zip(values_of["flops_per_s"], values_of["mfu"], strict=True)
             )
-        elif operations.flops and self.trace.duration_ns:
-            rate = operations.flops * 1e9 / self.trace.duration_ns
+        elif operations.flops and self.sample.trace.duration_ns:
+            rate = operations.flops * 1e9 / self.sample.trace.duration_ns
         mfu = None if used is None else 100.0 * used
         return Work(
             operations.flops,
@@ -643,7 +647,7 @@ class Overview:
             rate,
             mfu,
             kinds,
-            deep_step_count(self.trace),
+            deep_step_count(self.sample.trace),
         )
 
     @property

@@ -121,7 +121,7 @@ def trace_blocks(
     if tables:
         tables_of_time += [
             _your_lines(shown, run),
-            _kernels(shown, rows),
+            _kernels(shown, rows) if shown.counts["streams"] else None,
             _operators("operators", shown, shown.host, rows),
             _modules(shown, rows),
             _ranges(shown, rows),
@@ -230,6 +230,8 @@ def ahead_sentence(steps: StepDurations) -> Sentence:
 def _divided(shown: Overview, *, threads: bool) -> list[Block]:
     """Where the step time went: the parts of the table `breakdown`, which add up to it."""
     texts: list[Block] = []
+    if shown.sample.text:
+        texts.append(Paragraph(f"what follows is of {shown.sample.text}, chosen evenly", tone=FAINT))
     named = shown.divided
     for use, parts in named[:_MOST_DEVICES]:
         only = "" if use.device == "cpu" else f" of {use.device}"

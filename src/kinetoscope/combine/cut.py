@@ -139,6 +139,7 @@ class TracePart:
         steps: Which rows of `steps` are wanted, all that lie in a window if None.
         by_launch: Whether a device span belongs where it was launched, and is then whole, or where it ran.
         said: What the new trace says of itself in `info["selections"]`.
+        overlaps: Whether spans that partly overlap stay so where a cut hides it, which takes the nesting of the whole trace.
     """
 
     base_ns: int
@@ -148,6 +149,7 @@ class TracePart:
     steps: Rows | None = None
     by_launch: bool = False
     said: dict[str, Any] = field(default_factory=dict)
+    overlaps: bool = True
 
     @classmethod
     def of_window(cls, trace: TraceData, start_ns: int, end_ns: int, **more: Any) -> Self:
@@ -268,7 +270,13 @@ _OF_SPANS = ("launches", "kernels", "copies", "operands", "tensor_versions", "co
 
 def cut(trace: AnyTrace, part: TracePart) -> AnyTrace:
     """Return a part of a trace as a trace of its own, which shares nothing changeable with it."""
-    return cast("AnyTrace", _Cutting(trace, part).run())
+    return cut_with_rows(trace, part)[0]
+
+
+def cut_with_rows(trace: AnyTrace, part: TracePart) -> tuple[AnyTrace, Rows]:
+    """The same, and for each span of the new trace its row in the other one."""
+    cutting = _Cutting(trace, part)
+    return cast("AnyTrace", cutting.run()), cutting.span_rows
 
 
 class _Cutting:
@@ -285,7 +293,7 @@ class _Cutting:
         # The first piece of each span; one more entry for the row -1.
         self._place = np.full(len(self._spans) + 1, -1, dtype=np.int32)
         self._place[pieces.row[::-1]] = np.arange(len(pieces.row), dtype=np.int32)[::-1]
-        self._rows_of["spans"] = pieces.row
+        self._rows_of["spans"] = self.span_rows = pieces.row
 
     def run(self) -> TraceData:
         self._take("processes", self._rows_of["processes"])
@@ -332,7 +340,7 @@ class _Cutting:
             columns["forward"] = self._place[forward]
             for name in ("module", "forward_stack"):
                 columns[name] = spans[name][pieces.row]
-        if "lane" in columns or spans["lane"][pieces.row].any():
+        if "lane" in columns or (self._part.overlaps and spans["lane"][pieces.row].any()):
             columns |= self._nesting_as_it_was()
         if "step" not in columns and pieces.begun_before.any():
             steps, begun_ns = self._trace.columns("steps"), spans["start_ns"][pieces.row]
@@ -416,7 +424,8 @@ class _Cutting:
         if part.threads is not None and len(events):
             wanted &= part.threads[events["thread"]]
         begin = int(np.searchsorted(time_ns, self._base_ns)) if self._base_ns > 0 else 0
-        wanted[:begin] &= self._live_at(begin)
+        if begin:
+            wanted[:begin] &= self._live_at(begin)
         self._take("allocations", np.flatnonzero(wanted))
         taken, allocations = self._rows_of["allocations"], self._tables["allocations"]
         if len(taken):

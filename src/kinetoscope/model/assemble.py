@@ -482,7 +482,8 @@ class _Derivation:
             "match": np.full(length, -1, dtype=np.int32),
             "total_bytes": np.zeros(length, dtype=np.int64),
         }
-        for device in (False, True):
+        # Without any, the nesting of spans is not needed.
+        for device in (False, True) if length else ():
             part = self._attributed(device)
             for name, values in columns.items():
                 values[part["rows"]] = part[name]

@@ -69,17 +69,17 @@ def twins(trace: TraceData, in_pairs: bool = False) -> NDArray[np.int32]:
     rows = np.flatnonzero(is_operator(spans["kind"]) & (spans["stream"] < 0))
     if any(run.record_shapes for run in runs):
         # Then deep steps have the versions of tensors besides, which are noted of outermost operators.
-        known = nearest_of(trace, np.unique(trace.column("tensor_versions", "span")))[:-1][rows] >= 0
+        has_inputs = nearest_of(trace, np.unique(trace.column("tensor_versions", "span")))[:-1][rows] >= 0
     else:
-        known = spans["shapes"][rows] >= 0
+        has_inputs = spans["shapes"][rows] >= 0
     blocks = Groups.runs(spans["thread"][rows], spans["step"][rows])
     first, size = blocks.first.astype(np.int64), blocks.sizes()
     thread, step = spans["thread"][rows[first]], spans["step"][rows[first]]
-    deep = (step >= 0) & (blocks.sums(known) >= LEAST_KNOWN * size)
+    deep = (step >= 0) & (blocks.sums(has_inputs) >= LEAST_KNOWN * size)
     if in_pairs:
         follows = ~begins_run(thread) & (step == np.append(-1, step[:-1]) + 1)[: len(step)]
         deep &= follows & np.append(False, deep[:-1])[: len(deep)]
-        known &= deep[blocks.of_row]
+        has_inputs &= deep[blocks.of_row]
     position = np.arange(len(rows)) - first[blocks.of_row]
     operators = hashed(position, spans["name"][rows], spans["own_stack"][rows])
     alike = Groups.by([thread, size, blocks.sums(operators.view(np.int64))])
@@ -87,15 +87,15 @@ def twins(trace: TraceData, in_pairs: bool = False) -> NDArray[np.int32]:
     matched = (step >= 0) & ~deep & (model >= 0)
     is_matched = matched[blocks.of_row]
     twin[rows[is_matched]] = rows[(first[model][blocks.of_row] + position)[is_matched]]
-    left = np.flatnonzero(known | ~(deep | matched)[blocks.of_row])
-    twin[rows[left]] = _of_calls(trace, rows[left], known[left])
-    twin[rows[known]] = -1
+    left = np.flatnonzero(has_inputs | ~(deep | matched)[blocks.of_row])
+    twin[rows[left]] = _of_calls(trace, rows[left], has_inputs[left])
+    twin[rows[has_inputs]] = -1
     return twin
 
 
-def _of_calls(trace: TraceData, rows: Rows, known: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """For some operators the nearest of the `known` ones that is the same call, -1 for none."""
-    if not known.any() or known.all():
+def _of_calls(trace: TraceData, rows: Rows, has_inputs: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """For some operators the nearest of those with inputs that is the same call, -1 for none."""
+    if not has_inputs.any() or has_inputs.all():
         return np.full(len(rows), -1, np.int32)
     spans = trace.columns("spans")
     calls = Groups.by([spans[name][rows] for name in ("name", "own_stack", "forward_stack", "module")])
@@ -103,8 +103,8 @@ def _of_calls(trace: TraceData, rows: Rows, known: NDArray[np.bool_]) -> NDArray
     order, begins = of_step.rows()
     ordinal = np.empty(len(rows), np.int64)
     ordinal[order] = np.arange(len(rows)) - np.repeat(begins[:-1], np.diff(begins))
-    nearest = _nearest(Groups.by([calls.of_row, ordinal]), known)
-    nearest = np.where(nearest >= 0, nearest, _nearest(calls, known))
+    nearest = _nearest(Groups.by([calls.of_row, ordinal]), has_inputs)
+    nearest = np.where(nearest >= 0, nearest, _nearest(calls, has_inputs))
     return np.where(nearest >= 0, rows[nearest], -1).astype(np.int32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,7 +117,7 @@ def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
     for group in np.lexsort((first, -often)).tolist():
         counts = operators.counts_in(int(rows[first[group]]))
         called = int(name[rows[first[group]]])
-        alike = _alike(counts, examples, operators.mean_ns)
+        alike = _alike(counts, examples, operators.mean_duration_ns)
         alike[np.array(of_example, int) != called] = -1.0
         nearest = int(np.argmax(alike)) if len(examples) else -1
         is_far = nearest < 0 or alike[nearest] < 0
@@ -164,16 +165,21 @@ class StepOperators:
         counts = Groups(spans["name"][rows], len(trace.strings)).sizes()
         self.names = np.flatnonzero(counts).astype(np.int32)
         self._name = (np.cumsum(counts > 0) - 1)[spans["name"][rows]]
-        time_ns = Groups(self._name, len(self.names)).sums(spans["self_ns"][rows])
-        calls = counts[self.names]
-        # What takes no time at all still tells steps apart.
-        self.mean_ns = np.maximum(time_ns, 1) / calls
+        by_name, calls = Groups(self._name, len(self.names)), counts[self.names]
+        # What takes no time at all still tells steps apart. With what is inside: of many spans, self times take long.
+        self.mean_duration_ns = np.maximum(by_name.sums(spans["duration_ns"][rows]), 1) / calls
+        self._mean_self_ns = partial(_mean_self_ns, trace, rows, by_name)
         by_step = Groups(self._step, steps)
         self.per_step = by_step.sizes()
         # Equal where the counts are: the sum of a number for each call, by its name.
         self.fingerprint = by_step.sums(hashed(self.names)[self._name].view(np.int64)).view(np.uint64)
         order, self._begin = by_step.rows()
         self._name = self._name[order]
+
+    @cached_property
+    def mean_ns(self) -> NDArray[np.float64]:
+        """How long a call of each name takes on average, without what is inside."""
+        return self._mean_self_ns()
 
     def of_kinds(self, kind: NDArray[Any]) -> list[dict[str, tuple[float, float]]]:
         """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns.
@@ -197,6 +203,12 @@ class StepOperators:
         return Groups(mine, len(self.names)).sizes().astype(np.float64)
 
 
+def _mean_self_ns(trace: TraceData, rows: NDArray[np.int64], by_name: Groups) -> NDArray[np.float64]:
+    """The mean self time of the spans of each name."""
+    time_ns = by_name.sums(trace.column("spans", "self_ns")[rows])
+    return np.asarray(np.maximum(time_ns, 1) / by_name.sizes())
+
+
 @derived
 def _operators(trace: TraceData) -> StepOperators:
     return StepOperators(trace, trace.column("spans", "step"), len(trace.columns("steps")))
@@ -216,6 +228,6 @@ def _most_of(trace: TraceData, groups: list[NDArray[np.int64]]) -> NDArray[np.in
     typical = np.array([operators.counts_in(int(rows[len(rows) // 2])) for rows in groups])
     names = []
     for number in range(len(groups)):
-        more = (typical[number] - np.delete(typical, number, axis=0).max(axis=0)) * operators.mean_ns
+        more = (typical[number] - np.delete(typical, number, axis=0).max(axis=0)) * operators.mean_duration_ns
         names.append(int(operators.names[np.argmax(more)]) if more.max() > 0 else -1)
     return np.array(names, np.int64)

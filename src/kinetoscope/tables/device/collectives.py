@@ -294,7 +294,7 @@ def _calls(trace: TraceData) -> list[Call]:
     marks = _rows_named(trace, lambda text: text.startswith(TRANSFER_MARKS))
     dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
     by_span: dict[SpanRow, Call] = {}
-    known_shapes = shapes_of(trace)
+    known_shapes = shapes_of(trace) if operators or marks else spans["shapes"]
     for row in operators:
         shapes, operator = int(known_shapes[row]), strings[spans["name"][row]]
         inputs = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
@@ -351,7 +351,7 @@ def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanR
     """Add the backend, and missing names, to calls from the ranges of a device's backend inside them."""
     spans, strings = trace.columns("spans"), trace.strings
     types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
-    known_shapes = shapes_of(trace)
+    known_shapes = shapes_of(trace) if marks else spans["shapes"]
     for row in marks:
         backend, name = facts_of_range(strings[spans["name"][row]])
         around = _ancestor(spans["parent"], row, calls) if backend in _ON_DEVICE else SpanRow(-1)

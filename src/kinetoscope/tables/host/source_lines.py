@@ -93,7 +93,7 @@ def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
         *(trace.columns(name) for name in ("spans", "stacks", "frames")),
         trace.strings,
     )
-    of_stack = Groups(spans["stack"], len(stacks)).sums(spans["duration_ns"], spans["duration_ns"] > 0)
+    of_stack = Groups(spans["own_stack"], len(stacks)).sums(spans["duration_ns"], spans["duration_ns"] > 0)
     user_stack = user_stacks(trace)
     heavy = np.flatnonzero((of_stack > 0) & (user_stack >= 0))
     of_frame = Groups(stacks["frame"][user_stack[heavy]].clip(0), len(frames)).sums(of_stack[heavy])

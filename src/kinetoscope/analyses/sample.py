@@ -1,0 +1,100 @@
+"""The part of a large trace that findings, the account and lists of what took most are of: some steps, chosen evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.combine.cut import BEGINLESS_NS, TracePart, cut_with_rows
+from kinetoscope.model import units
+from kinetoscope.model.rows import begins_run, ends_run
+from kinetoscope.model.steps import step_at
+from kinetoscope.model.trace_data import derived
+from kinetoscope.tables.host.units_of_work import Unit, units_of_work
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kinetoscope.model.trace_data import TraceData
+
+    Rows = NDArray[np.int64]
+
+MOST_SPANS = 1_000_000
+"""A trace with more is looked at in part."""
+SAMPLED_SPANS = 500_000
+"""So many spans a sample has, about."""
+FEWEST_STEPS = 64
+_SPREAD = 2654435761
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A part of a trace.
+
+    Attributes:
+        trace: The part, with times as in the whole; the whole itself where it is small.
+        rows: For each span of it the row in the whole.
+        text: What it is, such as `1,600 of 12,000 steps`; empty where it is the whole.
+    """
+
+    trace: TraceData
+    rows: Rows
+    text: str = ""
+
+
+@derived
+def sample_of(trace: TraceData) -> Sample:
+    """The part of a trace that is looked at, once: all of a trace of moderate size, of requests, of several processes, or of more than a host."""
+    count = len(trace.columns("spans"))
+    unit = (
+        Unit.STEP
+        if len(trace.columns("steps"))
+        else units_of_work(trace).unit
+        if count > MOST_SPANS
+        else None
+    )
+    several = len(trace.columns("processes")) > 0 or len(trace.columns("streams")) > 0
+    if count <= MOST_SPANS or several or unit is None or unit.overlaps:
+        return Sample(trace, np.arange(count))
+    if unit is Unit.STEP:
+        chosen = _steps(trace, SAMPLED_SPANS / count)
+        part = _part_of_steps(trace, chosen)
+        text = f"{len(chosen):,} of {units.count(len(trace.columns('steps')), 'step')}"
+    else:
+        part = _middle(trace, SAMPLED_SPANS / count)
+        lasts_ns = int(part.end_ns[0] - part.start_ns[0])
+        text = f"{units.duration(lasts_ns)} of {units.duration(trace.duration_ns)}"
+    return Sample(*cut_with_rows(trace, part), text)
+
+
+def _steps(trace: TraceData, share: float) -> Rows:
+    """The first step, those that were recorded in full, and one of each of equal groups of the others."""
+    steps, spans = trace.columns("steps"), trace.columns("spans")
+    count = len(steps)
+    groups = min(count, max(FEWEST_STEPS, int(share * count)))
+    edges = np.linspace(0, count, groups + 1).astype(np.int64)
+    offset = (np.arange(groups) * _SPREAD % 2**32) / 2**32
+    even = edges[:-1] + (offset * np.diff(edges)).astype(np.int64)
+    recorded = step_at(spans["start_ns"][spans["shapes"] >= 0], steps["start_ns"], steps["duration_ns"])
+    deep = np.unique(recorded[recorded >= 0])
+    return np.unique(np.concatenate(([0], deep if len(deep) <= groups else deep[:0], even)))
+
+
+def _part_of_steps(trace: TraceData, chosen: Rows) -> TracePart:
+    """Windows of steps, those that follow each other in one."""
+    start_ns, duration_ns = (trace.column("steps", name)[chosen] for name in ("start_ns", "duration_ns"))
+    run = chosen - np.arange(len(chosen))
+    start_ns = start_ns[begins_run(run)]
+    end_ns = (trace.column("steps", "start_ns")[chosen] + duration_ns)[ends_run(run)]
+    return TracePart(0, np.where(start_ns <= 0, BEGINLESS_NS, start_ns), end_ns, steps=chosen, overlaps=False)
+
+
+def _middle(trace: TraceData, share: float) -> TracePart:
+    """A window in the middle of a trace without steps."""
+    starts_ns = np.sort(trace.column("spans", "start_ns"))
+    first = int((1 - share) / 2 * len(starts_ns))
+    last = min(first + int(share * len(starts_ns)), len(starts_ns) - 1)
+    begin_ns, end_ns = int(starts_ns[first]), int(starts_ns[last])
+    return TracePart(begin_ns, np.array([begin_ns]), np.array([end_ns]), overlaps=False)
