@@ -548,7 +548,7 @@ def test_programs_read_json_with_stable_keys(path):
     done = CliRunner().invoke(main, ["findings", path, "--json"])
     said = json.loads(done.stdout)
     assert list(said) == [
-        "steps", "requests", "step_ns", "process", "findings", "account", "more", "cannot_tell",
+        "steps", "requests", "step_ns", "process", "sample", "findings", "account", "more", "cannot_tell",
     ]  # fmt: skip
     assert said["process"] is None
     assert said["findings"][0]["code"] == "python-bound"

@@ -56,6 +56,7 @@ class LineTime:
         line: Its number.
         function: The qualified name of the function.
         depth: How many of the lines in the list it is under.
+        time_ns: All of its time.
         operators_ns: Time of operators and of devices' work.
         python_ns: Time of Python between them.
         waiting_ns: The rest: waits, garbage collection, compilation.
@@ -66,15 +67,11 @@ class LineTime:
     line: int
     function: str
     depth: int
+    time_ns: int
     operators_ns: int
     python_ns: int
     waiting_ns: int
     package: str = ""
-
-    @property
-    def time_ns(self) -> int:
-        """All of its time."""
-        return self.operators_ns + self.python_ns + self.waiting_ns
 
 
 @dataclass(eq=False)
@@ -128,6 +125,7 @@ def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
                 int(frames["line"][frame]),
                 strings[frames["function"][frame]],
                 depth,
+                operators_ns + python_ns + waiting_ns,
                 operators_ns,
                 python_ns,
                 waiting_ns,

@@ -603,7 +603,7 @@ class Overview:
             time_column = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
             whole_ns = self.host.shares.whole_ns
             if name == "lines" and self.your_lines.lines:
-                rows = [vars(line) | {"time_ns": line.time_ns} for line in self.your_lines.lines]
+                rows = [vars(line) for line in self.your_lines.lines]
                 whole_ns = self.your_lines.whole_ns
             return [_named(row, time_column, columns) for row in rows], whole_ns
         time_column, make = _ON_DEVICE[name]
