@@ -45,7 +45,12 @@ def known(trace: Trace, **info) -> Trace:
 def told(trace: Trace, table: str, moved_ns: int = 0, without: tuple[str, ...] = ()) -> list[dict]:
     """The rows of a table, its moments as they were before they were moved."""
     # Of spans the stream is a row, and streams that nothing runs on go with a selection.
-    dropped = {"spans": ("stream",), "lines": SHARED_TIMES}.get(table, without)
+    # The line of a gap is the one with most of it, of equal ones the first stack.
+    dropped = {
+        "spans": ("stream",),
+        "lines": SHARED_TIMES,
+        "steps": ("largest_gap_file", "largest_gap_line"),
+    }.get(table, without)
     rows = trace.table(table).drop_columns(list(dropped)).to_pylist()
     for row in rows:
         for name, value in row.items():

@@ -31,6 +31,8 @@ from kinetoscope.tables.host.processes import process_and_rank
 from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow
 
     from kinetoscope.analyses.account import Account
@@ -204,6 +206,14 @@ def finding_blocks(report: Report, most: int = MOST_FINDINGS) -> list[Block]:
     ]
 
 
+def columns(texts: str, numbers: Mapping[str, str]) -> tuple[blocks.BlockColumn, ...]:
+    """A column of texts with its heading, and columns of numbers, each with its heading and unit."""
+    return (
+        blocks.BlockColumn(texts, is_text=True),
+        *(blocks.BlockColumn(name, unit) for name, unit in numbers.items()),
+    )
+
+
 def waterfall_blocks(report: Report) -> list[Block]:
     """The way from the floor of a step to the step, a row for each part; empty where it is unknown."""
     if report.account is None or not report.account.kinds:
@@ -218,7 +228,7 @@ def waterfall_blocks(report: Report) -> list[Block]:
     parts, step_ns = parts_of_step(account, kind), kind.duration_ns / max(kind.steps, 1)
     lengths = [part.time_ns / step_ns if step_ns else 0.0 for part in parts]
     table = blocks.TableBlock(
-        blocks.columns("", {"": "ns"}),
+        columns("", {"": "ns"}),
         tuple((part.what, part.time_ns) for part in parts),
         bars=tuple(zip((0.0, *accumulate(lengths)), lengths, strict=False)),
     )

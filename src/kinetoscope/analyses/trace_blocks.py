@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope.analyses.description import completeness, peaks
-from kinetoscope.analyses.findings import finding_blocks, headline, whose_line
+from kinetoscope.analyses.findings import columns, finding_blocks, headline, whose_line
 from kinetoscope.display.blocks import (
     ERROR,
     FAINT,
@@ -19,7 +19,6 @@ from kinetoscope.display.blocks import (
     Heading,
     Paragraph,
     TableBlock,
-    columns,
 )
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
@@ -440,10 +439,6 @@ def _your_lines(shown: Overview, run: RunFacts) -> TableBlock | None:
     tree = shown.your_lines
     if not tree.lines:
         return _lines("source lines", shown, run, shown.host, ROWS)
-    columns = (
-        BlockColumn("of the time", "%"),
-        *(BlockColumn(name, "%") for name in ("operators", "Python", "waiting")),
-    )
 
     def percent(time_ns: int) -> float | None:
         return 100 * time_ns / tree.whole_ns if time_ns else None
@@ -455,7 +450,7 @@ def _your_lines(shown: Overview, run: RunFacts) -> TableBlock | None:
         name = f"{'  ' * line.depth}{run.file_label(line.file)}:{line.line}  {code}{package}"
         rows.append((name, *map(percent, (line.time_ns, line.operators_ns, line.python_ns, line.waiting_ns))))
     return TableBlock(
-        (BlockColumn("your lines", is_text=True), *columns),
+        columns("your lines", dict.fromkeys(("of the time", "operators", "Python", "waiting"), "%")),
         tuple(rows),
         bars=tuple((0.0, line.time_ns / tree.whole_ns) for line in tree.lines),
         importance=tuple(

@@ -10,7 +10,7 @@ from kinetoscope.display.sentence import plain
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kinetoscope.display.sentence import Sentence
 
@@ -80,11 +80,6 @@ class BlockColumn:
     unit: str = ""
     is_text: bool = False
     meaning: str = ""
-
-
-def columns(texts: str, numbers: Mapping[str, str]) -> tuple[BlockColumn, ...]:
-    """A column of texts with its heading, and columns of numbers, each with its heading and unit."""
-    return (BlockColumn(texts, is_text=True), *(BlockColumn(name, unit) for name, unit in numbers.items()))
 
 
 @dataclass(frozen=True)
