@@ -41,6 +41,7 @@ SCRIPTS = (
     "ktrace",
     "findings",
     "blind_programs",
+    "unlisted_programs",
     "healthy_networks",
     "compare",
     "stragglers",
