@@ -19,6 +19,7 @@ SCRIPTS = (
     "flag_costs",
     "paused_step",
     "nested_session",
+    "deep_steps",
     "leave_on",
     "step_switch",
     "left_off",
