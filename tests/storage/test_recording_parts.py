@@ -205,33 +205,3 @@ def test_cut_steps_that_an_optimizer_ends_keep_their_numbers(tmp_path: Path) -> 
         recorded, cut = prof.trace.columns("steps"), part.columns("steps")
         # Readings of the clock round to a nanosecond, and the first step begins with the part.
         assert np.abs(cut["duration_ns"] - recorded["duration_ns"][20:30]).max() <= 2
-
-
-@pytest.mark.usefixtures("native")
-def test_a_frozen_ring_keeps_its_steps(tmp_path: Path) -> None:
-    path = tmp_path / "x.recording"
-    with profile(path=path, ring_bytes=RING_BYTES, samples=False) as prof:
-        for _ in range(2_000):
-            negate()
-            prof.step()
-        STREAM.freeze()
-        clone(path, tmp_path / "before")
-        for _ in range(2_000):
-            negate()
-            prof.step()
-        clone(path, tmp_path / "frozen")
-        STREAM.thaw()
-        for _ in range(2_000):
-            negate()
-            prof.step()
-    with kinetoscope.open(tmp_path / "before") as before, kinetoscope.open(tmp_path / "frozen") as frozen:
-        kept = numbers(before)
-        assert len(kept) > 100
-        assert numbers(frozen)[: len(kept)] == kept
-        assert lost(frozen, "recycled_spans") == lost(before, "recycled_spans") > 0
-        assert lost(frozen, "ring_dropped_spans") > 10_000
-        assert lost(before, "ring_dropped_spans") == 0
-    assert numbers(prof.trace)[-1] == 6_000
-    for change in (STREAM.freeze, STREAM.thaw):
-        with pytest.raises(StateError, match="not recording"):
-            change()

@@ -64,6 +64,44 @@ class _Stopped(ctypes.Structure):
     )
 
 
+_TEXT, _SIZE, _INT, _UINT = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint32
+_LONG, _OBJECT, _ADDRESS = ctypes.c_uint64, ctypes.py_object, ctypes.c_void_p
+# What functions of native/recorder/recorder.h return, and their arguments; those that are not here have none and return an int.
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "kinetoscope_recorder_load": (_INT, _OBJECT, _TEXT, _SIZE),
+    "kinetoscope_recorder_start": (_INT, _TEXT, _UINT, _LONG, ctypes.c_int64, _UINT, _TEXT, _SIZE),
+    "kinetoscope_recorder_change": (_INT, _UINT, _UINT, _TEXT, _SIZE),
+    "kinetoscope_recorder_position": (_INT, ctypes.POINTER(_LONG), _SIZE),
+    "kinetoscope_recorder_free_before": (_INT, _LONG),
+    "kinetoscope_recorder_path": (_INT, _TEXT, _SIZE),
+    "kinetoscope_recorder_stop": (_INT, ctypes.POINTER(_Stopped)),
+    "kinetoscope_recorder_resume": (_INT, _TEXT, _SIZE),
+    "kinetoscope_recorder_step_switch": (_ADDRESS,),
+    "kinetoscope_recorder_allow_step_switch": (_INT, _INT),
+    "kinetoscope_recorder_range_marks": (_ADDRESS,),
+    "kinetoscope_recorder_hooked_threads": (_UINT,),
+    "kinetoscope_recorder_lost_call_threads": (_UINT,),
+    "kinetoscope_recorder_watch_steps": (_ADDRESS, _TEXT, _INT, _TEXT, _SIZE),
+    "kinetoscope_recorder_unwatch_steps": (None,),
+    "kinetoscope_recorder_modules": (_INT, _OBJECT),
+    "kinetoscope_recorder_tensor_reader_class": (_OBJECT,),
+    "kinetoscope_recorder_watch_tensors": (_SIZE, _OBJECT),
+    "kinetoscope_recorder_resolve": (_SIZE, _OBJECT),
+    "kinetoscope_recorder_add_info": (None, _TEXT, _TEXT),
+    "kinetoscope_recorder_append": (_INT, _UINT, _TEXT, _UINT, _UINT, _TEXT, _SIZE),
+    "kinetoscope_recorder_own_steps": (None, _UINT),
+    "kinetoscope_recorder_settle": (None,),
+    "kinetoscope_recorder_prepare_calls": (_OBJECT, _TEXT),
+    "kinetoscope_recorder_forget_calls": (None,),
+    "kinetoscope_recorder_fast_range_class": (_OBJECT, _OBJECT),
+    "kinetoscope_recorder_before_collector": (None,),
+    "kinetoscope_recorder_after_collector": (None,),
+    "kinetoscope_recorder_collector_stopped": (None,),
+    "kinetoscope_recorder_observed_kernel": (_OBJECT, _OBJECT, _OBJECT),
+    "kinetoscope_forget_sessions_before": (_INT, _UINT),
+}
+
+
 @dataclass(frozen=True)
 class StopReport:
     """What the recorder reports when it stops.
@@ -117,78 +155,21 @@ class Recorder:
             raise _UnloadableError(f"{path} cannot be loaded: {error}") from error
         self._library = library
         self._message = ctypes.create_string_buffer(1024)
-        library.kinetoscope_recorder_version.restype = ctypes.c_uint32
+        self._into_message = (self._message, len(self._message))
         version = library.kinetoscope_recorder_version()
         if version != _INTERFACE_VERSION:
             raise RecorderError(
                 f"{path} has version {version} of the recorder's interface, not {_INTERFACE_VERSION}"
             )
-        message = (ctypes.c_char_p, ctypes.c_size_t)
-        library.kinetoscope_recorder_load.argtypes = (ctypes.py_object, *message)
-        library.kinetoscope_recorder_start.argtypes = (
-            ctypes.c_char_p,
-            ctypes.c_uint32,
-            ctypes.c_uint64,
-            ctypes.c_int64,
-            ctypes.c_uint32,
-            *message,
-        )
-        library.kinetoscope_recorder_change.argtypes = (ctypes.c_uint32, ctypes.c_uint32, *message)
-        library.kinetoscope_recorder_resume.argtypes = message
-        library.kinetoscope_recorder_step_switch.restype = ctypes.c_void_p
-        library.kinetoscope_recorder_range_marks.restype = ctypes.c_void_p
-        library.kinetoscope_recorder_hooked_threads.restype = ctypes.c_uint32
-        library.kinetoscope_recorder_lost_call_threads.restype = ctypes.c_uint32
-        library.kinetoscope_forget_sessions_before.argtypes = (ctypes.c_uint32,)
-        library.kinetoscope_recorder_free_before.argtypes = (ctypes.c_uint64,)
-        library.kinetoscope_recorder_position.argtypes = (ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
-        library.kinetoscope_recorder_path.argtypes = message
-        library.kinetoscope_recorder_freeze.argtypes = (ctypes.c_int,)
-        library.kinetoscope_recorder_watch_steps.argtypes = (
-            ctypes.c_char_p,
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-        )
-        library.kinetoscope_recorder_watch_steps.restype = ctypes.c_void_p
-        library.kinetoscope_recorder_unwatch_steps.restype = None
-        library.kinetoscope_recorder_stop.argtypes = (ctypes.POINTER(_Stopped),)
-        library.kinetoscope_recorder_modules.argtypes = (ctypes.py_object,)
-        library.kinetoscope_recorder_watch_tensors.argtypes = (ctypes.py_object,)
-        library.kinetoscope_recorder_watch_tensors.restype = ctypes.c_size_t
-        library.kinetoscope_recorder_tensor_reader_class.restype = ctypes.py_object
-        library.kinetoscope_recorder_resolve.argtypes = (ctypes.py_object,)
-        library.kinetoscope_recorder_resolve.restype = ctypes.c_size_t
-        library.kinetoscope_recorder_add_info.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
-        library.kinetoscope_recorder_add_info.restype = None
-        library.kinetoscope_recorder_append.argtypes = (
-            ctypes.c_uint32,
-            ctypes.c_char_p,
-            ctypes.c_uint32,
-            ctypes.c_uint32,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-        )
-        library.kinetoscope_recorder_own_steps.argtypes = (ctypes.c_uint32,)
-        library.kinetoscope_recorder_own_steps.restype = None
-        library.kinetoscope_recorder_settle.restype = None
-        library.kinetoscope_recorder_prepare_calls.argtypes = (ctypes.c_char_p,)
-        library.kinetoscope_recorder_prepare_calls.restype = ctypes.py_object
-        library.kinetoscope_recorder_forget_calls.restype = None
-        library.kinetoscope_recorder_before_collector.restype = None
-        library.kinetoscope_recorder_after_collector.restype = None
-        library.kinetoscope_recorder_collector_stopped.restype = None
-        library.kinetoscope_recorder_observed_kernel.argtypes = (ctypes.py_object, ctypes.py_object)
-        library.kinetoscope_recorder_observed_kernel.restype = ctypes.py_object
-        library.kinetoscope_recorder_fast_range_class.argtypes = (ctypes.py_object,)
-        library.kinetoscope_recorder_fast_range_class.restype = ctypes.py_object
-
+        for name, (returned, *arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = returned, arguments
         from torch.nn import Module
 
         # Kept alive, because the recorder compares the address of this code object with those of running frames.
         self._module_call: Any = Module._wrapped_call_impl.__code__
-        if library.kinetoscope_recorder_load(self._module_call, self._message, len(self._message)) != 0:
-            raise RecorderError(f"{path}: {self._message.value.decode()}")
+        if library.kinetoscope_recorder_load(self._module_call, *self._into_message) != 0:
+            raise RecorderError(f"{path}: {self._text}")
         # Whether the current recording contains calls, also while it is paused.
         self._has_calls = False
         # The profile function for threads that start while calls are recorded; None from Python 3.12 on, which needs none.
@@ -197,6 +178,11 @@ class Recorder:
             + b"\0"
         )
         os.register_at_fork(after_in_child=self._reset_calls_in_child)
+
+    @property
+    def _text(self) -> str:
+        """What the last function that writes a message wrote."""
+        return self._message.value.decode(errors="replace")
 
     @property
     def is_recording(self) -> bool:
@@ -231,20 +217,14 @@ class Recorder:
         """
         if self.is_recording:
             raise StateError("the native recorder is recording already; stop that recording first")
-        bits, name = int(flags), os.fsencode(path)
+        bits = int(flags)
         self._has_calls = bool(bits & _CALLS)
         # Before the start, so that the calls of this method are not recorded.
         self._hook_new_threads()
         failed = self._library.kinetoscope_recorder_start(
-            name,
-            bits,
-            ring_bytes or 0,
-            keep_since_ns,
-            samples_per_second,
-            self._message,
-            len(self._message),
+            os.fsencode(path), bits, ring_bytes or 0, keep_since_ns, samples_per_second, *self._into_message
         )
-        message = self._message.value.decode(errors="replace")
+        message = self._text
         if failed:
             self._unhook_new_threads()
             raise RecorderError(f"cannot record: {message}")
@@ -273,10 +253,8 @@ class Recorder:
         rate = samples_per_second if Recorded.SAMPLES in flags else 0
         self._has_calls = bool(int(flags) & _CALLS)
         self._hook_new_threads()
-        failed = self._library.kinetoscope_recorder_change(
-            int(flags), rate, self._message, len(self._message)
-        )
-        message = self._message.value.decode(errors="replace")
+        failed = self._library.kinetoscope_recorder_change(int(flags), rate, *self._into_message)
+        message = self._text
         if not self._has_calls:
             self._unhook_new_threads()
         if failed:
@@ -380,12 +358,12 @@ class Recorder:
             StateError: Nothing is being recorded in this process.
         """
         self._hook_new_threads()
-        if self._library.kinetoscope_recorder_resume(self._message, len(self._message)) != 0:
+        if self._library.kinetoscope_recorder_resume(*self._into_message) != 0:
             self._unhook_new_threads()
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to resume"
             )
-        return self._message.value.decode(errors="replace")
+        return self._text
 
     def step_switch(self) -> int:
         """The address of the functions that pause and resume session 0 from step to step; see native/core/recording/step_switch.h."""
@@ -398,28 +376,6 @@ class Recorder:
     def allow_step_switch(self, allowed: bool) -> bool:
         """Let the functions of `step_switch` be called, as session 0 is the only one, or no more; return whether recording is paused."""
         return bool(self._library.kinetoscope_recorder_allow_step_switch(int(allowed)))
-
-    def freeze(self) -> None:
-        """Stop a ring from overwriting its oldest records until `thaw`; records for which there is no space count as dropped.
-
-        Raises:
-            StateError: Nothing is being recorded in this process.
-        """
-        self._set_frozen(1)
-
-    def thaw(self) -> None:
-        """Undo `freeze`: a ring overwrites its oldest records again.
-
-        Raises:
-            StateError: Nothing is being recorded in this process.
-        """
-        self._set_frozen(0)
-
-    def _set_frozen(self, frozen: int) -> None:
-        if self._library.kinetoscope_recorder_freeze(frozen) != 0:
-            raise StateError(
-                "the native recorder is not recording in this process: there is nothing to freeze or thaw"
-            )
 
     def watch_steps(self, path: Path, signal: int, size_bytes: int) -> memoryview:
         """Create a log of the program's steps, and watch it without the GIL; see native/recorder/step_watch.h.
@@ -436,10 +392,10 @@ class Recorder:
             RecorderError: Nothing is being recorded, or the file cannot be created.
         """
         address = self._library.kinetoscope_recorder_watch_steps(
-            os.fsencode(path), signal, self._message, len(self._message)
+            os.fsencode(path), signal, *self._into_message
         )
         if not address:
-            raise RecorderError(f"steps cannot be watched: {self._message.value.decode(errors='replace')}")
+            raise RecorderError(f"steps cannot be watched: {self._text}")
         return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
     def unwatch_steps(self) -> None:

@@ -446,24 +446,6 @@ class Stream:
                 raise StateError("the native recorder is not recording in this process")
             clone(path, target)
 
-    def freeze(self) -> None:
-        """Stop a ring from overwriting its oldest records, for all sessions; see `Recorder.freeze`.
-
-        Raises:
-            StateError: Nothing is being recorded in this process.
-        """
-        with self._changed:
-            self._recorder().freeze()
-
-    def thaw(self) -> None:
-        """Undo `freeze`: a ring overwrites its oldest records again.
-
-        Raises:
-            StateError: Nothing is being recorded in this process.
-        """
-        with self._changed:
-            self._recorder().thaw()
-
     def watch_steps(self, path: Path, signal: int, size_bytes: int) -> memoryview:
         """Create a log of the program's steps, and watch it; see `Recorder.watch_steps`.
 
