@@ -11,6 +11,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.findings import Report, examine
+from kinetoscope.analyses.flame import weights_of
 from kinetoscope.analyses.line_tree import LineTree, line_tree
 from kinetoscope.analyses.sample import sample_of
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
@@ -35,12 +36,13 @@ from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.device.kernels import kernels
 from kinetoscope.tables.device.streams import devices
 from kinetoscope.tables.host.host_shares import HostShares, host_shares
-from kinetoscope.tables.host.lines import lines, lines_in
+from kinetoscope.tables.host.lines import line_groups, lines
 from kinetoscope.tables.host.modules import modules, modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
 from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
+from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds
 from kinetoscope.tables.stored import memory_recorded
@@ -185,13 +187,11 @@ class HostTime:
         name: The process, where it is that of one.
         shares: Which spans count, and what shares are of.
         operators: Rows of operators, as `operators_in` returns them.
-        lines: Rows of source lines, as `lines_in` returns them.
     """
 
     name: str
     shares: HostShares
     operators: list[Row]
-    lines: list[Row]
 
 
 @dataclass(frozen=True)
@@ -507,9 +507,29 @@ class Overview:
         return self._host_time(name, host_shares(self.sample.trace, process))
 
     def _host_time(self, name: str, shares: HostShares) -> HostTime:
-        return HostTime(
-            name, shares, operators_in(self.sample.trace, shares), lines_in(self.sample.trace, shares)
-        )
+        return HostTime(name, shares, operators_in(self.sample.trace, shares))
+
+    @cached_property
+    def lines_elsewhere(self) -> list[Row]:
+        """The lines at which the process of `elsewhere` spent its time, without what they called: `file`, `line`, `function` and `time_ns`."""
+        if self.elsewhere is None or self.elsewhere.shares.process is None:
+            return []
+        trace = self.sample.trace
+        frames, strings = trace.columns("frames"), trace.strings
+        line_of_frame, first = line_groups(trace)
+        line = np.append(line_of_frame, -1)[trace.column("stacks", "frame")[user_stacks(trace)]]
+        weights = weights_of(trace, "cpu", self.elsewhere.shares.process)
+        times_ns = Groups(line, len(first)).sums(weights.of_stack)
+        rows = [row for row in np.argsort(-times_ns, kind="stable").tolist() if times_ns[row]]
+        return [
+            {
+                "file": strings[frames["file"][first[row]]],
+                "line": int(frames["line"][first[row]]),
+                "function": strings[frames["function"][first[row]]],
+                "time_ns": int(times_ns[row]),
+            }
+            for row in rows
+        ]
 
     @cached_property
     def operators(self) -> list[Row]:
@@ -599,13 +619,14 @@ class Overview:
         """All rows of a list of what took most, and the time that shares are of."""
         columns = TOP[name]
         if time == "host" and name != "kernels":
-            rows = {"ops": self.host.operators, "modules": self.modules, "lines": self.host.lines}[name]
-            time_column = {"modules": "total_ns", "lines": "time_ns"}.get(name, "self_ns")
-            whole_ns = self.host.shares.whole_ns
-            if name == "lines" and self.your_lines.lines:
-                rows = [vars(line) for line in self.your_lines.lines]
-                whole_ns = self.your_lines.whole_ns
-            return [_named(row, time_column, columns) for row in rows], whole_ns
+            if name == "lines":
+                tree = self.your_lines
+                return [_named(vars(line), "time_ns", columns) for line in tree.lines], tree.whole_ns
+            rows, time_column = {
+                "ops": (self.host.operators, "self_ns"),
+                "modules": (self.modules, "total_ns"),
+            }[name]
+            return [_named(row, time_column, columns) for row in rows], self.host.shares.whole_ns
         time_column, make = _ON_DEVICE[name]
         table = make(self.trace)
         wanted = dict.fromkeys((time_column, *columns.values()))

@@ -358,32 +358,35 @@ def _calls(
     more: Sequence[tuple[str, str, str]] = (),
     most_rows: int = 0,
 ) -> TableBlock | None:
-    """A table of names with their time, its share of a whole, calls and mean, and more columns: heading, unit, and name in `rows`."""
+    """A table of names with their time, its share, calls and mean, and more columns: heading, unit, and name in `rows`."""
+    cells = [
+        (row["name"], row[time], row["count"], row[time] / row["count"], *(row.get(key) for *_, key in more))
+        for row in rows
+    ]
+    numbers = {"calls": "", "mean": "ns"} | {name: unit for name, unit, _ in more}
+    return _timed(label, heading, cells, numbers, host, most_rows=most_rows, total=total, name="ops")
+
+
+def _timed(
+    label: str,
+    heading: str,
+    rows: Sequence[tuple[Any, ...]],
+    numbers: dict[str, str],
+    host: HostTime,
+    **more: Any,
+) -> TableBlock | None:
+    """A table of rows of a name, its time and more numbers, with the share that the time has of that of the host."""
     if not rows:
         return None
-    numbers = {heading: "ns", "share": "%", "calls": "", "mean": "ns"}
+    shares = [
+        100 * time_ns / host.shares.whole_ns if host.shares.whole_ns else None for _, time_ns, *_ in rows
+    ]
     return TableBlock(
-        columns(label, numbers | {name: unit for name, unit, _ in more}),
-        tuple(
-            (
-                *(row["name"], row[time], _share(row[time], host), row["count"], row[time] / row["count"]),
-                *(row.get(name) for _, _, name in more),
-            )
-            for row in rows
-        ),
-        bars=_bars([row[time] for row in rows], host),
-        most_rows=most_rows,
-        total=total,
-        name="ops",
+        columns(label, {heading: "ns", "share": "%"} | numbers),
+        tuple((*row[:2], share, *row[2:]) for row, share in zip(rows, shares, strict=True)),
+        bars=tuple((0.0, (share or 0.0) / 100) for share in shares),
+        **more,
     )
-
-
-def _share(time_ns: int, host: HostTime) -> float | None:
-    return 100 * time_ns / host.shares.whole_ns if host.shares.whole_ns else None
-
-
-def _bars(times_ns: list[int], host: HostTime) -> tuple[tuple[float, float], ...]:
-    return tuple((0.0, (_share(time_ns, host) or 0.0) / 100) for time_ns in times_ns)
 
 
 def _of_worker(shown: Overview, run: RunFacts, most: int) -> TableBlock | None:
@@ -391,9 +394,14 @@ def _of_worker(shown: Overview, run: RunFacts, most: int) -> TableBlock | None:
     other = shown.elsewhere
     if other is None:
         return None
-    if other.lines:
-        return _lines(f"source lines of {other.name}", shown, run, other, min(most, 3))
-    return _operators(f"operators of {other.name}", shown, other, min(most, 3))
+    if not (lines := shown.lines_elsewhere):
+        return _operators(f"operators of {other.name}", shown, other, min(most, 3))
+    rows = [
+        (f"{run.file_label(line['file'])}:{line['line']}  {_code(shown, line)}", line["time_ns"])
+        for line in lines[: min(most, 3)]
+    ]
+    label = f"source lines of {other.name}"
+    return _timed(label, "self", rows, {}, other, most_rows=5, total=len(lines), name="lines")
 
 
 def _modules(shown: Overview, most: int) -> TableBlock | None:
@@ -419,14 +427,15 @@ def _modules(shown: Overview, most: int) -> TableBlock | None:
         ("(outside modules)", forward_ns + backward_ns, forward_ns, backward_ns),
     ]
     outside = [row for row in outside if row[1]]
-    times_ns = [total_ns for _, total_ns, *_ in (*cells, *outside)]
-    return TableBlock(
-        columns("modules", {"total": "ns", "share": "%", "forward": "ns", "backward": "ns"}),
-        tuple(
-            (name, total_ns, _share(total_ns, shown.host), *(part_ns or None for part_ns in parts_ns))
+    return _timed(
+        "modules",
+        "total",
+        [
+            (name, total_ns, *(part_ns or None for part_ns in parts_ns))
             for name, total_ns, *parts_ns in (*cells, *outside)
-        ),
-        bars=_bars(times_ns, shown.host),
+        ],
+        {"forward": "ns", "backward": "ns"},
+        shown.host,
         importance=tuple(sorted(range(len(rows)), key=lambda at: (-rows[at]["total_ns"], rows[at]["depth"]))),
         always=len(outside),
         total=len(shown.modules),
@@ -435,10 +444,10 @@ def _modules(shown: Overview, most: int) -> TableBlock | None:
 
 
 def _your_lines(shown: Overview, run: RunFacts) -> TableBlock | None:
-    """The lines of the program with what runs under them; without any the lines of libraries."""
+    """The lines of the program with what runs under them."""
     tree = shown.your_lines
     if not tree.lines:
-        return _lines("source lines", shown, run, shown.host, ROWS)
+        return None
 
     def percent(time_ns: int) -> float | None:
         return 100 * time_ns / tree.whole_ns if time_ns else None
@@ -458,33 +467,6 @@ def _your_lines(shown: Overview, run: RunFacts) -> TableBlock | None:
         ),
         least_rows=LEAST_LINES,
         total=tree.total,
-        name="lines",
-    )
-
-
-def _lines(label: str, shown: Overview, run: RunFacts, host: HostTime, most: int) -> TableBlock | None:
-    # Lines without time of their own only called others.
-    timed = [row for row in host.lines if row["time_ns"] > 0]
-    rows = timed[:most]
-    if not rows:
-        return None
-    python = any(row["python_ns"] + row["blocked_ns"] for row in rows)
-    waits = any(row["blocked_ns"] for row in rows)
-    in_python = {"Python, waits" if waits else "in Python": "ns"} if python else {}
-    return TableBlock(
-        columns(label, {"self": "ns", "share": "%"} | in_python),
-        tuple(
-            (
-                f"{run.file_label(row['file'])}:{row['line']}  {_code(shown, row)}",
-                row["time_ns"],
-                _share(row["time_ns"], host),
-                *((row["python_ns"] + row["blocked_ns"],) if python else ()),
-            )
-            for row in rows
-        ),
-        bars=_bars([row["time_ns"] for row in rows], host),
-        most_rows=5,
-        total=len(timed),
         name="lines",
     )
 

@@ -18,14 +18,12 @@ from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import in_user_code, span_stacks, stack_depths, user_stacks
-from kinetoscope.tables.step_extents import start_up_steps
 
 if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.host_shares import HostShares
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def stack_sums(trace: TraceData) -> StackSums:
     if len(trace.columns("launches")):
         on_device = Groups(stack, len(stacks)).sums(spans["device_self_ns"])
         on_device += captured_time(trace, stack, len(stacks))
-    python, blocked = between_operators(trace)
+    python, blocked = _between_operators(trace)
     below = [
         _core.sums_below(stacks["parent"], depth, values)
         for values in (self_sums, python, blocked, on_device)
@@ -70,16 +68,9 @@ def stack_sums(trace: TraceData) -> StackSums:
     )  # fmt: skip
 
 
-def between_operators(
-    trace: TraceData, chosen: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The time between operators by stack: while Python ran, and while the thread did not run.
-
-    Args:
-        trace: The trace.
-        chosen: Which of `gaps` count; None for all.
-    """
-    shares, time_ns = gaps(trace).shares, charged(trace, chosen)
+def _between_operators(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The time between operators by stack: while Python ran, and while the thread did not run."""
+    shares, time_ns = gaps(trace).shares, charged(trace)
     by_stack = Groups(shares.stack, len(trace.columns("stacks")))
     return by_stack.sums(time_ns, ~shares.blocked), by_stack.sums(time_ns, shares.blocked)
 
@@ -143,47 +134,6 @@ def lines(trace: TraceData) -> pyarrow.Table:
 
 _OWN = ("self_ns", "python_self_ns", "blocked_self_ns")
 _BELOW = ("total_ns", "python_ns", "blocked_ns")
-
-
-def lines_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
-    """The lines that ran anything in the part of a trace that shares are of, those with most time first.
-
-    Returns:
-        For each its `file`, `line`, `function`, `count` of spans, and `time_ns`: that of its operators, `self_ns`, of Python between them,
-        `python_ns`, and that in which the thread did not run, `blocked_ns`.
-    """
-    spans, frames, strings = trace.columns("spans"), trace.columns("frames"), trace.strings
-    line_of, first = line_groups(trace)
-    of_stack = np.append(line_of, np.int32(-1))[trace.column("stacks", "frame")]
-    user_stack = user_stacks(trace)
-    of_span = np.append(of_stack, np.int32(-1))[np.append(user_stack, np.int32(-1))[spans["stack"]]]
-    by_line = Groups(np.where(shares.counts, of_span, -1), len(first))
-    stacks_by_line = Groups(of_stack[user_stack], len(first))
-    python, blocked = between_operators(trace, _gaps_in(trace, shares))
-    sums = {
-        "self_ns": by_line.sums(np.where(covered_ranges(trace), 0, shares.own_ns)),
-        "python_ns": stacks_by_line.sums(python),
-        "blocked_ns": stacks_by_line.sums(blocked),
-    }
-    sums["time_ns"] = sums["self_ns"] + sums["python_ns"] + sums["blocked_ns"]
-    sums["count"] = by_line.sizes()
-    file, line, function = (frames[name][first].tolist() for name in ("file", "line", "function"))
-    return [
-        {"file": strings[file[row]], "line": line[row], "function": strings[function[row]]}
-        | {name: int(values[row]) for name, values in sums.items()}
-        for row in np.argsort(-sums["time_ns"], kind="stable").tolist()
-        if sums["count"][row] or sums["time_ns"][row]
-    ]
-
-
-def _gaps_in(trace: TraceData, shares: HostShares) -> NDArray[np.bool_]:
-    all_gaps = gaps(trace)
-    chosen = np.ones(len(all_gaps), dtype=bool)
-    if shares.process is not None:
-        chosen &= trace.column("threads", "process_row")[all_gaps.thread] == shares.process
-    if shares.in_steps:
-        chosen &= np.append(~start_up_steps(trace), False)[all_gaps.step]
-    return chosen
 
 
 def line_groups(trace: TraceData) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
