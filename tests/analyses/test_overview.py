@@ -155,6 +155,24 @@ def test_processes_are_counted_once_and_the_busiest_come_first():
     assert [one.percent for one in shown.utilization] == pytest.approx([shown.busy_percent] * 2)
 
 
+def test_the_busiest_worker_has_its_lines_and_their_share_of_its_time():
+    worker = TraceBuilder().know("process", 20).know("process_name", "worker")
+    for start_ns, duration_ns, line in ((0, 600, 3), (700, 200, 4), (950, 50, 3)):
+        stack = worker.stack(
+            ("/code/data.py", line, "load"), ("/lib/python3.11/site-packages/torch/functional.py", 9, "rand")
+        )
+        worker.span("aten::rand", start_ns, duration_ns, stack=stack)
+    shown = merge_processes([training(0), worker.build()], [0, 100]).overview()
+    lines = [(line["file"], line["line"], line["time_ns"]) for line in shown.lines_elsewhere]
+    assert lines == [("/code/data.py", 3, 700), ("/code/data.py", 4, 300)]
+    summary = plain_lines(trace_blocks(shown, RunFacts.of(shown, "x")), 100)
+    (heading,) = [row for row, text in enumerate(summary) if text.startswith("source lines of worker")]
+    assert [re.split(" {2,}", line)[:4] for line in summary[heading + 1 : heading + 3]] == [
+        ["data.py:3", "load", "700 ns", "70.0 %"],
+        ["data.py:4", "load", "300 ns", "30.0 %"],
+    ]
+
+
 @pytest.mark.parametrize("name", TOP)
 def test_lists_of_what_took_most_are_the_viewer_s(name):
     trace = training()
