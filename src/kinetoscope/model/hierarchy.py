@@ -241,36 +241,19 @@ def nearest_of(trace: TraceData, chosen: NDArray[Any]) -> NDArray[np.int32]:
 
 def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Mask:
     """Mark the spans of a trace, or some of them, that lie in some spans on their thread, those themselves included."""
-    spans = trace.columns("spans")
-    if rows is not None:
-        return _some_lie_in(spans, np.sort(ranges), rows)
-    marked = np.zeros(len(spans), dtype=np.bool_)
+    spans, ranges = trace.columns("spans"), np.sort(ranges)
     if len(ranges) == 0:
-        return marked
-    start, thread = spans["start_ns"], spans["thread"]
-    end = start + spans["duration_ns"]
-    ranges = np.sort(ranges)
-    for number in np.unique(thread[ranges]).tolist():
-        # Spans are in order of thread and start: a span lies in one of the ranges before it if it ends before the last of them does.
-        thread_ranges = ranges[slice(*np.searchsorted(thread[ranges], (number, number + 1)))]
-        inside = slice(thread_ranges[0], np.searchsorted(thread, number, side="right"))
-        reach = np.full(inside.stop - inside.start, np.iinfo(np.int64).min)
-        reach[thread_ranges - inside.start] = end[thread_ranges]
-        np.maximum.accumulate(reach, out=reach)
-        marked[inside] = (start[inside] < reach) & (end[inside] <= reach)
-    marked[ranges] = True
-    return marked
-
-
-def _some_lie_in(spans: Columns, ranges: NDArray[np.int64], rows: NDArray[np.int64]) -> Mask:
-    """The same for some spans, without a look at the others."""
-    start, thread = spans["start_ns"], spans["thread"]
-    inside: Mask = np.append(ranges, -1)[np.searchsorted(ranges, rows)] == rows
-    for number in np.unique(thread[ranges]).tolist():
-        thread_ranges = ranges[thread[ranges] == number]
-        reach = np.maximum.accumulate(start[thread_ranges] + spans["duration_ns"][thread_ranges])
-        before = np.searchsorted(thread_ranges, rows, side="right") - 1
-        within = np.flatnonzero((before >= 0) & (thread[rows] == number))
-        chosen, end = rows[within], reach[before[within]]
-        inside[within] |= (start[chosen] < end) & (start[chosen] + spans["duration_ns"][chosen] <= end)
+        return np.zeros(len(spans) if rows is None else len(rows), dtype=np.bool_)
+    start, duration, thread = spans["start_ns"], spans["duration_ns"], spans["thread"]
+    chosen = slice(None) if rows is None else rows
+    # Spans are in order of thread and start: one lies in a range before it if it ends before the last of these does.
+    reach = start[ranges] + duration[ranges]
+    for first, last in pairwise([*np.flatnonzero(begins_run(thread[ranges])).tolist(), len(ranges)]):
+        np.maximum.accumulate(reach[first:last], out=reach[first:last])
+    numbers = np.arange(len(start), dtype=np.int32)[chosen]
+    before = np.searchsorted(ranges.astype(np.int32), numbers, side="right") - 1
+    reached_ns = np.append(reach, np.iinfo(np.int64).min)[before]
+    inside: Mask = (start[chosen] < reached_ns) & (start[chosen] + duration[chosen] <= reached_ns)
+    inside &= np.append(thread[ranges], -1)[before] == thread[chosen]
+    inside |= np.append(ranges, -1)[before] == numbers
     return inside

@@ -143,6 +143,14 @@ def stretch_at(
     return row
 
 
+def of_process_at(
+    process: NDArray[np.int32], time_ns: NDArray[np.int64], table: Columns
+) -> NDArray[np.int64]:
+    """The row of the step or cycle of a process that each time falls in, as `stretch_at` has it."""
+    start_ns = table["start_ns"]
+    return stretch_at(process, time_ns, table["process_row"], start_ns, start_ns + table["duration_ns"])
+
+
 def _number(name: str, index: int) -> int:
     """Read the number of a step mark; a mark without one is numbered by its place."""
     digits = name[len(MARK) :]

@@ -364,16 +364,16 @@ def write_ktrace(trace: TraceData, path: Path) -> None:
         for name in STORED:
             columns = trace.columns(name)
             entries: dict[str, dict[str, Any]] = {}
-            for member, table in _members(name, columns, entries):
-                archive.writestr(member, _ipc(table))
+            for member, arrays in _members(name, columns, entries):
+                archive.writestr(member, _ipc(arrays))
             manifest["tables"][name] = {"rows": len(columns), "columns": entries}
-        archive.writestr("strings.arrow", _ipc(_table({"text": text_array(map(to_utf8, trace.strings))})))
+        archive.writestr("strings.arrow", _ipc({"text": text_array(map(to_utf8, trace.strings))}))
         archive.writestr("manifest.json", json.dumps(manifest, indent=1))
 
 
 def _members(
     name: str, columns: Columns, entries: dict[str, dict[str, Any]]
-) -> Iterator[tuple[str, pyarrow.Table]]:
+) -> Iterator[tuple[str, dict[str, pyarrow.Array]]]:
     together: dict[str, pyarrow.Array] = {}
     for column in columns.given:
         values = columns[column]
@@ -391,25 +391,20 @@ def _members(
             together.update(arrays)
         else:
             entry["member"] = f"{name}.{column}.arrow"
-            yield entry["member"], _table(arrays)
+            yield entry["member"], arrays
     if together:
-        yield f"{name}.arrow", _table(together)
+        yield f"{name}.arrow", together
     elif entries and len(columns) >= LARGE_ROWS and all("constant" in entry for entry in entries.values()):
         # A reader rejects a large number of rows that no member confirms.
         column = columns.given[0]
         entries[column] = {"member": f"{name}.{column}.arrow"}
-        yield entries[column]["member"], _table({column: number_array(columns[column])})
+        yield entries[column]["member"], {column: number_array(columns[column])}
 
 
-def _table(arrays: dict[str, pyarrow.Array]) -> pyarrow.Table:
+def _ipc(arrays: dict[str, pyarrow.Array]) -> memoryview:
     import pyarrow as pa
 
-    return pa.table(arrays)
-
-
-def _ipc(table: pyarrow.Table) -> memoryview:
-    import pyarrow as pa
-
+    table = pa.table(arrays)
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(sink, table.schema, options=options) as writer:

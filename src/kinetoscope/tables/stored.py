@@ -26,7 +26,7 @@ from kinetoscope.model.schema import (
     SAMPLE_STATES,
     SAMPLE_WAITS,
 )
-from kinetoscope.model.steps import cycle_of_spans, stretch_at
+from kinetoscope.model.steps import cycle_of_spans, of_process_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -231,7 +231,11 @@ def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
 def cycles(trace: TraceData) -> pyarrow.Table:
     """Return the `cycles` table."""
     stored, steps = trace.columns("cycles"), trace.columns("steps")
-    of_step = _cycle_of_steps(trace) if len(stored) else np.zeros(0, dtype=np.int32)
+    of_step: NDArray[Any] = np.zeros(0, dtype=np.int32)
+    if len(trace.columns("processes")):
+        of_step = of_process_at(steps["process_row"], steps["start_ns"], stored)
+    elif len(stored):
+        of_step = cycle_of_spans(steps["start_ns"], stored)
     first = np.full(len(stored), -1, dtype=np.int64)
     inside = np.flatnonzero(of_step >= 0)[::-1]
     first[of_step[inside]] = steps["number"][inside]
@@ -243,13 +247,3 @@ def cycles(trace: TraceData) -> pyarrow.Table:
         spans=Groups(trace.column("spans", "cycle"), len(stored)).sizes(),
         **of_processes(trace, stored["process_row"]),
     )
-
-
-def _cycle_of_steps(trace: TraceData) -> NDArray[np.int32]:
-    stored, steps = trace.columns("cycles"), trace.columns("steps")
-    if len(trace.columns("processes")) == 0:
-        return cycle_of_spans(steps["start_ns"], stored)
-    end_ns = stored["start_ns"] + stored["duration_ns"]
-    return stretch_at(
-        steps["process_row"], steps["start_ns"], stored["process_row"], stored["start_ns"], end_ns
-    ).astype(np.int32)

@@ -18,7 +18,7 @@ from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.steps import stretch_at
+from kinetoscope.model.steps import of_process_at
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.intervals import Intervals, when_ran
 
@@ -121,7 +121,8 @@ def compiles(trace: TraceData) -> pyarrow.Table:
             texts["reason"], texts["stage"], texts["compile_id"], strict=True
         )
     ]
-    columns["step"] = _steps_at(trace, columns["start_ns"], process)
+    step = of_process_at(process, columns["start_ns"], trace.columns("steps"))
+    columns["step"] = np.append(trace.column("steps", "number"), -1)[step]
     place_of = {row: index for index, row in enumerate(span.tolist()) if row >= 0}
     for (row, phase), time_ns in _cpp_compiler_ns(trace, set(place_of)).items():
         position = place_of[row]
@@ -308,9 +309,7 @@ def break_passages(trace: TraceData) -> Passages:
     calls = calls or [row for row, text in enumerate(strings) if _OPERATOR in text]
     regions = np.flatnonzero(np.isin(names, list(region_of)) & work)
     graphs = np.flatnonzero(np.isin(names, calls) & work)
-    row: list[int] = []
-    span: list[int] = []
-    time_ns: list[int] = []
+    passages: list[tuple[int, int, int]] = []
     if len(trace.columns("graph_breaks")) and len(regions):
         process_of = np.append(trace.column("threads", "process_row"), -1)
         for thread in np.unique(spans["thread"][regions]).tolist():
@@ -322,10 +321,8 @@ def break_passages(trace: TraceData) -> Passages:
             for index, outer in enumerate(regions_there.parent):
                 cut = breaks.between(process, of_region[outer], of_region[index]) if outer >= 0 else -1
                 if cut >= 0:
-                    row.append(cut)
-                    span.append(int(regions_there.rows[index]))
-                    time_ns.append(regions_there.time_to(index))
-    return Passages(*(np.array(values, dtype=np.int64) for values in (row, span, time_ns)))
+                    passages.append((cut, int(regions_there.rows[index]), regions_there.time_to(index)))
+    return Passages(*np.array(passages, dtype=np.int64).reshape(-1, 3).T)
 
 
 class _ThreadRegions:
@@ -428,10 +425,3 @@ def _ids_of(trace: TraceData, rows: Rows) -> list[str]:
         ids[by_parent[parent]] if parent >= 0 and parent in by_parent else ""
         for parent in spans["parent"][rows].tolist()
     ]
-
-
-def _steps_at(trace: TraceData, time_ns: Rows, process: NDArray[np.int32]) -> NDArray[np.int64]:
-    steps = trace.columns("steps")
-    end_ns = steps["start_ns"] + steps["duration_ns"]
-    row = stretch_at(process, time_ns, steps["process_row"], steps["start_ns"], end_ns)
-    return np.append(steps["number"], -1)[row].astype(np.int64)
