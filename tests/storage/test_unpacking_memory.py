@@ -35,9 +35,8 @@ def test_a_container_may_have_less(tmp_path):
     assert available_bytes(info, second) == 900 * 1024
 
 
-def test_without_the_kernel_the_machine_has_what_it_has(tmp_path):
-    physical = available_bytes(tmp_path / "none", tmp_path / "none")
-    assert physical is None or physical > 1 << 20
+def test_without_the_kernel_nothing_is_known(tmp_path):
+    assert available_bytes(tmp_path / "none", tmp_path / "none") is None
 
 
 def test_half_is_taken_and_never_too_little():

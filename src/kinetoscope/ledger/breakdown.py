@@ -14,11 +14,7 @@ from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.tables.step_kinds import kinds_of_steps
-from kinetoscope.tables.windows import (
-    BY,
-    in_order_of_time,
-    place_columns,
-)
+from kinetoscope.tables.windows import BY, in_order_of_time, place_columns
 
 if TYPE_CHECKING:
     import pyarrow

@@ -37,10 +37,7 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.units_of_work import UnitsOfWork, units_of_work
 from kinetoscope.tables.stacks import span_stacks
-from kinetoscope.tables.windows import (
-    ASKING,
-    Windows,
-)
+from kinetoscope.tables.windows import ASKING, Windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -357,10 +354,7 @@ def _divided_operators(
     counts, wasted, why = costs.counted.counts[span], waste.part[span], waste.why[span]
     if left_out is not None:
         more = left_out.part[span] > wasted
-        wasted, why = (
-            np.where(more, left_out.part[span], wasted),
-            np.where(more, left_out.why[span], why),
-        )
+        wasted, why = (np.where(more, left_out.part[span], wasted), np.where(more, left_out.why[span], why))
     least_ns = np.append(least_call_ns(trace), 0.0)[costs.calls.of_span[span]]
     parts: list[tuple[Entry, NDArray[Any], Rows]] = []
     left = time_ns.copy()

@@ -18,13 +18,7 @@ from kinetoscope.model.closures import find_closures
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.device_time import device_self_ns
 from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
-from kinetoscope.model.nesting import (
-    Nesting,
-    nest,
-    nest_beside_calls,
-    spread_down,
-    without_children,
-)
+from kinetoscope.model.nesting import Nesting, nest, nest_beside_calls, spread_down, without_children
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     OPTIMIZER_STEP,

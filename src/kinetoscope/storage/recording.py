@@ -31,13 +31,7 @@ from kinetoscope.model.schema import STORED, DeviceType, StorageRole
 from kinetoscope.model.steps import one_cycle, steps_counted_from, steps_of_ring
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.storage.appended_rows import (
-    LOSSES,
-    AppendedRows,
-    add_counters,
-    read_losses,
-    read_pauses,
-)
+from kinetoscope.storage.appended_rows import LOSSES, AppendedRows, add_counters, read_losses, read_pauses
 from kinetoscope.storage.live_recording import LAYOUT
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import queue
 import threading
 import zlib
@@ -41,28 +40,17 @@ def default_memory_bytes() -> int:
 
 def available_bytes(memory_info: Path = _MEMORY_INFO, control_group: Path = _CONTROL_GROUP) -> int | None:
     """Return how much memory this process can still allocate without swapping, None if unknown."""
-    system_bytes = _linux_available_bytes(memory_info)
-    if system_bytes is None:
-        system_bytes = _physical_bytes()
-    group_bytes = _control_group_bytes(control_group)
-    return min((limit for limit in (system_bytes, group_bytes) if limit is not None), default=None)
+    limits = (_system_bytes(memory_info), _control_group_bytes(control_group))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _linux_available_bytes(memory_info: Path) -> int | None:
+def _system_bytes(memory_info: Path) -> int | None:
     try:
         lines = memory_info.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     amount = _numbers(lines).get("MemAvailable:")
     return None if amount is None else amount * 1024
-
-
-def _physical_bytes() -> int | None:
-    try:
-        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
-    return pages * page_bytes if pages > 0 and page_bytes > 0 else None
 
 
 def _control_group_bytes(folder: Path) -> int | None:

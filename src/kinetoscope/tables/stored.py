@@ -196,10 +196,7 @@ def info(trace: TraceData) -> pyarrow.Table:
 
 def strings(trace: TraceData) -> pyarrow.Table:
     """Return the `strings` table."""
-    return to_arrow(
-        "strings",
-        {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings},
-    )
+    return to_arrow("strings", {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings})
 
 
 def rank(trace: TraceData) -> int | None:

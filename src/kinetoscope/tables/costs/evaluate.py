@@ -229,15 +229,11 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
     first = groups.first
     saved = saved_costs(trace.info.get(SAVED_KEY))
     of_graph, launches = _costs_by_graph(trace, first), generated_launches(trace)
-    columns = (
-        spans["name"],
-        shapes_of(trace),
-        *(spans[part] for part in ("overload", "kind", "arguments", "origin")),
-    )
-    parts = [column[first].tolist() for column in columns]
+    columns = [spans[part] for part in ("name", "overload", "kind", "arguments", "origin")]
+    parts = [column[first].tolist() for column in (*columns, shapes_of(trace))]
     dtypes = trace.column("origins", "dtype")
     evaluated: list[Evaluated] = []
-    for row, (name, shapes, overload, kind, arguments, origin) in enumerate(zip(*parts, strict=True)):
+    for row, (name, overload, kind, arguments, origin, shapes) in enumerate(zip(*parts, strict=True)):
         call = OperatorCall(
             trace.strings[name], *(parsed_inputs(trace, shapes) or NO_INPUTS), trace.strings[overload]
         )

@@ -107,11 +107,7 @@ def flops_coverage(trace: TraceData) -> pyarrow.Table:
         "uncovered_percent": uncovered_ns * (100.0 / all_ns if all_ns else np.nan),
         "why": Labels(np.where(uncovered_calls == 0, -1, np.where(without_formula, 0, 1)), _REASONS),
     }
-    return to_arrow(
-        "flops_coverage",
-        columns,
-        np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns)),
-    )
+    return to_arrow("flops_coverage", columns, np.lexsort((-operator_ns, -uncovered_calls, -uncovered_ns)))
 
 
 def covered_percent(trace: TraceData) -> float | None:

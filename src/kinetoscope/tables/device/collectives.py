@@ -245,11 +245,8 @@ def _on_device(trace: TraceData, calls: list[Call]) -> dict[str, Any]:
         kernels_there = np.flatnonzero(device == number)
         overlapped[kernels_there] = when.compute.within(start[kernels_there], end[kernels_there])
     by_call = Groups(of_call, len(calls))
-    total_ns, overlapped_ns, has_kernels = (
-        by_call.sums(end - start),
-        by_call.sums(overlapped),
-        by_call.sizes() > 0,
-    )
+    total_ns, overlapped_ns = by_call.sums(end - start), by_call.sums(overlapped)
+    has_kernels = by_call.sizes() > 0
     first = np.full(len(calls), -1)
     first[of_call[::-1]] = np.arange(len(kernels))[::-1]
     stream = np.append(spans["stream"], -1)[np.append(kernels, -1)[first]]
@@ -303,7 +300,7 @@ def _calls(trace: TraceData) -> list[Call]:
         )
     for row in described:
         stated = facts_of_description(strings[noted.get(row, 0)])
-        around = _ancestor(spans["parent"], row, by_span)
+        around = _nearest(spans["parent"], row, by_span)
         if around >= 0:
             if stated is not None:
                 merged(by_span[around].facts, stated)
@@ -354,7 +351,7 @@ def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanR
     known_shapes = shapes_of(trace) if marks else spans["shapes"]
     for row in marks:
         backend, name = facts_of_range(strings[spans["name"][row]])
-        around = _ancestor(spans["parent"], row, calls) if backend in _ON_DEVICE else SpanRow(-1)
+        around = _nearest(spans["parent"], row, calls) if backend in _ON_DEVICE else SpanRow(-1)
         if around < 0:
             continue
         call, facts = calls[around], calls[around].facts
@@ -406,9 +403,8 @@ def _rows_named(trace: TraceData, named: Callable[[str], bool]) -> list[SpanRow]
     return [SpanRow(row) for row in np.flatnonzero(chosen).tolist()]
 
 
-def _ancestor(parent: Any, row: SpanRow, wanted: dict[SpanRow, Call]) -> SpanRow:
-    """The innermost enclosing span that is one of the wanted, -1 without."""
-    span = SpanRow(int(parent[row]))
+def _nearest(parent: NDArray[np.int32], span: SpanRow, wanted: Container[SpanRow]) -> SpanRow:
+    """The innermost of some spans that a span is or is inside of, -1 without."""
     while span >= 0 and span not in wanted:
         span = SpanRow(int(parent[span]))
     return span
@@ -431,8 +427,6 @@ def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRo
     hosts = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
     kernels_of: dict[SpanRow, list[SpanRow]] = {}
     for row, host in zip(rows.tolist(), hosts.tolist(), strict=True):
-        span = host
-        while span >= 0 and span not in calls:
-            span = int(parent[span])
+        span = _nearest(parent, host, calls)
         kernels_of.setdefault(span if span >= 0 else row, []).append(row)
     return kernels_of

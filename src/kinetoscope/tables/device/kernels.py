@@ -147,10 +147,7 @@ def _mean(groups: Groups, values: NDArray[np.float64], weight: NDArray[np.int64]
 
 
 def _started(
-    trace: TraceData,
-    rows: NDArray[np.int64],
-    groups: Groups,
-    duration: NDArray[np.int64],
+    trace: TraceData, rows: NDArray[np.int64], groups: Groups, duration: NDArray[np.int64]
 ) -> dict[str, Any]:
     spans, texts = trace.columns("spans"), trace.strings
     operator = starters(trace).operator[rows]
@@ -171,10 +168,7 @@ def _started(
 
 
 def _generated(
-    trace: TraceData,
-    rows: NDArray[np.int64],
-    groups: Groups,
-    total_ns: NDArray[np.int64],
+    trace: TraceData, rows: NDArray[np.int64], groups: Groups, total_ns: NDArray[np.int64]
 ) -> dict[str, Any]:
     """Operations, bytes and rates of compiler-generated kernels, by group: the span that launches one launches nothing else."""
     spans, costs, operator = trace.columns("spans"), costs_of(trace), starters(trace).operator[rows]
@@ -199,10 +193,7 @@ def _generated(
 
 
 def _ranked(
-    groups: Groups,
-    value: NDArray[np.int32],
-    duration: NDArray[np.int64],
-    texts: list[str] | None,
+    groups: Groups, value: NDArray[np.int32], duration: NDArray[np.int64], texts: list[str] | None
 ) -> tuple[NDArray[np.int32], list[str | None]]:
     """For each group the value with the most time and, with texts, those of all its values, most time first, joined."""
     most = np.full(len(groups), -1, dtype=np.int32)
@@ -222,11 +213,7 @@ def _ranked(
 
 
 def _places(
-    trace: TraceData,
-    work: DeviceWork,
-    chosen: NDArray[np.bool_],
-    rows: NDArray[np.int64],
-    groups: Groups,
+    trace: TraceData, work: DeviceWork, chosen: NDArray[np.bool_], rows: NDArray[np.int64], groups: Groups
 ) -> dict[str, Any]:
     """On which devices and in which streams each group ran."""
     spans, streams = trace.columns("spans"), trace.columns("streams")

@@ -13,12 +13,7 @@ from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.host.requests import (
-    kinds_of_requests,
-    request_at,
-    requests_as_steps,
-    requests_of,
-)
+from kinetoscope.tables.host.requests import kinds_of_requests, request_at, requests_as_steps, requests_of
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import recorded_extent
