@@ -458,9 +458,7 @@ def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDA
     spans = trace.columns("spans")
     inside = nearest_of(trace, rows) >= 0
     backward = nearest_of(trace, inside[spans["forward"]])[:-1] >= 0
-    saved = np.flatnonzero(
-        (inside[:-1] | backward) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
-    )
+    saved = np.flatnonzero((inside[:-1] | backward) & is_operator(spans["kind"]))
     return saved, np.full(len(saved), part)
 
 
@@ -497,9 +495,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     is_used = np.zeros(len(spans), bool)
     is_used[sums] = [of_shapes[row] for row in shapes[sums].tolist()]
     # Backward by backward: what the engine runs in a row on a thread.
-    rows = np.flatnonzero(
-        (spans["stream"] < 0) & (is_operator(spans["kind"]) | (spans["kind"] == SpanKind.BACKWARD))
-    )
+    rows = np.flatnonzero((spans["stream"] < 0) & is_operator(spans["kind"]))
     rows = rows[is_outermost(trace, rows)]
     rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))]
     in_backward = phase[rows] == Phase.BACKWARD
