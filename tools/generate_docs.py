@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from kinetoscope.analyses import hot_lines
+from kinetoscope.analyses import hot_lines, slow_lines
 from kinetoscope.analyses.rule import Rule
 from kinetoscope.analyses.rules import MODULES
 from kinetoscope.collect.request.options import OPTIONS, Option
@@ -94,7 +94,7 @@ def findings_page() -> str:
     text = (
         (DOCS / "findings.md").read_text(encoding="utf-8").partition(CODES_OF_FINDINGS.partition("\n")[0])[0]
     )
-    lines = [line for module in (*MODULES, hot_lines, job_findings) for line in codes_of(module)]
+    lines = [line for module in (*MODULES, hot_lines, slow_lines, job_findings) for line in codes_of(module)]
     return text + CODES_OF_FINDINGS + "\n".join(lines) + "\n"
 
 

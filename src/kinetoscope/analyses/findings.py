@@ -14,6 +14,7 @@ from kinetoscope.analyses.account import account_of
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import findings_with_gains, rule_findings, tried
 from kinetoscope.analyses.sample import sample_of
+from kinetoscope.analyses.slow_lines import slow_lines
 from kinetoscope.analyses.waterfall import (
     as_mapping,
     floor_sentence,
@@ -108,6 +109,7 @@ def examine(trace: TraceData) -> Report:
     loop, findings = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
         findings = findings_with_gains([*findings, *(tried(hot_lines, loop) or ())], loop.moments)
+        findings = findings_with_gains([*findings, *slow_lines(loop, findings)], loop.moments)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None

@@ -80,7 +80,6 @@ class _Node:
 
     line: int
     caller: int
-    times_ns: Rows
     children: dict[int, int] = field(default_factory=dict)
 
 
@@ -109,16 +108,16 @@ def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
         return LineTree((), 0, 0)
     is_without_core = ledger.counted[ledger.cells.step] & (ledger.cells.cause == Cause.PROCESSOR)
     whole_ns = int(ledger.duration_ns[ledger.counted].sum() - ledger.cells.time_ns[is_without_core].sum())
-    nodes, node_of_stack = _nodes(trace)
+    nodes, node_of_stack = line_nodes(trace)
     packages = _packages(trace, ledger, node_of_stack, len(nodes))
-    _add_times(ledger, nodes, node_of_stack)
+    times_ns = _times(ledger, nodes, node_of_stack)
     _, first = line_groups(trace)
     frames, strings = trace.columns("frames"), trace.strings
     lines = []
-    listed, total = _largest(nodes, whole_ns, most)
+    listed, total = _largest(nodes, times_ns.sum(axis=1).tolist(), whole_ns, most)
     for number, depth in listed:
         frame = int(first[nodes[number].line])
-        operators_ns, python_ns, waiting_ns = nodes[number].times_ns.tolist()
+        operators_ns, python_ns, waiting_ns = times_ns[number].tolist()
         lines.append(
             LineTime(
                 strings[frames["file"][frame]],
@@ -135,13 +134,14 @@ def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
     return LineTree(tuple(lines), total, whole_ns)
 
 
-def _nodes(trace: TraceData) -> tuple[list[_Node], list[int]]:
+@derived
+def line_nodes(trace: TraceData) -> tuple[list[_Node], list[int]]:
     """The lines of the program by the lines that called them, callers first after the root, and for each stack and for no stack its innermost one."""
     stacks = trace.columns("stacks")
     line_of_frame, _ = line_groups(trace)
     is_own = np.append(_own_frames(trace), False)[stacks["frame"]]
     line = np.append(line_of_frame, -1)[stacks["frame"]].tolist()
-    nodes = [_Node(-1, 0, np.zeros(3, np.int64))]
+    nodes = [_Node(-1, 0)]
     node_of_stack = [0] * (len(stacks) + 1)
     for stack, (parent, is_program) in enumerate(
         zip(stacks["parent"].tolist(), is_own.tolist(), strict=True)
@@ -161,7 +161,7 @@ def _below(nodes: list[_Node], around: int, line: int) -> int:
     if outer:
         return outer
     nodes[around].children[line] = len(nodes)
-    nodes.append(_Node(line, around, np.zeros(3, np.int64)))
+    nodes.append(_Node(line, around))
     return len(nodes) - 1
 
 
@@ -189,24 +189,23 @@ def _stacks_of_cells(ledger: ProcessLedger) -> tuple[Rows, Rows]:
     return rows, np.where(cells.stack[rows] >= 0, cells.stack[rows], of_span)
 
 
-def _add_times(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[int]) -> None:
-    """Add to each line the time that is spent at it, and under it."""
+def _times(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[int]) -> Rows:
+    """For each line the time of operators, of Python and of all else that is spent at it, and under it."""
     cells, (rows, stack) = ledger.cells, _stacks_of_cells(ledger)
     entry, _ = cells.whole_parts(rows)
     part = np.where(
         (cells.name[rows] >= 0) | np.isin(entry, _OPERATORS), 0, np.where(entry == Entry.PYTHON, 1, 2)
     )
     by_node = Groups.cells(np.array(node_of_stack)[stack], part, (len(nodes), 3))
-    for node, times_ns in zip(nodes, by_node.sums(cells.time_ns[rows]), strict=True):
-        node.times_ns += times_ns
-    _add_loading(ledger, nodes, node_of_stack)
+    times_ns = np.array(by_node.sums(cells.time_ns[rows]))
+    _add_loading(ledger, times_ns, node_of_stack)
     # What is called comes after its callers.
-    for node in reversed(nodes):
-        for child in node.children.values():
-            node.times_ns += nodes[child].times_ns
+    for number in range(len(nodes) - 1, 0, -1):
+        times_ns[nodes[number].caller] += times_ns[number]
+    return times_ns
 
 
-def _add_loading(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[int]) -> None:
+def _add_loading(ledger: ProcessLedger, times_ns: Rows, node_of_stack: list[int]) -> None:
     """Add the wait for data to the lines that ask loaders for batches, in proportion to how long they wait."""
     cells, spans = ledger.cells, ledger.trace.columns("spans")
     is_loading = ledger.counted[cells.step] & (cells.cause == Cause.DATA)
@@ -215,7 +214,7 @@ def _add_loading(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[
     took_ns = spans["duration_ns"][waits]
     loading_ns = int(cells.time_ns[is_loading].sum())
     for stack, wait_ns in zip(span_stacks(ledger.trace)[waits].tolist(), took_ns.tolist(), strict=True):
-        nodes[node_of_stack[stack]].times_ns[2] += loading_ns * wait_ns // max(int(took_ns.sum()), 1)
+        times_ns[node_of_stack[stack], 2] += loading_ns * wait_ns // max(int(took_ns.sum()), 1)
 
 
 def _packages(
@@ -252,10 +251,11 @@ def _packages(
     }
 
 
-def _largest(nodes: list[_Node], whole_ns: int, most: int) -> tuple[list[tuple[int, int]], int]:
+def _largest(
+    nodes: list[_Node], time_ns: list[int], whole_ns: int, most: int
+) -> tuple[list[tuple[int, int]], int]:
     """The lines with most time, each with its depth, in the order of the tree; and how many there are."""
     least_ns = max(LEAST_PERCENT / 100 * whole_ns, 1)
-    time_ns = [int(node.times_ns.sum()) for node in nodes]
 
     def below(number: int) -> list[int]:
         """The lines under one, in place of those that only lead to another one."""
