@@ -41,7 +41,7 @@ def test_a_second_line_is_named_with_the_function_that_it_calls():
     slow = findings["slow-line"]
     assert (slow.place.file, slow.place.line) == (TRAIN, 30)
     assert plain(slow.finding) == (
-        f"train.py:30 takes {slow.share_percent:.1f} % of step time above its floor: Python in Random.choices (random.py)"
+        f"train.py:30 runs Python for {slow.share_percent:.1f} % of step time, most of it in Random.choices (random.py)"
     )
     assert 20 < slow.share_percent < 40
     assert slow.gain_ns > 0

@@ -25,7 +25,8 @@ LEAST_RECORD_NS = 80
     finds="the profiler itself takes part of the step",
     source="probing; measured where torch's collector records it, else a lower bound from the number of records",
     also=f"measured or at least {LEAST_RECORD_NS} ns a record",
-    least=10.00,
+    least=10.0,
+    explains=("slow-line",),
     of_kinds=False,
 ).selects
 def profiler_cost(loop: Loop) -> Answer:
