@@ -147,11 +147,13 @@ def _percent(share: float) -> str:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean of values in the order of their steps, and its standard error, from the differences of successive ones.
+    """The mean of values in the order of their steps, and its standard error, from the differences of successive ones; 0 and 0 without values.
 
     Values far from the median are cut, so that single steps that did something else do not decide.
     """
     values = list(values)
+    if not values:
+        return 0.0, 0.0
     count = len(values)
     ordered = sorted(values)
     median = ordered[count // 2]
@@ -161,11 +163,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
         values = [min(max(value, low), high) for value in values]
     squares = sum((after - before) ** 2 for before, after in itertools.pairwise(values))
     return sum(values) / count, math.sqrt(squares / (2 * count * max(count - 1, 1)))
-
-
-def _mean_and_error_or_zero(values: Sequence[float]) -> tuple[float, float]:
-    """The mean of values and its standard error; 0 if there are none."""
-    return mean_and_error(values) if values else (0.0, 0.0)
 
 
 class OverheadBudget:
@@ -250,9 +247,9 @@ class OverheadBudget:
         if not self._differences:
             return MeasuredOverhead(0.0, 0.0, math.inf, 0)
         mean, error = mean_and_error(self._differences)
-        idle, idle_error = _mean_and_error_or_zero(self._idle)
-        passing, passing_error = _mean_and_error_or_zero(self._passing)
-        switching, switching_error = _mean_and_error_or_zero(self._switching)
+        idle, idle_error = mean_and_error(self._idle)
+        passing, passing_error = mean_and_error(self._passing)
+        switching, switching_error = mean_and_error(self._switching)
         threads, threads_error = self._threads_cost()
         looks, looks_error = self._looks_cost()
         displaced = _DISPLACED * (idle + passing + looks + planned_share * switching) / 2
@@ -346,18 +343,15 @@ class OverheadBudget:
             self.share = max(min(self.share / 2, allowed), _LEAST_SHARE)
         elif cost.high < _RAISE_BELOW * self.limit:
             raised = min(self.share * _RAISE, 1.0)
-            # A plan has whole levels: the next denser one records twice as many steps.
-            if level_for(raised) == level_for(self.share) or self._allows(2 * planned_share):
+            # A plan has whole levels: the next denser one records twice as many steps, which have to stay within the budget.
+            is_same_level = level_for(raised) == level_for(self.share)
+            if is_same_level or self.overhead(min(2 * planned_share, 1.0)).high <= self.limit:
                 self.share = raised
         if self.share != before:
             # With another share, the threads have another cost.
             self._threads_before = self._threads_cost()
             self._threads.clear()
         return self.share != before
-
-    def _allows(self, planned_share: float) -> bool:
-        """Whether recording this share of the steps is expected to stay within the budget."""
-        return self.overhead(min(planned_share, 1.0)).high <= self.limit
 
     def _forget_another_program(self) -> None:
         """Keep only the last comparisons if they differ from those before more than chance explains."""

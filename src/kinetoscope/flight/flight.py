@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import deque
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepP
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
 from kinetoscope.flight.debug_server import register_handlers
-from kinetoscope.flight.incidents import IncidentCalls, Incidents, rank_name
+from kinetoscope.flight.incidents import CAPTURES, IncidentCalls, Incidents, rank_name, warn_safely
 from kinetoscope.flight.jobs import Attempt, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks
 from kinetoscope.flight.other_ranks import OtherRanks
@@ -68,7 +68,6 @@ from kinetoscope.storage.recording_parts import keep_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
     from typing import Self
 
 _CPU = frozenset({ProfilerActivity.CPU})
@@ -136,6 +135,34 @@ class FlightStatus:
         return ", ".join(parts)
 
 
+@dataclass
+class _Capture:
+    """A capture that is running.
+
+    Attributes:
+        path: The recording that it will write.
+        steps: How many steps were asked for.
+        then: Called with the recording and what failed.
+        numbers: Those of the steps that have begun.
+        began_ns: When the first of them began, by the monotonic clock.
+    """
+
+    path: Path
+    steps: int
+    then: Callable[[Path, str], object] | None
+    numbers: list[int] = field(default_factory=list)
+    began_ns: int = 0
+
+    def is_complete(self, step: int) -> bool:
+        """Whether the last step has ended, now that this one begins; if not, it is one of the capture."""
+        if len(self.numbers) == self.steps:
+            return True
+        if not self.numbers:
+            self.began_ns = time.monotonic_ns()
+        self.numbers.append(step)
+        return False
+
+
 class FlightRecorder:
     """Records the last steps of a job into a ring, and copies it when something happens; `leave_on` makes it.
 
@@ -195,11 +222,7 @@ class FlightRecorder:
         # When the last look was, and how many steps have been counted since that ended without Python.
         self._looked_ns, self._drained = 0, 0
         self._threads = OwnThreads()
-        self._capture_steps = 0
-        self._capture_path: Path | None = None
-        self._captured: list[int] = []
-        self._capture_began_ns = 0
-        self._after_capture: Callable[[Path, str], object] | None = None
+        self._capture: _Capture | None = None
         # From which step on which share of the steps is recorded, and the first and last steps of captures.
         self._stretches: deque[tuple[int, float]] = deque(maxlen=_STRETCHES)
         self._asked: deque[tuple[int, int]] = deque(maxlen=_STRETCHES)
@@ -228,7 +251,7 @@ class FlightRecorder:
         """
         self._leave_step(detach=True)
         with self._warns_of("a loss could not be looked at"):
-            if self._session is not None and os.getpid() == self._process:
+            if self.is_on:
                 self._look_at_loss(loss)
 
     def idle(self) -> None:
@@ -243,22 +266,19 @@ class FlightRecorder:
         if os.getpid() != self._process:
             return
         entered_ns = time.monotonic_ns()
-        try:
-            with self._lock:
-                session, count = self._session, self._count
-                if session is None or not count.began_ns:
-                    return
-                self._end_step(entered_ns)
-                count.began_ns = 0
-                if detach:
-                    self._detach(session)
-                elif count.recording:
-                    session._close_step_range()
-                    count.end_mark()
-                count.log_begin(0)
-                count.closing_ns = time.monotonic_ns() - entered_ns
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            self._failed("the end of a step could not be marked", error)
+        with self._warns_of("the end of a step could not be marked"), self._lock:
+            session, count = self._session, self._count
+            if session is None or not count.began_ns:
+                return
+            self._end_step(entered_ns)
+            count.began_ns = 0
+            if detach:
+                self._detach(session)
+            elif count.recording:
+                session._close_step_range()
+                count.end_mark()
+            count.log_begin(0)
+            count.closing_ns = time.monotonic_ns() - entered_ns
 
     def snapshot(self, reason: str = "snapshot") -> Path | None:
         """Copy the ring now; return the recording, or None with a warning if that failed."""
@@ -278,20 +298,19 @@ class FlightRecorder:
         with self._lock:
             if self._session is None:
                 return f"nothing is recorded: {self._problem or 'stopped'}"
-            if self._capture_path is not None:
-                return f"another capture is running: {self._capture_path}"
+            if self._capture is not None:
+                return f"another capture is running: {self._capture.path}"
             if steps < 1:
                 return f"steps={steps!r}: need 1 step or more"
             self._look_at_next()
-            self._capture_steps, self._captured, self._after_capture = steps, [], then
-            self._capture_path = self._incidents.new_capture(self._count.number + 1)
-            return self._capture_path
+            path = self._incidents.new_capture(self._count.number + 1)
+            self._capture = _Capture(path, steps, then)
+            return path
 
     def cancel_capture(self) -> None:
         """End a capture that is running, without a recording."""
         with self._lock:
-            self._capture_path, self._after_capture = None, None
-            self._capture_steps, self._captured = 0, []
+            self._capture = None
 
     def on_incident(self, call: Callable[[Path], object]) -> None:
         """Call a function with the recording of each incident, such as `kinetoscope.log_to_tracker`.
@@ -313,11 +332,11 @@ class FlightRecorder:
                 step=self._count.number,
                 overhead=self._budget.overhead(plan.share).text(self._settings.budget),
                 share=1.0 if plan.level == 0 else plan.share,
-                ring=self._ring(),
+                ring=None if self._session is None else STREAM.path(),
                 folder=self._attempt,
                 incidents=tuple(self._incidents.kept),
                 refused=self._incidents.refused,
-                capture=self._capture_path,
+                capture=None if self._capture is None else self._capture.path,
             )
 
     def facts(self) -> dict[str, Any]:
@@ -394,16 +413,11 @@ class FlightRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        if isinstance(exc_val, Exception):
-            self._crashed(exc_val)
-        elif isinstance(exc_val, SystemExit) and exc_val.code not in (None, 0):
-            self._exits(exc_val.code, exc_val.__context__, exc_val)
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, Exception):
+            self._crashed(error)
+        elif isinstance(error, SystemExit) and error.code not in (None, 0):
+            self._exits(error.code, error.__context__, error)
         self.stop()
 
     # ------------------------------------------------------------------------------------------------------ start
@@ -454,9 +468,9 @@ class FlightRecorder:
         self._session = session
         session.start()
         self._started_ns = time.monotonic_ns()
-        # The daemon of Kineto has to be told of each step, in Python.
-        address = None if os.environ.get("KINETO_USE_DAEMON") else _switch_of(session)
-        self._count.set_switch(address or 0)
+        # By what recording is switched for single steps without Python; the daemon of Kineto has to be told of each step, in Python.
+        switch_steps = getattr(session._engine, "switch_steps", lambda: None)
+        self._count.set_switch(0 if os.environ.get("KINETO_USE_DAEMON") else switch_steps() or 0)
         # Without a frame of Python between the program and the count.
         self.__dict__["step"] = self._count.step
         self._note_plan(0)
@@ -640,8 +654,8 @@ class FlightRecorder:
             self._end_step(entered_ns)
             self._look_at_loss(loss)
             count.number = count.number + 1 if number is None else int(number)
-            capturing = self._capture_path is not None
-            captured = capturing and self._continue_capture()
+            capturing = self._capture is not None
+            captured = self._capture is not None and self._capture.is_complete(count.number)
             was_recording = count.recording
             began_ns = time.monotonic_ns()
             self._switch(session, record=self._plan.records(count.number) or (capturing and not captured))
@@ -658,7 +672,10 @@ class FlightRecorder:
                     min(self._budget.together, self._plan.next_after(count.number) - count.number) - 1
                 )
             if self._threads.is_due(entered_ns):
-                self._read_threads(entered_ns)
+                share = self._threads.read(entered_ns)
+                # Beside another session, the threads work for that, too.
+                if share is not None and self._comparable:
+                    self._budget.add_threads(share)
                 if self._log is not None:
                     self._thread = threading.get_native_id()
                     self._log.note_thread(self._thread)
@@ -696,8 +713,8 @@ class FlightRecorder:
         """Count the steps that have ended without Python."""
         drained = self._count.drain()
         self._drained += len(drained)
-        for number, began_ns, step_ns, own_ns, passing_ns, recorded in drained:
-            self._ended(number, began_ns, step_ns, own_ns, passing_ns, recorded=recorded, comparable=True)
+        for _, began_ns, step_ns, own_ns, passing_ns, recorded in drained:
+            self._ended(began_ns, step_ns, own_ns, passing_ns, recorded=recorded, comparable=True)
 
     def _end_step(self, entered_ns: int) -> None:
         """Count the step that ends, with those that were looked at together with it, and those before that ended without Python."""
@@ -711,7 +728,6 @@ class FlightRecorder:
         if step_ns > 0:
             count.log_end(step_ns)
             self._ended(
-                count.number,
                 count.began_ns,
                 step_ns,
                 count.own_ns // passed,
@@ -730,15 +746,8 @@ class FlightRecorder:
         if is_new:
             self._incident("nan", {"what": f"the loss of step {self._count.number} is {loss_value(loss)}"})
 
-    def _read_threads(self, now_ns: int) -> None:
-        """Tell the budget what our threads have used, unless they work for others, too."""
-        share = self._threads.read(now_ns)
-        if share is not None and self._comparable:
-            self._budget.add_threads(share)
-
     def _ended(
         self,
-        number: int,
         began_ns: int,
         step_ns: int,
         own_ns: int,
@@ -798,38 +807,27 @@ class FlightRecorder:
                 engine.toggle(False, _CPU)
                 count.attached = False
 
-    def _continue_capture(self) -> bool:
-        """Count the step that begins as one of a capture; return whether the last one has ended."""
-        if self._capture_steps == 0:
-            return True
-        if not self._captured:
-            self._capture_began_ns = time.monotonic_ns()
-        self._capture_steps -= 1
-        self._captured.append(self._count.number)
-        return False
-
     def _end_capture(self) -> None:
         """Copy the ring behind the last step of a capture."""
-        path, self._capture_path = self._capture_path, None
-        steps, self._captured = self._captured, []
-        then, self._after_capture = self._after_capture, None
-        if path is None:
+        capture, self._capture = self._capture, None
+        if capture is None:
             return
+        path, steps = capture.path, capture.numbers
         problem = "" if steps else "it has stopped before the first step of the capture began"
         try:
             if steps:
                 self._asked.append((steps[0], steps[-1]))
                 self._note_plan(self._count.number)
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._copy_ring(path, self._capture_began_ns - self._started_ns)
+                self._copy_ring(path, capture.began_ns - self._started_ns)
                 facts = {"steps": steps, "rank": self._rank, "process": self._process}
                 path.with_suffix(".json").write_text(json.dumps(facts))
                 self._incidents.sweep()
         except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
             problem = f"{type(error).__name__}: {error}"
             self._failed("a capture could not be kept", error)
-        if then is not None:
-            then(path, problem)
+        if capture.then is not None:
+            capture.then(path, problem)
 
     # --------------------------------------------------------------------------------------------------- incidents
 
@@ -875,7 +873,12 @@ class FlightRecorder:
         is_same = time.monotonic() - at_s < _SAME_INCIDENT_S and (not ends or step == self._count.number)
         if reason == followed and not asked and is_same:
             return None
-        path = self._keep(reason, facts, asked=asked, ends=ends)
+        path = None
+        with self._lock, self._warns_of(f"the incident {reason!r} could not be kept"):
+            if self.is_on:
+                status = self.status()
+                status_facts = {"share": status.share, "ring": str(status.ring)}
+                path = self._write(reason, self._facts_of_now() | status_facts | facts, asked=asked or ends)
         if not asked:
             self._others.tell(path)
         self._calls.tell(path, reason)
@@ -883,7 +886,7 @@ class FlightRecorder:
 
     def _follow(self, name: str, facts: Mapping[str, Any]) -> Path | None:
         """Copy the ring into the incident of another rank. The program's thread may hold our lock, so it is not taken."""
-        if self._session is None or os.getpid() != self._process:
+        if not self.is_on:
             return None
         reason, rank = str(facts.get("reason", "incident")), facts.get("rank")
         own_facts = self._facts_of_now() | {
@@ -896,21 +899,6 @@ class FlightRecorder:
         with self._warns_of(f"the incident {reason!r} of rank {rank} could not be followed"):
             return self._write(reason, own_facts, name=name)
         return None
-
-    def _keep(self, reason: str, facts: dict[str, Any], *, asked: bool, ends: bool) -> Path | None:
-        """Copy the ring with a reason; None if that failed, or there were too many incidents."""
-        with self._lock:
-            if self._session is None or os.getpid() != self._process:
-                return None
-            with self._warns_of(f"the incident {reason!r} could not be kept"):
-                status = self.status()
-                own_facts = self._facts_of_now() | {
-                    "share": status.share,
-                    "ring": str(status.ring),
-                    **facts,
-                }
-                return self._write(reason, own_facts, asked=asked or ends)
-            return None
 
     def _write(
         self, reason: str, facts: dict[str, Any], *, asked: bool = False, name: str = ""
@@ -927,18 +915,16 @@ class FlightRecorder:
     def _facts_of_now(self) -> dict[str, Any]:
         """What every incident says; read without our lock, which the program's thread may hold."""
         position = sight(self._process, self._layout, self._thread)
+        overhead = self._budget.overhead(self._plan.share)
+        # The estimate, and the limits of its 95 % interval.
+        shares = [max(share, 0.0) for share in overhead[:3]]
         return {
             "step": self._count.number,
             "process": self._process,
-            "overhead": self._budget.overhead(self._plan.share).text(self._settings.budget),
-            "overhead_shares": self._overhead_shares(),
+            "overhead": overhead.text(self._settings.budget),
+            "overhead_shares": None if overhead.comparisons < FEWEST else shares,
             "sight": asdict(position) if position else None,
         }
-
-    def _overhead_shares(self) -> list[float] | None:
-        """What recording adds to the steps, with the limits of its 95 % interval; None while there are too few comparisons."""
-        overhead = self._budget.overhead(self._plan.share)
-        return None if overhead.comparisons < FEWEST else [max(share, 0.0) for share in overhead[:3]]
 
     def _copy(self, path: Path) -> None:
         """Copy what is to be kept of the ring, and the log of steps."""
@@ -980,36 +966,18 @@ class FlightRecorder:
         problem = f"{what}: {type(error).__name__}: {error}"
         if problem != self._problem:
             self._problem = problem
-            # Where warnings are errors, the program still must not fail.
-            try:
-                warn_user(problem)
-            except Warning:
-                return
-
-    def _ring(self) -> Path | None:
-        return None if self._session is None else STREAM.path()
+            warn_safely(problem)
 
     def _remove_empty_folders(self) -> None:
-        for name in ("captures", "stacks"):
+        for folder in (self._attempt / CAPTURES, self._attempt, self._attempt.parent):
             with suppress(OSError):
-                (self._attempt / name).rmdir()
-        for folder in (self._attempt, self._attempt.parent):
-            try:
                 folder.rmdir()
-            except OSError:
-                return
 
 
 def _exception_text(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {error}"[:2000] + where
-
-
-def _switch_of(session: profile) -> int | None:
-    """By what recording is switched on and off for single steps without Python; None if the session's engine has nothing."""
-    switch_steps = getattr(session._engine, "switch_steps", None)
-    return None if switch_steps is None else switch_steps()
 
 
 def make_private_folder(folder: Path) -> None:

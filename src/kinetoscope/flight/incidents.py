@@ -248,12 +248,12 @@ class IncidentCalls:
                 try:
                     context.run(call, path)
                 except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-                    _warn(f"the incident {path} was not passed on: {type(error).__name__}: {error}")
+                    warn_safely(f"the incident {path} was not passed on: {type(error).__name__}: {error}")
             done.set()
 
 
-def _warn(text: str) -> None:
-    """Warn; where warnings are errors, the thread still must not end."""
+def warn_safely(text: str) -> None:
+    """Warn; where warnings are errors, the program and its threads still must not fail."""
     try:
         warn_user(text)
     except Warning:

@@ -196,11 +196,6 @@ def live_stacks(process: int, layout: Layout) -> list[ThreadStack]:
     return []
 
 
-def _main_stack(process: int, layout: Layout) -> ThreadStack | None:
-    """The stack of the main thread, which has the id of its process."""
-    return _stack_of(live_stacks(process, layout), process)
-
-
 def _stack_of(stacks: list[ThreadStack], thread: int) -> ThreadStack | None:
     return next((stack for stack in stacks if stack.thread == thread), None)
 
@@ -219,7 +214,7 @@ def _workers(process: int, layout: Layout) -> list[str]:
     workers = []
     number = 0
     for child in _children(process):
-        stack = _main_stack(child, layout)
+        stack = _stack_of(live_stacks(child, layout), child)
         inside = [(line.file.endswith(_LOADER[0]), line.function) for line in stack.lines] if stack else []
         if stack is None or (True, _LOADER[1]) not in inside:
             continue

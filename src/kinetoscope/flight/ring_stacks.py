@@ -38,7 +38,10 @@ def ring_stacks(ring: Path) -> list[ThreadStack]:
         copy = Path(scratch, ring.name)
         clone(ring, copy)
         with open_trace(copy) as trace:
-            return _last_samples(trace)
+            threads = np.unique(trace.columns("samples")["thread"]).tolist()
+            stacks = [stack for thread in threads if (stack := last_sample(trace, thread)[0]) is not None]
+            # The main thread has the id of the process.
+            return sorted(stacks, key=lambda stack: (stack.thread != trace.run_info.process, stack.thread))
 
 
 def stacks_from_outside(process: int | None, ring: Path, log: StepLog | None) -> tuple[str, str]:
@@ -93,10 +96,3 @@ def last_sample(trace: Trace, thread: int) -> tuple[ThreadStack | None, int]:
         stack_lines(trace, int(samples["stack"][row])),
     )
     return stack, int(samples["module"][row])
-
-
-def _last_samples(trace: Trace) -> list[ThreadStack]:
-    """The last sample of each thread, of the main one first, which has the id of the process."""
-    threads = np.unique(trace.columns("samples")["thread"]).tolist()
-    stacks = [stack for thread in threads if (stack := last_sample(trace, thread)[0]) is not None]
-    return sorted(stacks, key=lambda stack: (stack.thread != trace.run_info.process, stack.thread))

@@ -203,14 +203,13 @@ class Endings:
         self._on_code = on_code
         self._on_exec = on_exec
         self._process = os.getpid()
-        self._hook: Any = None
         self._handler: Any = None
         self._replaced = Replacements()
 
     def watch(self) -> None:
         """Begin to watch; of SIGTERM only where the program does not ignore it, and on the main thread."""
         if self._on_exception is not None:
-            self._hook, sys.excepthook = sys.excepthook, self._ends_by_exception
+            self._replaced.put(sys, "excepthook", partial(self._ends_by_exception, sys.excepthook))
         if self._on_code is not None:
             self._replaced.put(sys, "exit", self._exit)
         if self._on_exec is not None:
@@ -227,8 +226,6 @@ class Endings:
 
     def stop(self) -> None:
         """Watch no longer, where nobody has taken our place meanwhile."""
-        if self._hook is not None and sys.excepthook == self._ends_by_exception:
-            sys.excepthook = self._hook
         self._replaced.restore()
         on_main = threading.current_thread() is threading.main_thread()
         if self._handler is not None and on_main and signal.getsignal(signal.SIGTERM) == self._ends_by_signal:
@@ -255,7 +252,11 @@ class Endings:
                 tell(False)
 
     def _ends_by_exception(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        self,
+        hook: Callable[..., Any],
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
     ) -> None:
         """Tell of an exception, then do what is usual. At the prompt of an interactive Python, it ends nothing."""
         tell = self._on_exception
@@ -267,7 +268,7 @@ class Endings:
             and not isinstance(error, KeyboardInterrupt)
         ):
             tell(error)
-        self._hook(kind, error, trace)
+        hook(kind, error, trace)
 
     def _ends_by_signal(self, number: int, frame: FrameType | None) -> None:
         """Tell of SIGTERM, then do what would have been done."""

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.flight.control.socket_path import SUFFIX, short_path
@@ -17,9 +17,6 @@ from kinetoscope.flight.jobs import ENDED, GONE, RUNS, Attempt, RankFiles, attem
 from kinetoscope.flight.ring_stacks import stacks_from_outside
 from kinetoscope.storage.recording_parts import cut_steps
 from kinetoscope.trace import open as open_trace
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 ANSWER_S = 1.9
 """A job that has not answered within so many seconds does not answer."""
@@ -90,12 +87,7 @@ class ControlRequest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._connection.close()
 
 
