@@ -67,7 +67,7 @@ def test_the_demo_finds_its_mistake_and_proves_that_mending_it_helps(demonstrate
     run, time, line, mended, proof, what_next = (
         done.stdout[start:end] for start, end in pairwise([*places, len(done.stdout)])
     )
-    assert "step    4/4  loss" in run
+    assert "step 4/4  loss" in run
     assert re.search(r"Each step runs [\d,]+ operators", run)
     assert re.search(r"floor +[\d.]+ ms", time)
     assert "tiny-operators" in line

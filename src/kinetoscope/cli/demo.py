@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -26,10 +27,7 @@ from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
     from typing import Self
-
-    from rich.console import Console
 
     from kinetoscope.analyses.findings import Report
     from kinetoscope.launcher.recording import Finished
@@ -238,7 +236,7 @@ class Story:
 
     def _record(
         self, example: Example, steps: int | None = None, number: int | None = None
-    ) -> tuple[Finished, tuple[float, ...]]:
+    ) -> tuple[Finished, list[float]]:
         """Run an example under a recording, showing its loss as it falls unless the recording has a number."""
         from kinetoscope.launcher.options import LaunchOptions
         from kinetoscope.launcher.program import Program, take_name_of_python
@@ -253,7 +251,8 @@ class Story:
         )
         recording = ProgramRecording(program, options)
         take_name_of_python()
-        display = LossDisplay(self._printer, steps, _INDENT, is_shown=number is None)
+        printer = self._printer if number is None else Console(quiet=True)
+        display = LossDisplay(printer, steps, _INDENT)
         with _put_back():
             try:
                 with display, contextlib.redirect_stdout(display):
@@ -301,48 +300,39 @@ _STEP = re.compile(r"step\s+(\d+)/\d+\s+loss\s+([\d.]+)")
 class LossDisplay(io.TextIOBase):
     """Replaces standard output while an example trains.
 
-    On a terminal the newest step replaces the one before; elsewhere a line is printed every quarter of the way.
+    On a terminal the newest step replaces the one before; elsewhere only the last one is printed.
+
+    Attributes:
+        losses: The losses in what the program has printed so far, the oldest first.
     """
 
-    def __init__(self, printer: Console, steps: int, indent: str = "", *, is_shown: bool = True) -> None:
+    def __init__(self, printer: Console, steps: int, indent: str = "") -> None:
         """Create a display without losses.
 
         Args:
             printer: Where to show the loss.
             steps: How many steps there will be.
             indent: What each line begins with.
-            is_shown: Whether to show anything.
         """
+        self.losses: list[float] = []
         self._printer = printer
         self._steps = steps
         self._indent = indent
-        self._is_shown = is_shown
-        self._losses: list[float] = []
         self._unfinished = ""
-        self._live = (
-            Live(self._line(), console=printer, refresh_per_second=10)
-            if printer.is_terminal and is_shown
-            else None
+        # Not while a recording is timed that nobody watches.
+        is_watched = printer.is_terminal and not printer.quiet
+        self._live = Live(
+            get_renderable=self._line, console=printer, refresh_per_second=10, auto_refresh=is_watched
         )
-
-    @property
-    def losses(self) -> tuple[float, ...]:
-        """The losses in what the program has printed so far, the oldest first."""
-        return tuple(self._losses)
 
     def __enter__(self) -> Self:
         """Begin to show the newest step."""
-        if self._live is not None:
-            self._live.start()
+        self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop, and leave the line with the last step on the terminal."""
-        if self._live is not None:
-            self._live.update(self._line(), refresh=True)
-            self._live.stop()
+    def __exit__(self, *_exception: object) -> None:
+        """Stop, and leave the line with the last step."""
+        self._live.stop()
 
     def writable(self) -> bool:
         """Always true."""
@@ -355,21 +345,13 @@ class LossDisplay(io.TextIOBase):
             match = _STEP.match(line)
             if match is None:
                 self._printer.print(Text(f"{self._indent}{line}"))
-                continue
-            self._losses.append(float(match[2]))
-            if self._live is not None:
-                self._live.update(self._line())
-            elif self._is_shown and len(self._losses) in _milestones(self._steps):
-                self._printer.print(Text(f"{self._indent}{line.strip()}"))
+            else:
+                self.losses.append(float(match[2]))
         return len(text)
 
     def _line(self) -> Text:
-        done = len(self._losses)
-        loss = f"loss {self._losses[-1]:.3f}" if done else "loss –"
+        done = len(self.losses)
+        loss = f"loss {self.losses[-1]:.3f}" if done else "loss –"
         line = Text.assemble(self._indent, f"step {done}/{self._steps}  ", (loss, "bold"), "  ")
         room = max(0, min(_LOSSES_SHOWN, self._printer.width - line.cell_len - 1))
-        return line.append(sparkline(self._losses, room), style="green")
-
-
-def _milestones(steps: int) -> frozenset[int]:
-    return frozenset({1, *(round(steps * quarter / 4) for quarter in range(1, 5))})
+        return line.append(sparkline(self.losses, room), style="green")
