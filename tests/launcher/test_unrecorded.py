@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kinetoscope.launcher import unrecorded
-from kinetoscope.launcher.unrecorded import UnrecordedChildren, children_cpu_s
+from kinetoscope.launcher.unrecorded import UnrecordedChildren, children_cpu_s, descendants
 
 
 def test_processes_count_while_they_run_and_when_they_have_ended():
@@ -58,3 +58,25 @@ def test_with_torchs_collector_the_option_needs_another_engine(monkeypatch):
     monkeypatch.setattr(unrecorded, "children_cpu_s", lambda: next(times_s))
     monkeypatch.setattr(time, "process_time", lambda: 1.0)
     assert "--children`, with another engine than kineto," in UnrecordedChildren().messages(0.0, "kineto")[0]
+
+
+def test_descendants_are_this_process_and_all_that_it_started():
+    wait, end = os.pipe()
+    ready, say_ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        grandchild = os.fork()
+        os.close(end)
+        if grandchild:
+            os.write(say_ready, str(grandchild).encode())
+        os.read(wait, 1)
+        os._exit(0)
+    grandchild = int(os.read(ready, 20))
+    processes = descendants()
+    assert processes[0] == os.getpid()
+    assert {child, grandchild} <= set(processes)
+    os.close(end)
+    os.waitpid(child, 0)
+    assert child not in descendants()
+    for file in (wait, ready, say_ready):
+        os.close(file)

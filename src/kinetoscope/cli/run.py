@@ -29,6 +29,7 @@ from kinetoscope.launcher.options import (
 )
 from kinetoscope.launcher.program import Program, installed_script, run_left_on
 from kinetoscope.launcher.run import ProgramRun, RunObserver
+from kinetoscope.launcher.unrecorded import descendants
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class ProgressLine(RunObserver):
         self._engine = ""
         self._done = threading.Event()
         self._started_s = 0.0
-        self._quiet_until: tuple[int, int] | None = None
+        self._quiet_until: int | None = None
 
     def started(self, engine: str) -> None:
         """Show the line, if standard error is a terminal."""
@@ -254,7 +255,7 @@ class ProgressLine(RunObserver):
 
     def _update(self) -> None:
         while not self._done.wait(INTERVAL_S):
-            if self._quiet_until is None or self._written() != self._quiet_until:
+            if self._quiet_until is None or _written_bytes() != self._quiet_until:
                 return
             self._write(_UP_AND_CLEAR, self._text())
 
@@ -269,30 +270,15 @@ class ProgressLine(RunObserver):
             text += f", {units.count(count, 'child process', 'child processes')}"
         return text
 
-    def _written(self) -> tuple[int, int] | None:
-        """How many bytes the program has written, and how many children it has whose output is not counted; None: unknown.
-
-        With --children the output of children counts too, and none are left out.
-        """
-        counts = _written_by(os.getpid())
-        if counts is None or self._children is None:
-            return None if counts is None else (counts[0], len(counts[1]))
-        written, waiting = counts
-        while waiting:
-            # A process that has just ended is counted with its parent.
-            more, born = _written_by(waiting.pop()) or (0, [])
-            written, waiting = written + more, waiting + born
-        return written, 0
-
     def _write(self, before: str, text: str) -> None:
-        """Write the line, and remember how much this process has written in total."""
+        """Write the line, and remember how much the program has written in total."""
         # A line that wraps could not be replaced.
         width = max(20, _columns() - 1)
         line = f"{before}{text[:width]}\n".encode()
-        written = self._written()
+        written_bytes = _written_bytes()
         with suppress(OSError):
             os.write(2, line)
-        self._quiet_until = None if written is None else (written[0] + len(line), written[1])
+        self._quiet_until = None if written_bytes is None else written_bytes + len(line)
 
 
 def _columns() -> int:
@@ -302,15 +288,15 @@ def _columns() -> int:
         return 80
 
 
-def _written_by(process: int) -> tuple[int, list[int]] | None:
-    """How many bytes a process has written, and its children; None where the kernel does not say."""
-    try:
-        counts = Path(f"/proc/{process}/io").read_text(encoding="ascii")
-        children = [
-            int(child)
-            for task in Path(f"/proc/{process}/task").glob("*/children")
-            for child in task.read_text(encoding="ascii").split()
-        ]
-        return int(counts.split("wchar:")[1].split()[0]), children
-    except (OSError, IndexError, ValueError):
-        return None
+def _written_bytes() -> int | None:
+    """How many bytes the program and the processes that it started have written; None where the kernel does not say."""
+    total_bytes = 0
+    for process in descendants():
+        try:
+            counts = Path(f"/proc/{process}/io").read_text(encoding="ascii")
+            total_bytes += int(counts.split("wchar:")[1].split()[0])
+        except (OSError, IndexError, ValueError):
+            # One that has just ended is counted with its parent.
+            if process == os.getpid():
+                return None
+    return total_bytes

@@ -1,3 +1,3 @@
 """Run a program under a recording, with the processes that it starts."""
 
-__all__ = ["children", "interleave", "options", "overhead", "program", "recording", "run"]
+__all__ = ["children", "interleave", "options", "overhead", "program", "recording", "run", "unrecorded"]

@@ -218,7 +218,8 @@ class Children:
             self._running.append(name)
         if os.getpid() in (descent := trace.run_info.ancestors):
             trace.info["ancestors"] = list(descent[: descent.index(os.getpid()) + 1])
-        terminated = not ended and not runs and self._was_terminated(trace, note)
+        process, started = trace.run_info.process or 0, note.get("start_ticks", 0)
+        terminated = not ended and not runs and notes.was_terminated(str(self._folder), process, started)
         if not ended:
             otherwise = (
                 "terminated by its parent" if terminated else "killed, crashed or became another program"
@@ -228,13 +229,6 @@ class Children:
             # That is how `multiprocessing` ends its daemons: what they had recorded by then is all there is.
             trace = extend(trace, info={"complete": True}, without_losses=(NOT_STOPPED,))
         return without_launcher(trace)
-
-    def _was_terminated(self, trace: Trace, note: dict[str, Any]) -> bool:
-        """Whether the parent of a child ended it, and nobody else."""
-        process, ticks = trace.run_info.process, note.get("start_ticks")
-        if process is None or type(ticks) is not int:
-            return False
-        return notes.was_terminated(str(self._folder), process, ticks)
 
 
 def _make_folder(folder: Path, options: LaunchOptions) -> None:

@@ -41,16 +41,20 @@ def children_cpu_s() -> float:
     """The processor time of all processes that this one has started and waited for, and of those that run."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     total_s = used.ru_utime + used.ru_stime
-    waiting, visited = [os.getpid()], set[int]()
-    while waiting:
-        process = waiting.pop()
+    for process in descendants()[1:]:
         with suppress(OSError, ValueError, IndexError):
-            if process != os.getpid():
-                # The name of a process may contain blanks and brackets.
-                fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
-                total_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-            for task in Path(f"/proc/{process}/task").iterdir():
-                begun = {int(child) for child in (task / "children").read_text().split()}
-                waiting += begun - visited
-                visited |= begun
+            # The name of a process may contain blanks and brackets.
+            fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            total_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return total_s
+
+
+def descendants() -> list[int]:
+    """This process, and all that it and they have started and that run."""
+    processes = [os.getpid()]
+    for process in processes:
+        for file in Path(f"/proc/{process}/task").glob("*/children"):
+            with suppress(OSError):
+                children = map(int, file.read_text().split())
+                processes += [child for child in children if child not in processes]
+    return processes
