@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ from kinetoscope.cli.completion import files
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kinetoscope.trace import Trace
 
 
@@ -67,8 +64,11 @@ def command(
 
     Filters apply in this order: ranks, steps, window. Window times count from the start of what the others kept.
     """  # noqa: D301  (click takes the character itself)
+    from rich.markup import escape
+
     from kinetoscope.cli.opening import open_trace
     from kinetoscope.cli.output import refuse_to_overwrite, say_written
+    from kinetoscope.display.terminal import console
     from kinetoscope.formats.suffixes import suffix_of
     from kinetoscope.viewer.server.report import write_memory_page
 
@@ -91,7 +91,7 @@ def command(
         if span_ns is not None:
             part = part.window(*span_ns, device=device or "time")
         for target in targets:
-            with _status(f"writing {target}"):
+            with console(stderr=True).status(escape(f"writing {target}")):
                 if _is_memory_page(target):
                     write_memory_page(part, target)
                 else:
@@ -102,20 +102,6 @@ def command(
 def _is_memory_page(path: Path) -> bool:
     """Whether a file is written by the viewer, not by `Trace.save`."""
     return path.name.lower().endswith(".memory.html")
-
-
-@contextmanager
-def _status(what: str) -> Iterator[None]:
-    from rich.markup import escape
-
-    from kinetoscope.display.terminal import console
-
-    printer = console(stderr=True)
-    if not printer.is_terminal:
-        yield
-        return
-    with printer.status(escape(what)):
-        yield
 
 
 def _selected(part: Trace, whole: Trace) -> str:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 OK, POOR, BAD = "ok", "poor", "bad"
 _TONES = {OK: GOOD, POOR: WARNING, BAD: ERROR}
 _LONGEST_LABEL = 14
+# What torch.profiler is in a fresh process such as this one.
+_REPLACED = (
+    "replaced by Kinetoscope: something called kinetoscope.install() at start-up (sitecustomize, a .pth file)"
+)
+_OF_TORCH = "torch's own (kinetoscope.install() or `kinetoscope run --install` replaces it)"
 
 
 class _Findings:
@@ -73,28 +78,28 @@ def _examine(report: _Findings, *, build: bool) -> bool:
         "Machine",
         f"{platform.system()} {platform.machine()}, {units.count(os.cpu_count() or 1, 'processor')}",
     )
-    torch_version = _torch_version()
-    if torch_version is None:
-        report.add("PyTorch", "not installed: traces can be read, but nothing can be recorded", BAD)
+    text, problem = _torch()
+    report.add("PyTorch", f"{text}: {problem}" if problem else text, BAD if problem else "")
+    if problem:
         report.add("Engine", "none", BAD)
         return False
-    if problem := _too_old():
-        report.add("PyTorch", f"{torch_version}: {problem}", BAD)
-        report.add("Engine", "none", BAD)
-        return False
-    report.add("PyTorch", torch_version)
     report.add("Compiler", *_compiler())
     if build:
         _compile_anew(report)
 
-    from kinetoscope.collect import ProfilerActivity, native_engine_status, supported_activities
+    from kinetoscope.collect import (
+        ProfilerActivity,
+        is_installed,
+        native_engine_status,
+        supported_activities,
+    )
 
     status = native_engine_status(_say)
     _native_lines(report, status)
     problem = _kineto_problem()
     _engine_line(report, status, supported_activities() - {ProfilerActivity.CPU}, problem)
     _kineto_line(report, problem)
-    _switch_line(report)
+    report.add("torch.profiler", _REPLACED if is_installed() else _OF_TORCH)
     return status.available or not problem
 
 
@@ -182,33 +187,17 @@ def _kineto_line(report: _Findings, problem: str) -> None:
         report.add("Kineto", str(error), BAD)
 
 
-def _switch_line(report: _Findings) -> None:
-    """Print whether `torch.profiler` is torch's own in a fresh process such as this one."""
-    from kinetoscope.collect import is_installed
-
-    if is_installed():
-        text = "replaced by Kinetoscope: something called kinetoscope.install() at start-up (sitecustomize, a .pth file)"
-    else:
-        text = "torch's own (kinetoscope.install() or `kinetoscope run --install` replaces it)"
-    report.add("torch.profiler", text)
-
-
-def _torch_version() -> str | None:
+def _torch() -> tuple[str, str]:
+    """The installed torch, and why it cannot be recorded; empty if it can."""
     try:
         import torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return None
-    return f"{torch.__version__}, {Path(torch.__file__).parent}"
-
-
-def _too_old() -> str:
-    import torch
-
+        return "not installed", "traces can be read, but nothing can be recorded"
     from kinetoscope.collect import why_too_old
 
-    return why_too_old(torch)
+    return f"{torch.__version__}, {Path(torch.__file__).parent}", why_too_old(torch)
 
 
 def _compiler() -> tuple[str, str]:

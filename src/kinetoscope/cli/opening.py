@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from kinetoscope.trace import Trace
 
@@ -81,33 +81,30 @@ class ReadingBar:
         self._clock = clock
         self._began_s = clock()
         self._shown: Progress | None = None
-        self._task: TaskID | None = None
 
     def __call__(self, read_bytes: int, total_bytes: int | None, events: int) -> None:
         """Update the bar."""
-        if self._shown is None:
-            if self._clock() - self._began_s < QUIET_S:
-                return
-            self._begin()
-        if self._shown is not None and self._task is not None:
+        if self._shown is None and self._clock() - self._began_s >= QUIET_S:
+            self._shown = self._begin()
+        if self._shown is not None:
             # Bytes that were read ahead are not parsed yet.
+            (task,) = self._shown.task_ids
             self._shown.update(
-                self._task, completed=read_bytes, total=total_bytes, events=units.count(events, "event")
+                task, completed=read_bytes, total=total_bytes, events=units.count(events, "event")
             )
 
     def end(self) -> None:
         """Remove the bar."""
         if self._shown is not None:
             self._shown.stop()
-            self._shown = None
 
-    def _begin(self) -> None:
+    def _begin(self) -> Progress:
         from pathlib import PurePath
 
         from rich.markup import escape
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-        self._shown = Progress(
+        progress = Progress(
             TextColumn("reading {task.description}"),
             BarColumn(),
             DownloadColumn(binary_units=True),
@@ -115,5 +112,6 @@ class ReadingBar:
             console=self._printer,
             transient=True,
         )
-        self._task = self._shown.add_task(escape(PurePath(self._path).name), total=None, events="")
-        self._shown.start()
+        progress.add_task(escape(PurePath(self._path).name), total=None, events="")
+        progress.start()
+        return progress

@@ -62,7 +62,7 @@ def finished_blocks(finished: Finished) -> list[Block]:
         finished.messages,
         options.recording.profile_memory,
         finished.process_peak_bytes,
-        _shown(traces[0], options.folder) if traces else "",
+        options.shown(traces[0]) if traces else "",
         label_in(options.folder),
     )
     trace_overview = overview(finished.trace)
@@ -79,10 +79,6 @@ def _print(blocks: list[Block], rows: int, printer: Console | None = None, *, st
     for line in lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1):
         line.truncate(max(1, printer.width), overflow="ellipsis")
         printer.print(line, soft_wrap=True)
-
-
-def _shown(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 # Bounds that are further apart than by this factor say nothing: those of a machine on which others overwrite the caches.
@@ -129,7 +125,7 @@ def _cost_share(overhead: Overhead, records: Records, scope: str) -> str:
 def _files(finished: Finished) -> list[Block]:
     texts: list[Block] = []
     for path in finished.files:
-        name = _shown(path, finished.options.folder)
+        name = finished.options.shown(path)
         uses = {
             ".ktrace": f"kinetoscope info {name}",
             SUFFIX: f"kinetoscope ranks {os.path.dirname(name) or name}",
