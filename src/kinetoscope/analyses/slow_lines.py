@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope.analyses.line_tree import line_nodes
 from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.rule import Match, Rule
+from kinetoscope.analyses.rules import RULES
 from kinetoscope.ledger.ledger import ledger_of_process, raw_ledger
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.time_spent import Cause, Entry
@@ -42,7 +43,7 @@ MOST_LINES = 3
 def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     """The lines with most Python under them, torch's left out, that none of the other findings names."""
     ledger = ledger_of_process(raw_ledger(loop.trace), loop.process)
-    if ledger is None:
+    if ledger is None or any(map(_explains_python, others)):
         return []
     cells = ledger.cells
     counted = ledger.counted[cells.step] & (cells.cause != Cause.PROCESSOR)
@@ -77,6 +78,12 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
         )
         findings.append(SLOW_LINE.finding(loop, match))
     return findings
+
+
+def _explains_python(finding: Finding) -> bool:
+    """Whether a finding says why Python takes long, such as waits for the global lock."""
+    rule = RULES.get(finding.code)
+    return finding.code == "profiler-cost" or (rule is not None and "python-bound" in rule.explains)
 
 
 def _in_torch(loop: Loop) -> NDArray[np.bool_]:

@@ -26,7 +26,7 @@ TIMES_PROCESSORS = 2.0
     finds="the loop waits for Python's global lock, which another thread of the program holds, and its line; needs samples",
     source="no public threshold",
     least=5.0,
-    explains=("python-bound", "slow-line"),
+    explains=("python-bound",),
 ).selects
 def gil_contention(loop: Loop) -> Answer:
     """Samples of the loop's thread that wait for the global lock, and the line of another thread that runs most meanwhile."""

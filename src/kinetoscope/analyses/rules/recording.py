@@ -26,7 +26,6 @@ LEAST_RECORD_NS = 80
     source="probing; measured where torch's collector records it, else a lower bound from the number of records",
     also=f"measured or at least {LEAST_RECORD_NS} ns a record",
     least=10.0,
-    explains=("slow-line",),
     of_kinds=False,
 ).selects
 def profiler_cost(loop: Loop) -> Answer:
