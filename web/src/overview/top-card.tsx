@@ -69,7 +69,9 @@ export function TopCard(props: { top: keyof typeof TOPS; time: "host" | "device"
                       <span class="muted">{more}</span>
                     </span>
                   ),
-                  title: [row.name, row.detail, row.count ? units.counted(row.count, "time") : ""].filter(Boolean).join("\n"),
+                  title: [row.name, row.detail, row.count ? units.counted(row.count, "time") : ""]
+                    .filter(Boolean)
+                    .join("\n"),
                   time: units.time(row.time),
                   percent: units.percent(row.share),
                   fill: (100 * row.time) / most,
