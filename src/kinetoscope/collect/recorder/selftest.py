@@ -36,28 +36,31 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
         For each of `FEATURES` an empty string if it works, else a description of the failure.
     """
     results: dict[str, str] = {}
-    failure: list[BaseException] = []
+    # An import on another thread would wait for this one: do not use a thread.
+    is_importing = any(map(_is_importing, ("torch", "kinetoscope")))
+    failure = _failure_of(lambda: results.update(_try_features(recorder)), on_thread=not is_importing)
+    return dict.fromkeys(FEATURES, failure) if failure else results
+
+
+def _failure_of(test: Callable[[], None], *, on_thread: bool = True) -> str:
+    """Run a test, on a thread of its own for a limited time if asked; return why it failed, empty if it did not."""
+    failures: list[Exception] = []
 
     def run() -> None:
         try:
-            results.update(_try_features(recorder))
+            test()
         except Exception as error:  # noqa: BLE001  (hooks of the program for all modules may raise anything)
-            failure.append(error)
+            failures.append(error)
 
-    if any(_is_importing(name) for name in ("torch", "kinetoscope")):
-        # An import on another thread would wait for this one: do not use a thread.
-        run()
-    else:
+    if on_thread:
         thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
         thread.start()
         thread.join(_PATIENCE_SECONDS)
         if thread.is_alive():
-            return dict.fromkeys(
-                FEATURES, f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds"
-            )
-    if failure:
-        return dict.fromkeys(FEATURES, f"the self-test failed: {failure[0]}")
-    return results
+            return f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds"
+    else:
+        run()
+    return f"the self-test failed: {failures[0]}" if failures else ""
 
 
 def _is_importing(package: str) -> bool:
@@ -132,36 +135,27 @@ def check_calls(recorder: Recorder) -> str:
             return None
 
     model = Called()
-    failure: list[BaseException] = []
 
-    def run() -> None:
+    def call() -> None:
         # This thread has those of threading.setprofile and settrace, which belong to the program.
         sys.setprofile(None)
         sys.settrace(None)
         recorded = Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS
         session = Subscription(STREAM, recorder, recorded)
+        session.start(NewFile(lambda: path, belongs_to_user=True))
         try:
-            session.start(NewFile(lambda: path, belongs_to_user=True))
-            try:
-                # The recorder skips the code of this package, so a function of torch is called.
-                model()
-            finally:
-                session.stop()
-                part = session.close()
-            if part is not None:
-                part.cut(path)
-        except Exception as error:  # noqa: BLE001  (hooks of the program for all modules may raise anything)
-            failure.append(error)
+            # The recorder skips the code of this package, so a function of torch is called.
+            model()
+        finally:
+            session.stop()
+            part = session.close()
+        if part is not None:
+            part.cut(path)
 
     with tempfile.TemporaryDirectory(prefix="kinetoscope-selftest-") as folder:
         path = Path(folder) / "calls.recording"
-        thread = threading.Thread(target=run, name="kinetoscope self-test", daemon=True)
-        thread.start()
-        thread.join(_PATIENCE_SECONDS)
-        if thread.is_alive():
-            return f"the self-test did not end within {_PATIENCE_SECONDS:.0f} seconds"
-        if failure:
-            return f"the self-test failed: {failure[0]}"
+        if failure := _failure_of(call):
+            return failure
         recording = _core.read_recording(str(path))
     spans, strings = recording["spans"], recording["strings"]
     names = [strings[name] for name in spans["name"]]
