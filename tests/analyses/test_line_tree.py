@@ -59,6 +59,23 @@ def test_a_line_that_only_leads_to_another_one_is_left_out():
     assert listed(trace) == [(0, "train.py", 9, 960)]
 
 
+def test_the_wait_for_data_is_at_the_lines_that_make_batches():
+    loop, item = (TRAIN, 9, "loop"), (TRAIN, 30, "Words.__getitem__")
+    loader = ("/usr/lib/python3.12/site-packages/torch/utils/data/dataloader.py", 700, "__next__")
+    builder = TraceBuilder()
+    builder.know("program", {"command": ["train.py"], "folder": PROJECT})
+    waiting, making = builder.stack(MAIN, loop, loader), builder.stack(MAIN, loop, loader, item)
+    builder.step(0, 0, 1_000_000)
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    builder.annotation(name, 0, 800_000, stack=waiting)
+    builder.span("aten::mm", 800_000, 200_000, stack=builder.stack(MAIN, loop))
+    assert [(line.line, line.waiting_ns) for line in line_tree(builder.build()).lines] == [(9, 800_000)]
+    for number in range(4):
+        builder.sample(100_000 + 200_000 * number, making if number else waiting)
+    lines = line_tree(builder.build()).lines
+    assert [(line.line, line.depth, line.waiting_ns) for line in lines] == [(9, 0, 800_000), (30, 1, 600_000)]
+
+
 def test_a_recursion_is_one_line():
     walk, visit = (TRAIN, 3, "walk"), (TRAIN, 5, "visit")
     trace = trace_of((500, MAIN, walk, visit, walk, visit, walk), (300, MAIN, walk), (200, MAIN))

@@ -206,15 +206,22 @@ def _times(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[int]) 
 
 
 def _add_loading(ledger: ProcessLedger, times_ns: Rows, node_of_stack: list[int]) -> None:
-    """Add the wait for data to the lines that ask loaders for batches, in proportion to how long they wait."""
-    cells, spans = ledger.cells, ledger.trace.columns("spans")
+    """Add the wait for data to the lines where samples of the thread are meanwhile or, without any, to those that ask loaders for batches."""
+    trace, cells = ledger.trace, ledger.cells
+    spans, samples = trace.columns("spans"), trace.columns("samples")
     is_loading = ledger.counted[cells.step] & (cells.cause == Cause.DATA)
-    waits = loading_spans(ledger.trace).waits
-    waits = waits[spans["thread"][waits] == ledger.thread]
-    took_ns = spans["duration_ns"][waits]
+    sampled = np.flatnonzero((samples["thread"] == ledger.thread) & (samples["stack"] >= 0))
+    sampled_ns = samples["time_ns"][sampled].astype(np.int64)
+    sampled = sampled[ledger.window.activity.host.loading.within(sampled_ns, sampled_ns + 1) > 0]
+    if len(sampled):
+        stack, part = samples["stack"][sampled], np.ones(len(sampled), np.int64)
+    else:
+        waits = loading_spans(trace).waits
+        waits = waits[spans["thread"][waits] == ledger.thread]
+        stack, part = span_stacks(trace)[waits], spans["duration_ns"][waits]
+    by_node = Groups(np.array(node_of_stack)[stack], len(times_ns)).sums(part)
     loading_ns = int(cells.time_ns[is_loading].sum())
-    for stack, wait_ns in zip(span_stacks(ledger.trace)[waits].tolist(), took_ns.tolist(), strict=True):
-        times_ns[node_of_stack[stack], 2] += loading_ns * wait_ns // max(int(took_ns.sum()), 1)
+    times_ns[:, 2] += (loading_ns / max(int(part.sum()), 1) * by_node).astype(np.int64)
 
 
 def _packages(
