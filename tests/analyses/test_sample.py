@@ -86,6 +86,22 @@ def test_findings_of_a_sample_point_into_the_whole_and_say_so():
 
 
 @pytest.mark.usefixtures("small")
+def test_few_large_steps_are_looked_at_in_whole(monkeypatch):
+    monkeypatch.setattr(sample_module, "FEWEST_STEPS", 80)
+    trace = training(100)
+    assert sample_of(trace).trace is trace
+    assert examine(trace).sample == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_a_sample_that_is_still_large_is_looked_at_once(monkeypatch):
+    monkeypatch.setattr(sample_module, "MOST_SPANS", 100)
+    trace = training(100)
+    assert len(sample_of(trace).trace.columns("spans")) > 100
+    assert examine(trace).sample == sample_of(trace).text
+
+
+@pytest.mark.usefixtures("small")
 def test_without_steps_it_is_the_middle():
     trace = training(100, marked=False)
     sample = sample_of(trace)

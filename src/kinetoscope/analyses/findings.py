@@ -99,12 +99,18 @@ def examine(trace: TraceData) -> Report:
     """
     sample = sample_of(trace)
     if sample.trace is not trace:
-        report = examine(sample.trace)
+        report = _examine(sample.trace)
         of_whole = [
             replace(finding, spans=tuple(sample.rows[list(finding.spans)].tolist()))
             for finding in report.findings
         ]
         return replace(report, findings=tuple(of_whole), sample=sample.text)
+    return _examine(trace)
+
+
+@derived
+def _examine(trace: TraceData) -> Report:
+    """The same of all of a trace."""
     by_rules = rule_findings(trace)
     loop, findings = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:

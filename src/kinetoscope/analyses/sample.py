@@ -60,6 +60,8 @@ def sample_of(trace: TraceData) -> Sample:
         return Sample(trace, np.arange(count))
     if unit is Unit.STEP:
         chosen = _steps(trace, SAMPLED_SPANS / count)
+        if 2 * len(chosen) > len(trace.columns("steps")):
+            return Sample(trace, np.arange(count))
         part = _part_of_steps(trace, chosen)
         text = f"{len(chosen):,} of {units.count(len(trace.columns('steps')), 'step')}"
     else:
