@@ -20,7 +20,7 @@ _NAMES = {
     "engines.native": "native_engine_status",
     "process.job_store": "JobStore is_distributed",
     "process.rank": "own_rank rank_count ranked",
-    "process.user_warnings": "warn_user",
+    "process.user_warnings": "warn_safely warn_user",
     "ranks": "gather_summaries",
     "recorder.build": "BuildError build compilers why_too_old",
     "recorder.stream": "STREAM",

@@ -9,6 +9,7 @@ from kinetoscope.collect.process.job_store import is_distributed as is_distribut
 from kinetoscope.collect.process.rank import own_rank as own_rank
 from kinetoscope.collect.process.rank import rank_count as rank_count
 from kinetoscope.collect.process.rank import ranked as ranked
+from kinetoscope.collect.process.user_warnings import warn_safely as warn_safely
 from kinetoscope.collect.process.user_warnings import warn_user as warn_user
 from kinetoscope.collect.ranks import gather_summaries as gather_summaries
 from kinetoscope.collect.recorder.build import BuildError as BuildError
@@ -152,6 +153,7 @@ __all__ = [
     "tensor_parts",
     "tensorboard_trace_handler",
     "uninstall",
+    "warn_safely",
     "warn_user",
     "why_too_old",
 ]

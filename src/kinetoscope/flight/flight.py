@@ -26,13 +26,14 @@ from kinetoscope.collect import (
     is_out_of_memory,
     own_rank,
     profile,
+    warn_safely,
     warn_user,
 )
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
 from kinetoscope.flight.debug_server import register_handlers
-from kinetoscope.flight.incidents import CAPTURES, IncidentCalls, Incidents, rank_name, warn_safely
+from kinetoscope.flight.incidents import CAPTURES, IncidentCalls, Incidents, rank_name
 from kinetoscope.flight.jobs import Attempt, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks
 from kinetoscope.flight.other_ranks import OtherRanks
@@ -141,7 +142,7 @@ class _Capture:
 
     Attributes:
         path: The recording that it will write.
-        steps: How many steps were asked for.
+        steps: How many steps it takes.
         then: Called with the recording and what failed.
         numbers: Those of the steps that have begun.
         began_ns: When the first of them began, by the monotonic clock.

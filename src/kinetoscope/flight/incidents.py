@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.collect import warn_user
+from kinetoscope.collect import warn_safely
 from kinetoscope.storage.atomic_write import open_atomically
 
 if TYPE_CHECKING:
@@ -250,11 +250,3 @@ class IncidentCalls:
                 except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
                     warn_safely(f"the incident {path} was not passed on: {type(error).__name__}: {error}")
             done.set()
-
-
-def warn_safely(text: str) -> None:
-    """Warn; where warnings are errors, the program and its threads still must not fail."""
-    try:
-        warn_user(text)
-    except Warning:
-        return

@@ -14,3 +14,11 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OWN_PACKAGES):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def warn_safely(message: str) -> None:
+    """Warn; where warnings are errors, the program and its threads still must not fail."""
+    try:
+        warn_user(message)
+    except Warning:
+        return

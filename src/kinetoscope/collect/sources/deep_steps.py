@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope._runtime import chosen_step
-from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.process.user_warnings import warn_safely
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 
 if TYPE_CHECKING:
@@ -60,17 +60,16 @@ class DeepSteps:
         self._lock = threading.Lock()
         self._is_open = False
         self._optimizer: int | None = None
-        self._step = self._slice = 0
-        self._began_ns = self._process = 0
+        self._step = self._began_ns = self._process = 0
         self._stepped = threading.Event()
 
     def open(self) -> None:
         """Nothing to do before the first recording."""
 
     def start(self) -> None:
-        """Count from 0 again."""
-        self._stepped = threading.Event()
-        self._optimizer, self._step, self._slice = None, 0, 0
+        """Make the first step of the recording step 0; a fork may have copied the lock while a thread held it."""
+        self._lock, self._stepped = threading.Lock(), threading.Event()
+        self._optimizer, self._step = None, 0
 
     def write_to(self, _append: AppendRows | None) -> None:
         """Begin, now that the engine records."""
@@ -84,7 +83,7 @@ class DeepSteps:
         slices.start()
 
     def stop(self) -> None:
-        """Switch no more."""
+        """Leave the engine as it is from now on."""
         with self._lock:
             self._is_open = False
         self._stepped.set()
@@ -106,7 +105,7 @@ class DeepSteps:
         """Switch to the present slice of time, unless the program has steps; return for how many seconds it lasts."""
         with self._lock:
             past_ns = self._clock_ns() - self._began_ns
-            now = self._slice = past_ns // SLICE_NS
+            now = past_ns // SLICE_NS
             deep = _is_deep_slice(now)
             if not self._stepped.is_set():
                 self._switch(deep)
@@ -135,8 +134,8 @@ class DeepSteps:
             record_deep(deep)
         except KinetoscopeError as error:
             self._is_open = False
-            warn_user(f"no more steps are recorded in full: {error}")
+            warn_safely(f"no more steps are recorded in full: {error}")
 
 
 def _is_deep_slice(number: int) -> bool:
-    return number in (0, *FIRST_STEPS) or is_deep(number)
+    return number == 0 or is_deep(number)
