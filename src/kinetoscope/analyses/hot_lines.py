@@ -76,8 +76,7 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     if cause == Cause.UNCHANGED and _is_everything(account, rows):
         return None
     # The steps that count are those of the loop, in its order.
-    step = np.where(account.counted, np.cumsum(account.counted) - 1, -1)[cells.step[rows]]
-    usual_ns = loop.usual_sum(step, cells.time_ns[rows])
+    usual_ns = loop.usual_sum(account.counted_step[cells.step[rows]], cells.time_ns[rows])
     if loop.share(usual_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
     line, cells_there = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)

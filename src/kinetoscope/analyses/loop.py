@@ -585,9 +585,10 @@ class Loop:
 
     def place_of_stack(self, stack: int) -> SourceLine:
         """The user's innermost line on a stack."""
-        return self._place_of_frame(int(self._shown_frame[stack]) if stack >= 0 else -1)
+        return self.place_of_frame(int(self._shown_frame[stack]) if stack >= 0 else -1)
 
-    def _place_of_frame(self, frame: int) -> SourceLine:
+    def place_of_frame(self, frame: int) -> SourceLine:
+        """The line of a frame, a row of `frames`; none for -1."""
         if frame not in self._places:
             frames, strings = self.trace.columns("frames"), self.trace.strings
             line = int(frames["line"][frame])
@@ -816,8 +817,8 @@ class Loop:
 
     def _from_to(self, frame: int, other: int) -> SourceLine:
         """The line of a frame, or from there to that of another frame of the same function."""
-        here = self._place_of_frame(frame)
-        there = self._place_of_frame(other) if other >= 0 else here
+        here = self.place_of_frame(frame)
+        there = self.place_of_frame(other) if other >= 0 else here
         if (here.file, here.function) != (there.file, there.function):
             return here
         low, high = sorted((here.line, there.line))

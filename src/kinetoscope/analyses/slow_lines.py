@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.line_tree import line_nodes
-from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules import RULES
 from kinetoscope.ledger.ledger import ledger_of_process, raw_ledger
@@ -20,10 +19,8 @@ from kinetoscope.tables.stacks import in_user_code
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from kinetoscope.analyses.finding import Finding
-    from kinetoscope.analyses.loop import Loop, Rows
+    from kinetoscope.analyses.loop import Loop, Rows, SourceLine
     from kinetoscope.ledger.ledger import Cells
 
 SLOW_LINE = Rule(
@@ -52,19 +49,20 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
         return []
     nodes, node_of_stack = line_nodes(loop.trace)
     line_of_stack = np.array([nodes[node].line for node in node_of_stack])
-    is_torchs = _in_torch(loop)
+    # Also a library's frames that torch called; no stack is not torch's.
+    is_torchs = np.append(~in_user_code(loop.trace), False)
     rows = np.flatnonzero(
         counted & (cells.entry == Entry.PYTHON) & (line_of_stack[cells.stack] >= 0) & ~is_torchs[cells.stack]
     )
     line_of_row = line_of_stack[cells.stack[rows]]
-    step = np.where(ledger.counted, np.cumsum(ledger.counted) - 1, -1)[cells.step[rows]]
+    step = ledger.counted_step[cells.step[rows]]
     _, first = line_groups(loop.trace)
     took_ns = Groups(line_of_row, len(first)).sums(cells.time_ns[rows])
     findings = []
     for line in np.argsort(-took_ns, kind="stable")[:MOST_LINES].tolist():
         of_line = line_of_row == line
         usual_ns = min(loop.usual_sum(step[of_line], cells.time_ns[rows[of_line]]), int(took_ns[line]))
-        at_line = _line(loop, int(first[line]))
+        at_line = loop.place_of_frame(int(first[line]))
         is_named = any(
             _is_at(at_line, other.place) and 2 * (other.gain_ns or 0) >= usual_ns for other in others
         )
@@ -84,18 +82,6 @@ def _explains_python(finding: Finding) -> bool:
     """Whether a finding says why Python takes long, such as waits for the global lock."""
     rule = RULES.get(finding.code)
     return finding.code == "profiler-cost" or (rule is not None and "python-bound" in rule.explains)
-
-
-def _in_torch(loop: Loop) -> NDArray[np.bool_]:
-    """For each stack whether its last frame is torch's, or of a library that torch called; False at the end, for no stack."""
-    return np.append(~in_user_code(loop.trace), False)
-
-
-def _line(loop: Loop, frame: int) -> SourceLine:
-    frames, strings = loop.trace.columns("frames"), loop.trace.strings
-    return SourceLine(
-        strings[frames["file"][frame]], int(frames["line"][frame]), strings[frames["function"][frame]]
-    )
 
 
 def _is_at(line: SourceLine, other: SourceLine) -> bool:

@@ -176,6 +176,11 @@ class ProcessLedger:
         return ~self.work.is_start_up
 
     @cached_property
+    def counted_step(self) -> Rows:
+        """For each step its place among those that count; -1 for the others."""
+        return np.where(self.counted, np.cumsum(self.counted) - 1, -1)
+
+    @cached_property
     def entry_ns(self) -> Rows:
         """For each step the time of each entry."""
         shape = (len(self.window.step), len(Entry))
