@@ -1,5 +1,7 @@
 """Lines with much Python or many waits that no rule knows: they are named, with what they call."""
 
+import pytest
+
 from kinetoscope.analyses.findings import examine
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState
@@ -49,6 +51,16 @@ def test_a_second_line_is_named_with_the_function_that_it_calls():
 
 def test_what_another_finding_names_is_not_named_again():
     assert "slow-line" not in findings_of(trace_of(RESAMPLING))
+
+
+def test_a_failure_is_a_warning_and_leaves_the_other_findings(monkeypatch):
+    def fails(_loop, _others):
+        raise ValueError("a stack without lines")
+
+    monkeypatch.setattr("kinetoscope.analyses.findings.slow_lines", fails)
+    with pytest.warns(RuntimeWarning, match="the rule fails failed on this trace .*a stack without lines"):
+        findings = findings_of(trace_of(MINE, MINE, RESAMPLING))
+    assert "python-bound" in findings
 
 
 def test_a_step_near_its_floor_has_no_slow_line():

@@ -110,12 +110,13 @@ def examine(trace: TraceData) -> Report:
 
 @derived
 def _examine(trace: TraceData) -> Report:
-    """The same of all of a trace."""
+    """Apply all rules to all of a trace, however large it is."""
     by_rules = rule_findings(trace)
     loop, findings = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
         findings = findings_with_gains([*findings, *(tried(hot_lines, loop) or ())], loop.moments)
-        findings = findings_with_gains([*findings, *slow_lines(loop, findings)], loop.moments)
+        slow = tried(slow_lines, loop, findings) or ()
+        findings = findings_with_gains([*findings, *slow], loop.moments)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None

@@ -69,7 +69,7 @@ def tried(rule: Callable[..., Said], *of: Any) -> Said | None:
         return rule(*of)
     except Exception as error:  # noqa: BLE001
         warnings.warn(
-            f"the rule {getattr(rule, 'code', '')} failed on this trace ({type(error).__name__}: {error}): please report it",
+            f"the rule {getattr(rule, 'code', getattr(rule, '__name__', ''))} failed on this trace ({type(error).__name__}: {error}): please report it",
             RuntimeWarning,
             stacklevel=6,
         )
