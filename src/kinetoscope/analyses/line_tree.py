@@ -109,8 +109,9 @@ def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
     is_without_core = ledger.counted[ledger.cells.step] & (ledger.cells.cause == Cause.PROCESSOR)
     whole_ns = int(ledger.duration_ns[ledger.counted].sum() - ledger.cells.time_ns[is_without_core].sum())
     nodes, node_of_stack = line_nodes(trace)
-    packages = _packages(trace, ledger, node_of_stack, len(nodes))
-    times_ns = _times(ledger, nodes, node_of_stack)
+    rows, stack_of_row = _stacks_of_cells(ledger)
+    packages = _packages(ledger, rows, stack_of_row, node_of_stack)
+    times_ns = _times(ledger, rows, stack_of_row, nodes, node_of_stack)
     _, first = line_groups(trace)
     frames, strings = trace.columns("frames"), trace.strings
     lines = []
@@ -189,14 +190,16 @@ def _stacks_of_cells(ledger: ProcessLedger) -> tuple[Rows, Rows]:
     return rows, np.where(cells.stack[rows] >= 0, cells.stack[rows], of_span)
 
 
-def _times(ledger: ProcessLedger, nodes: list[_Node], node_of_stack: list[int]) -> Rows:
+def _times(
+    ledger: ProcessLedger, rows: Rows, stack_of_row: Rows, nodes: list[_Node], node_of_stack: list[int]
+) -> Rows:
     """For each line the time of operators, of Python and of all else that is spent at it, and under it."""
-    cells, (rows, stack) = ledger.cells, _stacks_of_cells(ledger)
+    cells = ledger.cells
     entry, _ = cells.whole_parts(rows)
     part = np.where(
         (cells.name[rows] >= 0) | np.isin(entry, _OPERATORS), 0, np.where(entry == Entry.PYTHON, 1, 2)
     )
-    by_node = Groups.cells(np.array(node_of_stack)[stack], part, (len(nodes), 3))
+    by_node = Groups.cells(np.array(node_of_stack)[stack_of_row], part, (len(nodes), 3))
     times_ns = np.array(by_node.sums(cells.time_ns[rows]))
     _add_loading(ledger, times_ns, node_of_stack)
     # What is called comes after its callers.
@@ -225,11 +228,11 @@ def _add_loading(ledger: ProcessLedger, times_ns: Rows, node_of_stack: list[int]
 
 
 def _packages(
-    trace: TraceData, ledger: ProcessLedger, node_of_stack: list[int], count: int
+    ledger: ProcessLedger, rows: Rows, stack_of_row: Rows, node_of_stack: list[int]
 ) -> dict[int, str]:
     """By line the installed package, called from it, in which most of the time is that it has itself."""
-    stacks, (rows, stack_of_cell) = trace.columns("stacks"), _stacks_of_cells(ledger)
-    frames = trace.column("frames", "file").tolist()
+    trace = ledger.trace
+    stacks, frames = trace.columns("stacks"), trace.column("frames", "file").tolist()
     named: dict[int, str] = {}
     package = [""] * (len(stacks) + 1)
     for stack, (parent, frame) in enumerate(
@@ -245,7 +248,7 @@ def _packages(
                 named[file] = "" if is_library_file(name) else installed_package(name)
             package[stack] = named[file]
     times_ns: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    by_stack = Groups(stack_of_cell, len(stacks)).sums(ledger.cells.time_ns[rows])
+    by_stack = Groups(stack_of_row, len(stacks)).sums(ledger.cells.time_ns[rows])
     for stack in np.flatnonzero(by_stack).tolist():
         times_ns[node_of_stack[stack]][package[stack]] += int(by_stack[stack])
     largest = {

@@ -1,4 +1,4 @@
-"""What is known of all steps where only some were recorded in full: which call of a deep step each call of another step repeats.
+"""Which call of a deep step, which was recorded in full, each call of another step repeats: what was recorded of the one is so known of the other.
 
 Times are those of each step itself; the shapes of its inputs, and whether its result existed already, are those of the same call in the nearest deep step.
 Steps whose operators are the same, in the same order, are matched call by call. In others, calls are the same that have the same operator, line and module
@@ -7,6 +7,7 @@ at the same place among these in their step or, failing that, the nearest such c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,17 +29,12 @@ LEAST_KNOWN = 0.5
 """A step is deep if the shapes of so many of its operators on a thread were recorded; the others have no inputs."""
 
 
+@derived
 def shapes_of(trace: TraceData) -> NDArray[np.int32]:
     """For each span a row of `shapes`: as recorded, or that of the same call of a deep step; -1 where unknown."""
     shapes: NDArray[np.int32] = trace.column("spans", "shapes")
     twin = twins(trace)
-    return shapes if len(twin) == 0 else _with_twins(trace)
-
-
-@derived
-def _with_twins(trace: TraceData) -> NDArray[np.int32]:
-    shapes, twin = trace.column("spans", "shapes"), twins(trace)
-    return np.asarray(np.where((shapes < 0) & (twin >= 0), shapes[twin], shapes))
+    return np.where((shapes < 0) & (twin >= 0), shapes[twin], shapes) if len(twin) else shapes
 
 
 def deep_step_count(trace: TraceData) -> int | None:
@@ -61,13 +57,56 @@ def twins(trace: TraceData, in_pairs: bool = False) -> NDArray[np.int32]:
     Returns:
         A row for each span; empty where no steps were recorded in full.
     """
-    runs = (trace.run_info, *trace.run_info.processes)
-    if not any(run.deep_steps for run in runs):
+    if not any(run.deep_steps for run in (trace.run_info, *trace.run_info.processes)):
         return np.zeros(0, np.int32)
+    operators = _operators(trace)
+    rows, blocks, deep, has_inputs = operators.rows, operators.blocks, operators.deep, operators.has_inputs
+    thread, step = operators.thread, operators.step
+    if in_pairs:
+        follows = ~begins_run(thread) & (step == np.append(-1, step[:-1]) + 1)[: len(step)]
+        deep = deep & follows & np.append(False, deep[:-1])[: len(deep)]
+        has_inputs = has_inputs & deep[blocks.of_row]
+    twin = np.full(len(trace.columns("spans")), -1, np.int32)
+    model = _nearest(operators.alike, deep)
+    matched = (step >= 0) & ~deep & (model >= 0)
+    is_matched = matched[blocks.of_row]
+    twin[rows[is_matched]] = rows[(blocks.first[model][blocks.of_row] + operators.position)[is_matched]]
+    left = np.flatnonzero(has_inputs | ~(deep | matched)[blocks.of_row])
+    twin[rows[left]] = _of_calls(trace, rows[left], has_inputs[left])
+    twin[rows[has_inputs]] = -1
+    return twin
+
+
+@dataclass(frozen=True, eq=False)
+class _Operators:
+    """The operators of the host, and the blocks that they are in: those of one thread in one step.
+
+    Attributes:
+        rows: Their rows in `spans`.
+        has_inputs: Whether what deep steps have besides was recorded of each.
+        position: The place of each in its block.
+        blocks: The blocks.
+        thread: For each block its thread.
+        step: For each block its step.
+        deep: For each block whether its step is deep.
+        alike: Groups of the blocks that have the same operators in the same order.
+    """
+
+    rows: Rows
+    has_inputs: NDArray[np.bool_]
+    position: Rows
+    blocks: Groups
+    thread: NDArray[np.integer]
+    step: NDArray[np.integer]
+    deep: NDArray[np.bool_]
+    alike: Groups
+
+
+@derived
+def _operators(trace: TraceData) -> _Operators:
     spans = trace.columns("spans")
-    twin = np.full(len(spans), -1, np.int32)
     rows = np.flatnonzero(is_operator(spans["kind"]) & (spans["stream"] < 0))
-    if any(run.record_shapes for run in runs):
+    if any(run.record_shapes for run in (trace.run_info, *trace.run_info.processes)):
         # Then deep steps have the versions of tensors besides, which are noted of outermost operators.
         has_inputs = nearest_of(trace, np.unique(trace.column("tensor_versions", "span")))[:-1][rows] >= 0
     else:
@@ -76,21 +115,10 @@ def twins(trace: TraceData, in_pairs: bool = False) -> NDArray[np.int32]:
     first, size = blocks.first.astype(np.int64), blocks.sizes()
     thread, step = spans["thread"][rows[first]], spans["step"][rows[first]]
     deep = (step >= 0) & (blocks.sums(has_inputs) >= LEAST_KNOWN * size)
-    if in_pairs:
-        follows = ~begins_run(thread) & (step == np.append(-1, step[:-1]) + 1)[: len(step)]
-        deep &= follows & np.append(False, deep[:-1])[: len(deep)]
-        has_inputs &= deep[blocks.of_row]
     position = np.arange(len(rows)) - first[blocks.of_row]
-    operators = hashed(position, spans["name"][rows], spans["own_stack"][rows])
-    alike = Groups.by([thread, size, blocks.sums(operators.view(np.int64))])
-    model = _nearest(alike, deep)
-    matched = (step >= 0) & ~deep & (model >= 0)
-    is_matched = matched[blocks.of_row]
-    twin[rows[is_matched]] = rows[(first[model][blocks.of_row] + position)[is_matched]]
-    left = np.flatnonzero(has_inputs | ~(deep | matched)[blocks.of_row])
-    twin[rows[left]] = _of_calls(trace, rows[left], has_inputs[left])
-    twin[rows[has_inputs]] = -1
-    return twin
+    calls = hashed(position, spans["name"][rows], spans["own_stack"][rows])
+    alike = Groups.by([thread, size, blocks.sums(calls.view(np.int64))])
+    return _Operators(rows, has_inputs, position, blocks, thread, step, deep, alike)
 
 
 def _of_calls(trace: TraceData, rows: Rows, has_inputs: NDArray[np.bool_]) -> NDArray[np.int32]:
