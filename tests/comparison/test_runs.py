@@ -12,6 +12,7 @@ from kinetoscope import ArgumentError
 from kinetoscope.comparison.measures import run_of
 from kinetoscope.comparison.result import CANNOT_TELL, FASTER, FEWER, MORE, SAME, SLOWER, Margins
 from kinetoscope.comparison.runs import compare_runs
+from kinetoscope.model.schema import SpanKind
 from tests.support.strict_json import read_strictly
 from tests.support.trace_builder import TraceBuilder
 
@@ -544,3 +545,12 @@ def test_recompilations_and_graph_breaks_are_those_that_torch_reports():
     assert run_of(compiled(breaks_twice_in_a_function, [3])).run_counts["graph_breaks"] == 2
     # Torch runs this function as a whole without compiling it: no function that resumes it has a name in the trace.
     assert run_of(compiled(breaks_in_a_loop, [3])).run_counts["graph_breaks"] == 1
+
+
+def test_collections_of_garbage_are_no_calls_of_functions():
+    builder = TraceBuilder()
+    for number in range(5):
+        builder.step(number, 100 * number, 100).span("Python GC", 100 * number + 50, 10, kind=SpanKind.PYTHON)
+    run = run_of(builder.build())
+    assert "python_calls" not in run.step_counts
+    assert run.reasons["python_calls"] == "record with python_calls=True"

@@ -12,12 +12,14 @@ from kinetoscope.model.hierarchy import (
     asynchronous_spans,
     device_spans,
     device_work_spans,
+    garbage_collections,
     host_work,
     is_outermost,
     lies_in,
     module_calls,
     operator_spans,
     recorded_calls,
+    requested_calls,
 )
 from kinetoscope.model.kinds import is_call, is_copy, is_device_work, is_operator, is_range, is_runtime_call
 from kinetoscope.model.nesting import nest
@@ -212,3 +214,12 @@ def test_some_spans_lie_in_ranges_as_all_do(seed: int) -> None:
     assert lies_in(trace, ranges).tolist() == expected
     rows = random.choice(len(spans), size=len(spans) // 2)
     assert lies_in(trace, ranges, rows).tolist() == [expected[row] for row in rows]
+
+
+def test_collections_of_garbage_are_calls_that_nobody_requested():
+    builder = TraceBuilder()
+    builder.span("step", 0, 30, kind=SpanKind.PYTHON).span("Python GC", 10, 10, kind=SpanKind.PYTHON)
+    trace = builder.span("aten::mm", 40, 10).build()
+    assert recorded_calls(trace).mask.tolist() == [True, True, False]
+    assert garbage_collections(trace).tolist() == [False, True, False]
+    assert requested_calls(trace).tolist() == [True, False, False]

@@ -10,6 +10,7 @@ import numpy as np
 from kinetoscope.display.sentence import Sentence, sentence
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, consequence, effects
 from kinetoscope.model.run_info import NSIGHT, SNAPSHOT
@@ -445,7 +446,7 @@ def recorded(trace: TraceData) -> list[dict[str, Any]]:
         "operators": int(kind[SpanKind.OPERATOR] + kind[SpanKind.BACKWARD]),
         "devices": len(device_work(trace).rows),
         "memory": len(trace.columns("allocations")),
-        "python": int(kind[SpanKind.PYTHON] + kind[SpanKind.MODULE]),
+        "python": int(requested_calls(trace).sum()),
         "collectives": count_collectives(trace),
     }
     return [

@@ -19,6 +19,7 @@ from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process
 from kinetoscope.model import units
 from kinetoscope.model.device_time import counted_launches
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
@@ -474,7 +475,7 @@ class _Recording:
             by_count["collective_bytes"] = self._per_step(
                 call_steps, np.array([call["bytes"] or 0 for call in calls])
             )
-        python = np.flatnonzero((kind == SpanKind.PYTHON) & self.ours)
+        python = np.flatnonzero((kind == SpanKind.PYTHON) & requested_calls(trace) & self.ours)
         if len(python):
             by_count["python_calls"] = self._per_step(self.step[python])
         return by_count

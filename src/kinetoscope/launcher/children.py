@@ -186,12 +186,10 @@ class Children:
 
     def _open(self, name: str, note: dict[str, Any], problems: Counter[str]) -> Trace | None:
         """The trace of one child; None if it recorded nothing, and then `problems` may say why."""
-        import numpy as np
-
         from kinetoscope.combine.extend import extend
         from kinetoscope.launcher.own_frames import without_launcher
+        from kinetoscope.model.hierarchy import garbage_collections
         from kinetoscope.model.losses import NOT_STOPPED
-        from kinetoscope.model.nesting import GARBAGE_COLLECTION
         from kinetoscope.trace import open as open_any
 
         if problem := note.get("problem"):
@@ -209,8 +207,7 @@ class Children:
             problems[str(error)] += 1
             return None
         # A process that only imports torch, such as the server of forks, does nothing but collect garbage.
-        recorded = {trace.strings[name] for name in np.unique(trace.column("spans", "name")).tolist()}
-        if not recorded - {GARBAGE_COLLECTION} and len(trace.columns("allocations")) == 0:
+        if garbage_collections(trace).all() and len(trace.columns("allocations")) == 0:
             trace.close()
             return None
         trace.info.update({key: note[key] for key in _NOTED if key in note})

@@ -11,9 +11,8 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import integers
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
+from kinetoscope.model.hierarchy import garbage_collections, host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.rows import ProcessRow, begins_run, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.time_spent import Cause
@@ -315,10 +314,9 @@ def _layers_of_requests(trace: TraceData, window: Windows, thread: int) -> list[
 def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
     """When a thread collected garbage, recorded, or compiled."""
     spans = trace.columns("spans")
-    names = [row for row, text in enumerate(trace.strings) if text == GARBAGE_COLLECTION]
     collections, overhead = (
         np.flatnonzero(chosen & (spans["thread"] == thread))
-        for chosen in (np.isin(spans["name"], names), spans["kind"] == SpanKind.OVERHEAD)
+        for chosen in (garbage_collections(trace), spans["kind"] == SpanKind.OVERHEAD)
     )
     return [
         _layer(Category.GARBAGE_COLLECTION, when_ran(trace, collections)),

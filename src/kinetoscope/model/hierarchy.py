@@ -11,7 +11,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
-from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.nesting import GARBAGE_COLLECTION, spread_down
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.trace_data import derived
@@ -178,6 +178,19 @@ def recorded_calls(trace: TraceData) -> Hierarchy:
     """Calls of Python functions and of modules, where these were recorded; a parent is the innermost call around."""
     called = is_call(trace.column("spans", "kind"))
     return Enclosing(trace.columns("spans"), called, lambda: trace.column("spans", "caller"))
+
+
+@derived
+def garbage_collections(trace: TraceData) -> Mask:
+    """Which spans are collections of Python's garbage; by their kind they are calls, as in torch."""
+    names = [row for row, text in enumerate(trace.strings) if text == GARBAGE_COLLECTION]
+    return np.isin(trace.column("spans", "name"), names)
+
+
+@derived
+def requested_calls(trace: TraceData) -> Mask:
+    """Which spans are calls of functions and modules, recorded on request: collections of garbage are recorded without any."""
+    return recorded_calls(trace).mask & ~garbage_collections(trace)
 
 
 @derived

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import kinetoscope
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
 from kinetoscope.trace import Trace
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices
@@ -50,6 +51,27 @@ def test_a_call_lasts_from_its_first_operator_to_its_last() -> None:
     builder.span("aten::mm", 20, 10, stack=builder.stack(MAIN, TRAIN, MODEL))
     builder.span("aten::neg", 40, 10, stack=builder.stack(MAIN, ("run.py", 12, "train")))
     assert calls_of(built(builder)) == [("<module>", 10, 50, 0), ("train", 10, 50, 1), ("forward", 20, 30, 2)]
+
+
+def test_a_collection_of_garbage_takes_away_neither_calls_nor_stacks() -> None:
+    def with_operators() -> TraceBuilder:
+        builder = TraceBuilder()
+        builder.thread()
+        builder.span("aten::ones", 10, 5, stack=builder.stack(MAIN, TRAIN))
+        builder.span("aten::mm", 20, 10, stack=builder.stack(MAIN, TRAIN, MODEL))
+        return builder
+
+    without, collected = with_operators(), with_operators()
+    callback = collected.stack(MAIN, TRAIN, ("garbage_collections.py", 3, "_on_collection"))
+    collected.span("Python GC", 40, 10, kind=SpanKind.PYTHON, stack=callback)
+    plain, trace = built(without), built(collected)
+    assert (
+        calls_of(trace)
+        == calls_of(plain)
+        == [("<module>", 10, 30, 0), ("train", 10, 30, 1), ("forward", 20, 30, 2)]
+    )
+    assert shown_stacks(trace).of_span[:2].tolist() == shown_stacks(plain).of_span.tolist()
+    assert (shown_stacks(plain).of_span >= 0).all()
 
 
 def test_calls_from_other_lines_are_others() -> None:

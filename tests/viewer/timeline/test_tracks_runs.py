@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.tracks import joined
 from tests.support.effort import examples
@@ -115,6 +116,15 @@ def test_functions_come_from_stacks_and_the_lines_of_one_call_are_one_run():
         (1, "forward (me/net.py)", 0.0, 30.0),
         (1, "loss (me/net.py)", 40.0, 10.0),
     ]
+
+
+def test_a_collection_of_garbage_is_on_the_track_of_its_thread_beside_the_functions():
+    builder = TraceBuilder()
+    builder.span("a", 0, 10, stack=builder.stack(("a.py", 1, "main")))
+    builder.span("Python GC", 20, 10, kind=SpanKind.PYTHON)
+    trace = builder.build()
+    assert [row[1] for row in rows_of(trace, "python")] == ["main (a.py)"]
+    assert rows_of(trace, "thread") == [(0, "a", 0.0, 10.0), (0, "Python GC", 20.0, 10.0)]
 
 
 def test_frames_that_only_pass_a_call_on_are_left_out():

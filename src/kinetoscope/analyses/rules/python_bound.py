@@ -11,8 +11,8 @@ import numpy as np
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
 from kinetoscope.model import units
+from kinetoscope.model.hierarchy import garbage_collections
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.nesting import GARBAGE_COLLECTION
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.tables.host.source_lines import line_text
 
@@ -186,9 +186,8 @@ def _advice_for(called: Collection[str]) -> str:
 ).selects
 def gc_pause(loop: Loop) -> Answer:
     """Collections of garbage; a line that calls `gc.collect` is known by its text."""
-    spans, strings = loop.trace.columns("spans"), loop.trace.strings
-    name = strings.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in strings else -1
-    rows = np.flatnonzero((spans["name"] == name) & loop.threads[spans["thread"]])
+    spans = loop.trace.columns("spans")
+    rows = np.flatnonzero(garbage_collections(loop.trace) & loop.threads[spans["thread"]])
     rows = rows[loop.in_steps(rows)]
     if len(rows) == 0:
         return Signal.GARBAGE_COLLECTION if _may_collect(loop) else None

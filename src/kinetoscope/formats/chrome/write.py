@@ -32,7 +32,7 @@ import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import WINDOW
 from kinetoscope.formats.chrome.read_tracks import LIST_HEAD, OWN
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
-from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
@@ -521,7 +521,7 @@ def _window(trace: TraceData) -> list[dict[str, Any]]:
 
 
 def _own_facts(trace: TraceData, tracks: LaneTracks) -> dict[str, Any]:
-    facts: dict[str, Any] = {} if len(recorded_calls(trace)) else {"call_texts": True}
+    facts: dict[str, Any] = {} if requested_calls(trace).any() else {"call_texts": True}
     cycles = trace.columns("cycles")
     if len(cycles):
         facts["cycles"] = {name: cycles[name].tolist() for name in cycles}

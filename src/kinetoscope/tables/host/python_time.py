@@ -17,7 +17,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, recorded_calls
+from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, recorded_calls, requested_calls
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ProcessRow, divided, rows_of_runs
@@ -335,8 +335,7 @@ def _of_thread(
     before = np.where(previous >= 0, np.append(calls, -1)[previous], -1)
     following = np.minimum(np.searchsorted(begin, end, side="left"), len(calls))
     module = np.append(spans["module"][calls], -1)
-    # Pauses of the garbage collector are calls, too, and recorded without others.
-    if ((spans["kind"][called] == SpanKind.MODULE) | (spans["own_stack"][called] >= 0)).any():
+    if requested_calls(trace)[called].any():
         around = inside[_innermost(spans, called, recorded_calls(trace), start)].astype(np.int64)
     else:
         around = _common_modules(trace, np.where(previous >= 0, module[previous], -1), module[following])
@@ -436,7 +435,11 @@ def program_calls(trace: TraceData) -> Hierarchy:
     """The recorded calls of Python functions of the program's own code; a parent is the innermost one around."""
     spans = trace.columns("spans")
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[spans["own_stack"]]
-    mask = (spans["kind"] == SpanKind.PYTHON) & np.append(user_frames(trace), False)[frame]
+    mask = (
+        (spans["kind"] == SpanKind.PYTHON)
+        & requested_calls(trace)
+        & np.append(user_frames(trace), False)[frame]
+    )
 
     def parent() -> NDArray[np.int32]:
         caller = spans["caller"]

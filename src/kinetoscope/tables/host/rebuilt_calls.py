@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import kinetoscope._core as _core
-from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.hierarchy import garbage_collections, requested_calls
 from kinetoscope.model.kinds import is_call, is_range
 from kinetoscope.model.rows import ModuleRow, StackRow
 from kinetoscope.model.schema import SpanKind
@@ -113,7 +113,7 @@ def shown_stacks(trace: TraceData) -> ShownStacks:
     frames, spans = shown_frames(trace), trace.columns("spans")
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
-    if len(recorded_calls(trace)):
+    if requested_calls(trace).any():
         # The calls around a span show its stack already; not so the stack of a forward operator in backward.
         repeated |= spans["forward_stack"] < 0
     return ShownStacks(**vars(frames), of_span=np.where(repeated, np.int32(-1), frames.row[stack]))
@@ -167,7 +167,7 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     kind = spans["kind"]
     functions = bool(trace.run_info.with_stack)
     modules = (functions or bool(trace.run_info.with_modules)) and not (kind == SpanKind.MODULE).any()
-    if not (functions or modules) or (kind == SpanKind.PYTHON).any():
+    if not (functions or modules) or ((kind == SpanKind.PYTHON) & requested_calls(trace)).any():
         return None
     stack, module, parent = spans["own_stack"], spans["own_module"], spans["parent"]
     # A range goes on when the call that began it has returned: it ran in what called that.
@@ -179,7 +179,9 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     inside = (
         (parent >= 0) & (shared_frames & _KEPT == 0) & (stack == stack[parent]) & (module == module[parent])
     )
-    events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & ~inside)
+    # The stack of a collection of garbage ends in the recorder's own call.
+    is_event = ~inside & ~garbage_collections(trace)
+    events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & is_event)
     if len(events) == 0:
         return None
     # The row -1, of what ran in no module, comes first.
@@ -331,7 +333,7 @@ def as_module_calls(
     spans = trace.columns("spans")
     kind, name = kind.copy(), name.copy()
     if shown.module_calls and not (kind == SpanKind.MODULE).any():
-        called = np.flatnonzero(kind == SpanKind.PYTHON)
+        called = np.flatnonzero((kind == SpanKind.PYTHON) & requested_calls(trace))
         frame = np.append(trace.columns("stacks")["frame"], -1)[spans["own_stack"][called]]
         of_module = called[np.isin(frame, list(shown.module_calls)) & (spans["module"][called] >= 0)]
         kind[of_module] = SpanKind.MODULE

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.nesting import nest
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import distinct
@@ -257,7 +258,7 @@ def track_numbers(trace: Trace) -> NDArray[np.int32]:
     kind, stream = spans["kind"], spans["stream"]
     number: NDArray[np.int32] = spans["thread"] * np.int32(TRACK_SORTS)
     for span_kind, sort in ((SpanKind.PYTHON, PYTHON), (SpanKind.MODULE, MODULES)):
-        number[kind == span_kind] += np.int32(sort)
+        number[(kind == span_kind) & requested_calls(trace)] += np.int32(sort)
     steps = np.flatnonzero(kind == SpanKind.STEP)
     number[steps] = np.maximum(process[spans["thread"][steps]], 0) * np.int32(TRACK_SORTS) + np.int32(STEPS)
     if len(trace.columns("streams")):

@@ -10,6 +10,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import processes, thread_processes
@@ -372,7 +373,7 @@ def _operators(
     used = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(kind)
     recorded = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
     with_calls = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-    with_calls[spans["thread"][kind == recorded]] = True
+    with_calls[spans["thread"][(kind == recorded) & requested_calls(trace)]] = True
     used &= ~with_calls[spans["thread"]]
     has_node = node >= 0
     used &= has_node if sort == PYTHON else has_node | _KNOWS_MODULES[kind]
