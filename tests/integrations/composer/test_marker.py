@@ -20,7 +20,7 @@ from tests.integrations.composer.profilers import CPU, HANDLER, Handler, profile
 def recorded(tmp_path_factory):
     """A loop of one's own with marks and counters of the system: its traces by the names of their files."""
     folder = tmp_path_factory.mktemp("recorded")
-    handler = JSONTraceHandler(str(folder / "all"), "{batch}.json.gz", None, num_traces_to_keep=1)
+    handler = JSONTraceHandler(str(folder / "all"), "{batch}.json.gz", None)
     profiler = Profiler(
         cyclic_schedule(wait=1, warmup=0, active=2, repeat=2),
         handler,
@@ -52,7 +52,6 @@ def recorded(tmp_path_factory):
             }
     return SimpleNamespace(
         traces=traces,
-        hidden=list(folder.rglob(".*")),
         saved=handler.saved_traces,
         torch=profiler.saved_traces,
     )
@@ -63,17 +62,17 @@ def recorded(tmp_path_factory):
 
 def test_each_cycle_has_a_trace_and_all_have_one_together(recorded):
     assert sorted(recorded.traces) == [
+        "all/3.json.gz",
         "all/6.json.gz",
         "all/merged_trace.json",
         "torch/rank0.3.pt.trace.json",
         "torch/rank0.6.pt.trace.json",
     ]
-    assert [moment.batch for moment, _ in recorded.saved] == [6]
+    assert [moment.batch for moment, _ in recorded.saved] == [3, 6]
     assert [moment.batch for moment, _ in recorded.torch] == [3, 6]
     merged = recorded.traces["all/merged_trace.json"]
     assert [step["number"] for step in merged["steps"]] == [1, 2, 4, 5]
     assert [(row["rank"], row["error_ns"]) for row in merged["processes"]] == [(0, 0)]
-    assert recorded.hidden == []
 
 
 @pytest.mark.parametrize("name", ["all/6.json.gz", "torch/rank0.6.pt.trace.json"])

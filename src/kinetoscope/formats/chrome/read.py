@@ -44,7 +44,6 @@ from kinetoscope.formats.chrome.read_processes import (
 )
 from kinetoscope.formats.chrome.read_tracks import (
     CATEGORIES,
-    LIST_HEAD,
     OPERATORS,
     OWN,
     LazyColumns,
@@ -536,22 +535,6 @@ _TIMES = (("spans", "start_ns"), ("allocations", "time_ns"), ("counters", "time_
 _KEYS = (*_FLAGS, _MODULE, _MODULE_CLASS, _MODULE_ROW)
 
 
-def header_of_list(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> dict[str, Any]:
-    """Return the header of a bare list of events that Kinetoscope wrote, stored in its first event; else empty.
-
-    Args:
-        metadata: The native reader's metadata events.
-    """
-    for event_name, _, _, text, _, _ in metadata[:1]:
-        if event_name == LIST_HEAD and f'"{OWN}"' in text:
-            try:
-                header = json.loads(text, parse_constant=str)
-            except (ValueError, RecursionError):
-                return {}
-            return header if isinstance(header, dict) and isinstance(header.get(OWN), dict) else {}
-    return {}
-
-
 def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any]) -> None:
     """In a file that Kinetoscope wrote, make times relative to the start of the trace instead of the first event.
 
@@ -821,7 +804,7 @@ def made_trace(native: Native) -> TraceData:
     Args:
         native: The result of `_core.ChromeReader.finish`; it is emptied, so that no column is held twice.
     """
-    header = read_header(native.pop("header", ())) or header_of_list(native.get("metadata", ()))
+    header = read_header(native.pop("header", ()))
     restore_own_times(header, native)
     names = read_names(native.get("metadata", ()))
     processes = host_processes(native, names)

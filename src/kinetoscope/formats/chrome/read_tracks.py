@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 OWN = "kinetoscope"
 """The header key that marks a file as written by Kinetoscope."""
-LIST_HEAD = "trace"
-"""The name of the first event of a bare list of events that Kinetoscope wrote."""
 
 HOST, DEVICE = False, True
 

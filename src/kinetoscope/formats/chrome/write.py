@@ -30,7 +30,7 @@ import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import WINDOW
-from kinetoscope.formats.chrome.read_tracks import LIST_HEAD, OWN
+from kinetoscope.formats.chrome.read_tracks import OWN
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_call
@@ -419,43 +419,6 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
     if described and (window := _joined(_window(trace))):
         closing = b",\n" + window + closing
     write_blocks(_events(trace, stacks, spans, tracks, opening, closing), path)
-
-
-def write_chrome_events(
-    trace: TraceData, path: str | os.PathLike[str], ranges: Iterable[dict[str, Any]] = ()
-) -> None:
-    """Write a trace as a bare JSON list of events, for tools that expect this variant of the format.
-
-    A list has no header, so the metadata is in the `args` of the first event, a metadata event named `trace`.
-
-    Args:
-        trace: The trace.
-        path: The file, as for `write_chrome_trace`.
-        ranges: Additional ranges, written as begin and end events: `name`, `rank`, `tid`, `begin_ns` and `end_ns`, both from
-            the start of the trace. If `end_ns` is None, no end event is written.
-
-    Raises:
-        OSError: The file cannot be written; no partial file remains.
-    """
-    stacks = shown_stacks(trace)
-    spans = _numbered_spans(trace, stacks)
-    tracks = lay_out(trace, spans.columns)
-    about = _metadata(LIST_HEAD, 0, 0, _description(trace, Path(path), tracks))
-    opening = b"[\n" + _joined([about, *tracks.metadata()])
-    *of_rows, trace_pid = tracks.pid_of_process.tolist()
-    pids = dict(zip(trace.columns("processes")["rank"].tolist(), of_rows, strict=True))
-    closing = b"".join(
-        b",\n" + _json(event).encode()
-        for user_range in ranges
-        for event in _begin_and_end(user_range, pids.get(user_range["rank"], trace_pid))
-    )
-    write_blocks(_events(trace, stacks, spans, tracks, opening, closing + b"\n]\n"), path)
-
-
-def _begin_and_end(user_range: dict[str, Any], pid: int) -> list[dict[str, Any]]:
-    fields = {"cat": "user_annotation", "name": user_range["name"], "pid": pid, "tid": user_range["tid"]}
-    moments = (("B", user_range["begin_ns"]), ("E", user_range["end_ns"]))
-    return [{"ph": phase, **fields, "ts": round(ns / 1000, 3)} for phase, ns in moments if ns is not None]
 
 
 def _described(trace: TraceData, path: Path, tracks: LaneTracks, *, identity: bool = True) -> bytes:

@@ -293,11 +293,7 @@ class Profiler(TorchProfiler):
             facts: Its arguments.
         """
         for handler in self._handlers:
-            if isinstance(handler, JSONTraceHandler):
-                if what == "process_duration_event":
-                    handler.note_range(facts["name"], facts["is_start"])
-                continue
-            if id(handler) in self._failed:
+            if isinstance(handler, JSONTraceHandler) or id(handler) in self._failed:
                 continue
             try:
                 getattr(handler, what)(**facts)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import torch.distributed
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import StateError
 from kinetoscope.collect import record_function, warn_user
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import FOLDER_VARIABLES, LoopState, TraceFiles
-from kinetoscope.integrations.composer.marker import OURS, MarkedCounters, MarkerRanges
-from kinetoscope.integrations.composer.merging import MergedTrace
+from kinetoscope.integrations.composer.marker import MarkedCounters, MarkerRanges
+from kinetoscope.integrations.composer.merging import merge_traces
 from kinetoscope.integrations.composer.schedule import IS_THERE, TraceHandler
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
@@ -22,10 +23,15 @@ FILENAME = "ep{epoch}-ba{batch}-rank{rank}.json"
 REMOTE_FILE_NAME = "{run_name}/traces/ep{epoch}-ba{batch}-rank{rank}.json"
 MERGED_FILENAME = "merged_trace.json"
 MERGED_REMOTE_FILE_NAME = "{run_name}/traces/merged_trace.json"
+_MERGED, _MERGED_REMOTE = "merged_trace_filename", "merged_trace_remote_file_name"
+# How long the rank that merges waits for the files of the others of its machine.
+_PATIENCE_S = 60.0
+_POLL_S = 0.1
+clock, sleep = time.monotonic, time.sleep
 
 
 class JSONTraceHandler(TraceHandler):
-    """Writes a trace of each cycle with everything in it, and after each fit one of all cycles of all ranks of the machine.
+    """Writes a trace of each cycle with everything in it, and after each fit one of those that are kept of all ranks of the machine.
 
     It is given to a `Profiler`, ours or Composer's. Operators, marks and counters are in one trace, on one axis of time.
 
@@ -34,12 +40,11 @@ class JSONTraceHandler(TraceHandler):
         filename: Format of the name of a trace.
         remote_file_name: Format of the name under which it is uploaded; None for no upload.
         merged_trace_filename: Format of the name of the merged trace in the folder, with the variables of a folder;
-            None for none. The first rank of each machine writes it when a fit ends, and at the close if more was recorded since.
-            In `.json` it is a list of events.
+            None for none. The first rank of each machine writes it when a fit ends, and at the close if more was recorded since:
+            see `merge_traces`. It needs traces that `kinetoscope.open` reads.
         merged_trace_remote_file_name: Format of the name under which that is uploaded; None for no upload.
         overwrite: Whether the folder may contain files, and remote files may be replaced.
-        num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none. The merged trace stays, and has all cycles.
-        patience_s: How many seconds the rank that merges waits for the others of its machine, at the end.
+        num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none. The merged trace stays.
 
     Attributes:
         merges: Whether there is a merged trace at the end.
@@ -60,7 +65,6 @@ class JSONTraceHandler(TraceHandler):
         *,
         overwrite: bool = False,
         num_traces_to_keep: int = -1,
-        patience_s: float = 60.0,
     ) -> None:
         self.files = TraceFiles(
             folder,
@@ -69,17 +73,13 @@ class JSONTraceHandler(TraceHandler):
             overwrite=overwrite,
             num_traces_to_keep=num_traces_to_keep,
         )
-        patience: object = patience_s
-        if not isinstance(patience, (int, float)) or not patience >= 0:
-            raise ArgumentError(f"patience_s={patience_s!r} is not valid: need a number of seconds.")
         self.merges = merged_trace_filename is not None
-        self._merged: MergedTrace | None = None
         if self.merges:
-            self.files.add_name("merged_trace_filename", merged_trace_filename, FOLDER_VARIABLES)
-            self.files.add_name(
-                "merged_trace_remote_file_name", merged_trace_remote_file_name, FOLDER_VARIABLES
-            )
-        self._patience_s = patience_s
+            self.files.add_name(_MERGED, merged_trace_filename, FOLDER_VARIABLES)
+            self.files.add_name(_MERGED_REMOTE, merged_trace_remote_file_name, FOLDER_VARIABLES)
+        # The traces that were merged last, and the files of earlier runs with the times of their last change.
+        self._merged: list[Path] = []
+        self._earlier_ns: dict[Path, int] = {}
         self._ranges = MarkerRanges()
         self._counters = MarkedCounters()
         self._state: Any = None
@@ -113,50 +113,65 @@ class JSONTraceHandler(TraceHandler):
                 "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Turn on at least one."
             )
         self.files.start(state.run_name, logger)
-        self._merged = MergedTrace(self.files, self._patience_s) if self.merges else None
+        if self.merges:
+            self._prepare_to_merge()
         all_ranks_are_here(state)
         self._state = state
 
     def fit_end(self, state: Any, logger: Any) -> None:
-        """A fit is over, and another one may follow: merge what there is.
+        """A fit is over, and another one may follow, or the training is over, or has failed: merge what there is, and finish uploads.
 
         Args:
             state: Not used.
             logger: Not used.
         """
-        self._merge(last=False)
+        if self.merges and self._state is not None:
+            try:
+                self._merge()
+            except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
+                warn_user(f"traces were not merged: {type(error).__name__}: {error}")
         self.files.close()
 
-    def close(self, state: Any, logger: Any) -> None:
-        """Training is over, or has failed: finish uploads, and merge.
+    close = fit_end
 
-        Args:
-            state: Not used.
-            logger: Not used.
-        """
-        self._merge(last=True)
-        self.files.close()
+    def _prepare_to_merge(self) -> None:
+        files, together = self.files, self.files.ranks.of_this_machine()
+        if files.ranks.rank == together[0]:
+            files.path(_MERGED).unlink(missing_ok=True)
+            earlier = (path for rank in together for path in files.folder_of(rank).rglob("*"))
+            self._earlier_ns = {path: path.stat().st_mtime_ns for path in earlier}
+        remote = files.names[_MERGED_REMOTE] if files.has_place(_MERGED_REMOTE) else None
+        several = files.ranks.world_size > len(together)
+        if several and remote is not None and not remote.used & {"node_rank", "rank"}:
+            warn_user(
+                f"each machine merges the traces of its own ranks, and all upload to one name, {remote.text}: put "
+                f"{{node_rank}} into {_MERGED_REMOTE}."
+            )
 
-    def note_range(self, name: str, is_start: bool) -> None:
-        """Note a range. Those that last beyond the end of a recording are in the merged trace; calls of our own recorder are not.
-
-        Args:
-            name: What it is called.
-            is_start: Whether it begins.
-        """
-        if self._merged is not None and not name.startswith(OURS):
-            self._merged.note_range(name, is_start)
-
-    def _merge(self, *, last: bool) -> None:
-        """Merge; a failure is a warning."""
-        if self._merged is None:
+    def _merge(self) -> None:
+        """On the first rank of a machine, merge the traces that its ranks keep, unless they were merged already."""
+        together = self.files.ranks.of_this_machine()
+        rank_of = {paths[rank]: rank for _, paths in self.saved_traces for rank in together}
+        if self.files.ranks.rank != together[0] or self._merged == [*rank_of]:
             return
-        try:
-            self._merged.finish(last=last)
-        except Exception as error:  # noqa: BLE001  (a full disk must not end a training run)
-            warn_user(f"traces were not merged: {type(error).__name__}: {error}")
-        if last:
-            self._merged = None
+        until_s = clock() + _PATIENCE_S
+        while (missing := [path for path in rank_of if not self._is_written(path)]) and clock() < until_s:
+            sleep(_POLL_S)
+        path = self.files.path(_MERGED)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        merge_traces(path, *(trace_path for trace_path in rank_of if trace_path not in missing))
+        self._merged = [*rank_of]
+        if missing:
+            ranks = sorted({rank_of[trace_path] for trace_path in missing})
+            warn_user(
+                f"the merged trace {path} is missing traces of rank {', '.join(map(str, ranks))}, which were not written within "
+                f"{_PATIENCE_S:g} s."
+            )
+        self.files.upload(_MERGED_REMOTE, path)
+
+    def _is_written(self, path: Path) -> bool:
+        """Whether a trace of this run is there."""
+        return path.exists() and path.stat().st_mtime_ns != self._earlier_ns.get(path)
 
     def take(self, trace: Trace, timestamp: Any) -> None:
         """Write the trace of a cycle.
@@ -173,8 +188,6 @@ class JSONTraceHandler(TraceHandler):
         if trace.run_info.rank is None:
             trace = extend(trace, info={"rank": self.files.ranks.rank})
         self.files.save(trace, timestamp)
-        if self._merged is not None:
-            self._merged.add(trace)
 
     def process_duration_event(
         self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
@@ -188,7 +201,6 @@ class JSONTraceHandler(TraceHandler):
             timestamp: Not used.
             wall_clock_time_ns: Not used: the recorder has a better clock.
         """
-        self.note_range(name, is_start)
         if is_start:
             self._ranges.begin(name)
         else:
