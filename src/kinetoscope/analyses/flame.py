@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import event_names
-from kinetoscope.model.nesting import by_level, spread_down
+from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.steps import MARK, STEP_KEY
@@ -55,13 +56,11 @@ class Stacks:
     Attributes:
         row: For each stack, the stack of its innermost visible frame: itself, one of its callers, or -1.
         caller: For each stack its nearest visible caller, or -1.
-        level: The number of its visible callers.
         frame: The innermost frame of each.
     """
 
     row: NDArray[np.int32]
     caller: NDArray[np.int32]
-    level: NDArray[np.int32]
     frame: NDArray[np.int32]
 
 
@@ -105,69 +104,33 @@ def shown_stacks(
     visible = (frame >= 0) if shown is None else np.append(shown, False)[frame]
     row = spread_down(parent, depth, np.where(visible, rows, np.int32(-1)), -1)
     caller = np.append(row, np.int32(-1))[parent]
-    # The row of a visible caller is its own.
-    return Stacks(row, caller, stack_depths(np.where(visible, caller, np.int32(-1))), frame)
+    return Stacks(row, caller, frame)
 
 
-def upright(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
-    """Merge stacks into a top-down tree.
-
-    Args:
-        stacks: The stacks.
-        weight: What weighs in exactly each stack, at least 0.
-        count: How many things do.
-    """
-    node_of, parents, frames = _merged(stacks)
-    heavy = weight > 0
-    of_stack = np.where(heavy, node_of[stacks.row], np.int32(-1))
-    bare = heavy & (stacks.row < 0)
-    if bare.any():
-        of_stack[bare] = len(parents)
-        parents, frames = np.append(parents, np.int32(-1)), np.append(frames, np.int32(-1))
-    level = stack_depths(parents)
-    totals = _core.sums_below(parents, level, Groups(of_stack, len(parents)).sums(weight))
-    heavy_enough = totals >= _least(weight[heavy])
-    number = np.where(heavy_enough, np.arange(len(parents), dtype=np.int32), np.int32(-1))
-    nearest = spread_down(parents, level, number, -1)
-    # Light nodes are merged in their nearest ancestor that is kept.
-    cut = np.flatnonzero(~heavy_enough & (totals > 0))
-    heads = cut[np.append(heavy_enough, True)[parents[cut]]]
-    homes, counts = np.unique(parents[heads], return_counts=True)
-    rest_of = np.full(len(parents) + 1, -1, np.int32)
-    rest_of[homes] = len(parents) + np.arange(len(homes))
-    lost = np.flatnonzero((of_stack >= 0) & ~np.append(heavy_enough, True)[of_stack])
-    of_stack[lost] = rest_of[nearest[of_stack[lost]]]
-    names = np.concatenate((np.flatnonzero(heavy_enough), len(parents) + np.arange(len(homes))))
-    row_of = np.full(len(parents) + len(homes) + 1, -1, np.int32)
-    row_of[names] = np.arange(len(names))
-    return _flame(
-        row_of[np.concatenate((parents[heavy_enough], homes))],
-        np.concatenate((frames[heavy_enough], np.full(len(homes), -1))).astype(np.int32),
-        np.concatenate((np.zeros(int(heavy_enough.sum()), np.int64), counts)).astype(np.int32),
-        Groups(row_of[of_stack], len(names)),
-        weight,
-        count,
-    )
-
-
-def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]) -> Flame:
-    """Merge stacks into an inverted tree, whose roots are the innermost frames.
+def merged(
+    stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64], *, order: str = "callees"
+) -> Flame:
+    """Merge stacks into a tree.
 
     Args:
         stacks: The stacks.
         weight: What weighs in exactly each stack, at least 0.
         count: How many things do.
+        order: `callees` for a tree whose roots are the outermost frames, `callers` for one whose roots are the innermost ones.
     """
     items = np.flatnonzero(weight > 0)
     least = _least(weight[items])
-    row, within = stacks.row[items], np.full(len(items), -1, np.int32)
+    path = _paths(stacks, stacks.row[items], order)
+    within = np.full(len(items), -1, np.int32)
     frame = np.append(stacks.frame, np.int32(-1))
     of_stack = np.full(len(weight), -1, np.int32)
     parents, frames, rests, nodes = [_NOBODY], [_NOBODY], [_NOBODY], 0
-    while len(items):
-        groups = Groups.by([within, frame[row]])
+    inner = np.arange(len(items))
+    for step, next_step in pairwise(path):
+        frame_here = frame[step[inner]]
+        groups = Groups.by([within, frame_here])
         group, first = groups.of_row, groups.first
-        heavy = groups.sums(weight[items]) >= least
+        heavy = groups.sums(weight[items[inner]]) >= least
         # All light children of a node become one additional node.
         around = within[first]
         homes, home_of, counts = np.unique(around[~heavy], return_inverse=True, return_counts=True)
@@ -175,30 +138,28 @@ def inverted(stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64]
         number[heavy] = nodes + np.arange(int(heavy.sum()))
         number[~heavy] = nodes + int(heavy.sum()) + home_of
         parents += [around[heavy], homes]
-        frames += [frame[row][first[heavy]], np.full(len(homes), -1, np.int32)]
+        frames += [frame_here[first[heavy]], np.full(len(homes), -1, np.int32)]
         rests += [np.zeros(int(heavy.sum()), np.int32), counts.astype(np.int32)]
         nodes += int(heavy.sum()) + len(homes)
-        within = of_stack[items] = number[group]
-        # The outermost frames and merged nodes have no children.
-        further = heavy[group] & (row >= 0) & (np.append(stacks.caller, np.int32(-1))[row] >= 0)
-        items, within, row = items[further], within[further], stacks.caller[row[further]]
+        within = of_stack[items[inner]] = number[group]
+        # The last frames of stacks and merged nodes have no children.
+        further = heavy[group] & (next_step[inner] >= 0)
+        inner, within = inner[further], within[further]
     parent, node_frame, rest = (np.concatenate(parts).astype(np.int32) for parts in (parents, frames, rests))
     return _flame(parent, node_frame, rest, Groups(of_stack, nodes), weight, count)
 
 
-def _merged(stacks: Stacks) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Build the tree of visible frames: the node of each stack, with that of -1 at the end; each node's parent and frame."""
-    node_of = np.full(len(stacks.frame) + 1, -1, np.int32)
-    parents, frames, nodes = [_NOBODY], [_NOBODY], 0
-    visible = np.unique(stacks.row[stacks.row >= 0])
-    for rows in (visible[level_rows] for level_rows in by_level(stacks.level[visible])):
-        around = node_of[stacks.caller[rows]]
-        groups = Groups.by([around, stacks.frame[rows]])
-        node_of[rows] = nodes + groups.of_row
-        parents.append(around[groups.first])
-        frames.append(stacks.frame[rows[groups.first]])
-        nodes += len(groups)
-    return node_of, np.concatenate(parents), np.concatenate(frames)
+def _paths(stacks: Stacks, innermost: NDArray[np.int32], order: str) -> NDArray[np.int32]:
+    """Return the first visible stack of each path, the second ones and so on, -1 behind the end, which the last ones are for all."""
+    callers = np.append(stacks.caller, np.int32(-1))
+    steps = [innermost, callers[innermost]]
+    while (steps[-1] >= 0).any():
+        steps.append(callers[steps[-1]])
+    path = np.stack(steps)
+    if order == "callees":
+        outermost = np.maximum((path >= 0).sum(axis=0) - 1, 0)
+        path = np.take_along_axis(path, np.maximum(outermost - np.arange(len(path))[:, None], -1), axis=0)
+    return path
 
 
 def _least(weights: NDArray[np.int64]) -> int:
@@ -245,7 +206,7 @@ def _outline(
 MEASURES = {"cpu": "ns", "device": "ns", "bytes": "bytes"}
 # The recorded name of a built-in method contains the address of its object, which differs each time.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-ORDERS = {"callees": upright, "callers": inverted}
+ORDERS = ("callees", "callers")
 
 
 @dataclass(frozen=True)
@@ -335,11 +296,11 @@ def flame_operators(
 @derived
 def _tree(trace: TraceData, by: str, order: str, library: bool, process: int) -> Flame:
     checked_choice("by", by, tuple(MEASURES))
-    checked_choice("order", order, tuple(ORDERS))
+    checked_choice("order", order, ORDERS)
     stacks, weights = trace.columns("stacks"), weights_of(trace, by, process)
     frame = np.append(_like_frames(trace), np.int32(-1))[stacks["frame"]]
     visible = shown_stacks(stacks["parent"], frame, None if library else user_frames(trace))
-    return ORDERS[order](visible, weights.of_stack, weights.count)
+    return merged(visible, weights.of_stack, weights.count, order=order)
 
 
 @derived

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinetoscope.analyses.flame import LEAST_SHARE, inverted, shown_stacks, upright
+from kinetoscope.analyses.flame import LEAST_SHARE, ORDERS, merged, shown_stacks
 from tests.support.effort import examples
 
 FRAMES = 5
@@ -80,24 +80,24 @@ def built(stacks):
     )
 
 
-@pytest.mark.parametrize("order", [upright, inverted])
+@pytest.mark.parametrize("order", ORDERS)
 @settings(max_examples=examples(60), deadline=None)
 @given(weighted_stacks())
 def test_tree_is_what_adding_up_one_by_one_gives(order, stacks):
     parent, frame, weight, count, shown = stacks
-    flame = order(*built(stacks))
+    flame = merged(*built(stacks), order=order)
     heavy = [row for row, value in enumerate(weight) if value]
-    paths = [path_of(parent, frame, shown, row)[:: 1 if order is upright else -1] for row in heavy]
+    paths = [path_of(parent, frame, shown, row)[:: 1 if order == "callees" else -1] for row in heavy]
     _, found = tree_of(flame)
     assert found == tree_one_by_one(paths, [weight[row] for row in heavy], [count[row] for row in heavy])
 
 
-@pytest.mark.parametrize("order", [upright, inverted])
+@pytest.mark.parametrize("order", ORDERS)
 @settings(max_examples=examples(40), deadline=None)
 @given(weighted_stacks())
 def test_parts_add_up_and_are_sorted(order, stacks):
     _, _, weight, _, _ = stacks
-    flame = order(*built(stacks))
+    flame = merged(*built(stacks), order=order)
     size = len(flame.parent)
     below, sums = flame.own.copy(), np.zeros(size + 1, np.int64)
     for node in range(size - 1, -1, -1):
@@ -126,7 +126,7 @@ def test_parts_add_up_and_are_sorted(order, stacks):
 def test_small_frames_are_merged():
     # Root 0 calls 1 with nearly all, and 2, 3, 4 with less than a thousandth each.
     stacks = shown_stacks(np.array([-1, 0, 0, 0, 2], np.int32), np.array([0, 1, 2, 3, 4], np.int32))
-    flame = upright(stacks, np.array([0, 100_000, 40, 30, 20]), np.array([0, 5, 1, 1, 1]))
+    flame = merged(stacks, np.array([0, 100_000, 40, 30, 20]), np.array([0, 5, 1, 1, 1]))
     assert flame.parent.tolist() == [-1, 0, 0]
     assert flame.frame.tolist() == [0, 1, -1]
     assert flame.rest.tolist() == [0, 0, 2]
@@ -137,12 +137,12 @@ def test_small_frames_are_merged():
 
 def test_circle_in_a_damaged_file_ends():
     stacks = shown_stacks(np.array([1, 0, 2], np.int32), np.array([0, 1, 2], np.int32))
-    for order in (upright, inverted):
-        flame = order(stacks, np.array([1, 2, 3]), np.array([1, 1, 1]))
+    for order in ORDERS:
+        flame = merged(stacks, np.array([1, 2, 3]), np.array([1, 1, 1]), order=order)
         assert flame.own.sum() == 6
 
 
 def test_no_stacks_are_an_empty_tree():
     none = shown_stacks(np.zeros(0, np.int32), np.zeros(0, np.int32))
-    for order in (upright, inverted):
-        assert len(order(none, np.zeros(0, np.int64), np.zeros(0, np.int64)).parent) == 0
+    for order in ORDERS:
+        assert len(merged(none, np.zeros(0, np.int64), np.zeros(0, np.int64), order=order).parent) == 0
