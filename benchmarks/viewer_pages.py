@@ -145,7 +145,7 @@ def served(path: Path, rounds: int) -> list[Result]:
                         )
                     )
             finally:
-                server.stop()
+                server.shutdown()
                 thread.join()
     return results  # fmt: skip
 

@@ -34,7 +34,7 @@ class Serving:
     def close(self) -> None:
         """Stops the server and lets go of the traces."""
         if self._server is not None and self._thread is not None:
-            self._server.stop()
+            self._server.shutdown()
             self._thread.join(60)
             assert not self._thread.is_alive(), "the server did not stop"
         self._server = self._thread = None

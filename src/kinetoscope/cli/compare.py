@@ -85,14 +85,12 @@ def show(comparison: Comparison, rows: int, *, as_json: bool, html_file: str | N
     if html_file is not None:
         from kinetoscope.cli.opening import open_trace
         from kinetoscope.cli.output import refuse_to_overwrite
-        from kinetoscope.storage.atomic_write import open_atomically
-        from kinetoscope.viewer.server.report import comparison_page
+        from kinetoscope.viewer.server.report import comparison_page, write_page
 
         refuse_to_overwrite(Path(html_file), [*comparison.base.names, *comparison.new.names])
         with open_trace(comparison.base.names[0]) as base, open_trace(comparison.new.names[0]) as new:
             text = comparison_page(comparison, base, new)
-        with open_atomically(Path(html_file)) as file:
-            file.write(text.encode("utf-8", "replace"))
+        write_page(text, Path(html_file))
     echo(comparison.to_json() if as_json else comparison.to_text(rows, console().width))
 
 

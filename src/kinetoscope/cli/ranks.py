@@ -100,10 +100,10 @@ def command(
         from pathlib import Path, PurePath
 
         from kinetoscope.cli.output import refuse_to_overwrite, say_written
-        from kinetoscope.viewer.server.report import write_job_report
+        from kinetoscope.viewer.server.report import job_page, write_page
 
         refuse_to_overwrite(Path(html), sources)
-        say_written(write_job_report(job, PurePath(sources[0]).name, Path(html)))
+        say_written(write_page(job_page(job, PurePath(sources[0]).name), Path(html)))
         return
     kinds = job.step_kinds()
     chosen = (name,) if name else TABLES[: 3 if len(kinds) > 1 or as_json else 2]

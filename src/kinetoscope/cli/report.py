@@ -41,11 +41,11 @@ def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: b
         with open_trace(path) as trace:
             print_trace(trace, path, as_json=as_json)
         return
-    from kinetoscope.viewer.server.report import PAGES, write_report
+    from kinetoscope.viewer.server.report import PAGES, report_page, write_page
 
     name = PurePath(path).name
     target = Path(output or f"{name.partition('.')[0] or 'report'}.html")
     refuse_to_overwrite(target, [path])
     with open_trace(path) as trace:
-        write_report(trace, name, target, pages or tuple(PAGES))
-    say_written(target)
+        page = report_page(trace, name, pages=pages or tuple(PAGES))
+    say_written(write_page(page, target))

@@ -176,18 +176,9 @@ class Pieces:
     begun_before: Mask
     unfinished: Mask
 
-    def take(self, order: Rows) -> Pieces:
-        """Return the pieces in another order."""
-        return Pieces(*(values[order] for values in vars(self).values()))
 
-
-def pieces_of(trace: TraceData, part: TracePart) -> Pieces:
-    """Return the pieces of the spans of a trace that are in a part, in the order in which a trace has its spans."""
-    return _sorted_pieces(_unsorted(trace, part), trace.column("spans", "thread"))
-
-
-def _unsorted(trace: TraceData, part: TracePart) -> Pieces:
-    """The pieces of all spans, in the order of their spans."""
+def _pieces(trace: TraceData, part: TracePart) -> Pieces:
+    """The pieces of the spans of a trace that are in a part, in the order in which a trace has its spans."""
     spans = trace.columns("spans")
     launch_window = _window_of_launch(trace, part) if part.by_launch else None
     near = _near(trace, part, launch_window)
@@ -209,7 +200,15 @@ def _unsorted(trace: TraceData, part: TracePart) -> Pieces:
     cut_start = np.maximum(start, from_ns)
     cut_ns = np.minimum(end, to_ns) - cut_start
     duration = np.where(begun_before | unfinished, cut_ns, spans["duration_ns"][row])
-    return Pieces(row, window, cut_start - part.base_ns, duration, begun_before, unfinished)
+    pieces = Pieces(row, window, cut_start - part.base_ns, duration, begun_before, unfinished)
+    # By thread, start, and the longer first, where they are not; what encloses stays before.
+    thread, longest = spans["thread"][row], -duration
+    same_start = cut_start[1:] == cut_start[:-1]
+    later = (cut_start[1:] < cut_start[:-1]) | (same_start & (longest[1:] < longest[:-1]))
+    if not (later & (thread[1:] == thread[:-1])).any():
+        return pieces
+    order = np.lexsort((longest, cut_start, thread))
+    return Pieces(*(values[order] for values in vars(pieces).values()))
 
 
 def _near(trace: TraceData, part: TracePart, launch_window: Rows | None) -> Rows:
@@ -251,16 +250,6 @@ def ends_ns(start_ns: Rows, duration_ns: Rows) -> Rows:
     return np.where((end < start_ns) & (duration_ns > 0), ENDLESS_NS, end)
 
 
-def _sorted_pieces(pieces: Pieces, threads: NDArray[np.int32]) -> Pieces:
-    """Order pieces by thread, start, and the longer first, where they are not; what encloses stays before."""
-    thread, start, longest = threads[pieces.row], pieces.start_ns, -pieces.duration_ns
-    same = thread[1:] == thread[:-1]
-    later = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (longest[1:] < longest[:-1]))
-    if not (same & later).any():
-        return pieces
-    return pieces.take(np.lexsort((longest, start, thread)))
-
-
 BEFORE_NS = -1
 _BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
 # Tables some of whose rows go; in dictionaries all stay until `compacted`.
@@ -288,8 +277,7 @@ class _Cutting:
         self._tables: dict[str, dict[str, Any]] = {}
         self._rows_of: dict[str, Rows] = {}
         self._rows_of["processes"] = self._wanted_processes()
-        pieces = pieces_of(trace, part)
-        self._pieces_kept = pieces
+        self._pieces_kept = pieces = _pieces(trace, part)
         # The first piece of each span; one more entry for the row -1.
         self._place = np.full(len(self._spans) + 1, -1, dtype=np.int32)
         self._place[pieces.row[::-1]] = np.arange(len(pieces.row), dtype=np.int32)[::-1]
@@ -308,11 +296,9 @@ class _Cutting:
             is_used = np.logical_and.reduce([(rows < 0) | (self._place[rows] >= 0) for rows in references])
             self._take(name, np.flatnonzero(is_used))
         self._memory()
-        counted = self._trace.column("counters", "time_ns")
-        self._take(
-            "counters", np.flatnonzero((window_at(self._part, counted) >= 0) & self._wanted_of("counters"))
-        )
-        self._samples()
+        for name in ("counters", "samples"):
+            inside = window_at(self._part, self._trace.column(name, "time_ns")) >= 0
+            self._take(name, np.flatnonzero(inside & self._wanted_of(name)))
         self._compiles()
         for name in (*_ORDER[:-1], "losses"):
             self._take(name, np.arange(len(self._trace.columns(name))))
@@ -420,9 +406,7 @@ class _Cutting:
         """Allocations, with what was live at the start, and the storages that were seen up to the end."""
         part, events = self._part, self._trace.columns("allocations")
         time_ns, end_ns = events["time_ns"], int(part.end_ns[-1])
-        wanted = time_ns < end_ns
-        if part.threads is not None and len(events):
-            wanted &= part.threads[events["thread"]]
+        wanted = (time_ns < end_ns) & self._wanted_of("allocations")
         begin = int(np.searchsorted(time_ns, self._base_ns)) if self._base_ns > 0 else 0
         if begin:
             wanted[:begin] &= self._live_at(begin)
@@ -439,23 +423,14 @@ class _Cutting:
         before_end = self._trace.column("storages", "time_ns") < end_ns
         self._take("storages", np.flatnonzero(before_end & self._wanted_of("storages")))
 
-    def _samples(self) -> None:
-        part, samples = self._part, self._trace.columns("samples")
-        wanted = window_at(part, samples["time_ns"]) >= 0
-        if part.threads is not None:
-            wanted &= part.threads[samples["thread"]]
-        self._take("samples", np.flatnonzero(wanted))
-
     def _compiles(self) -> None:
-        """The compilations up to the end of the part; those that ended before it, or ran on other threads, no longer count as recorded."""
+        """The compilations up to the end of the part; those that ended before it no longer count as recorded."""
         part, compiles = self._part, self._trace.columns("compiles")
         self._take("graph_breaks", np.flatnonzero(self._wanted_of("graph_breaks")))
         start = compiles["start_ns"]
         end = ends_ns(start, np.maximum(compiles["duration_ns"], 0))
         first, last = part.windows_of(start, end)
         recorded = (compiles["recorded"] > 0) & (first <= last)
-        if part.threads is not None:
-            recorded &= np.append(part.threads, True)[compiles["thread"]]
         rows = np.flatnonzero(self._wanted_of("compiles") & (recorded | (start < part.end_ns[-1])))
         self._take("compiles", rows)
         if len(compiles):
@@ -532,9 +507,13 @@ class _Cutting:
         return np.flatnonzero(np.isin(np.arange(count), of_threads[threads]))
 
     def _wanted_of(self, name: str) -> Mask:
-        """Which rows of a table belong to a selected process, or to none."""
-        of_rows = self._trace.column(name, "process_row")
-        wanted: Mask = (of_rows < 0) | (self._place_of("processes")[of_rows] >= 0)
+        """Which rows of a table belong to selected threads and processes, or to none."""
+        columns = self._trace.columns(name)
+        wanted = np.ones(len(columns), dtype=bool)
+        processes = self._place_of("processes")[:-1] >= 0
+        for column, chosen in (("thread", self._wanted_threads()), ("process_row", processes)):
+            if column in STORED[name].column_names:
+                wanted &= np.append(chosen, True)[columns[column]]
         return wanted
 
     def _info(self) -> dict[str, Any]:
@@ -553,16 +532,15 @@ class _Cutting:
             info.setdefault("profile_memory", True)
         if isinstance(cycles := trace_info.get("cycles"), list):
             table = self._tables["cycles"]
-            windows = {
-                int(number): (int(start), int(lasted))
-                for number, start, lasted in zip(
-                    table.get("number", []), table["start_ns"], table["duration_ns"], strict=False
-                )
-            }
+            numbers = [int(number) for number in table.get("number", ())]
             info["cycles"] = [
-                cycle | dict(zip(("start_ns", "duration_ns"), windows[cycle["number"]], strict=True))
+                cycle
+                | {
+                    name: int(table[name][numbers.index(cycle["number"])])
+                    for name in ("start_ns", "duration_ns")
+                }
                 for cycle in cycles
-                if isinstance(cycle, dict) and cycle.get("number") in windows
+                if isinstance(cycle, dict) and cycle.get("number") in numbers
             ]
         earlier = trace_info.get("selections")
         cut_spans = int((pieces.begun_before | pieces.unfinished).sum())

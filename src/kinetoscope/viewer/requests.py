@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kinetoscope._errors import ArgumentError, checked_choice
 
@@ -20,23 +20,19 @@ MOST_ASKED = 1_000_000
 _MOST_DIGITS = 9
 
 
-class Limited:
+class Limited(NamedTuple):
     """The first rows of a table, with its total number of rows."""
 
-    def __init__(self, table: pyarrow.Table, total: int) -> None:
-        """Keep both."""
-        self.table = table
-        self.total = total
+    table: pyarrow.Table
+    total: int
 
 
-class MadeFile:
-    """A file for the user to download."""
+class MadeFile(NamedTuple):
+    """A file for the user to download: open, with the name to save it under, and its MIME type."""
 
-    def __init__(self, file: IO[bytes], name: str, type: str) -> None:  # noqa: A002  (as HTTP calls it)
-        """Store the open file, the name to save it under, and its MIME type."""
-        self.file = file
-        self.name = name
-        self.type = type
+    file: IO[bytes]
+    name: str
+    type: str
 
 
 def number(query: Query, name: str, default: float | None = None) -> float:

@@ -12,7 +12,7 @@ from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.losses import UNFINISHED_SPANS
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.trace import Trace
-from kinetoscope.viewer.server.report import requests_of, write_report
+from kinetoscope.viewer.server.report import report, requests_of
 from kinetoscope.viewer.server.routes import answer, respond
 from tests.support.any_trace import any_traces
 from tests.support.effort import examples
@@ -87,7 +87,7 @@ def test_kernels_of_nccl_are_collectives():
 def test_health_takes_nothing_from_what_a_report_holds(tmp_path):
     trace = launched().build()
     answer(trace, "health", {})
-    write_report(trace, "trace", tmp_path / "report.html")
+    report(trace, tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size > 0
 
 

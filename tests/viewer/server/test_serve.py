@@ -95,7 +95,7 @@ def running(traces, **options):
     try:
         yield server
     finally:
-        server.stop()
+        server.shutdown()
         thread.join(60)
         assert not thread.is_alive()
 
@@ -269,8 +269,8 @@ def test_a_question_that_goes_wrong_is_told_and_the_server_goes_on(capsys):
     def broken():
         raise RuntimeError("a mistake")
 
-    answer = server_module.answering(broken, tuple)
-    response = answer("api/traces", {})
+    with running(broken) as server:
+        response = server.answer("api/traces", {})
     assert response.status == 500
     assert "RuntimeError" in json.loads(response.body)["error"]
     assert "a mistake" in capsys.readouterr().err
@@ -357,7 +357,7 @@ def test_a_port_that_is_taken_is_said_and_the_next_free_one_is_found(monkeypatch
         monkeypatch.setattr(server_module, "FIRST_PORT", taken)
         server = Server(list)
         assert taken < server.port <= taken + server_module.PORTS_TRIED
-        server.close()
+        server.server_close()
         monkeypatch.setattr(server_module, "PORTS_TRIED", 1)
         with pytest.raises(StateError, match="no port from"):
             Server(list)
@@ -366,8 +366,8 @@ def test_a_port_that_is_taken_is_said_and_the_next_free_one_is_found(monkeypatch
 def test_two_servers_that_do_not_run_yet_do_not_get_the_same_port():
     first, second = Server(list), Server(list)
     assert first.port != second.port
-    first.close()
-    second.close()
+    first.server_close()
+    second.server_close()
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
@@ -379,4 +379,4 @@ def test_an_invalid_port_is_refused(port):
 def test_the_server_listens_on_this_machine_only():
     server = Server(list, 0)
     assert server.socket.getsockname()[0] == "127.0.0.1"
-    server.close()
+    server.server_close()

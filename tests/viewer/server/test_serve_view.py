@@ -144,8 +144,8 @@ def test_a_notebook_shows_a_link_and_hostile_names_as_text(trace, tmp_path):
 
 def test_what_goes_wrong_leaves_no_server(tmp_path, monkeypatch):
     closed = []
-    close = view_module.Server.close
-    monkeypatch.setattr(view_module.Server, "close", lambda self: closed.append(close(self)))
+    close = view_module.Server.server_close
+    monkeypatch.setattr(view_module.Server, "server_close", lambda self: closed.append(close(self)))
     bad = tmp_path / "bad.json"
     bad.write_text("nothing")
     with pytest.raises(FormatError):

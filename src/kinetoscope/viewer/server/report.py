@@ -360,13 +360,14 @@ def report(
         OSError: The file cannot be written.
     """
     import_aside()
-    target = Path(path)
     if isinstance(trace, str | os.PathLike):
         from kinetoscope.trace import open as open_any
 
         with open_any(trace) as opened:
-            return write_report(opened, Path(trace).name, target, pages)
-    return write_report(trace, _name_of(trace), target, pages)
+            text = report_page(opened, Path(trace).name, pages=pages)
+    else:
+        text = report_page(trace, _name_of(trace), pages=pages)
+    return write_page(text, Path(path))
 
 
 def write_memory_page(
@@ -390,7 +391,7 @@ def write_memory_page(
     pools = [pool for pool in memories.memory_pools(trace) if pool.number == number]
     start = f"#/memory?device={quote(memories.highest(pools).key, safe='')}" if pools else ""
     text = report_page(trace, _name_of(trace), pages=("memory",), start=start, notice=notice)
-    _write(text, Path(path))
+    write_page(text, Path(path))
 
 
 def report_page(
@@ -466,12 +467,6 @@ def job_page(job: Job, name: str) -> str:
     return _page_with(carried, name, start="#/ranks")
 
 
-def write_job_report(job: Job, name: str, path: Path) -> Path:
-    """Write a report of a job to a file, atomically."""
-    _write(job_page(job, name), path)
-    return path
-
-
 def _page_with(carried: Parts, name: str, **more: Any) -> str:
     """Build the HTML of a report: the viewer's page with the data, and a directory of it."""
     from kinetoscope._version import __version__
@@ -534,15 +529,11 @@ def spelled(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{text}" if text else path
 
 
-def write_report(trace: Trace, name: str, path: Path, pages: Sequence[str] = tuple(PAGES)) -> Path:
-    """Write a report to a file, atomically."""
-    _write(report_page(trace, name, pages=pages), path)
-    return path
-
-
-def _write(page: str, path: Path) -> None:
+def write_page(page: str, path: Path) -> Path:
+    """Write a page to a file, atomically, and return its path."""
     with open_atomically(path) as file:
         file.write(page.encode("utf-8", "replace"))
+    return path
 
 
 def _name_of(trace: Trace) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
-from kinetoscope.combine.cut import TracePart, cut, pieces_of
+from kinetoscope.combine.cut import TracePart, cut_with_rows
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
 from kinetoscope.model.groups import Groups
@@ -107,13 +107,13 @@ def respond(
         )
     match = re.fullmatch(r"api/([0-9]{1,6})/(.+)", path)
     if match is None or int(match[1]) >= len(offers):
-        return _error(404, "There is nothing at this address.")
+        return error_response(404, "There is nothing at this address.")
     trace, problem, _, _, job = offers[int(match[1])][1:]
     page = match[2].partition("/")[0]
     of_two, of_job = page == "compare", job is not None and page == "ranks"
     if trace is None and not of_two and not of_job:
         nothing = "There is no such trace." if job is None else "Summaries are shown by the page Ranks only."
-        return _error(409, problem or nothing)
+        return error_response(409, problem or nothing)
     try:
         if job is not None and of_job:
             return encoded(ranks.answer(job, match[2], query, opened))
@@ -124,13 +124,13 @@ def respond(
     except LookupError as error:
         if isinstance(error, KeyError | IndexError):
             raise  # a mistake of ours
-        return _error(404, "This version of the viewer has no such route.")
+        return error_response(404, "This version of the viewer has no such route.")
     except ArgumentError as error:
-        return _error(400, str(error))
+        return error_response(400, str(error))
     except KinetoscopeError as error:
-        return _error(409, str(error))
+        return error_response(409, str(error))
     except OSError as error:
-        return _error(500, f"{error.filename or 'a file'}: {error.strerror or error}")
+        return error_response(500, f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
 # Pages of a step or time range: responses are computed from a part of the trace, but refer to rows and times of the whole.
@@ -193,7 +193,7 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
             )
         part = TracePart.of_window(trace, start, end, by_launch=True)
         last_part.clear()
-        last_part[start, end] = cut(trace, part), pieces_of(trace, part).row, start
+        last_part[start, end] = (*cut_with_rows(trace, part), start)
     return last_part[start, end]
 
 
@@ -324,7 +324,8 @@ def _json(value: object) -> Response:
     return Response(200, json.dumps(value, allow_nan=False, separators=(",", ":")).encode())
 
 
-def _error(status: int, message: str) -> Response:
+def error_response(status: int, message: str) -> Response:
+    """Respond with an error: one sentence, as JSON."""
     return Response(status, json.dumps({"error": message}).encode())
 
 

@@ -38,7 +38,7 @@ from kinetoscope.storage.cache import cache_directory
 from kinetoscope.trace import open as open_any
 from kinetoscope.viewer import open_traces
 from kinetoscope.viewer.server.report import answer_with_report
-from kinetoscope.viewer.server.routes import INERT, Response, respond
+from kinetoscope.viewer.server.routes import INERT, Response, error_response, respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from kinetoscope.summaries.job import Job
     from kinetoscope.trace import Trace
     from kinetoscope.viewer.open_traces import Given, Offer, Source
-
-    Offering = Callable[[], Sequence[Offer | tuple[str, Trace]]]
-    Answering = Callable[[str, Mapping[str, str]], Response]
 
 
 class Viewer:
@@ -83,7 +80,7 @@ class Viewer:
         try:
             self._given += open_traces.given(traces, open_trace)
         except BaseException:
-            self._server.close()
+            self._server.server_close()
             raise
         self._thread = threading.Thread(target=self._server.run, name="kinetoscope viewer", daemon=True)
         self._thread.start()
@@ -104,7 +101,7 @@ class Viewer:
 
     def close(self) -> None:
         """Stop the server and close the files; traces that were passed in stay open. A second call does nothing."""
-        self._server.stop()
+        self._server.shutdown()
         self._thread.join()
         for source in self._given:
             source.close()
@@ -238,7 +235,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(
         self,
-        traces: Offering,
+        traces: Callable[[], Sequence[Offer | tuple[str, Trace]]],
         port: int | None = None,
         look_again: Callable[[], object] = tuple,
         token: str | None = None,
@@ -259,7 +256,7 @@ class Server(ThreadingHTTPServer):
             ArgumentError: There is no such port.
             StateError: The port is taken.
         """
-        self.answer = answering(traces, look_again, opened)
+        self._traces, self._look_again, self._opened = traces, look_again, opened
         self.uploads = uploads
         self.token, ticket = token or secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self.ticket = Ticket(ticket)
@@ -304,7 +301,7 @@ class Server(ThreadingHTTPServer):
                         connection.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
-        """Serve until `stop` is called."""
+        """Serve until another thread calls `shutdown`, and then finish running requests."""
         self.serve_forever(_LOOK_S)
         self.server_close()
         with self.connections_changed:
@@ -314,13 +311,17 @@ class Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RD)
             self.connections_changed.wait_for(lambda: not self.connections, _PATIENCE_S)
 
-    def stop(self) -> None:
-        """End `run`, from another thread, after running requests are finished."""
-        self.shutdown()
-
-    def close(self) -> None:
-        """Release the port, if `run` was never called."""
-        self.server_close()
+    def answer(self, path: str, query: Mapping[str, str]) -> Response:
+        """Respond to a path and a query."""
+        if path == "api/traces":
+            self._look_again()
+        try:
+            return respond(self._traces(), path, query, answer_with_report, self._opened)
+        except Exception as error:  # noqa: BLE001  (a request that fails must not affect others)
+            traceback.print_exc()
+            return error_response(
+                500, f"The viewer failed ({type(error).__name__}); its terminal shows the details."
+            )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print a traceback, unless the client has gone."""
@@ -472,26 +473,6 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def answering(
-    traces: Offering,
-    look_again: Callable[[], object],
-    opened: Callable[[str], int] | None = None,
-) -> Answering:
-    """Return the function that responds to a path and a query; see `Server`."""
-
-    def answer(path: str, query: Mapping[str, str]) -> Response:
-        if path == "api/traces":
-            look_again()
-        try:
-            return respond(traces(), path, query, answer_with_report, opened)
-        except Exception as error:  # noqa: BLE001  (a request that fails must not affect others)
-            traceback.print_exc()
-            message = f"The viewer failed ({type(error).__name__}); its terminal shows the details."
-            return Response(500, json.dumps({"error": message}).encode())
-
-    return answer
-
-
 class Ticket:
     """A secret that opens the page once, for the user who runs the server."""
 
@@ -560,7 +541,7 @@ class Uploads:
         """
         plain = re.sub(r"[^A-Za-z0-9._-]+", "_", PurePath(name).name)[-100:].lstrip(".") or "trace"
         if size > self.most_bytes:
-            return _problem(
+            return error_response(
                 413, f"{plain} is larger than {units.size(self.most_bytes)}: open it with `kinetoscope view`."
             )
         path = Path(tempfile.mkdtemp(prefix="kinetoscope-viewer-", dir=self.folder)) / plain
@@ -571,20 +552,16 @@ class Uploads:
                     while size and (block := content.read(min(size, _BLOCK_BYTES))):
                         size -= file.write(block)
                 if size:
-                    return _problem(400, f"{plain} ended early: drop the file again.")
+                    return error_response(400, f"{plain} ended early: drop the file again.")
                 number = self.take(path)
             except TimeoutError:
-                return _problem(
+                return error_response(
                     408, f"no more of {plain} came for {self.patience_s:g} s: drop the file again."
                 )
             except (KinetoscopeError, OSError) as error:
-                return _problem(400, open_traces.words(error).replace(str(path), plain))
+                return error_response(400, open_traces.words(error).replace(str(path), plain))
             cleanup.pop_all()
         return Response(200, json.dumps({"trace": number}).encode())
-
-
-def _problem(status: int, message: str) -> Response:
-    return Response(status, json.dumps({"error": message}).encode())
 
 
 def refusal(given: str, token: str, headers: Mapping[str, str], port: int) -> str | None:

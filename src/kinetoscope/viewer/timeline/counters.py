@@ -14,11 +14,7 @@ from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.utilization import sampled_counters
 from kinetoscope.viewer.requests import window_of
-from kinetoscope.viewer.timeline.rows import (
-    COUNTER,
-    MEMORY,
-    track_id,
-)
+from kinetoscope.viewer.timeline.rows import COUNTER, MEMORY, track_id
 
 if TYPE_CHECKING:
     import pyarrow
@@ -144,14 +140,14 @@ def _memory(trace: Trace) -> list[Counter]:
         owner, type_, number = (int(column[rows[0]]) for column in (process, kind, index))
         device = None if type_ == 0 else device_name(type_, number)
         for position, (column, label, detail) in enumerate(_MEMORY):
-            values = allocations[column][rows]
-            valid = values != -1 if column != "total_bytes" else np.ones(len(rows), np.bool_)
+            values = allocations[column][rows].astype(np.float64)
+            valid = (values != -1) | (column == "total_bytes")
             # No track for a counter that is always 0, such as reserved bytes of the host's allocator.
             if values[valid].any():
                 times = allocations["time_ns"][rows][valid]
                 name = f"{label} · {device or 'host'}"
                 of_track = track_id(MEMORY, counter_key * len(_MEMORY) + position)
-                series.append(_counter(of_track, owner, name, "bytes", detail, device, times, values[valid]))
+                series.append(Counter(of_track, owner, name, "bytes", detail, device, times, values[valid]))
     return series
 
 
@@ -170,19 +166,3 @@ def _sampled(trace: Trace) -> list[Counter]:
         )
         for sampled in sampled_counters(trace)
     ]
-
-
-def _counter(
-    number: int,
-    process: int,
-    label: str,
-    unit: str,
-    detail: str,
-    device: str | None,
-    time_ns: NDArray[np.int64],
-    value: NDArray[Any],
-) -> Counter:
-    if (time_ns[1:] < time_ns[:-1]).any():
-        order = np.argsort(time_ns, kind="stable")
-        time_ns, value = time_ns[order], value[order]
-    return Counter(number, process, label, unit, detail, device, time_ns, value.astype(np.float64))

@@ -454,36 +454,6 @@ SORTS = ("launch", "backward")
 _MOST = 2_000
 
 
-@dataclass(frozen=True, eq=False)
-class TimelineArrows:
-    """All arrows of a trace.
-
-    Attributes:
-        source: The span at the start of each.
-        target: The span at its end.
-        early_ns: The earlier of the times of both.
-        late_ns: The later one.
-        sort: Its kind, an index into `SORTS`.
-    """
-
-    source: NDArray[np.int32]
-    target: NDArray[np.int32]
-    early_ns: NDArray[np.int64]
-    late_ns: NDArray[np.int64]
-    sort: NDArray[np.int32]
-
-
-@derived
-def all_arrows(trace: Trace) -> TimelineArrows:
-    """Return the arrows of a trace, which are cached."""
-    pairs, start = (launched(trace), backward(trace)), trace.column("spans", "start_ns")
-    source = np.concatenate([pair.source for pair in pairs])
-    target = np.concatenate([pair.target for pair in pairs])
-    sort = np.repeat(np.arange(len(pairs), dtype=np.int32), [len(pair.source) for pair in pairs])
-    early, late = np.minimum(start[source], start[target]), np.maximum(start[source], start[target])
-    return TimelineArrows(source, target, early, late, sort)
-
-
 def arrows(trace: Trace, query: Query) -> Limited:
     """Respond to `arrows`: those that overlap a window and have both ends on the selected tracks, evenly thinned to `limit`.
 
@@ -494,22 +464,25 @@ def arrows(trace: Trace, query: Query) -> Limited:
 
     start, end = span_of_time(query)
     limit = whole_number(query, "limit", _MOST)
-    all_ends, laid = all_arrows(trace), span_tracks(trace)
+    pairs = (launched(trace), backward(trace))
+    laid, begins = span_tracks(trace), trace.column("spans", "start_ns")
+    all_ends = [np.concatenate([getattr(pair, side) for pair in pairs]) for side in ("source", "target")]
+    sort = np.repeat(np.arange(len(pairs), dtype=np.int32), [len(pair.source) for pair in pairs])
+    times = [begins[ends] for ends in all_ends]
     wanted = np.zeros(len(laid.tracks), dtype=bool)
     ids = {track.id for track in chosen(trace, query)}
     wanted[[index for index, track in enumerate(laid.tracks) if track.id in ids]] = True
-    rows = np.flatnonzero((all_ends.early_ns < end) & (all_ends.late_ns >= start))
-    for ends in (all_ends.source, all_ends.target):
+    rows = np.flatnonzero((np.minimum(*times) < end) & (np.maximum(*times) >= start))
+    for ends in all_ends:
         rows = rows[wanted[laid.track_of_row[laid.row_of_span[ends[rows]]]]]
     total = len(rows)
     if total > limit:
         rows = rows[np.linspace(0, total - 1, limit).astype(np.int64)]
-    source, target = all_ends.source[rows], all_ends.target[rows]
-    begins = trace.column("spans", "start_ns")
+    source, target = (ends[rows] for ends in all_ends)
     columns = {"from": source, "to": target}
     for name, spans in (("from", source), ("to", target)):
         columns[f"{name}_track"], columns[f"{name}_row"] = laid.places(spans)
         columns[f"{name}_time"] = begins[spans].astype(np.float64)
     arrays = {name: number_array(values) for name, values in columns.items()}
-    arrays["sort"] = pa.DictionaryArray.from_arrays(number_array(all_ends.sort[rows]), text_array(SORTS))
+    arrays["sort"] = pa.DictionaryArray.from_arrays(number_array(sort[rows]), text_array(SORTS))
     return Limited(pa.table(arrays), total)
