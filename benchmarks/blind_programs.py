@@ -27,6 +27,7 @@ import kinetoscope
 from benchmarks.blind_sources import PROGRAMS, BlindProgram
 from benchmarks.device_sources import DEVICE_PROGRAMS
 from benchmarks.harness import Result, run
+from benchmarks.judgements import finding_line, share_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import Report, examine, gain_percent
 from kinetoscope.display.sentence import plain
@@ -190,13 +191,7 @@ class Told:
         floor = "unknown" if self.floor_ns is None else f"{self.floor_ns / 1e6:.2f} ms"
         own = "unknown" if self.twin_floor_ns is None else f"{self.twin_floor_ns / 1e6:.2f} ms"
         head = f"{self.program.name}: {', '.join(right) or 'nothing'}; step {self.step_ns / 1e6:.2f} ms, twin {self.twin_ns / 1e6:.2f} ms, promised {promised}, floor {floor}, of the twin {own}"
-        return [head, *(f"    {_shown(one, self.report)}" for one in self.findings[:4])]
-
-
-def _shown(one: Finding, report: Report) -> str:
-    """A finding in a line."""
-    gain = gain_percent(one, report.whole_ns)
-    return f"{one.code} {one.place or '-'} {one.module} {'-' if gain is None else f'{gain:.0f} %'}: {plain(one.finding)}"
+        return [head, *(f"    {finding_line(one, self.report)}" for one in self.findings[:4])]
 
 
 def told(program: BlindProgram, options: str, folder: Path) -> Told:
@@ -221,15 +216,6 @@ def _floor_ns(report: Report) -> float | None:
     return kinds[0].floor_ns / kinds[0].steps if kinds and kinds[0].floor_ns is not None else None
 
 
-def _part(what: str, count: int, of: int, bar: float, notes: list[str], *, least: bool = True) -> Result:
-    """A share of some programs, against its bar."""
-    percent = 100 * count / max(of, 1)
-    meets = percent >= bar if least else percent <= bar
-    return Result(
-        what, f"{'>=' if least else '<='} {bar:g} %", f"{count} of {of}, {percent:.0f} %", meets, notes
-    )
-
-
 def judged(every: list[Told], options: str) -> list[Result]:
     """Count what is right."""
     count, of = len(every), f"{len(every)} blind programs {options}:"
@@ -238,7 +224,7 @@ def judged(every: list[Told], options: str) -> list[Result]:
         return sum(any(of_finding(one, finding) for finding in one.findings[:most]) for one in every)
 
     alarms = [
-        f"{one.program.name} mended: {_shown(finding, one.twin)}"
+        f"{one.program.name} mended: {finding_line(finding, one.twin)}"
         for one in every
         for finding in one.twin.findings
         if finding.code not in _OF_THE_MACHINE
@@ -255,15 +241,15 @@ def judged(every: list[Told], options: str) -> list[Result]:
     ratios = [one.floor_ns / one.twin_ns for one in every if one.floor_ns is not None]
     near, reached = (sum(least <= ratio <= FLOOR for ratio in ratios) for least in (1 / FLOOR, 0.0))
     return [
-        _part(f"{of} place named", right(Told.is_place), count, PLACE_PERCENT, [line for one in every for line in one.lines()]),
-        _part(f"{of} cause named there", right(Told.is_cause), count, CAUSE_PERCENT, []),
-        _part(f"{of} place and cause first", right(Told.is_cause, 1), count, FIRST_PERCENT, []),
-        _part(f"{of} gain within {100 * NEAR:g} % of the twin's", sum(one.is_near for one in every), count, NEAR_PERCENT, []),
-        _part(f"{of} floor above the step, those of twins, too", above, len(known), 0.0, [], least=False),
-        _part(f"{of} twin's step within {FLOOR:g} times its own floor", near_own, len(own), FLOOR_PERCENT, []),
-        _part(f"{of} floor of the slow program within {FLOOR:g} times the twin's step", near, len(ratios), FLOOR_PERCENT, []),
-        _part(f"{of} floor of the slow program at most {FLOOR:g} times the twin's step", reached, len(ratios), FLOOR_PERCENT, []),
-        _part(f"{of} mended twins with a finding of more than {LEAST_PERCENT:g} %", alarmed, count, FALSE_PERCENT, alarms, least=False),
+        share_of(f"{of} place named", right(Told.is_place), count, PLACE_PERCENT, [line for one in every for line in one.lines()]),
+        share_of(f"{of} cause named there", right(Told.is_cause), count, CAUSE_PERCENT, []),
+        share_of(f"{of} place and cause first", right(Told.is_cause, 1), count, FIRST_PERCENT, []),
+        share_of(f"{of} gain within {100 * NEAR:g} % of the twin's", sum(one.is_near for one in every), count, NEAR_PERCENT, []),
+        share_of(f"{of} floor above the step, those of twins, too", above, len(known), 0.0, [], least=False),
+        share_of(f"{of} twin's step within {FLOOR:g} times its own floor", near_own, len(own), FLOOR_PERCENT, []),
+        share_of(f"{of} floor of the slow program within {FLOOR:g} times the twin's step", near, len(ratios), FLOOR_PERCENT, []),
+        share_of(f"{of} floor of the slow program at most {FLOOR:g} times the twin's step", reached, len(ratios), FLOOR_PERCENT, []),
+        share_of(f"{of} mended twins with a finding of more than {LEAST_PERCENT:g} %", alarmed, count, FALSE_PERCENT, alarms, least=False),
     ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from typing import Literal
 
 import kinetoscope
 from benchmarks.harness import Result, run
+from benchmarks.judgements import finding_line, share_of
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import Report, examine, gain_percent
 from kinetoscope.analyses.line_tree import line_tree
@@ -263,13 +264,7 @@ class Answer:
             f"{self.program.name}: {'; '.join(shown)}; recorded {self.recorded_ns / 1e9:.2f} s, twin {self.twin_recorded_ns / 1e9:.2f} s, "
             f"promised {promised}{', near' if self.is_near else ''}"
         )
-        return [head, *(f"    {_shown(finding, self.report)}" for finding in self.findings[:4])]
-
-
-def _shown(finding: Finding, report: Report) -> str:
-    """A finding in a line."""
-    gain = gain_percent(finding, report.whole_ns)
-    return f"{finding.code} {finding.place or '-'} {'-' if gain is None else f'{gain:.0f} %'}: {plain(finding.finding)}"
+        return [head, *(f"    {finding_line(finding, self.report)}" for finding in self.findings[:4])]
 
 
 def answer(program: UnlistedProgram, options: tuple[str, ...], folder: Path) -> Answer:
@@ -282,15 +277,6 @@ def answer(program: UnlistedProgram, options: tuple[str, ...], folder: Path) -> 
         twin, twin_recorded_ns = examine(trace), trace.duration_ns
     first_lines = frozenset(line.line for line in first if line.file == source)
     return Answer(program, source, report, first_lines, recorded_ns, twin, twin_recorded_ns)
-
-
-def _part(what: str, count: int, of: int, bar: float, notes: list[str], *, least: bool = True) -> Result:
-    """A share of some programs or faults, against its bar."""
-    percent = 100 * count / max(of, 1)
-    meets = percent >= bar if least else percent <= bar
-    return Result(
-        what, f"{'>=' if least else '<='} {bar:g} %", f"{count} of {of}, {percent:.0f} %", meets, notes
-    )
 
 
 def judged(answers: list[Answer], options: str) -> list[Result]:
@@ -309,7 +295,7 @@ def judged(answers: list[Answer], options: str) -> list[Result]:
     )
     lines = sum(about.is_among_first_lines(fault) for about, fault in faults)
     alarms = [
-        f"{about.program.name} mended: {_shown(finding, about.twin)}"
+        f"{about.program.name} mended: {finding_line(finding, about.twin)}"
         for about in answers
         for finding in about.twin.findings
         if finding.code not in _OF_THE_MACHINE
@@ -319,12 +305,12 @@ def judged(answers: list[Answer], options: str) -> list[Result]:
     near = sum(about.is_near for about in answers)
     said = [line for about in answers for line in about.lines()]
     return [
-        _part(f"{of} place named", right(Answer.is_place), len(faults), PLACE_PERCENT, said),
-        _part(f"{of} place among the first {FIRST_LINES} lines", lines, len(faults), PLACE_PERCENT, []),
-        _part(f"{of} cause named there", right(Answer.is_cause), len(faults), CAUSE_PERCENT, []),
-        _part(f"{of} place and cause of a fault first", first, len(answers), FIRST_PERCENT, []),
-        _part(f"{of} gain within {100 * NEAR:g} % of the twin's", near, len(answers), NEAR_PERCENT, []),
-        _part(f"{of} mended twins with a finding of more than {LEAST_PERCENT:g} %", alarmed, len(answers), FALSE_PERCENT, alarms, least=False),
+        share_of(f"{of} place named", right(Answer.is_place), len(faults), PLACE_PERCENT, said),
+        share_of(f"{of} place among the first {FIRST_LINES} lines", lines, len(faults), PLACE_PERCENT, []),
+        share_of(f"{of} cause named there", right(Answer.is_cause), len(faults), CAUSE_PERCENT, []),
+        share_of(f"{of} place and cause of a fault first", first, len(answers), FIRST_PERCENT, []),
+        share_of(f"{of} gain within {100 * NEAR:g} % of the twin's", near, len(answers), NEAR_PERCENT, []),
+        share_of(f"{of} mended twins with a finding of more than {LEAST_PERCENT:g} %", alarmed, len(answers), FALSE_PERCENT, alarms, least=False),
     ]  # fmt: skip
 
 

@@ -49,7 +49,6 @@ class Columnar:
         return cls(*(np.concatenate([getattr(part, name) for part in parts] or none) for name in names))
 
     def __getitem__(self, chosen: Mask) -> Self:
-        """The rows where a mask is true."""
         return type(self)(*(getattr(self, field.name)[chosen] for field in fields(cast("Any", self))))
 
 

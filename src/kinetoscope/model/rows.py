@@ -54,12 +54,15 @@ def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def divided(whole: NDArray[np.int64], of: NDArray[np.int64], part: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Divide whole numbers among parts that add up to 1 for each of them, in order, so that nothing is lost.
+    """Divide integers into integer parts by shares, rounded so that the parts of each integer add up to it.
 
     Args:
-        whole: What is divided.
-        of: Which of these each part is of; ascending.
-        part: The parts.
+        whole: The integers to divide.
+        of: For each part the index of its integer in `whole`; ascending.
+        part: For each part its share of that integer, from 0 to 1; the shares of one integer add up to 1.
+
+    Returns:
+        The parts, in the order of `of`.
     """
     if len(of) == 0:
         return np.zeros(0, np.int64)

@@ -136,13 +136,13 @@ class _Forward:
 
     def positions(self, row: int) -> list[int]:
         """The positions in `rows` at which the distinct call with this row ran."""
-        found: list[int] = np.flatnonzero(self.call == row).tolist()
-        return found
+        positions: list[int] = np.flatnonzero(self.call == row).tolist()
+        return positions
 
     def examples(self, positions: list[int]) -> list[int]:
         """Some of the positions of a call: those of one step in the middle."""
         middle = self._group[positions[len(positions) // 2]]
-        return [one for one in positions if self._group[one] == middle][:_MOST_EXAMPLES]
+        return [position for position in positions if self._group[position] == middle][:_MOST_EXAMPLES]
 
     def at(self, position: int) -> DistinctCall | None:
         """The call at a position; None where its inputs are not known."""

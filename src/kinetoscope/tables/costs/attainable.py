@@ -132,13 +132,13 @@ class Rates:
         curves: The curves of the calibration by name, as `curve_name` gives it, and those of no family.
         call_ns: The fixed cost of one call of an operator: without a calibration, what the cheapest ones of the trace take.
         fixed_ns: What calling a usual operator costs.
-        seen: The curves that the trace itself shows, for families that the calibration does not have.
+        trace_curves: The curves that the trace itself shows, for families that the calibration does not have.
     """
 
     curves: dict[str, Curve]
     call_ns: float
     fixed_ns: float
-    seen: dict[str, Curve]
+    trace_curves: dict[str, Curve]
 
     @property
     def is_calibrated(self) -> bool:
@@ -169,7 +169,7 @@ class Rates:
         ]
         has_family = np.array([family != "" for family in families], dtype=bool)
         least = np.zeros(len(flops))
-        for curves in (self.curves, self.seen):
+        for curves in (self.curves, self.trace_curves):
             # What was measured for the family counts, without a look at what the trace shows.
             open_ones = has_family & (least == 0)
             for names, work in by_work:
@@ -189,14 +189,14 @@ def rates_of(trace: TraceData) -> Rates:
     runs = (trace.run_info, *trace.run_info.processes)
     calibration = next((run.attainable for run in runs if run.attainable), ())
     stored = {run.name: list(zip(run.size, run.time_ns, strict=True)) for run in calibration}
-    call_ns = stored[CALL][0][1] if CALL in stored else _seen_call_ns(trace)
+    call_ns = stored[CALL][0][1] if CALL in stored else _shortest_call_ns(trace)
     curves = {
         name: curve
         for name, points in stored.items()
         if name != CALL and (curve := Curve.of(points, call_ns)) is not None
     }
     fixed_ns = call_ns if CALL in stored else max(call_ns, _USUAL_CALL_NS)
-    return Rates(curves, call_ns, fixed_ns, _seen(trace, call_ns))
+    return Rates(curves, call_ns, fixed_ns, _trace_curves(trace, call_ns))
 
 
 @derived
@@ -235,7 +235,9 @@ def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
         trace: A recording with shapes and memory, in which each call was made some times.
     """
     points = _points(trace, Groups.medians)
-    call_ns = min((time for size, time in points[STREAM] if size <= _NOTHING), default=_seen_call_ns(trace))
+    call_ns = min(
+        (time for size, time in points[STREAM] if size <= _NOTHING), default=_shortest_call_ns(trace)
+    )
     curves = {
         name: envelope
         for name, of_curve in points.items()
@@ -254,7 +256,7 @@ def _envelope(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return envelope[::-1]
 
 
-def _seen_call_ns(trace: TraceData) -> float:
+def _shortest_call_ns(trace: TraceData) -> float:
     """The fixed cost of a call as the trace shows it: what three quarters of the operators that call no other take at least."""
     spans = trace.columns("spans")
     rows = operator_spans(trace).rows
@@ -265,7 +267,7 @@ def _seen_call_ns(trace: TraceData) -> float:
     return min(typical_ns, _LONGEST_CALL_NS)
 
 
-def _seen(trace: TraceData, call_ns: float) -> dict[str, Curve]:
+def _trace_curves(trace: TraceData, call_ns: float) -> dict[str, Curve]:
     points_of = _points(trace, Groups.minima)
     best_rates = {
         name: max((size / time for size, time in points), default=0.0) for name, points in points_of.items()

@@ -80,7 +80,7 @@ def in_waits(trace: TraceData) -> NDArray[np.bool_]:
 ROLES = ("loop", "worker", "pinning")
 
 
-# What is known of a worker: the numbers that its entry in the metadata must have; it may also say when it ended, by the same clock.
+# The numbers that a worker's entry in the metadata must have; when it ended, by the same clock, is optional.
 _OF_WORKER = ("process", "loader", "worker", "begun_realtime_ns")
 
 
