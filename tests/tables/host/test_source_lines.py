@@ -65,13 +65,27 @@ def test_a_session_can_be_told_to_store_none(script, tmp_path):
         assert source_lines(trace) == {}
 
 
-def of_a_file(path, **said):
-    """A trace that names a line of a file, and says that this process recorded it."""
-    facts = {"process": os.getpid(), "host": socket.gethostname(), "start_realtime_ns": time.time_ns()}
-    builder = TraceBuilder()
-    trace = builder.span("aten::mm", 0, 100, stack=builder.stack((str(path), 1, "f"))).build()
-    trace.info.update(facts | said)
+def of_this_process(builder, **facts):
+    """The trace of a builder, which says that this process recorded it."""
+    trace = builder.build()
+    trace.info.update(
+        {"process": os.getpid(), "host": socket.gethostname(), "start_realtime_ns": time.time_ns()} | facts
+    )
     return trace
+
+
+def of_a_file(path, **facts):
+    """A trace that names a line of a file."""
+    builder = TraceBuilder()
+    return of_this_process(
+        builder.span("aten::mm", 0, 100, stack=builder.stack((str(path), 1, "f"))), **facts
+    )
+
+
+def test_a_line_that_only_samples_name_has_its_text(script):
+    builder = TraceBuilder()
+    builder.span("aten::mm", 0, 100).sample(50, builder.stack((str(script), 8, "<module>")))
+    assert line_text(of_this_process(builder), str(script), 8) == "work()"
 
 
 def test_only_files_of_its_own_trace_are_read_and_only_as_they_were(script):

@@ -85,15 +85,17 @@ def _read(trace: TraceData) -> dict[str, dict[int, str]]:
 
 
 def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
-    """Lines of the program: those in which spans took most time first, then those that called them.
+    """Lines of the program: those in which spans or samples took most time first, then those that called them.
 
     Times of spans count here with what is inside them: that orders lines well enough, and needs no nesting when a trace is saved.
     """
-    spans, stacks, frames, strings = (
-        *(trace.columns(name) for name in ("spans", "stacks", "frames")),
-        trace.strings,
+    spans, samples, stacks, frames = (
+        trace.columns(name) for name in ("spans", "samples", "stacks", "frames")
     )
-    of_stack = Groups(spans["own_stack"], len(stacks)).sums(spans["duration_ns"], spans["duration_ns"] > 0)
+    strings = trace.strings
+    stack = np.append(spans["own_stack"], samples["stack"])
+    time_ns = np.append(spans["duration_ns"], samples["period_ns"])
+    of_stack = Groups(stack, len(stacks)).sums(time_ns, time_ns > 0)
     user_stack = user_stacks(trace)
     heavy = np.flatnonzero((of_stack > 0) & (user_stack >= 0))
     of_frame = Groups(stacks["frame"][user_stack[heavy]].clip(0), len(frames)).sums(of_stack[heavy])
