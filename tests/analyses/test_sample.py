@@ -119,3 +119,16 @@ def test_shares_of_a_sample_are_those_of_the_whole():
     sampled = examine(whole)
     assert sampled.findings[0].code == "gc-pause"
     assert sampled.findings[0].share_percent == pytest.approx(40, abs=1)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("marked", [True, False])
+def test_times_of_a_sample_are_estimated_for_the_whole(monkeypatch, marked):
+    sampled = examine(training(100, marked=marked))
+    monkeypatch.setattr(sample_module, "MOST_SPANS", 10_000)
+    whole = examine(training(100, marked=marked))
+    assert (sampled.sample != "", whole.sample) == (True, "")
+    assert sampled.whole_ns == pytest.approx(whole.whole_ns, rel=0.1)
+    assert sampled.count == pytest.approx(whole.count, abs=10)
+    assert sampled.findings[0].code == whole.findings[0].code
+    assert sampled.findings[0].gain_ns == pytest.approx(whole.findings[0].gain_ns, rel=0.1)

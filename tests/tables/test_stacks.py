@@ -1,5 +1,6 @@
 """Stacks with the time spent in each."""
 
+from kinetoscope.tables.stacks import program_frames, project_lines
 from kinetoscope.viewer.server.routes import answer
 from tests.support.trace_builder import TraceBuilder
 
@@ -49,3 +50,15 @@ def test_what_a_context_manager_of_torch_enters_is_not_where_its_time_goes():
     builder.span("aten::mm", 100, 20, stack=builder.stack(line, manager, own))
     graph = answer(builder.build(), "flame", {}).to_pylist()
     assert {row["function"]: row["own"] for row in graph if row["own"]} == {"main": 100, "phase": 20}
+
+
+def test_the_line_of_a_package_is_the_line_of_the_project_that_called_it():
+    builder = TraceBuilder().know("program", {"command": ["train.py"], "folder": "/code"})
+    package = ("/usr/lib/python3.11/site-packages/networks/layers.py", 7, "Layer.forward")
+    called = builder.stack(("/code/train.py", 3, "main"), package)
+    alone = builder.stack(package)
+    trace = builder.span("aten::mm", 0, 10, stack=called).span("aten::mm", 10, 10, stack=alone).build()
+    lines = trace.column("frames", "line")[project_lines(trace)]
+    assert lines[[called, alone]].tolist() == [3, 7]
+    assert trace.column("frames", "line")[program_frames(trace)][[called, alone]].tolist() == [7, 7]
+    assert project_lines(trace)[-1] == -1

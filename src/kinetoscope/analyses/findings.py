@@ -101,10 +101,20 @@ def examine(trace: TraceData) -> Report:
     if sample.trace is not trace:
         report = _examine(sample.trace)
         of_whole = [
-            replace(finding, spans=tuple(sample.rows[list(finding.spans)].tolist()))
+            replace(
+                finding,
+                spans=tuple(sample.rows[list(finding.spans)].tolist()),
+                gain_ns=None if finding.gain_ns is None else round(sample.times * finding.gain_ns),
+            )
             for finding in report.findings
         ]
-        return replace(report, findings=tuple(of_whole), sample=sample.text)
+        return replace(
+            report,
+            findings=tuple(of_whole),
+            sample=sample.text,
+            count=round(sample.times * report.count) if report.unit.repeats else report.count,
+            whole_ns=round(sample.times * report.whole_ns),
+        )
     return _examine(trace)
 
 

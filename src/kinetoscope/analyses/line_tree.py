@@ -8,7 +8,6 @@ counts for the line that called it.
 from __future__ import annotations
 
 import heapq
-import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,11 +21,9 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.data_loading import loading_spans
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.stacks import (
-    in_folders,
-    in_user_code,
     installed_package,
     is_library_file,
-    library_frames,
+    project_frames,
     span_stacks,
 )
 
@@ -140,7 +137,7 @@ def line_nodes(trace: TraceData) -> tuple[list[_Node], list[int]]:
     """The lines of the program by the lines that called them, callers first after the root, and for each stack and for no stack its innermost one."""
     stacks = trace.columns("stacks")
     line_of_frame, _ = line_groups(trace)
-    is_own = np.append(_own_frames(trace), False)[stacks["frame"]]
+    is_own = np.append(project_frames(trace), False)[stacks["frame"]]
     line = np.append(line_of_frame, -1)[stacks["frame"]].tolist()
     nodes = [_Node(-1, 0)]
     node_of_stack = [0] * (len(stacks) + 1)
@@ -164,22 +161,6 @@ def _below(nodes: list[_Node], around: int, line: int) -> int:
     nodes[around].children[line] = len(nodes)
     nodes.append(_Node(line, around))
     return len(nodes) - 1
-
-
-def _own_frames(trace: TraceData) -> NDArray[np.bool_]:
-    """For each frame whether it is in the program's own files or, where none is, in any code that is neither torch's nor Python's."""
-    program = trace.info.get("program")
-    facts = program if isinstance(program, dict) else {}
-    folder, command = facts.get("folder"), facts.get("command")
-    folders = [folder] if isinstance(folder, str) else []
-    if folders and isinstance(command, list) and command and isinstance(command[0], str):
-        folders.append(os.path.dirname(os.path.join(folders[0], command[0])))
-    in_project = in_folders(trace, folders)
-    if in_project.any():
-        return in_project
-    frames = np.zeros(len(trace.columns("frames")) + 1, bool)
-    frames[trace.column("stacks", "frame")[in_user_code(trace)]] = True
-    return frames[:-1] & ~library_frames(trace)
 
 
 def _stacks_of_cells(ledger: ProcessLedger) -> tuple[Rows, Rows]:

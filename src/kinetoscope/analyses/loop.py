@@ -30,7 +30,13 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import ran_in_requests
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
 from kinetoscope.tables.intervals import Intervals, united, when_ran
-from kinetoscope.tables.stacks import library_frames, program_frames, stacks_inside, stacks_with
+from kinetoscope.tables.stacks import (
+    library_frames,
+    program_frames,
+    project_lines,
+    stacks_inside,
+    stacks_with,
+)
 from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 from kinetoscope.tables.windows import activities
@@ -584,8 +590,8 @@ class Loop:
         return self.place_of_stack(int(self.trace.column("spans", "stack")[row]) if row >= 0 else -1)
 
     def place_of_stack(self, stack: int) -> SourceLine:
-        """The user's innermost line on a stack."""
-        return self.place_of_frame(int(self._shown_frame[stack]) if stack >= 0 else -1)
+        """The innermost line of the program's own files on a stack: what an installed package does is at the line that called it."""
+        return self.place_of_frame(int(project_lines(self.trace)[stack]) if stack >= 0 else -1)
 
     def place_of_frame(self, frame: int) -> SourceLine:
         """The line of a frame, a row of `frames`; none for -1."""
@@ -725,7 +731,7 @@ class Loop:
         cells, cell_of = distinct((all_gaps.kind[gap_rows] * steps + step).astype(np.int64))
         in_cell = Groups(cell_of, len(cells)).sums(length)
         share, cell = all_gaps.shares.of_kinds(cells // steps)
-        lines = [self._shown_frame[stack] for stack in (all_gaps.shares.stack, all_gaps.shares.other)]
+        lines = [project_lines(self.trace)[stack] for stack in (all_gaps.shares.stack, all_gaps.shares.other)]
         groups = Groups.by(lines)
         lines_of_group = [
             self._from_to(*pair)

@@ -37,11 +37,13 @@ class Sample:
         trace: The part, with times as in the whole; the whole itself where it is small.
         rows: For each span of it the row in the whole.
         text: What it is, such as `1,600 of 12,000 steps`; empty where it is the whole.
+        times: How many times as many steps the whole has, or how many times as long it is without steps.
     """
 
     trace: TraceData
     rows: Rows
     text: str = ""
+    times: float = 1.0
 
 
 @derived
@@ -63,12 +65,14 @@ def sample_of(trace: TraceData) -> Sample:
         if 2 * len(chosen) > len(trace.columns("steps")):
             return Sample(trace, np.arange(count))
         part = _part_of_steps(trace, chosen)
-        text = f"{len(chosen):,} of {units.count(len(trace.columns('steps')), 'step')}"
+        count = len(trace.columns("steps"))
+        text, times = f"{len(chosen):,} of {units.count(count, 'step')}", count / len(chosen)
     else:
         part = _middle(trace, SAMPLED_SPANS / count)
         lasts_ns = int(part.end_ns[0] - part.start_ns[0])
         text = f"{units.duration(lasts_ns)} of {units.duration(trace.duration_ns)}"
-    return Sample(*cut_with_rows(trace, part), text)
+        times = trace.duration_ns / max(lasts_ns, 1)
+    return Sample(*cut_with_rows(trace, part), text, times)
 
 
 def _steps(trace: TraceData, share: float) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ _OWN_ROOMS = tuple(
         "trace/",
         "tables/",
         "formats/",
+        "launcher/",
+        "_after_import.py",
         "__main__.py",
     )
 )
@@ -96,11 +99,21 @@ def _is_standard(path: str) -> bool:
     return _STANDARD_LIBRARY.search(path) is not None
 
 
-def in_folders(trace: TraceData, folders: Collection[str]) -> NDArray[np.bool_]:
-    """Find the frames whose files lie in one of some folders, and in no installed package or archive there."""
+@derived
+def project_frames(trace: TraceData) -> NDArray[np.bool_]:
+    """For each frame whether it is in the program's own files: below the folder of the script or the working directory, and in no installed package.
+
+    Where no frame is, any code counts that is neither torch's nor Python's.
+    """
+    program = trace.info.get("program")
+    facts = program if isinstance(program, dict) else {}
+    folder, command = facts.get("folder"), facts.get("command")
+    folders = [folder] if isinstance(folder, str) else []
+    if folders and isinstance(command, list) and command and isinstance(command[0], str):
+        folders.append(os.path.dirname(os.path.join(folders[0], command[0])))
     inside = tuple({f"{folder.replace(chr(92), '/').rstrip('/')}/" for folder in folders})
     roots = _torch_roots(list(_paths(trace).values()))
-    return _frames_whose_file(
+    in_project = _frames_whose_file(
         trace,
         lambda path: (
             path.startswith(inside)
@@ -109,6 +122,11 @@ def in_folders(trace: TraceData, folders: Collection[str]) -> NDArray[np.bool_]:
             and not _is_standard(path)
         ),
     )
+    if in_project.any():
+        return in_project
+    frames = np.zeros(len(trace.columns("frames")) + 1, bool)
+    frames[trace.column("stacks", "frame")[in_user_code(trace)]] = True
+    return frames[:-1] & ~library_frames(trace)
 
 
 def installed_package(file: str) -> str:
@@ -140,6 +158,16 @@ def program_frames(trace: TraceData) -> NDArray[np.int32]:
     """For each stack the row of the frame of its innermost line of the program; -1 without, and at the end for no stack."""
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1))
     return np.asarray(frame[np.append(program_stacks(trace), np.int32(-1))])
+
+
+@derived
+def project_lines(trace: TraceData) -> NDArray[np.int32]:
+    """For each stack the row of the frame of its innermost line in the program's own files, that of `program_frames` where none is; -1 at the end for no stack."""
+    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))
+    rows = _innermost(trace, np.append(project_frames(trace), False)[frame[:-1]])
+    return np.where(
+        np.append(rows, np.int32(-1)) >= 0, frame[np.append(rows, np.int32(-1))], program_frames(trace)
+    )
 
 
 def _innermost(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
