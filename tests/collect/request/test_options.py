@@ -6,6 +6,7 @@ import inspect
 import re
 import time
 import warnings
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -50,6 +51,30 @@ def test_launch_has_a_keyword_for_every_option_of_the_command_line():
         if option.flag:
             assert keywords[name].default == option.when_launched, name
             assert f"{name}: {option.help}" in documented
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "options.md").read_text(encoding="utf-8")
+HEADER, _, *CELLS = (
+    re.split(r" *\| *", line.strip("|").strip()) for line in re.findall(r"^\|.*", PAGE, re.MULTILINE)
+)
+ROWS = {cells[0].strip("`"): dict(zip(HEADER, cells, strict=True)) for cells in CELLS}
+
+
+def test_the_page_of_options_says_what_is_declared():
+    assert list(ROWS) == list(OPTIONS)
+    for name, option in OPTIONS.items():
+        row, flag = ROWS[name], f"{option.long_flag} {option.metavar}".strip()
+        default = f"`{option.default!r}`".replace("'", '"')
+        if option.launched is not None:
+            default += f"; `{option.launched!r}` where Kinetoscope starts the program or cell"
+        flags = ", ".join(f"`{'-' if len(short) == 1 else '--'}{short}`" for short in option.magic)
+        assert row["what it does"] == option.help
+        assert row["default"] == default
+        assert row["`kinetoscope run`"] == (f"`{flag}`" if flag else "")
+        assert row["`%%kinetoscope`"] == flags
+        assert all(f"{kind}: " in row["engines"] for kind in option.warnings)
+    stays = {name: f"- `{name}`: {option.stays}." for name, option in OPTIONS.items() if option.stays}
+    assert re.findall(r"^- .*", PAGE, re.MULTILINE) == list(stays.values())
 
 
 def test_options_as_attributes_of_a_session_are_options():
@@ -282,12 +307,12 @@ def test_there_is_a_case_for_every_option():
     assert set(CASES) == set(OPTIONS) - {"engine"}
 
 
-LIMITS = [limit for option in OPTIONS.values() for limit in option.limits.values() if limit.warning]
+WARNINGS = [warning for option in OPTIONS.values() for warning in option.warnings.values()]
 
 
-def text_of(limit, text):
-    """Whether a warning is that of a limit."""
-    pattern = re.escape(limit.warning).replace(r"\{names\}", ".+").replace(r"\{torch\}", ".+")
+def text_of(warning, text):
+    """Whether a text is a warning with the names of options, and the version of torch."""
+    pattern = re.escape(warning).replace(r"\{names\}", ".+").replace(r"\{torch\}", ".+")
     return re.fullmatch(pattern, text) is not None
 
 
@@ -299,22 +324,23 @@ def test_an_engine_honors_an_option_or_says_that_it_does_not(name, kind, tmp_pat
     monkeypatch.chdir(tmp_path)
     if name == "on_error":
         monkeypatch.setattr(Seen, "fails", True)
-    case, limit = CASES[name], OPTIONS[name].limits.get(kind)
+    case, warning = CASES[name], OPTIONS[name].warnings.get(kind)
+    is_limited = f"{kind}: " in ROWS[name]["engines"]
     without = Seen(kind, case, tmp_path / "without", lambda _: {})
     seen = Seen(kind, case, tmp_path / "with", lambda seen: {name: case.value(seen)})
-    said = [text for text in seen.warnings - without.warnings if any(text_of(one, text) for one in LIMITS)]
+    said = [text for text in seen.warnings - without.warnings if any(text_of(one, text) for one in WARNINGS)]
     if isinstance(seen.error, ArgumentError):
-        assert limit is not None
+        assert is_limited
         assert "activit" in str(seen.error)
         return
     honored = case.shows(seen) != case.shows(without)
-    if limit is None:
+    if not is_limited:
         assert honored
         assert said == []
-    elif limit.warning:
+    elif warning is not None:
         # In a part of the cases the engine does what the option says, in the others it says that it does not.
         assert honored or len(said) == 1
-        assert all(text_of(limit, one) for one in said)
+        assert all(text_of(warning, one) for one in said)
     else:
         assert not honored
         assert said == []

@@ -132,9 +132,8 @@ def warn_of_ignored_settings(
         return
     ignored: dict[str, list[str]] = {}
     for name, option in OPTIONS.items():
-        limit = option.limits.get(kind)
-        if limit is not None and limit.warning and getattr(options, name) != option.default:
-            ignored.setdefault(limit.warning, []).extend(
+        if kind in option.warnings and getattr(options, name) != option.default:
+            ignored.setdefault(option.warnings[kind], []).extend(
                 _ignored_of(name, engine, options, in_place_of_torch=in_place_of_torch)
             )
     for warning, names in ignored.items():

@@ -303,27 +303,12 @@ def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
 
 
 @dataclass(frozen=True)
-class SupportLimit:
-    """A limitation of an engine's support for an option.
-
-    Attributes:
-        note: What the engine supports, for the table of options.
-        warning: The session's warning if the option is set; `{names}` becomes what has no effect, `{torch}` the version of torch.
-            Empty if there is none, because the option is on by default, or the engine behaves like that in any case.
-    """
-
-    note: str
-    warning: str = ""
-
-
-@dataclass(frozen=True)
 class Option:
-    """The declaration of an option, from which command-line flags, keywords, documentation and warnings are generated or checked.
+    """The declaration of an option, from which command-line flags and warnings are made; docs/options.md says what else there is to know.
 
     Attributes:
         help: What it does, in one sentence.
         check: Called with the name and a value; returns the normalized value, or raises ArgumentError.
-        values: The valid values, for the table of options.
         flag: Its flag of `kinetoscope run`, without dashes; `launch` then has the keyword, too. Empty: neither has it.
         choices: The valid values on the command line.
         flag_help: Additional help text of the flag.
@@ -333,14 +318,14 @@ class Option:
         launched: Its default if Kinetoscope itself starts the recording of a program or cell; None: the same as `default`.
         stays: Why values other than the default cannot be passed to another process; empty if they can.
         recorded: Whether it decides what is recorded, so that it is stored in the metadata of the trace.
-        limits: Limitations of engines; an engine that is not listed supports the option fully.
+        warnings: The session's warning if the option is set to what an engine does not do; `{names}` becomes what has no effect, `{torch}` the
+            version of torch.
         name: The keyword.
         default: The default of a session.
     """
 
     help: str
     check: Callable[[str, Any], Any]
-    values: str = "`True`, `False`"
     flag: str = ""
     choices: tuple[str, ...] = ()
     flag_help: str = ""
@@ -350,7 +335,7 @@ class Option:
     launched: Any = None
     stays: str = ""
     recorded: bool = False
-    limits: Mapping[EngineKind, SupportLimit] = field(default_factory=dict)
+    warnings: Mapping[EngineKind, str] = field(default_factory=dict)
     name: str = ""
     default: Any = None
 
@@ -391,7 +376,7 @@ _IN_MEMORY = "{names}: without effect, since torch's own collector keeps its rec
 class RecordingOptions:
     """The options of a session, which are checked on construction; see `profile` for a description of each.
 
-    The metadata of each field is its declaration, an `Option`, from which docs/options.md is generated.
+    The metadata of each field is its declaration, an `Option`.
 
     Raises:
         ArgumentError: An option has a value that cannot be used; the message names it and the valid ones.
@@ -400,12 +385,8 @@ class RecordingOptions:
     activities: tuple[ActivityItem, ...] | None = _declare(
         "What to record: the processor, and kinds of devices.",
         _activities,
-        values="torch's `ProfilerActivity`, a list; `None`: all that the machine has",
         stays="they are chosen when the program has imported torch",
-        limits={
-            "native": SupportLimit("the host, all kinds of events", _TORCHS_COLLECTOR),
-            "hybrid": SupportLimit("all kinds of events of the host", _TORCHS_COLLECTOR),
-        },
+        warnings={"native": _TORCHS_COLLECTOR, "hybrid": _TORCHS_COLLECTOR},
     )
     record_shapes: bool = _switch(
         "Record the shapes, dtypes and scalars of each operator's inputs.",
@@ -418,11 +399,8 @@ class RecordingOptions:
         flag="memory",
         magic=("memory", "m"),
         recorded=True,
-        limits={
-            "hybrid": SupportLimit(
-                "memory of the host only",
-                "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records it.",
-            )
+        warnings={
+            "hybrid": "device memory is not recorded: torch reports it only to its own collector. engine='kineto' records it."
         },
     )
     with_stack: bool = _switch(
@@ -444,19 +422,15 @@ class RecordingOptions:
         magic=("no-modules",),
         launched=True,
         recorded=True,
-        limits={
-            "kineto": SupportLimit(
-                "TorchScript; all with `with_stack`",
-                "{names}: torch's own collector records the modules of TorchScript only, unless it records stacks, too: add "
-                "with_stack=True, or use engine='native'.",
-            )
+        warnings={
+            "kineto": "{names}: torch's own collector records the modules of TorchScript only, unless it records stacks, too: add "
+            "with_stack=True, or use engine='native'.",
         },
     )
     only_requested: bool = _switch(
         "Record stacks and modules only if `with_stack` and `with_modules` request them; otherwise the native engine always "
         "does, because they cost almost nothing.",
         launched=True,
-        limits={"kineto": SupportLimit("always")},
     )
     python_calls: bool = _switch(
         "Record every call of a Python function.",
@@ -475,12 +449,8 @@ class RecordingOptions:
         flag="gc",
         magic=("no-gc",),
         launched=True,
-        limits={
-            "kineto": SupportLimit(
-                "from torch 2.9 on",
-                "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; "
-                "engine='native' can.",
-            )
+        warnings={
+            "kineto": "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; engine='native' can.",
         },
     )
     tensor_versions: bool = _switch(
@@ -488,11 +458,7 @@ class RecordingOptions:
         flag="tensor-versions",
         magic=("tensor-versions",),
         recorded=True,
-        limits={
-            "kineto": SupportLimit(
-                "no", "without effect: {names}. engine='native' records the versions of tensors."
-            )
-        },
+        warnings={"kineto": "without effect: {names}. engine='native' records the versions of tensors."},
     )
     deep_steps: bool = _switch(
         "Record some steps in full, with the shapes of inputs and the versions of tensors, from which those of the other steps are "
@@ -501,55 +467,41 @@ class RecordingOptions:
         magic=("no-deep-steps",),
         launched=True,
         recorded=True,
-        limits={"kineto": SupportLimit("no")},
     )
     samples: bool = _switch(
         "Read the Python stack of every thread 100 times a second.",
         flag="samples",
         magic=("no-samples",),
-        # On by default, so a warning would be given for every session.
-        limits={"kineto": SupportLimit("no")},
         default=True,
     )
     experimental_config: Any = _declare(
         "Settings of torch's collector.",
         _config,
-        values="torch's `_ExperimentalConfig`, `None`",
         stays=_OBJECT_STAYS,
-        limits={
-            "native": SupportLimit("what the native engine does in any case", _TORCHS_COLLECTOR),
-            "hybrid": SupportLimit("for devices, without the metadata of events", _TORCHS_COLLECTOR),
-        },
+        warnings={"native": _TORCHS_COLLECTOR, "hybrid": _TORCHS_COLLECTOR},
     )
     execution_trace_observer: TraceObserver | None = _declare(
         "An observer that runs with each recording, such as `ExecutionTraceObserver`.",
         _observer,
-        values="an object with `start()`, `stop()` and `cleanup()`, `None`",
         stays=_OBJECT_STAYS,
     )
     acc_events: bool = _switch("Keep every cycle, not only the last.")
     custom_trace_id_callback: Callable[[], str] | None = _declare(
         "Makes the id of each trace.",
         checked_callable,
-        values="a function that returns a string; `None`: random ids",
         stays=_OBJECT_STAYS,
     )
     post_processing_timeout_s: float | None = _declare(
         "For how many seconds torch may make its own event objects.",
         _seconds,
-        values="0 or more; `None`: no limit",
-        limits={
-            "native": SupportLimit("no", _TORCHS_COLLECTOR),
-            "kineto": SupportLimit(
-                "if torch has it",
-                "without effect: {names}. The collector of torch {torch} has no such limit.",
-            ),
+        warnings={
+            "native": _TORCHS_COLLECTOR,
+            "kineto": "without effect: {names}. The collector of torch {torch} has no such limit.",
         },
     )
     engine: EngineName | Engine = _declare(
         "Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).",
         lambda _, value: checked_engine(value),
-        values='`"auto"`, `"native"`, `"kineto"`, or an engine object',
         flag="engine",
         choices=get_args(EngineName),
         stays="an engine object belongs to the process that made it; choose an engine by its name",
@@ -558,34 +510,29 @@ class RecordingOptions:
     path: Path | None = _declare(
         "The live recording file.",
         _file,
-        values="the name of a file; `None`: a private temporary one",
         stays="the recording of a program is named by its output",
-        limits={"kineto": SupportLimit("no", _IN_MEMORY)},
+        warnings={"kineto": _IN_MEMORY},
     )
     summary: Path | None = _declare(
         "Where each cycle's summary goes.",
         checked_summary,
-        values="a folder, or a `.parquet` file; `None`: no summary",
     )
     ring_bytes: int | None = _declare(
         "Upper limit of the recording in bytes; the oldest records are overwritten.",
         _bytes,
-        values="a whole number above 0; `None`: no limit",
         flag="ring",
         metavar="SIZE",
         flag_help="SIZE may have a unit, such as 64M.",
         read=units.parse_size,
-        limits={"kineto": SupportLimit("no", _IN_MEMORY)},
+        warnings={"kineto": _IN_MEMORY},
     )
     oom_report: Path | Literal[False] | None = _declare(
         "The file of the report on what held the memory when it runs out, where `profile_memory` is on.",
         _report_file,
-        values="the name of a file; `None`: a default name; `False`: no report",
     )
     sources: tuple[Source, ...] = _declare(
         "What records in addition to the engine, such as `SystemCounters()`.",
         lambda _, value: checked_sources(value),
-        values="a list of sources",
         stays=_OBJECT_STAYS,
         default=(),
     )
@@ -600,7 +547,6 @@ class RecordingOptions:
     on_error: OnError = _declare(
         "What becomes of an exception in `on_trace_ready` or of the observer.",
         _on_error,
-        values='`"raise"`, `"warn"`',
         default="raise",
     )
 
