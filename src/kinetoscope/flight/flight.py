@@ -30,9 +30,9 @@ from kinetoscope.collect import (
     warn_user,
 )
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
+from kinetoscope.flight.control.debug_server import register_handlers
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
-from kinetoscope.flight.debug_server import register_handlers
 from kinetoscope.flight.incidents import CAPTURES, IncidentCalls, Incidents, rank_name
 from kinetoscope.flight.jobs import Attempt, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks

@@ -7,6 +7,7 @@ interpreter keeps its stacks, as in native/recorder/frame_layout.h; then text.
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kinetoscope.flight.live_stacks import CRASHED, StackLine, ThreadStack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from kinetoscope._runtime import StepCount
 
@@ -204,15 +205,11 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
     head = _HEADER.unpack_from(data)
     if head[0] != _MAGIC:
         return None
-    _, process, stopped, number, began_ns, recorded, hang_ns, most_bytes, logged, hung_ns, _, readings = head[
-        :12
-    ]
-    rows = _in_order(_LOGGED_STEP.iter_unpack(data[_HEADER.size : _FIRST_READING]), logged)
-    steps = list(map(_as_step, rows))
-    if began_ns:
-        # The one that was being replaced while the file was read.
-        steps = [step for step in steps if step.began_ns <= began_ns]
-    steps.sort(key=itemgetter(1))
+    _, process, stopped, number, began_ns, recorded, hang_ns, most_bytes, _, hung_ns = head[:10]
+    # Without the one that was being replaced while the file was read; places that were never written have no time.
+    latest_ns = began_ns or math.inf
+    rows = map(_as_step, _LOGGED_STEP.iter_unpack(data[_HEADER.size : _FIRST_READING]))
+    steps = sorted((step for step in rows if 0 < step.began_ns <= latest_ns), key=itemgetter(1))
     position, place_step = _last_place(data)
     return StepLog(
         process=process,
@@ -225,7 +222,7 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         is_of_here=all(head[13:15]) and head[13:15] == _namespace_and_boot(os.getpid()),
         hung=hung_ns != 0 and hung_ns == began_ns,
         steps=tuple(steps),
-        memory=tuple(_in_order(_READING.iter_unpack(data[_FIRST_READING:_LAYOUT_AT]), readings)),
+        memory=tuple(sorted(filter(all, _READING.iter_unpack(data[_FIRST_READING:_LAYOUT_AT])))),
         layout=interpreter_layout(data),
         left_ring=stopped == 2,
         end=end,
@@ -251,13 +248,6 @@ def interpreter_layout(data: bytes | memoryview) -> dict[str, int]:
     """Where the interpreter keeps its stacks, by a log; empty where it does not say."""
     named = dict(zip(_LAYOUT_NAMES, _LAYOUT.unpack_from(data, _LAYOUT_AT), strict=True))
     return named if named["interpreter"] else {}
-
-
-def _in_order(table: Iterable[tuple[Any, ...]], written: int) -> list[tuple[Any, ...]]:
-    """The entries of a table whose oldest ones are replaced, the oldest first, of so many that were written in all."""
-    entries = list(table)
-    first = written % len(entries)
-    return entries[:first] if written <= first else entries[first:] + entries[:first]
 
 
 @cache

@@ -17,6 +17,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 import kinetoscope
+from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.model.schema import SpanKind
 from tests.support import warm_python
 from tests.support.calls import Calls, name, recorded, rows_of, tree, within
@@ -243,8 +244,8 @@ def test_paused_recordings_have_no_calls() -> None:
         factorial(2)
         session = calls._engine._subscription
         assert session is not None
-        session.pause()
+        STREAM.pause(session)
         factorial(3)
-        session.resume()
+        STREAM.resume(session)
         factorial(4)
     assert [name(calls.trace, row) for row in rows_of(calls.trace)].count("factorial") == 2 + 4

@@ -698,11 +698,11 @@ def test_sessions_that_stop_at_the_same_time_end_the_recording_once() -> None:
     parts = [engine._subscription for engine in engines]
     # Both are stopped before either is closed, as two threads may do.
     for part in parts:
-        part.stop()
+        STREAM.stop(part)
     with pytest.raises(StateError, match="just being stopped"):
         session_of().start()
     for part in parts:
-        part.close()
+        STREAM.close(part)
     with session_of() as later:
         torch.ones(2).exp()
     assert names(later.trace) == ["exp"]

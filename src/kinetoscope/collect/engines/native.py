@@ -166,7 +166,7 @@ class NativeEngine:
         if request is None:
             raise StateError("the native engine was not prepared: call prepare() before start()")
         recorder = load_recorder()
-        subscription = Subscription(STREAM, recorder, _recorded_flags(request), _deep_flags(request))
+        subscription = Subscription(recorder, _recorded_flags(request), _deep_flags(request))
         self._belongs_to_user, self._path, self._opened = request.path is not None, request.path, None
         # Set before the start: after an interrupt right after it, stop() must find the recording.
         self._process, self._subscription = os.getpid(), subscription
@@ -174,7 +174,7 @@ class NativeEngine:
         storages = self._watch_storages(subscription) if request.options.profile_memory else []
         info = {**_run_info(), **request.info}
         file = NewFile(self._new_path, self._belongs_to_user, request.options.ring_bytes, _parent_began_ns())
-        missing_calls = subscription.start(file)
+        missing_calls = STREAM.start(subscription, file)
         unrecorded_calls = self._calls_missing or missing_calls
         if subscription.number == 0:
             self._note_actual_path(recorder)
@@ -198,17 +198,17 @@ class NativeEngine:
         if subscription is None:
             raise StateError("the native engine is not recording: there is nothing to switch off or on")
         if subscription.switches_steps:
-            subscription.follow_switch()
+            STREAM.follow_switch(subscription)
             self._off = activities if subscription.is_paused else frozenset()
         switched = activities & self._off if enable else activities - self._off
         if not switched:
             return
         if enable:
-            if missing_calls := subscription.resume():
+            if missing_calls := STREAM.resume(subscription):
                 warn_user(f"not all Python calls or module calls are recorded: {missing_calls}.")
             self._off -= switched
         else:
-            subscription.pause()
+            STREAM.pause(subscription)
             self._off |= switched
         names = sorted(activity.name for activity in switched)
         subscription.append(TOGGLES, {"activity": names, "enabled": [enable] * len(names)})
@@ -216,12 +216,12 @@ class NativeEngine:
     def record_deep(self, deep: bool) -> None:
         """Record what deep steps have besides from now on, or no longer; without effect in a fork, or without `deep_steps`."""
         if self._subscription is not None and self._process == os.getpid():
-            self._subscription.record_deep(deep)
+            STREAM.record_deep(self._subscription, deep)
 
     def switch_steps(self) -> int | None:
-        """Let recording be paused and resumed from step to step without `toggle`; see `Subscription.switch_steps`."""
+        """Let recording be paused and resumed from step to step without `toggle`; see `Stream.switch_steps`."""
         subscription = self._subscription
-        return None if subscription is None else subscription.switch_steps()
+        return None if subscription is None else STREAM.switch_steps(subscription)
 
     def add_info(self, info: Mapping[str, str]) -> None:
         """Write metadata into the current recording, as JSON texts by key; does nothing if the engine is not recording."""
@@ -260,7 +260,7 @@ class NativeEngine:
                 f"this recording belongs to process {self._process}, not to its child {os.getpid()}"
             )
         recorder = subscription.recorder
-        stopped = subscription.stop()
+        stopped = STREAM.stop(subscription)
         # Read again, because an interrupt right after the start may have kept `_path` from being set.
         path = recorder.recording_path() if subscription.number == 0 else self._path
         shared_part = None
@@ -288,7 +288,7 @@ class NativeEngine:
             subscription.add_info(late_info)
         finally:
             is_ring = STREAM.is_ring
-            shared_part = subscription.close()
+            shared_part = STREAM.close(subscription)
         self._subscription = None
         if self._remove is not None:
             self._remove.detach()

@@ -15,7 +15,7 @@ from typing import Any
 
 from kinetoscope.collect.recorder.library import Recorded, Recorder
 from kinetoscope.collect.recorder.stream import STREAM, NewFile, Subscription
-from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON
+from kinetoscope.model.schema import SCOPE_MODULE, SCOPE_PYTHON, SCOPE_USER
 
 FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
 
@@ -106,16 +106,70 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
             recorder.resolve([model, model.inner])
             recorder.close()
         recording = _core.read_recording(str(path))
-    readback = _ReadBack(recording)
-    checks: dict[str, Callable[[], str]] = {
-        "operators": readback.operators,
-        "nesting": readback.nesting,
-        "backward": readback.backward,
-        "shapes": readback.shapes,
-        "stacks": lambda: readback.stacks(program.__code__.co_filename),
-        "modules": readback.modules,
+    return {
+        feature: "" if read == right else f"{feature} of the test program read {read}, not {right}"
+        for feature, (read, right) in _read_and_right(recording, program.__code__.co_filename).items()
     }
-    return {feature: checks[feature]() for feature in FEATURES}
+
+
+def _read_and_right(recording: Any, filename: str) -> dict[str, tuple[object, object]]:
+    """For each of `FEATURES`, what the recording has of the program, and what it should have."""
+    strings: list[str] = recording["strings"]
+    spans, threads = recording["spans"], recording["spans"]["thread"]
+    range_rows = [row for row, name in enumerate(spans["name"]) if strings[name] == _RANGE]
+    # Only of the thread of the self-test: others may run operators meanwhile.
+    on_thread = threads == threads[range_rows[0]] if range_rows else threads >= 0
+    columns = {column: values[on_thread].tolist() for column, values in spans.items()}
+    names = [strings[name] for name in columns["name"]]
+
+    def value(span: str, column: str) -> int:
+        return columns[column][names.index(span)] if span in names else -1
+
+    def window(span: str) -> tuple[int, int]:
+        return value(span, "start_ns"), value(span, "start_ns") + value(span, "duration_ns")
+
+    def entry(table: str, column: str, row: int) -> Any:
+        return recording[table][column][row] if row >= 0 else -1
+
+    def text(table: str, column: str, row: int) -> str | None:
+        return strings[entry(table, column, row)] if row >= 0 else None
+
+    multiply, gradient = "aten::mul", "torch::autograd::AccumulateGrad"
+    (around_ns, around_end_ns), (start_ns, end_ns) = window(_RANGE), window(multiply)
+    is_inside = around_ns <= start_ns and end_ns <= around_end_ns
+    sequence, is_known = value(multiply, "sequence"), value(gradient, "parameter") >= 0
+    shapes, module = value(multiply, "shapes"), value(multiply, "module")
+    frame = entry("stacks", "frame", value(multiply, "stack"))
+    root = entry("modules", "parent", module)
+    recorded = [name for name in (_RANGE, multiply, "aten::sum") if name in names]
+    overload = strings[value(multiply, "overload")] if multiply in names else None
+    return {
+        "operators": ((recorded, overload), ([_RANGE, multiply, "aten::sum"], "Tensor")),
+        "nesting": (
+            (is_inside, value(_RANGE, "scope"), value(multiply, "scope")),
+            (True, SCOPE_USER, 0),
+        ),
+        "backward": (
+            (sequence, sequence >= 0, is_known),
+            (value("MulBackward0", "sequence"), True, True),
+        ),
+        "shapes": (
+            (str(entry("shapes", "dims", shapes)), str(entry("shapes", "types", shapes))),
+            ("[[2, 3], [2, 3]]", '["float", "float"]'),
+        ),
+        "stacks": (
+            (text("frames", "function", frame), text("frames", "file", frame)),
+            (f"{_try_features.__qualname__}.<locals>.Inner.forward", filename),
+        ),
+        "modules": (
+            (
+                text("modules", "name", module),
+                text("modules", "class", module),
+                text("modules", "class", root),
+            ),
+            ("inner", "Inner", "Outer"),
+        ),
+    }
 
 
 def check_calls(recorder: Recorder) -> str:
@@ -141,14 +195,14 @@ def check_calls(recorder: Recorder) -> str:
         sys.setprofile(None)
         sys.settrace(None)
         recorded = Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS
-        session = Subscription(STREAM, recorder, recorded)
-        session.start(NewFile(lambda: path, belongs_to_user=True))
+        session = Subscription(recorder, recorded)
+        STREAM.start(session, NewFile(lambda: path, belongs_to_user=True))
         try:
             # The recorder skips the code of this package, so a function of torch is called.
             model()
         finally:
-            session.stop()
-            part = session.close()
+            STREAM.stop(session)
+            part = STREAM.close(session)
         if part is not None:
             part.cut(path)
 
@@ -168,88 +222,3 @@ def check_calls(recorder: Recorder) -> str:
     ]
     right = calls == [(SCOPE_MODULE, "Called"), (SCOPE_PYTHON, "Module._wrapped_call_impl")]
     return "" if right else f"the calls of a module read {calls}"
-
-
-class _ReadBack:
-    """The recording of the program, and a check of each feature, which returns a description of the failure or ""."""
-
-    def __init__(self, recording: Any) -> None:
-        self._recording = recording
-        self._strings: list[str] = recording["strings"]
-        spans = recording["spans"]
-        names = [self._strings[name] for name in spans["name"]]
-        # Only of the thread of the self-test: others may run operators meanwhile.
-        threads = spans["thread"]
-        on_thread = threads == threads[names.index(_RANGE)] if _RANGE in names else threads >= 0
-        self._spans = {column: values[on_thread] for column, values in spans.items()}
-        self._names = [self._strings[name] for name in self._spans["name"]]
-
-    def _row(self, name: str) -> int:
-        return self._names.index(name) if name in self._names else -1
-
-    def operators(self) -> str:
-        missing = [name for name in (_RANGE, "aten::mul", "aten::sum") if name not in self._names]
-        if missing:
-            return f"{missing} were not recorded, but {self._names[:8]}"
-        row = self._row("aten::mul")
-        overload = self._strings[self._spans["overload"][row]]
-        return "" if overload == "Tensor" else f"the overload of aten::mul reads {overload!r}, not 'Tensor'"
-
-    def nesting(self) -> str:
-        start, duration = self._spans["start_ns"], self._spans["duration_ns"]
-        around, within = self._row(_RANGE), self._row("aten::mul")
-        if within < 0 or around < 0:
-            return "the spans are missing"
-        end = int(start[around] + duration[around])
-        inside = int(start[around]) <= int(start[within]) and int(start[within] + duration[within]) <= end
-        scopes = (int(self._spans["scope"][around]), int(self._spans["scope"][within]))
-        if not inside:
-            return "aten::mul does not lie inside the range around it"
-        return "" if scopes == (7, 0) else f"the scopes read {scopes}, not (7, 0)"
-
-    def backward(self) -> str:
-        forward, backward = self._row("aten::mul"), self._row("MulBackward0")
-        if backward < 0:
-            return "MulBackward0 was not recorded"
-        sequence = self._spans["sequence"]
-        if int(sequence[forward]) < 0 or int(sequence[forward]) != int(sequence[backward]):
-            return f"the sequence numbers read {int(sequence[forward])} and {int(sequence[backward])}"
-        accumulate = self._row("torch::autograd::AccumulateGrad")
-        if accumulate < 0 or int(self._spans["parameter"][accumulate]) < 0:
-            return "the parameter of AccumulateGrad is unknown"
-        return ""
-
-    def shapes(self) -> str:
-        row = int(self._spans["shapes"][self._row("aten::mul")])
-        if row < 0:
-            return "aten::mul has no shapes"
-        dims = str(self._recording["shapes"]["dims"][row])
-        types = str(self._recording["shapes"]["types"][row])
-        right = dims == "[[2, 3], [2, 3]]" and types == '["float", "float"]'
-        return "" if right else f"the inputs of aten::mul read {dims} {types}"
-
-    def stacks(self, filename: str) -> str:
-        stack = int(self._spans["stack"][self._row("aten::mul")])
-        functions: list[str] = []
-        files: list[str] = []
-        while stack >= 0:
-            frame = int(self._recording["stacks"]["frame"][stack])
-            functions.append(self._strings[self._recording["frames"]["function"][frame]])
-            files.append(self._strings[self._recording["frames"]["file"][frame]])
-            stack = int(self._recording["stacks"]["parent"][stack])
-        right = (
-            functions[:1] == [f"{_try_features.__qualname__}.<locals>.Inner.forward"] and files[0] == filename
-        )
-        return "" if right else f"the innermost frame of aten::mul reads {functions[:1]} {files[:1]}"
-
-    def modules(self) -> str:
-        modules = self._recording["modules"]
-        row = int(self._spans["module"][self._row("aten::mul")])
-        if row < 0:
-            return "aten::mul has no module"
-        name = self._strings[modules["name"][row]]
-        kind = self._strings[modules["class"][row]]
-        parent = int(modules["parent"][row])
-        root = self._strings[modules["class"][parent]] if parent >= 0 else ""
-        right = (name, kind, root) == ("inner", "Inner", "Outer")
-        return "" if right else f"the module of aten::mul reads {name!r} {kind!r} in {root!r}"

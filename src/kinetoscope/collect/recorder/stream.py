@@ -116,23 +116,20 @@ class StreamPart:
 
 
 class Subscription:
-    """A session that records into the shared recording, from `start` to `close`.
+    """A session that records into the shared recording, from `Stream.start` to `Stream.close`.
 
     Attributes:
         number: The number of the session in the recording, from 0.
         what: What it requested, for all of the time or in deep steps only.
+        wanted: What it requests now.
         stopped_by: The thread that stopped it; None until then.
     """
 
-    def __init__(
-        self, stream: Stream, recorder: Recorder, what: Recorded, in_deep_steps: Recorded = NOTHING
-    ) -> None:
+    def __init__(self, recorder: Recorder, what: Recorded, in_deep_steps: Recorded = NOTHING) -> None:
         """Create a session that is not started yet, with what it requests always, and in deep steps besides."""
-        self._stream = stream
         self.recorder = recorder
         self.what = what | in_deep_steps
-        self._always = what
-        self._is_deep = False
+        self.always = self.wanted = what
         self.number = 0
         self.stopped_by: int | None = None
         # Whether it is paused and resumed by `Recorder.step_switch` while it is the only session.
@@ -149,11 +146,6 @@ class Subscription:
         return bool(self._pauses) and self._pauses[-1][1] == 0
 
     @property
-    def wanted(self) -> Recorded:
-        """What it requests now."""
-        return self.what if self._is_deep else self._always
-
-    @property
     def begin_tick(self) -> int:
         """The tick at which the session started; 0 if it started the recording."""
         return self._begin[0] if self._begin else 0
@@ -163,18 +155,6 @@ class Subscription:
         """Whether the session was ever paused."""
         return bool(self._pauses)
 
-    def start(self, file: NewFile) -> str:
-        """Start the session; the first one starts the recording, in this file.
-
-        Returns:
-            Which Python calls cannot be recorded, and why; empty if all can.
-
-        Raises:
-            StateError: The recorder is being used without a `Stream`, or the last recording is still being closed.
-            RecorderError: The file cannot be created, or the recorder cannot record the additional data.
-        """
-        return self._stream.start(self, file)
-
     def add_info(self, info: Mapping[str, str]) -> None:
         """Write metadata of the session to the recording, as JSON texts by key."""
         prefix = f"{_KEY}{self.number}." if self.number else ""
@@ -183,52 +163,6 @@ class Subscription:
     def append(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
         """Append rows to a table of the session: see `Recorder.append`."""
         return self.recorder.append(table, columns, session=self.number, buffered=buffered)
-
-    def pause(self) -> None:
-        """Pause the session until `resume`."""
-        self._stream.pause(self)
-
-    def resume(self) -> str:
-        """End the session's pause.
-
-        Returns:
-            Which Python calls cannot be recorded from now on, and why; empty if all can.
-        """
-        return self._stream.resume(self)
-
-    def record_deep(self, deep: bool) -> None:
-        """Record all that the session requests from now on, or what it requests always; does nothing once it is stopped."""
-        if deep != self._is_deep and self.what != self._always:
-            self._is_deep = deep
-            self._stream.request_changed(self)
-
-    def switch_steps(self) -> int | None:
-        """Let the session, which began the recording, be paused and resumed without `pause` and `resume`, while it is the only one.
-
-        Returns:
-            By what: see `Recorder.step_switch`. None if it did not begin the recording.
-        """
-        return self._stream.switch_steps(self)
-
-    def follow_switch(self) -> None:
-        """Learn whether the session is paused from what `switch_steps` returned did; needed before `pause` and `resume`."""
-        self._stream.follow_switch(self)
-
-    def stop(self) -> StopReport:
-        """Stop recording for the session; metadata can still be added until `close`.
-
-        Raises:
-            StateError: Nothing is being recorded in this process.
-        """
-        return self._stream.stop(self)
-
-    def close(self) -> StreamPart | None:
-        """Close the session.
-
-        Returns:
-            Its part of the recording; None if no other session shared the recording, whose file is then its own.
-        """
-        return self._stream.close(self)
 
     def mark_begin(self) -> None:
         """Set the start of the session's window to the current position of the recording."""
@@ -293,7 +227,15 @@ class Stream:
         return subscriptions[0].recorder.recording_path() if subscriptions else None
 
     def start(self, session: Subscription, file: NewFile) -> str:
-        """Start a session; see `Subscription.start`."""
+        """Start a session; the first one starts the recording, in this file.
+
+        Returns:
+            Which Python calls cannot be recorded, and why; empty if all can.
+
+        Raises:
+            StateError: The recorder is being used without a `Stream`, or the last recording is still being closed.
+            RecorderError: The file cannot be created, or the recorder cannot record the additional data.
+        """
         with self._changed:
             self._wait_until_closed()
             if not self._subscriptions:
@@ -318,7 +260,11 @@ class Stream:
             return missing if session.what & _CALLS else ""
 
     def switch_steps(self, session: Subscription) -> int | None:
-        """See `Subscription.switch_steps`."""
+        """Let the session that began the recording be paused and resumed without `pause` and `resume`, while it is the only one.
+
+        Returns:
+            By what: see `Recorder.step_switch`. None if it did not begin the recording.
+        """
         with self._changed:
             if session.number or session not in self._active():
                 return None
@@ -327,7 +273,7 @@ class Stream:
             return session.recorder.step_switch()
 
     def follow_switch(self, session: Subscription) -> None:
-        """See `Subscription.follow_switch`."""
+        """Learn whether a session is paused from what `switch_steps` returned did; needed before `pause` and `resume`."""
         with self._changed:
             if session in self._active():
                 self._forbid_switching()
@@ -360,7 +306,11 @@ class Stream:
                 self._change()
 
     def resume(self, session: Subscription) -> str:
-        """End the pause of a session; see `Subscription.resume`."""
+        """End the pause of a session.
+
+        Returns:
+            Which Python calls cannot be recorded from now on, and why; empty if all can.
+        """
         with self._changed:
             if session not in self._active() or not session.is_paused:
                 return ""
@@ -368,14 +318,20 @@ class Stream:
             session.mark_pause(paused=False)
             return missing if session.what & _CALLS else ""
 
-    def request_changed(self, session: Subscription) -> None:
-        """Record what the sessions want now, where one that is not stopped wants something else."""
+    def record_deep(self, session: Subscription, deep: bool) -> None:
+        """Record all that a session requests from now on, or what it requests always; does nothing once it is stopped."""
+        wanted = session.what if deep else session.always
         with self._changed:
-            if session in self._active():
+            if session in self._active() and wanted != session.wanted:
+                session.wanted = wanted
                 self._change()
 
     def stop(self, session: Subscription) -> StopReport:
-        """Stop recording for a session; see `Subscription.stop`."""
+        """Stop recording for a session; metadata can still be added until `close`.
+
+        Raises:
+            StateError: Nothing is being recorded in this process.
+        """
         with self._changed:
             if session not in self._active():
                 raise StateError("the native engine is not recording: call start() first")
@@ -406,7 +362,11 @@ class Stream:
             )
 
     def close(self, session: Subscription) -> StreamPart | None:
-        """Close a session; see `Subscription.close`."""
+        """Close a session.
+
+        Returns:
+            Its part of the recording; None if no other session shared the recording, whose file is then its own.
+        """
         with self._changed:
             if session not in self._subscriptions:
                 return None

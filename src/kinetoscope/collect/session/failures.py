@@ -25,22 +25,8 @@ if TYPE_CHECKING:
     from kinetoscope.collect.request.options import OnError
 
 
-_NAMES = [
-    "SIGALRM",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGHUP",
-    "SIGIO",
-    "SIGPROF",
-    "SIGQUIT",
-    "SIGTERM",
-    "SIGURG",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGVTALRM",
-    "SIGWINCH",
-    "SIGXCPU",
-]
+# Interrupts first: one must not come while the others are deferred already.
+_SIGNALS = [signal.SIGINT, *(signal.valid_signals() - {signal.SIGINT})]
 
 
 class DeferredSignals:
@@ -55,8 +41,7 @@ class DeferredSignals:
 
     def __init__(self, *, interrupts: bool = True) -> None:
         """With `interrupts=False`, SIGINT is not deferred."""
-        # Interrupts first: one must not come while the others are deferred already.
-        self._names = ["SIGINT", *_NAMES] if interrupts else _NAMES
+        self._signals = _SIGNALS if interrupts else _SIGNALS[1:]
         self.error: BaseException | None = None
         self._handlers: dict[int, Any] = {}
         self._deferring = False
@@ -67,7 +52,7 @@ class DeferredSignals:
             return self
         self._deferring = True
         try:
-            for number in (getattr(signal, name) for name in self._names if hasattr(signal, name)):
+            for number in self._signals:
                 handler = signal.getsignal(number)
                 if callable(handler):
                     self._handlers[number] = handler

@@ -7,16 +7,10 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from kinetoscope._errors import StateError
 from kinetoscope.collect.process.rank import own_rank, process_group
-
-
-class _ExportsChromeTrace(Protocol):
-    """A session of Kinetoscope or of torch.profiler."""
-
-    def export_chrome_trace(self, path: str) -> None: ...
 
 
 def tensorboard_trace_handler(
@@ -24,7 +18,7 @@ def tensorboard_trace_handler(
     worker_name: str | None = None,
     use_gzip: bool = False,
     use_python_export: bool = False,
-) -> Callable[[_ExportsChromeTrace], None]:
+) -> Callable[[Any], None]:
     """Build an `on_trace_ready` handler that writes each finished trace into a folder.
 
     Args:
@@ -39,7 +33,7 @@ def tensorboard_trace_handler(
         It raises StateError when the folder cannot be made.
     """
 
-    def write_trace(session: _ExportsChromeTrace) -> None:
+    def write_trace(session: Any) -> None:
         folder = Path(dir_name)
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import gzip
 import json
 import os
+import shutil
+import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import Any, Self
 
 import torch
 import torch.distributed
@@ -26,8 +28,7 @@ from torch._C import _profiler as torch_observer
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect.process.rank import rank_filled_in
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.sources.generated_sources import copy_generated_sources, resources_folder
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import open_packed
 
 SWITCH = "ENABLE_PYTORCH_EXECUTION_TRACE"
 EXTRAS_SWITCH = "ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS"
@@ -156,7 +157,7 @@ class ExecutionTraceObserver:
             torch_observer._remove_execution_trace_observer()
             _REGISTERED.leave()
             if self.extra_resources_collection and (folder := self.get_resources_dir(can_create=True)):
-                copy_generated_sources(Path(folder))
+                _copy_generated_sources(Path(folder))
             _finish_file(Path(self.output_file_path_observer), self._final)
 
     def start(self) -> None:
@@ -231,7 +232,8 @@ class ExecutionTraceObserver:
             trace_path: Where the execution trace is.
             create_dir: Make the folder if it does not exist; a failure is a warning.
         """
-        folder = resources_folder(trace_path)
+        file = Path(trace_path)
+        folder = file.with_name(f"{os.path.splitext(file.name)[0]}_resources")
         if create_dir:
             try:
                 folder.mkdir(exist_ok=True)
@@ -379,12 +381,8 @@ def _finish_file(growing: Path, final: Path) -> None:
     from kinetoscope.formats.execution_trace.mend import write_mended
 
     try:
-        with growing.open("rb") as source, open_atomically(final) as target:
-            if final.suffix != ".gz":
-                write_mended(source, target)
-                return
-            with gzip.GzipFile(filename="", fileobj=target, mode="wb", compresslevel=6) as compressed:
-                write_mended(source, cast("IO[bytes]", compressed))
+        with growing.open("rb") as source, open_packed(final) as target:
+            write_mended(source, target)
     finally:
         if growing != final:
             growing.unlink(missing_ok=True)
@@ -398,6 +396,36 @@ def _record_process_groups() -> None:
     groups = json.dumps(distributed.distributed_c10d._world.pg_config_info, default=str)
     handle = torch.autograd._record_function_with_args_enter(GROUPS_NODE, groups)
     torch.autograd._record_function_with_args_exit(handle)
+
+
+def _copy_generated_sources(folder: Path) -> None:
+    """Copy the source of every generated kernel of this process into a folder; files that cannot be read are skipped with a warning.
+
+    These are the Python modules of Inductor, which hold its Triton kernels, and the C++ files that its CPU kernels
+    were compiled from.
+    """
+    for source in sorted(set(_generated_sources())):
+        try:
+            shutil.copyfile(source, folder / source.name)
+        except OSError as error:
+            warn_user(f"execution trace: the generated kernel {os.fspath(source)!r} was not copied ({error})")
+
+
+def _generated_sources() -> Iterator[Path]:
+    """Iterate over the files of Inductor's generated code, without importing Inductor if the program did not."""
+    cache: Any = sys.modules.get("torch._inductor.codecache")
+    if cache is None:
+        return
+    for module in list(cache.PyCodeCache.modules):
+        if isinstance(file := getattr(module, "__file__", None), str):
+            yield Path(file)
+    bindings = getattr(cache, "CppPythonBindingsCodeCache", None)
+    keys = set(getattr(bindings, "cache", ()))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) if name.partition(".")[0] in keys else None
+        # `kernel.main.so` was compiled from `kernel.main.cpp`.
+        if isinstance(file, str) and (source := Path(file).with_suffix(".cpp")).is_file():
+            yield source
 
 
 atexit.register(_REGISTERED.finish)
