@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -118,12 +119,9 @@ class RankPlace:
     @property
     def where(self) -> str:
         """What the thread does, and at which line, in words."""
-        line = f" at {self.line}" if self.line else ""
-        return (
-            f"{self.thread_state or 'last seen'}{line}"
-            if self.thread_state or line
-            else "at an unknown place"
-        )
+        if not self.line:
+            return self.thread_state or "at an unknown place"
+        return f"{self.thread_state or 'last seen'} at {self.line}"
 
 
 @dataclass
@@ -185,16 +183,14 @@ def last_event(target: str | None, base: Path) -> LastEvent:
     Raises:
         ArgumentError: There is no such job, or nothing was left on.
     """
-    if target is not None and Path(target).is_dir():
-        folder = Path(target)
+    folder = base if target is None else Path(target)
+    if target is None or folder.is_dir():
         if time_of(folder) is not None:
             return _incident(Attempt(folder.parent.parent), folder)
         return _newest(attempts_in(folder), folder)
-    if target is not None:
-        if not target.isdecimal():
-            raise ArgumentError(f"{target!r} is neither a folder nor the id of a process.")
-        return _newest([attempt_of_process(base, int(target))], base)
-    return _newest(attempts_in(base), base)
+    if not target.isdecimal():
+        raise ArgumentError(f"{target!r} is neither a folder nor the id of a process.")
+    return _newest([attempt_of_process(base, int(target))], base)
 
 
 def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
@@ -243,7 +239,7 @@ def _incident(attempt: Attempt, newest: Path) -> LastEvent:
         ranks = [lead, *(rank for rank in ranks if rank.rank != lead.rank)]
     described = _places(ranks, None)
     who = f" of rank {lead.rank}" if lead is not None and len(ranks) > 1 else ""
-    sentence = f"{reason}{who} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(time_s))}"
+    sentence = f"{reason}{who} at {_date(time_s)}"
     blamed = _who_is_missing(described) if reason == "hang" else ""
     cause = blamed or (described[0].what if described else "")
     sentence += (f": {cause}" if cause else "") + _consequences(failures[1:]) + _missing(episode)
@@ -323,13 +319,11 @@ def _of_rings(
     numbers = _ranks_text([status.rank for status in of_kind], len(statuses))
     first = of_kind[0]
     if reason == GONE:
-        log = next(ring.log for ring in rings if ring.rank == first.rank)
-        seen_s = last_seen_s(next(ring for ring in rings if ring.rank == first.rank))
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seen_s))
-        sentence = f"{numbers} {end_text(first.step, log)}; last seen at {when}"
+        ring = next(ring for ring in rings if ring.rank == first.rank)
+        sentence = f"{numbers} {end_text(first.step, ring.log)}; last seen at {_date(last_seen_s(ring))}"
         sentence += _consequences([rank for rank in failures if rank.rank not in present])
-        waiting = [status.rank for status in statuses if status.state == HANGS]
-        sentence += f"; rank{'s' if len(waiting) > 1 else ''} {units.ranges(waiting)} hang" if waiting else ""
+        waiting = [status for status in statuses if status.state == HANGS]
+        sentence += f"; {_rank_list(waiting)} hang" if waiting else ""
     else:
         sentence = _who_is_missing(statuses)
         if not sentence and reason == "hang":
@@ -338,15 +332,8 @@ def _of_rings(
             where = f"in step {first.step}" if first.step is not None else _in_no_step(first.last_step)
             where += f" for {_time(first.in_step_s)}, far longer than usual" if first.is_stuck else ""
             sentence = f"{numbers} {'runs' if len(of_kind) == 1 else 'run'}, {where}"
-    return LastEvent(
-        attempt.name,
-        reason,
-        sentence,
-        max(ring.changed_s for ring in rings),
-        str(attempt.folder),
-        statuses,
-        len(attempt.incidents()),
-    )
+    changed_s, earlier = max(ring.changed_s for ring in rings), len(attempt.incidents())
+    return LastEvent(attempt.name, reason, sentence, changed_s, str(attempt.folder), statuses, earlier)
 
 
 def _ranks_text(ranks: list[int], count: int) -> str:
@@ -357,6 +344,10 @@ def _ranks_text(ranks: list[int], count: int) -> str:
 
 def _in_no_step(last_step: int | None) -> str:
     return "no step began" if last_step is None else f"after step {last_step:,}"
+
+
+def _date(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
 
 
 def _time(seconds: float | None) -> str:
@@ -407,21 +398,10 @@ def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
     return statuses
 
 
-def _where(status: RankPlace) -> tuple[object, ...]:
-    """What ranks that are at the same place have in common."""
-    return (
-        status.state,
-        status.step,
-        status.last_step,
-        status.operator,
-        status.module,
-        status.line,
-        status.thread_state,
-        status.sampled_step,
-        status.collective,
-        status.what,
-        status.problem,
-    )
+# What ranks that are at the same place have in common.
+_where = attrgetter(
+    "state", "step", "last_step", "operator", "module", "line", "thread_state", "sampled_step", "collective", "what", "problem"
+)  # fmt: skip
 
 
 def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool) -> RankPlace:
@@ -457,7 +437,7 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
         if status.in_step_s is not None and durations_ns:
             status.is_stuck = status.in_step_s > max(_STUCK_S, _STUCK_TIMES * median(durations_ns) / 1e9)
         status.steps = _step_times(durations_ns)
-        status.memory = _memory([bytes_ for _, bytes_ in log.memory], [at_ns for at_ns, _ in log.memory])
+        status.memory = _memory(log.memory)
     goes_on = files.state in (HANGS, RUNS)
     look = Sight(**facts["sight"]) if facts.get("sight") else None
     if goes_on and log is not None and log.is_of_here:
@@ -474,14 +454,8 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
         status.problem = f"{type(error).__name__}: {error}"
     if look is not None:
-        status.line, status.thread_state, status.age_s, status.sampled_step = (
-            look.line,
-            look.thread_state,
-            None,
-            None,
-        )
-        status.thread = look.thread
-        status.workers = list(look.workers)
+        status.line, status.thread_state, status.thread = look.line, look.thread_state, look.thread
+        status.workers, status.age_s, status.sampled_step = list(look.workers), None, None
         # Which of torch's collectives, a span of this step may say that DDP called it.
         status.collective = look.collective and (status.collective or look.collective)
     return status
@@ -576,15 +550,18 @@ def _what_changed(trace: Trace) -> str:
     return f"; step {step:,} has most more of {row['name']}: {units.duration(row['more_ns'])}"
 
 
-def _memory(sizes: list[int], times_ns: list[int]) -> str:
-    if not sizes:
+def _memory(readings: Sequence[tuple[int, int]]) -> str:
+    """The memory of a process and its trend, by readings of times and bytes; empty without any."""
+    if not readings:
         return ""
-    text = f"memory {units.size(sizes[-1])}"
-    if len(sizes) < 2:
+    (first_ns, first_bytes), (last_ns, last_bytes) = readings[0], readings[-1]
+    text = f"memory {units.size(last_bytes)}"
+    if len(readings) < 2:
         return text
-    change = sizes[-1] - sizes[0]
-    sign = "+" if change >= 0 else "-"
-    return f"{text}, {sign}{units.size(abs(change))} in {units.duration(times_ns[-1] - times_ns[0])}"
+    sign = "+" if last_bytes >= first_bytes else "-"
+    return (
+        f"{text}, {sign}{units.size(abs(last_bytes - first_bytes))} in {units.duration(last_ns - first_ns)}"
+    )
 
 
 def _lines_of(status: RankPlace) -> list[str]:
@@ -597,25 +574,21 @@ def _lines_of(status: RankPlace) -> list[str]:
     if status.process is not None:
         head += f", process {status.process}"
     lines = [head]
-    where = [
-        *([status.operator] if status.operator else []),
-        *([f"collective {status.collective}"] if status.collective else []),
-        *([f"module {status.module}"] if status.module else []),
-    ]
+    collective = status.collective and f"collective {status.collective}"
     thread = "main thread" if status.thread is None else f"thread {status.thread}"
-    sampled = [
-        *([status.line] if status.line else []),
-        *([f"{thread} {status.thread_state}"] if status.thread_state else []),
-    ]
-    if where or (sampled and status.age_s is None):
-        lines.append("  in " + ", ".join(where + sampled if status.age_s is None else where))
-    if sampled and status.age_s is not None:
+    where = list(filter(None, [status.operator, collective, status.module and f"module {status.module}"]))
+    sampled = list(filter(None, [status.line, status.thread_state and f"{thread} {status.thread_state}"]))
+    if status.state == GONE and not (where or sampled):
+        lines.append("  where in the step is unknown: neither this step nor the ones before have samples")
+    if status.age_s is None:
+        where, sampled = where + sampled, []
+    if where:
+        lines.append("  in " + ", ".join(where))
+    if sampled:
         step = "" if status.sampled_step is None else f", in step {status.sampled_step:,}"
         lines.append(
             f"  last sample, {_time(status.age_s)} before the process was last seen{step}: {', '.join(sampled)}"
         )
-    if status.state == GONE and not (where or sampled):
-        lines.append("  where in the step is unknown: neither this step nor the ones before have samples")
     lines += [f"  {worker}" for worker in status.workers]
     overhead = f"overhead {status.overhead}" if status.overhead else ""
     lines += [f"  {text}" for text in (status.steps, status.memory, overhead) if text]
