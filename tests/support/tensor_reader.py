@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -129,7 +130,7 @@ class TensorReader:
 
     def take(self) -> list[str]:
         """Return the rows since the last call as JSON texts, each a part of the table `storages`."""
-        return self._seen.taken()
+        return [json.dumps(part) for part in self._seen.taken()]
 
     def _remember(self, tensor: Tensor) -> bool:
         """Add a plain tensor's storage to the known ones; return False if it has none that can be referenced."""

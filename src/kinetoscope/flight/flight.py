@@ -22,7 +22,6 @@ from kinetoscope.collect import (
     STREAM,
     DeferredSignals,
     ProfilerActivity,
-    SessionState,
     is_out_of_memory,
     own_rank,
     profile,
@@ -126,14 +125,11 @@ class FlightStatus:
             "on",
             f"step {self.step:,}" if self.step >= 0 else "no step began",
             f"overhead {self.overhead}",
+            "all steps recorded" if self.share >= 1 else f"1 of {round(1 / self.share):,} steps recorded",
+            units.count(len(self.incidents), "incident"),
+            self.problem,
         ]
-        parts.append(
-            "all steps recorded" if self.share >= 1 else f"1 of {round(1 / self.share):,} steps recorded"
-        )
-        parts.append(units.count(len(self.incidents), "incident"))
-        if self.problem:
-            parts.append(self.problem)
-        return ", ".join(parts)
+        return ", ".join(filter(None, parts))
 
 
 @dataclass
@@ -276,7 +272,7 @@ class FlightRecorder:
             if detach:
                 self._detach(session)
             elif count.recording:
-                session._close_step_range()
+                session.close_mark()
                 count.end_mark()
             count.log_begin(0)
             count.closing_ns = time.monotonic_ns() - entered_ns
@@ -470,7 +466,7 @@ class FlightRecorder:
         session.start()
         self._started_ns = time.monotonic_ns()
         # By what recording is switched for single steps without Python; the daemon of Kineto has to be told of each step, in Python.
-        switch_steps = getattr(session._engine, "switch_steps", lambda: None)
+        switch_steps = getattr(session.recording_engine, "switch_steps", lambda: None)
         self._count.set_switch(0 if os.environ.get("KINETO_USE_DAEMON") else switch_steps() or 0)
         # Without a frame of Python between the program and the count.
         self.__dict__["step"] = self._count.step
@@ -489,13 +485,11 @@ class FlightRecorder:
         self._watch_steps()
         self._others.start()
         self._accept_requests()
-        try:
+        with self._warns_of(
+            f"`kinetoscope ps` finds the job only with KINETOSCOPE_DIR={self._settings.folder}"
+        ):
             make_private_folder(default_folder())
             list_folder(self._settings.folder)
-        except OSError as error:
-            self._failed(
-                f"`kinetoscope ps` finds the job only with KINETOSCOPE_DIR={self._settings.folder}", error
-            )
 
     def _accept_requests(self) -> None:
         """Let the job be controlled from outside, if that is wanted."""
@@ -508,7 +502,7 @@ class FlightRecorder:
 
     def _watch_steps(self) -> None:
         """Let a native thread watch the steps, and a Python thread wait for what it notices; without them, hangs are not noticed."""
-        try:
+        with self._warns_of("hangs are not noticed"):
             self._signal = os.eventfd(0, os.EFD_CLOEXEC)
             ring = STREAM.path()
             # The ring has another name if a process with the same rank has that one.
@@ -520,11 +514,8 @@ class FlightRecorder:
             self._log = StepLogWriter(memory, int(MEMORY_SHORT * self._most_bytes))
             self._log.follow(self._count)
             self._layout = interpreter_layout(memory)
-        except Exception as error:  # noqa: BLE001  (whatever fails, the program matters more)
-            self._failed("hangs are not noticed", error)
-            return
-        self._listener = threading.Thread(target=self._listen, name="kinetoscope-flight", daemon=True)
-        self._listener.start()
+            self._listener = threading.Thread(target=self._listen, name="kinetoscope-flight", daemon=True)
+            self._listener.start()
 
     def _stop_watching(self, *, leaves_ring: bool) -> None:
         """End the two threads, and remove the log of steps, unless the ring is to be kept."""
@@ -714,8 +705,8 @@ class FlightRecorder:
         """Count the steps that have ended without Python."""
         drained = self._count.drain()
         self._drained += len(drained)
-        for _, began_ns, step_ns, own_ns, passing_ns, recorded in drained:
-            self._ended(began_ns, step_ns, own_ns, passing_ns, recorded=recorded, comparable=True)
+        for _, *step in drained:
+            self._ended(*step, comparable=True)
 
     def _end_step(self, entered_ns: int) -> None:
         """Count the step that ends, with those that were looked at together with it, and those before that ended without Python."""
@@ -728,13 +719,9 @@ class FlightRecorder:
         step_ns = (entered_ns - count.began_ns) // passed - passing_ns if count.began_ns else 0
         if step_ns > 0:
             count.log_end(step_ns)
+            own_ns, is_comparable = count.own_ns // passed, self._comparable
             self._ended(
-                count.began_ns,
-                step_ns,
-                count.own_ns // passed,
-                passing_ns,
-                recorded=count.recording,
-                comparable=self._comparable,
+                count.began_ns, step_ns, own_ns, passing_ns, count.recording, comparable=is_comparable
             )
 
     def _look_at_loss(self, loss: Any) -> None:
@@ -748,14 +735,7 @@ class FlightRecorder:
             self._incident("nan", {"what": f"the loss of step {self._count.number} is {loss_value(loss)}"})
 
     def _ended(
-        self,
-        began_ns: int,
-        step_ns: int,
-        own_ns: int,
-        passing_ns: int,
-        *,
-        recorded: bool,
-        comparable: bool,
+        self, began_ns: int, step_ns: int, own_ns: int, passing_ns: int, recorded: bool, *, comparable: bool
     ) -> None:
         """Count a step that has ended, and look at what it took."""
         if recorded:
@@ -784,11 +764,11 @@ class FlightRecorder:
 
     def _switch(self, session: profile, *, record: bool) -> None:
         """Record the step that begins, or not. Between two steps that are not recorded, nothing is done at all."""
-        count, engine = self._count, session._engine
-        if session._state is not SessionState.RECORDING or engine is None:
+        count, engine = self._count, session.recording_engine
+        if engine is None:
             return
         if record:
-            session._close_step_range()
+            session.close_mark()
             if not count.switch_on(count.number):
                 if not count.attached:
                     engine.toggle(True, _CPU)
@@ -800,9 +780,9 @@ class FlightRecorder:
 
     def _detach(self, session: profile) -> None:
         """Record no more operators, if they are."""
-        count, engine = self._count, session._engine
-        if count.attached and session._state is SessionState.RECORDING and engine is not None:
-            session._close_step_range()
+        count, engine = self._count, session.recording_engine
+        if count.attached and engine is not None:
+            session.close_mark()
             if not count.switch_off():
                 count.end_mark()
                 engine.toggle(False, _CPU)

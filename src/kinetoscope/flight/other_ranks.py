@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,14 +52,6 @@ _CONSEQUENCE = re.compile(
 )
 
 
-@dataclass
-class _Open:
-    """An incident whose ranks are still to be listed."""
-
-    folder: Path
-    due_s: float
-
-
 class OtherRanks:
     """Tells the other ranks of this rank's incidents, and looks for theirs."""
 
@@ -92,7 +84,8 @@ class OtherRanks:
         self._seen = -1
         self._known: set[str] = set()
         self._to_tell: list[dict[str, Any]] = []
-        self._open: list[_Open] = []
+        # The folders of incidents whose ranks are still to be listed, and when.
+        self._due_s: dict[Path, float] = {}
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -109,7 +102,7 @@ class OtherRanks:
             return
         incident = path.parent
         self._known.add(incident.name)
-        self._open.append(_Open(incident, self._clock_s() + self._answer_s))
+        self._due_s[incident] = self._clock_s() + self._answer_s
         self._to_tell.append(
             {"folder": incident.name, "from": self._rank, "json": str(path.with_suffix(".json"))}
         )
@@ -122,9 +115,9 @@ class OtherRanks:
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(_TIMEOUT_S)
-        for open_incident in self._open:
+        for incident in list(self._due_s):
             with suppress(OSError):
-                list_ranks(self._attempt, open_incident.folder, self._rank)
+                list_ranks(self._attempt, incident, self._rank)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -154,7 +147,7 @@ class OtherRanks:
             return None
         path = self._follow(name, facts)
         if path is not None:
-            self._open.append(_Open(path.parent, self._clock_s() + self._answer_s + self._look_s))
+            self._due_s[path.parent] = self._clock_s() + self._answer_s + self._look_s
         return path
 
     def _look_in_store(self) -> None:
@@ -196,11 +189,10 @@ class OtherRanks:
     def _list_due(self) -> None:
         """List the ranks of the incidents that all had time to answer."""
         now_s = self._clock_s()
-        due = [entry for entry in self._open if entry.due_s <= now_s]
-        for entry in due:
-            self._open.remove(entry)
-            if not (entry.folder / SUMMARY).exists():
-                list_ranks(self._attempt, entry.folder, self._rank, self._answers(entry.folder.name))
+        for incident in [incident for incident, due_s in list(self._due_s.items()) if due_s <= now_s]:
+            del self._due_s[incident]
+            if not (incident / SUMMARY).exists():
+                list_ranks(self._attempt, incident, self._rank, self._answers(incident.name))
 
     def _answers(self, name: str) -> dict[int, dict[str, Any]]:
         """What ranks of other machines have answered to an incident."""

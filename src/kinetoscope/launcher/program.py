@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.terminal import complain
-from kinetoscope.flight.environment import LeftOn
+from kinetoscope.flight.environment import leave_on_from_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -241,6 +241,6 @@ def exiting_as_python(note: Callable[[BaseException], object]) -> Iterator[None]
 def run_left_on(program: Program) -> None:
     """Run a program with a flight recorder, write no trace at its end, and exit as it does."""
     take_name_of_python()
-    LeftOn().begin()
+    leave_on_from_torch()
     with exiting_as_python(lambda _: None):
         program.run()

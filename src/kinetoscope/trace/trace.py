@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +21,7 @@ from kinetoscope.trace.tables import TABLES, checked_options, definition, rows_w
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pandas
     import polars
@@ -231,12 +232,8 @@ class Trace(TraceData):
         """
         table = self.table(name, **options)
         import_aside()
-        try:
+        with _needed("to_pandas() needs pandas: install it with `pip install pandas`"):
             import pandas as pd
-        except ImportError as error:
-            raise MissingDependencyError(
-                "to_pandas() needs pandas: install it with `pip install pandas`"
-            ) from error
         import pyarrow as pa
 
         nullable = {pa.int8(): pd.Int8Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
@@ -262,12 +259,8 @@ class Trace(TraceData):
             MissingDependencyError: polars is not installed.
         """
         import_aside("polars")
-        try:
+        with _needed("to_polars() needs polars: install it with `pip install polars`"):
             import polars as pl
-        except ImportError as error:
-            raise MissingDependencyError(
-                "to_polars() needs polars: install it with `pip install polars`"
-            ) from error
 
         return pl.DataFrame(self.table(name, **options))
 
@@ -284,12 +277,8 @@ class Trace(TraceData):
             ArgumentError: DuckDB rejected the query; the message is DuckDB's.
             MissingDependencyError: DuckDB is not installed (``pip install kinetoscope[sql]``).
         """
-        try:
+        with _needed("trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"):
             import duckdb
-        except ImportError as error:
-            raise MissingDependencyError(
-                "trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"
-            ) from error
 
         with duckdb.connect(":memory:") as connection:
             for name in tables_named(self, query):
@@ -531,6 +520,15 @@ def _stretches(
     return np.array([start for start, _ in left], np.int64), np.array([end for _, end in left], np.int64)
 
 
+@contextmanager
+def _needed(message: str) -> Iterator[None]:
+    """Say what to install if an import of this block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependencyError(message) from error
+
+
 def _nanoseconds(name: str, value: Any) -> int:
     try:
         number = operator.index(value)
@@ -551,21 +549,14 @@ def _device_rule(device: str) -> str:
 
 _WORD = re.compile(r"\w+")
 # Statements that list tables without naming them need all of them.
-_LISTING = {
-    "show",
-    "describe",
-    "summarize",
-    "information_schema",
-    "duckdb_tables",
-    "duckdb_views",
-    "duckdb_columns",
-}
+_LISTING = {"show", "describe", "summarize", "information_schema"}
 
 
 def tables_named(trace: Trace, query: str) -> list[str]:
     """The tables of a trace that a query may be about: those whose names are words of it."""
     words = {word.lower() for word in _WORD.findall(query)}
-    return [name for name in trace.table_names if name in words or words & _LISTING]
+    lists_tables = words & _LISTING or any(word.startswith("duckdb_") for word in words)
+    return [name for name in trace.table_names if name in words or lists_tables]
 
 
 def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:

@@ -133,10 +133,9 @@ def test_a_full_disk_ends_the_file_but_not_the_worker(notes, monkeypatch):
 
 @pytest.fixture
 def four_rows(monkeypatch):
-    """Files of workers have only four rows, of which two are read at once."""
+    """Files of workers have only four rows."""
     monkeypatch.setattr(loader_worker, "ROWS", 4)
     monkeypatch.setattr(worker_files, "ROWS", 4)
-    monkeypatch.setattr(worker_files, "_BLOCK", 2)
 
 
 @pytest.mark.usefixtures("four_rows")

@@ -294,7 +294,7 @@ def test_an_optimizer_whose_state_is_nested():
     watching._seen.rows.clear()
     watching._scan_optimizer(0, optimizer)
     watching.cancel()
-    names = {row[8] for row in watching._seen.rows if row[1] is StorageRole.OPTIMIZER_STATE}
+    names = {row[8] for row in watching._seen.rows if row[1] == StorageRole.OPTIMIZER_STATE}
     assert {"d", "old_dirs", "prev_flat_grad"} <= names
 
 

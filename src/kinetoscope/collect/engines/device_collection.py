@@ -57,9 +57,7 @@ class Segment:
     is_off: bool = False
 
     def stop(self) -> None:
-        """Stop the engine, unless it is stopped already."""
-        if self.end_ns is not None:
-            return
+        """Stop the engine."""
         # Read before the stop: work that is launched during it may be missing.
         self.end_ns = time.time_ns()
         try:

@@ -168,10 +168,6 @@ def _cached(path: Path) -> _Outcome | None:
 
 
 def _check(name: str, folder: Path) -> _Outcome:
-    if not sys.executable:
-        return _Outcome(
-            False, "the hybrid engine could not be checked: Python does not know its own program", False
-        )
     environment = {key: value for key, value in os.environ.items() if key not in _REMOVED_VARIABLES}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         target, log = Path(scratch, "result.json"), Path(scratch, "log")

@@ -26,7 +26,6 @@ from kinetoscope._errors import RecorderError
 # The largest pipe buffer that Linux allows by default; the larger it is, the less the two threads wait for each other.
 _PIPE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
-_FOLDERS = ("/dev/shm", "/var/tmp", ".")  # noqa: S108  (only if the system's default folder is not writable)
 _POLL_S = 0.0005
 _INSTANT_WITH_DURATION, _INSTANT = (
     b'"ph":"X","cat":"cpu_instant_event"',
@@ -172,17 +171,12 @@ def _feed(reader: Any, path: Path) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    failures = []
-    for base in (None, *_FOLDERS):
-        try:
-            folder = tempfile.TemporaryDirectory(prefix="kinetoscope-", dir=base, ignore_cleanup_errors=True)
-        except OSError as error:
-            failures.append(str(error))
-            continue
-        with folder as name:
-            yield Path(name)
-        return
-    raise RecorderError(
-        "what torch's collector recorded cannot be read: it writes to a file, and no folder is writable "
-        f"({failures[0]}). Set TMPDIR to a writable folder."
-    )
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="kinetoscope-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise RecorderError(
+            "what torch's collector recorded cannot be read: it writes to a file, and no folder is writable "
+            f"({error}). Set TMPDIR to a writable folder."
+        ) from error
+    with folder as name:
+        yield Path(name)

@@ -75,6 +75,7 @@ from kinetoscope.collect.sources.compiling import Compiling
 from kinetoscope.collect.sources.deep_steps import DeepSteps
 from kinetoscope.collect.sources.ranges import ROUTES
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
+from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.torch_events.event_numbers import FLOPS_OF_EVENTS
@@ -345,6 +346,11 @@ class _KinetoProfile:
                 self._abandon()
                 raise
         deferred.raise_error()
+
+    @property
+    def recording_engine(self) -> Engine | None:
+        """The engine of this session while it records, else None."""
+        return self._engine if self._state is SessionState.RECORDING else None
 
     def _choose_engine(self) -> None:
         """Choose the engine for the next cycle, unless the last one is kept."""
@@ -657,7 +663,7 @@ class _KinetoProfile:
             OSError: The file cannot be written.
         """
         import_aside()
-        checked = _checked_path(path)
+        checked = file_path(path)
         if graph_lanes not in ("none", "all") or (graph_lanes == "all" and not cuda_graph_annotations):
             raise ArgumentError(
                 f"graph_lanes={graph_lanes!r} is not valid: choose 'none', or 'all' together with cuda_graph_annotations."
@@ -687,10 +693,10 @@ class _KinetoProfile:
                 device was recorded.
         """
         import_aside("kinetoscope.viewer.server.report")
-        checked = _checked_path(path)
+        checked = file_path(path)
         self._need_memory("export_memory_timeline()")
         trace = self.trace
-        if checked.lower().endswith(".html"):
+        if checked.name.lower().endswith(".html"):
             from kinetoscope.viewer.server.report import write_memory_page
 
             write_memory_page(trace, checked, device)
@@ -754,7 +760,7 @@ class _KinetoProfile:
             ArgumentError: The suffix is unknown, or there is no such cycle.
             OSError: The file cannot be written.
         """
-        checked = _checked_path(path)
+        checked = file_path(path)
         self._trace_of(cycle).save(checked)
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
@@ -771,8 +777,7 @@ class _KinetoProfile:
             ArgumentError: There is no such metric; the message lists those that there are.
             OSError: The file cannot be written.
         """
-        checked = _checked_path(path)
-        self.events().export_stacks(checked, metric)
+        self.events().export_stacks(path, metric)
 
     def key_averages(
         self,
@@ -854,13 +859,14 @@ class _KinetoProfile:
         on = checked_switch("enable", enable)
         requested = frozenset(checked_activities(activities)) & self._recordable
         with self._lock:
-            if self._state is not SessionState.RECORDING or self._engine is None:
+            engine = self.recording_engine
+            if engine is None:
                 warn_user("toggle_collection_dynamic() has no effect: this session is not recording now.")
                 return
-            toggle = getattr(self._engine, "toggle", None)
+            toggle = getattr(engine, "toggle", None)
             if toggle is None:
                 raise StateError(
-                    f"the engine {self._engine.name!r} cannot switch collection off and on while it records."
+                    f"the engine {engine.name!r} cannot switch collection off and on while it records."
                 )
             if requested:
                 toggle(on, requested)
@@ -953,15 +959,6 @@ class _KinetoProfile:
 def already_recording() -> StateError:
     """Build the error for starting a session that is already recording."""
     return StateError("this session is already recording: call stop() before starting it again.")
-
-
-def _checked_path(path: str | os.PathLike[str]) -> str:
-    """Return a path to write to as a string, or raise ArgumentError."""
-    untyped: object = path
-    name = os.fspath(untyped) if isinstance(untyped, (str, os.PathLike)) else None
-    if not isinstance(name, str) or not name:
-        raise ArgumentError(f"path={path!r} is not valid: need the name of a file, as a string or a path.")
-    return name
 
 
 # `prof.profiler` with the native engine: what tools read of torch's object, from our trace.

@@ -296,7 +296,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """Begin the next step; the caller holds `_stepping`."""
         if self._run is None and not self._ever_started:
             self.start()
-        self._close_step_range()
+        self.close_mark()
         action = self._action(self.step_num + 1)
         with self._lock:
             before, run = self.current_action, self._run
@@ -410,7 +410,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         Depends on the state rather than on the action, because an interrupt may have come between their changes.
         """
         try:
-            self._close_step_range()
+            self.close_mark()
             if run.changing:
                 # A transition is in progress, in a caller or another thread, which notices that the run has ended.
                 self._closed(failures, keep=False)
@@ -599,7 +599,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if self.on_trace_ready is not None:
             self.on_trace_ready(self)
 
-    def _close_step_range(self) -> None:
+    def close_mark(self) -> None:
         """Close the range of the current step; may be called from any thread."""
         with self._lock:
             step_range, self._step_range = self._step_range, None

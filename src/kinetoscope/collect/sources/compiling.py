@@ -112,11 +112,9 @@ class CompileHooks(SharedHooks):
 
     def _write(self, *, ends: bool = False) -> None:
         """Write new compilations and graph breaks to the recording, where they survive if the process is killed."""
-        try:
+        with self.noting_failure(), self._lock:
             recorder = ready_recorder()
-            if recorder is None or not recorder.is_recording:
-                return
-            with self._lock:
+            if recorder is not None and recorder.is_recording:
                 parts, compilations, breaks = self._written
                 every = self.breaks()
                 # Only in the first and the last part: the metrics of later compilations contain their functions.
@@ -129,8 +127,6 @@ class CompileHooks(SharedHooks):
                 if facts.compilations or facts.breaks or facts.functions or facts.given_up:
                     self._written = (parts + 1, compilations + len(facts.compilations), len(every))
                     recorder.append(TABLE, {"facts": [facts.as_part()]})
-        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
-            self.failure = f"{type(error).__name__}: {error}"
 
     def _wrap(self) -> None:
         module = sys.modules[_MODULE]
@@ -148,11 +144,9 @@ class CompileHooks(SharedHooks):
 
     def _note(self, metrics: Any) -> None:
         """Copy the metrics of a compilation that has just ended; a failure becomes a loss."""
-        try:
+        with self.noting_failure():
             self.compilations.append(_compilation(metrics))
             self._collect_breaks()
-        except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
-            self.failure = f"{type(error).__name__}: {error}"
         self._write()
 
     def _collect_breaks(self) -> None:

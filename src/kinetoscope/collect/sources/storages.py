@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
+# Those of the table `storages`.
+_COLUMNS = (
+    "time_ns", "role", "address", "bytes", "device", "device_index", "module", "parameter", "name",
+)  # fmt: skip
 # Rows that fit into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
 _LONGEST_NAME = 60
@@ -134,32 +138,22 @@ class _StorageRows:
             kind = device.type
             location = kind, -1 if kind == "cpu" or device.index is None else device.index
             self._places[device] = location
-        self.rows.append((time_ns, role, address, size, *location, module, parameter, name[:_LONGEST_NAME]))
+        self.rows.append(
+            (time_ns, int(role), address, size, *location, module, parameter, name[:_LONGEST_NAME])
+        )
         return True
 
-    def taken(self) -> list[str]:
-        """Return the rows since the last call as JSON texts of limited size; a value that all rows share is written once."""
-        texts: list[str] = []
-        names = (
-            "time_ns",
-            "role",
-            "address",
-            "bytes",
-            "device",
-            "device_index",
-            "module",
-            "parameter",
-            "name",
-        )
+    def taken(self) -> list[dict[str, Any]]:
+        """Return the rows since the last call as columns, in parts of limited size."""
         rows, self.rows = self.rows, []
-        for first in range(0, len(rows), _ROWS_IN_A_PART):
-            part = list(zip(*rows[first : first + _ROWS_IN_A_PART], strict=True))
-            columns = {
-                name: values[0] if name != "address" and len(set(values)) == 1 else values
-                for name, values in zip(names, part, strict=True)
-            }
-            texts.append(json.dumps(columns, separators=(",", ":")))
-        return texts
+        return [
+            dict(
+                zip(
+                    _COLUMNS, map(list, zip(*rows[first : first + _ROWS_IN_A_PART], strict=True)), strict=True
+                )
+            )
+            for first in range(0, len(rows), _ROWS_IN_A_PART)
+        ]
 
 
 def native_reader(recorder: Recorder) -> Any:
@@ -247,9 +241,7 @@ class StorageWatch:
 
     def _taken(self) -> list[dict[str, Any]]:
         """The rows since the last call, and the numbers of tensors and gradients that could not be read so far."""
-        parts: list[dict[str, Any]] = [
-            json.loads(text) for text in (*self._reader.take(), *self._seen.taken())
-        ]
+        parts: list[dict[str, Any]] = [*map(json.loads, self._reader.take()), *self._seen.taken()]
         counted = {"skipped_storages": self._seen.skipped, UNREAD_GRADIENTS: self._reader.unread()}
         if counted != self._counted and (self._counted or any(counted.values())):
             self._counted = counted

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WIDTH = ROW.size // 8
-# Number of rows that are read at once.
-_BLOCK = 256
 
 
 class WorkerFile:
@@ -61,9 +59,9 @@ class WorkerFile:
         with self._path.open("rb", buffering=0) as file:
             header = os.pread(file.fileno(), HEADER.size, 0)
             if len(header) < HEADER.size or HEADER.unpack(header)[0] != MAGIC:
-                return _no_rows()
+                return _rows(b"")
             _, self.process, self.loader, self.worker, self.begun_ns, self.ended_ns = HEADER.unpack(header)
-            batches = self._first(file.fileno()) if self._next < 0 else self._more(file.fileno())
+            batches = self._new(_rows(os.pread(file.fileno(), ROWS * ROW.size, HEADER.size)))
         self.killed, self.is_done = not runs and self.ended_ns == 0, not runs
         if len(batches) and batches[0].tolist() == self._last:
             batches = batches[1:]
@@ -72,53 +70,25 @@ class WorkerFile:
             self._next = self._last[0] + (self._last[4] > 0)
         return batches
 
-    def _first(self, file: int) -> NDArray[np.int64]:
-        """Read all batches of the recording, on the first call."""
-        rows = self._all(file)
+    def _new(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of all rows of the file, those of the recording from the next batch on, in order."""
+        rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= max(self._next, 0))]
+        rows = rows[np.argsort(rows[:, 0])]
+        first = int(rows[0, 0]) if len(rows) else 0
+        if self._next >= 0:
+            self.lost += max(first - self._next, 0)
+            return rows
         self._next = int(rows[-1, 0]) + 1 if len(rows) else 0
-        oldest_ns = rows[0, 1] if len(rows) else 0
         # Overwritten rows are older than the oldest one. How many of them belonged to the recording is unknown: count all.
-        self.lost = int(rows[0, 0]) if len(rows) and oldest_ns > self._begin_ns else 0
+        self.lost = first if len(rows) and rows[0, 1] > self._begin_ns else 0
         of_recording: NDArray[np.int64] = rows[(rows[:, 4] == 0) | (rows[:, 4] > self._begin_ns)]
         return of_recording
-
-    def _more(self, file: int) -> NDArray[np.int64]:
-        parts = []
-        next_number = self._next
-        while True:
-            slot = next_number % ROWS
-            data = os.pread(file, min(_BLOCK, ROWS - slot) * ROW.size, HEADER.size + slot * ROW.size)
-            rows = _rows(data)
-            due = np.arange(next_number, next_number + len(rows))
-            complete = int(np.argmin(np.append((rows[:, 0] == due) & (rows[:, 1] > 0), False)))
-            parts.append(rows[:complete])
-            next_number += complete
-            if complete < len(rows):
-                if rows[complete, 1] > 0 and rows[complete, 0] > next_number:
-                    # The row was overwritten by a later batch, as were others.
-                    rows = self._all(file)
-                    rows = rows[rows[:, 0] >= next_number]
-                    self.lost += int(rows[0, 0]) - next_number if len(rows) else 0
-                    parts.append(rows)
-                break
-            if not len(rows):
-                break
-        return np.concatenate(parts)
-
-    def _all(self, file: int) -> NDArray[np.int64]:
-        rows = _rows(os.pread(file, ROWS * ROW.size, HEADER.size))
-        rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= 0)]
-        return rows[np.argsort(rows[:, 0])]
 
 
 def _rows(data: bytes) -> NDArray[np.int64]:
     """Parse rows, without an incomplete last one."""
     length = len(data) // ROW.size
     return np.frombuffer(data, np.int64, length * _WIDTH).reshape(length, _WIDTH)[:, : len(BATCH_COLUMNS)]
-
-
-def _no_rows() -> NDArray[np.int64]:
-    return np.zeros((0, len(BATCH_COLUMNS)), dtype=np.int64)
 
 
 def remove_obsolete(folder: Path | None) -> None:
