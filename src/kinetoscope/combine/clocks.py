@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.processes import MONOTONIC
 from kinetoscope.model.rows import ends_run
 
 if TYPE_CHECKING:
@@ -441,3 +443,128 @@ def lines_between(
     solver = _Solver(visits, begin_ns, end_ns, reference)
     solver.tighten()
     return solver.lines()
+
+
+OWN, BARRIERS, COLLECTIVES = "own", "barriers", "collectives"
+"""By what a clock is aligned, beside that of its machine: it is the reference, or it met the others there."""
+
+
+class Machines(NamedTuple):
+    """The machines of some recordings, with one clock each.
+
+    Attributes:
+        number: For each recording the number of its machine, in the order of their first recordings.
+        offset_ns: Where each recording begins on the axis of its machine, which is that of the machine's first one.
+        error_ns: How far its readings of that clock may be off.
+    """
+
+    number: NDArray[np.int64]
+    offset_ns: Times
+    error_ns: Times
+
+
+def machines_of(boots: Sequence[str | None], begin_ns: Times, error_ns: Times) -> Machines:
+    """Group recordings by the machine, and the start of it, that they were made on.
+
+    Args:
+        boots: What tells each start of a machine from others; empty or None where that is not known.
+        begin_ns: When each recording began by the clock of the machine; below 0 where that is not known.
+        error_ns: How far readings of that clock may be off.
+    """
+    numbers: dict[object, int] = {}
+    machine = np.zeros(len(boots), dtype=np.int64)
+    for row, boot in enumerate(boots):
+        key: object = boot if boot and begin_ns[row] >= 0 else row
+        machine[row] = numbers.setdefault(key, len(numbers))
+    first = np.array([int(np.argmax(machine == number)) for number in range(len(numbers))])
+    several = Groups(machine, len(numbers)).sizes()[machine] > 1
+    offset_ns = np.where(several, begin_ns - begin_ns[first][machine], 0)
+    return Machines(machine, offset_ns, np.where(several, error_ns, 0))
+
+
+class Aligned(NamedTuple):
+    """The clocks of some recordings.
+
+    Attributes:
+        reference: Which of them is the reference.
+        lines: From the clock of each to that of the reference; None where it cannot be aligned.
+        error_ns: How far its times may be off; -1 where it cannot be aligned.
+        machine: Those of one number share a clock.
+        kinds: At how many barriers and at how many collectives it met other machines.
+    """
+
+    reference: int
+    lines: list[ClockLine | None]
+    error_ns: Times
+    machine: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+
+    def clock(self, row: int) -> str | None:
+        """By what a clock is aligned, in words; None where it is not."""
+        if self.lines[row] is None:
+            return None
+        if row == self.reference:
+            return OWN
+        if self.machine[row] == self.machine[self.reference]:
+            return MONOTONIC
+        met_by = self.kinds[:, self.machine == self.machine[row]].any(axis=1)
+        return " and ".join(np.array([BARRIERS, COLLECTIVES])[met_by].tolist())
+
+
+def aligned(visits: Visits, machines: Machines, duration_ns: Times, reference: int | None = None) -> Aligned:
+    """Align the clocks of some recordings, those of one machine by its clock.
+
+    Args:
+        visits: Which recording was at which meeting, on the axis of each; those that leave it together were at a collective, the others at a barrier.
+        machines: Their machines.
+        duration_ns: How long each recording is.
+        reference: The machine whose first recording all others are compared to; None for the one that meetings tie to most recordings.
+    """
+    machine, offset_ns, reading_ns = machines
+    recording, meeting, entered_ns, left_ns, together = vars(visits).values()
+    count, clock = int(machine.max()) + 1, machine[recording]
+    # Of those of one machine, the last to enter and the first to leave.
+    cells = Groups.by([clock, meeting])
+    first = cells.first
+    last_in = cells.maxima(entered_ns + offset_ns[recording] - reading_ns[recording])
+    first_out = cells.minima(left_ns + offset_ns[recording] + reading_ns[recording])
+    of_machines = Visits(clock[first], meeting[first], last_in, first_out, together[first])
+    is_shared = Groups(of_machines.meeting, int(meeting.max(initial=-1)) + 1).sizes() > 1
+    by_recording, by_machine = Groups(recording, len(machine)), Groups(machine, count)
+    kinds = np.array([by_recording.sums(is_shared[meeting] & (together == kind)) for kind in (False, True)])
+    begin_ns = np.minimum(by_machine.minima(offset_ns), 0)
+    end_ns = np.maximum(by_machine.maxima(offset_ns + duration_ns), 0)
+    if reference is None:
+        reference = Groups(_tied(of_machines, count)[machine], count).largest()
+    between = lines_between(of_machines, begin_ns, end_ns, reference)
+    row = int(np.argmax(machine == reference))
+    lines: list[ClockLine | None] = []
+    error_ns = np.full(len(machine), -1, dtype=np.int64)
+    for member, number in enumerate(machine.tolist()):
+        line = between[number]
+        if line is None:
+            lines.append(None)
+            continue
+        # From the axis of the recording to that of its machine, from there to that of the reference's machine, and to that of its first one.
+        here_ns = int(offset_ns[member])
+        start_ns = line.offset_ns + here_ns * (1 + line.drift) - int(offset_ns[row])
+        lines.append(OWN_CLOCK if member == row else ClockLine(start_ns, line.drift, line.violated_ns))
+        until_ns = here_ns + int(duration_ns[member])
+        error_ns[member] = (
+            0 if member == row else line.error_ns(here_ns, until_ns) + reading_ns[member] + reading_ns[row]
+        )
+    return Aligned(row, lines, error_ns, machine, kinds)
+
+
+def _tied(visits: Visits, count: int) -> Times:
+    """For each clock the lowest of all that meetings tie it to, over any number of others."""
+    lowest = np.arange(count)
+    while True:
+        of_meeting = np.full(int(visits.meeting.max(initial=-1)) + 1, count)
+        np.minimum.at(of_meeting, visits.meeting, lowest[visits.clock])
+        after = lowest.copy()
+        np.minimum.at(after, visits.clock, of_meeting[visits.meeting])
+        after = after[after]
+        if np.array_equal(after, lowest):
+            return lowest
+        lowest = after

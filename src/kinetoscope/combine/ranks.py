@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,17 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.clocks import ClockLine, Visits, lines_between
+from kinetoscope.combine.clocks import BARRIERS, COLLECTIVES, OWN, Visits, machines_of
+from kinetoscope.combine.clocks import aligned as align
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model import units
-from kinetoscope.model.groups import Groups
-from kinetoscope.model.processes import Placement, by_wall_clock, one_machine, process_runs
+from kinetoscope.model.processes import (
+    MONOTONIC,
+    Placement,
+    by_wall_clock,
+    process_runs,
+    reading_error_ns,
+)
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.tables.device.collectives import collectives
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
 
 # Moments at which ranks waited for each other: the barriers of `align_clocks`, and calls between ranks.
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
 # No rank leaves a meeting before all have entered it. A rank is seen to enter no later than it really does, and to leave
 # no earlier, so that what is seen of two ranks bounds the difference of their clocks from both sides.
 
-BARRIERS, COLLECTIVES = "barriers", "collectives"
 # No rank can have the result of these before all have contributed. Of others, such as a broadcast or a call that may
 # send nothing to some, that is not so.
 MEETING_COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
@@ -113,129 +117,45 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
     return {key: calls for key, calls in calls_of.items() if several or repeated[key[0]] < 2}
 
 
-# The clock of the first trace, to which the others are aligned.
-OWN = "own"
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """Traces with one clock.
-
-    Attributes:
-        members: Which of the traces.
-        placements: Where each lies on the axis of the first of them.
-        begin_ns: When the first of them begins on that axis.
-        end_ns: When the last of them ends.
-    """
-
-    members: tuple[int, ...]
-    placements: tuple[Placement, ...]
-    begin_ns: int
-    end_ns: int
-
-    @property
-    def error_ns(self) -> int:
-        """The largest error between two of them."""
-        return max(placement.error_ns for placement in self.placements)
-
-
 def aligned(traces: Sequence[TraceData]) -> list[Placement]:
     """A place for every trace, the first at 0; where the error is -1, nothing ties a trace to the others, and its wall clock is used."""
-    machines = _machines(traces)
-    lines: list[ClockLine | None] = [None] * len(machines)
-    met: list[Counter[str]] = [Counter() for _ in machines]
-    if len(machines) > 1:
-        barriers = [visit for number, trace in enumerate(traces) for visit in _barriers(number, trace)]
-        visits, kinds = _visits(machines, [*barriers, *_collectives(traces)])
-        begin_ns, end_ns = (
-            np.array([getattr(machine, name) for machine in machines], dtype=np.int64)
-            for name in ("begin_ns", "end_ns")
-        )
-        lines = lines_between(visits, begin_ns, end_ns)
-        several = Groups(visits.meeting, len(kinds)).sizes() > 1
-        for clock, meeting in zip(visits.clock.tolist(), visits.meeting.tolist(), strict=True):
-            met[clock][kinds[meeting]] += int(several[meeting])
+    runs = [trace.run_info for trace in traces]
+    begins_ns = [-1 if run.start_monotonic_ns is None else run.start_monotonic_ns for run in runs]
+    errors_ns = [reading_error_ns(trace) for trace in traces]
+    machines = machines_of([run.boot_id for run in runs], np.array(begins_ns, np.int64), np.array(errors_ns))
+    visits: list[_Visit] = []
+    if machines.number.any():
+        visits += (visit for number, trace in enumerate(traces) for visit in _barriers(number, trace))
+        visits += _collectives(traces)
+    clocks = align(_as_columns(visits), machines, np.array([trace.duration_ns for trace in traces]), 0)
     wall = by_wall_clock(traces)
-    result: list[Placement | None] = [None] * len(traces)
-    for number, machine in enumerate(machines):
-        placed = _placed(number, machines, lines[number], +met[number])
-        for member, placement in zip(machine.members, machine.placements, strict=True):
-            if number == 0:
-                result[member] = Placement(
-                    placement.offset_ns, 0.0, placement.error_ns, placement.clock or OWN
-                )
-            elif placed is None:
-                result[member] = _by_wall(wall[machine.members[0]], placement)
-            else:
-                result[member] = _composed(placed, placement)
-    return [placement for placement in result if placement is not None]
+    placements = []
+    for row, line in enumerate(clocks.lines):
+        offset_ns, machine = int(machines.offset_ns[row]), machines.number[row]
+        if line is None:
+            first = wall[int(np.argmax(machines.number == machine))]
+            placements.append(Placement(first.offset_ns + offset_ns, clock=first.clock))
+        elif machine == 0:
+            clock = MONOTONIC if np.count_nonzero(machines.number == 0) > 1 else OWN
+            placements.append(Placement(offset_ns, error_ns=int(clocks.error_ns[row]), clock=clock))
+        else:
+            met = zip((BARRIERS, COLLECTIVES), clocks.kinds[:, row].tolist(), strict=True)
+            facts = {kind: count for kind, count in (*met, ("violated_ns", line.violated_ns)) if count}
+            error_ns = int(clocks.error_ns[row]) + 1
+            placements.append(
+                Placement(round(line.offset_ns), line.drift, error_ns, clocks.clock(row) or "", facts)
+            )
+    return placements
 
 
-def _machines(traces: Sequence[TraceData]) -> list[_Machine]:
-    """Group the traces by the clock that they share, in the order of the first of each."""
-    groups: dict[object, list[int]] = {}
-    for trace_number, trace in enumerate(traces):
-        boot = trace.run_info.boot_id
-        alone = not boot or trace.run_info.start_monotonic_ns is None
-        groups.setdefault(("alone", trace_number) if alone else boot, []).append(trace_number)
-    machines = []
-    for members in groups.values():
-        chosen = [traces[member] for member in members]
-        placements = one_machine(chosen) if len(chosen) > 1 else None
-        placements = placements or [Placement(0, error_ns=0, clock="") for _ in chosen]
-        begins = [placement.offset_ns for placement in placements]
-        ends = [begin + trace.duration_ns for begin, trace in zip(begins, chosen, strict=True)]
-        machines.append(_Machine(tuple(members), tuple(placements), min(begins), max(ends)))
-    return machines
-
-
-def _visits(machines: Sequence[_Machine], visits: Iterable[_Visit]) -> tuple[Visits, list[str]]:
-    """The visits on the axes of the machines, for each machine its last trace to enter and its first to leave; and the kind of each meeting."""
-    whose = {
-        member: (number, placement.offset_ns)
-        for number, machine in enumerate(machines)
-        for member, placement in zip(machine.members, machine.placements, strict=True)
-    }
+def _as_columns(visits: Sequence[_Visit]) -> Visits:
     numbers: dict[tuple[str, Hashable], int] = {}
-    visit_times: dict[tuple[int, int], tuple[int, int]] = {}
-    for visit in visits:
-        number, offset_ns = whose[visit.trace]
-        key = number, numbers.setdefault(visit.meeting, len(numbers))
-        entered_ns, left_ns = visit.entered_ns + offset_ns, visit.left_ns + offset_ns
-        other_entered_ns, other_left_ns = visit_times.get(key, (entered_ns, left_ns))
-        visit_times[key] = max(entered_ns, other_entered_ns), min(left_ns, other_left_ns)
-    clock, meeting = np.array(list(visit_times), dtype=np.int64).reshape(-1, 2).T
-    entered, left = np.array(list(visit_times.values()), dtype=np.int64).reshape(-1, 2).T
-    error_ns = np.array([machine.error_ns for machine in machines], dtype=np.int64)[clock]
-    kinds = [kind for kind, _ in numbers]
+    meeting = [numbers.setdefault(visit.meeting, len(numbers)) for visit in visits]
     # Whoever waits in a collective leaves it with the others; who leaves a barrier hears of it sooner or later.
-    together = np.array([kind == COLLECTIVES for kind in kinds], dtype=bool)[meeting]
-    return Visits(clock, meeting, entered - error_ns, left + error_ns, together), kinds
-
-
-def _placed(
-    number: int, machines: Sequence[_Machine], line: ClockLine | None, met: Counter[str]
-) -> Placement | None:
-    if line is None:
-        return None
-    machine = machines[number]
-    facts: dict[str, Any] = dict(met)
-    if line.violated_ns:
-        facts["violated_ns"] = line.violated_ns
-    error_ns = line.error_ns(machine.begin_ns, machine.end_ns) + 1
-    return Placement(round(line.offset_ns), line.drift, error_ns, " and ".join(sorted(met)), facts)
-
-
-def _composed(machine: Placement, member: Placement) -> Placement:
-    """The place of a trace on the common axis, from that of its machine and its own on the machine's."""
-    moved_ns = member.offset_ns + round(member.offset_ns * machine.drift)
-    error_ns = machine.error_ns + member.error_ns + 1
-    return Placement(machine.offset_ns + moved_ns, machine.drift, error_ns, machine.clock, machine.facts)
-
-
-def _by_wall(machine: Placement, member: Placement) -> Placement:
-    """The place of a trace on a machine that only has the wall clock in common with the others."""
-    return Placement(machine.offset_ns + member.offset_ns, error_ns=-1, clock=machine.clock)
+    together = np.array([visit.meeting[0] == COLLECTIVES for visit in visits], dtype=bool)
+    columns = [[visit.trace for visit in visits], meeting, [visit.entered_ns for visit in visits]]
+    columns.append([visit.left_ns for visit in visits])
+    return Visits(*(np.array(column, dtype=np.int64) for column in columns), together)
 
 
 # Ranks record the same steps; their clocks on the wall may differ by so much.
