@@ -25,19 +25,13 @@ _SEPARATOR = "--"
 
 @click.command("ab", context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS]")
 @click.option(
-    "--rounds",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Run each program at most N times.",
+    "--rounds", metavar="N", type=click.IntRange(min=1), default=20, help="Run each program at most N times."
 )
 @click.option(
     "--within",
     metavar="P",
     type=float,
     default=1.0,
-    show_default=True,
     help=f"Stop after {LEAST_ROUNDS} rounds or more once the difference of a step is known to within P percent of a step; 0 runs all.",
 )
 @click.option(

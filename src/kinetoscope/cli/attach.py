@@ -43,9 +43,7 @@ def script(answer: Path) -> str:
 
 @click.command("attach")
 @click.argument("process", metavar="PID", type=click.IntRange(1))
-@click.option(
-    "--wait", metavar="TIME", default="10s", show_default=True, help="How long to wait for the program."
-)
+@click.option("--wait", metavar="TIME", default="10s", help="How long to wait for the program.")
 def command(process: int, *, wait: str) -> None:
     """Leave on a program that is already running, with control, as if it had called `kinetoscope.leave_on(control="socket")`.
 

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("capture")
 @click.argument("target", metavar="TARGET")
-@click.option(
-    "--steps", metavar="N", default=5, show_default=True, type=click.IntRange(1), help="How many steps."
-)
+@click.option("--steps", metavar="N", default=5, type=click.IntRange(1), help="How many steps.")
 @click.option(
     "-o",
     "--output",
@@ -27,9 +25,7 @@ if TYPE_CHECKING:
     help="Write these steps as a trace, such as x.ktrace; with several ranks, x-rank0.ktrace and so on.",
 )
 @RANK
-@click.option(
-    "--wait", metavar="TIME", default="5min", show_default=True, help="How long to wait for the steps."
-)
+@click.option("--wait", metavar="TIME", default="5min", help="How long to wait for the steps.")
 @AS_JSON
 def command(
     target: str,

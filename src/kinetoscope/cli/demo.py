@@ -60,21 +60,9 @@ _LOSSES_SHOWN = 24
 
 @click.command("demo")
 @click.option(
-    "-o",
-    "--output",
-    metavar="FOLDER",
-    default="kinetoscope-demo",
-    show_default=True,
-    help="Write the traces to this folder.",
+    "-o", "--output", metavar="FOLDER", default="kinetoscope-demo", help="Write the traces to this folder."
 )
-@click.option(
-    "--steps",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=60,
-    show_default=True,
-    help="Train for N steps.",
-)
+@click.option("--steps", metavar="N", type=click.IntRange(min=1), default=60, help="Train for N steps.")
 def command(output: str, steps: int) -> None:
     """Find a mistake in the training of a small GPT: where its time goes, the line, the mended run, and the proof.
 

@@ -17,7 +17,6 @@ from kinetoscope.cli.output import AS_JSON, echo_json
     metavar="N",
     type=click.IntRange(min=0),
     default=7,
-    show_default=True,
     help="Print at most N findings; 0 prints all.",
 )
 def command(path: str, *, as_json: bool, most: int) -> None:

@@ -139,7 +139,7 @@ class Commands(click.Group):
 @click.command(
     "kinetoscope",
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
 @click.version_option(__version__, message="kinetoscope %(version)s")
 def main() -> None:

@@ -11,7 +11,7 @@ import click
     "--source/--no-source",
     "source_text",
     default=False,
-    help="Also answer with the text of the program's source lines (off by default).",
+    help="Also answer with the text of the program's source lines.",
 )
 def command(folders: tuple[str, ...], *, source_text: bool) -> None:
     """Answer coding agents about the traces in these folders (the working directory by default), on standard input and output.

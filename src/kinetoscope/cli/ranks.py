@@ -40,7 +40,6 @@ _EMPTY = {
     "--by",
     type=click.Choice(("rank", "kind")),
     default="rank",
-    show_default=True,
     help="Of the table ranks: a row for each rank, or for its steps of each kind, such as training and evaluation.",
 )
 @click.option(
@@ -48,7 +47,6 @@ _EMPTY = {
     metavar="N",
     type=click.IntRange(min=0),
     default=20,
-    show_default=True,
     help="Print at most N rows of a table; 0 prints all.",
 )
 @click.option(

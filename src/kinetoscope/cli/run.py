@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +20,7 @@ from kinetoscope.cli.completion import files
 from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
-from kinetoscope.launcher.options import (
-    LaunchOptions,
-    choose_prefix,
-    place_of_summaries,
-    writable_prefix,
-)
+from kinetoscope.launcher.options import LaunchOptions, options_for
 from kinetoscope.launcher.program import Program, installed_script, run_left_on
 from kinetoscope.launcher.run import ProgramRun, RunObserver
 from kinetoscope.launcher.unrecorded import descendants
@@ -75,14 +69,13 @@ def _recording_options(command: Callable[..., Any]) -> Callable[..., Any]:
         flags = f"--{option.flag}"
         if option.is_switch and option.when_launched:
             flags = f"{flags}/--no-{option.flag}"
-            settings |= {"default": True, "help": f"{option.help.removesuffix('.')} (on by default)."}
+            settings["default"] = True
         elif option.is_switch:
             settings["is_flag"] = True
         elif option.choices:
             settings |= {
                 "type": click.Choice(option.choices),
                 "default": option.default,
-                "show_default": True,
             }
         else:
             settings["metavar"] = option.metavar
@@ -169,21 +162,19 @@ def command(
     if leave_on:
         _refuse_with_leave_on()
         return lambda: run_left_on(to_run)
-    options = LaunchOptions(
-        prefix=choose_prefix(output, to_run, Path.cwd(), os.environ),
+    options = options_for(
+        to_run,
+        output,
+        Path.cwd(),
+        os.environ,
+        lambda text: echo(f"kinetoscope: {text}", err=True),
         recording=_read(recording),
         chrome=chrome or bool(output and output.endswith((".json", ".json.gz"))),
-        summaries=place_of_summaries(summaries, Path.cwd()),
+        summaries=summaries,
         steps=None if steps is None else _parse_steps(steps),
         install=install,
         children=children,
     )
-    prefix = writable_prefix(
-        options.prefix,
-        chosen=output is not None,
-        say=lambda text: echo(f"kinetoscope: {text}", err=True),
-    )
-    options = replace(options, prefix=prefix)
     return ProgramRun(to_run, options, ProgressLine(options, summary=not no_summary)).execute
 
 

@@ -17,7 +17,6 @@ from kinetoscope.display.terminal import echo
     "--engine",
     type=click.Choice(("here", "processes", "dask", "ray")),
     default="processes",
-    show_default=True,
     help="Where to read the traces: in this process, in several, or on a Dask or Ray cluster.",
 )
 @click.option(

@@ -37,8 +37,14 @@ from xml.etree import ElementTree as Xml
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, FormatError
-from kinetoscope.comparison.kinds import kind_of_steps, merged_kinds, nearest_numbers, typical_operators
-from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run
+from kinetoscope.comparison.kinds import (
+    kind_of_steps,
+    merged_kinds,
+    nearest,
+    similar_sizes,
+    typical_operators,
+)
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run, counts_of
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
 from kinetoscope.comparison.verdict import Where, lines_of_places
@@ -474,7 +480,7 @@ def updated_budget(
                 lines += [line, *_places_lines(places)]
                 continue
         elif (match := _ENTRY.match(line)) and in_limits and (scope, match[2]) in values:
-            measured = measured_of(values[scope, match[2]], runs)
+            measured = counts_of(runs, match[2], scope)
             if measured is None:
                 raise ArgumentError(
                     f"{source}: {values[scope, match[2]].name} was not recorded: {_how(match[2], runs)}"
@@ -523,7 +529,7 @@ def _new_budget(runs: Sequence[Run]) -> list[str]:
         "[counts]",
     ]
     for name in COUNTS:
-        measured = measured_of(Limit(name, 0), runs)
+        measured = counts_of(runs, name)
         if measured is not None:
             lines.append(f"{name} = {_written(float(np.max(measured)))}")
     return lines
@@ -582,23 +588,6 @@ def _written(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def measured_of(limit: Limit, runs: Sequence[Run]) -> Numbers | None:
-    """What was measured for a limit: a number for each step, or of a count of the run for each recording; None where any has none."""
-    values: list[Numbers] = []
-    for run in runs:
-        if limit.count in RUN_COUNTS:
-            value = run.run_counts.get(limit.count)
-            if value is None:
-                return None
-            values.append(np.array([value], dtype=np.float64))
-            continue
-        counts = run.step_counts if limit.scope is None else run.scopes[limit.scope]
-        if limit.count not in counts:
-            return None
-        values.append(counts[limit.count][run.counted])
-    return np.concatenate(values)
-
-
 def check(
     budget: Budget,
     runs: Sequence[Run],
@@ -627,7 +616,7 @@ def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Wher
     """Check one count: of steps that differ, the one with most."""
     noun = _noun(limit)
     per = "" if limit.count in RUN_COUNTS else " a step"
-    measured = measured_of(limit, runs)
+    measured = counts_of(runs, limit.count, limit.scope)
     if measured is None:
         how = _how(limit.count, runs)
         return Checked(
@@ -716,7 +705,7 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
     kinds, merged = kind_of_steps(runs), merged_kinds(runs)
     baseline_operators = np.concatenate(time.kinds) if time.kinds else np.zeros(0, np.int64)
     before, after = np.unique(baseline_operators).tolist(), np.unique(kinds).tolist()
-    pairs = nearest_numbers(before, [typical_operators(merged[kind][0]) for kind in after])
+    pairs = nearest(before, [typical_operators(merged[kind][0]) for kind in after], similar_sizes)
     if 1 < len(before) <= MOST_CLASSES and len(pairs) == len(before) == len(after):
         new_of_base = dict(pairs)
         base_kind = np.array([before.index(operators) for operators in baseline_operators.tolist()])

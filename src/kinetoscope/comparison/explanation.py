@@ -65,13 +65,10 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class PartChange:
-    """One part of the difference of a step.
+class PartChange(Spent):
+    """One part of the difference of a step; `what` is what most of the changed time is spent on.
 
     Attributes:
-        what: What the changed time is spent on, such as `fresh memory`.
-        base_ns: How long, in a step of the base.
-        new_ns: The same in the other run.
         spent: The same by what it is spent on, what changed most first.
         file: The file of its line, as the base names it; empty where it has none.
         line: The line in the other run, or in the base where it is there only; -1 where it has none.
@@ -81,9 +78,6 @@ class PartChange:
         module: The module, of a part that has no line.
     """
 
-    what: str
-    base_ns: float
-    new_ns: float
     spent: tuple[Spent, ...] = ()
     file: str = ""
     line: int = -1
@@ -91,11 +85,6 @@ class PartChange:
     function: str = ""
     text: str = ""
     module: str = ""
-
-    @property
-    def change_ns(self) -> float:
-        """How much longer."""
-        return self.new_ns - self.base_ns
 
     @property
     def where(self) -> str:
@@ -192,7 +181,7 @@ class Explanation:
         }
 
 
-def _amounts(change: Spent | PartChange) -> dict[str, Any]:
+def _amounts(change: Spent) -> dict[str, Any]:
     """What time is spent on, and how much of it on both sides."""
     return {name: getattr(change, name) for name in ("what", "base_ns", "new_ns", "change_ns")}
 

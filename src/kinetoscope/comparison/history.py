@@ -58,16 +58,8 @@ def build_of(runs: Sequence[Run], name: str) -> Build:
         )
         values[STEP] = float(fastest[0] @ step_ns)
     for count in COUNTS:
-        counts = [
-            float(run.run_counts[count])
-            if count in run.run_counts
-            else float(run.step_counts[count][run.counted].max())
-            if count in run.step_counts
-            else None
-            for run in runs
-        ]
-        if recorded := [value for value in counts if value is not None]:
-            values[count] = max(recorded)
+        if recorded := [column for run in runs if (column := run.counts(count)) is not None]:
+            values[count] = float(np.concatenate(recorded).max())
     return Build(name, values, min((run.start_ns for run in runs if run.start_ns), default=0))
 
 

@@ -5,14 +5,14 @@ Kinds are those of the table `step_kinds`, whose numbers are of one trace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from kinetoscope.comparison.statistics import MOST_CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Numbers = Sequence[int] | NDArray[np.int64]
     # The number of a recording, and that of a kind in it.
     Kinds = set[tuple[int, int]]
+
+Kind = TypeVar("Kind")
 
 ALIKE = 0.75
 """Kinds of steps of two recordings are one if they have so much of their operators in common, in the time that these take."""
@@ -79,14 +81,27 @@ def most_of(kinds: Sequence[Operators]) -> list[str | None]:
     return names or [None] * len(kinds)
 
 
-def nearest_numbers(ours: Sequence[int], theirs: Sequence[int]) -> list[tuple[int, int]]:
-    """Pair kinds of which only the numbers of operators are known, the most similar first: their places; none that differ by more than `ALIKE`."""
+def nearest(
+    ours: Sequence[Kind], theirs: Sequence[Kind], similarity: Callable[[Kind, Kind], float]
+) -> list[tuple[int, int]]:
+    """Pair kinds of steps that are alike, the most similar ones first: their places; each is in one pair at most, and none below `ALIKE`."""
     every = sorted(
-        (-min(our_count, their_count) / max(our_count, their_count, 1), our_index, their_index)
-        for our_index, our_count in enumerate(ours)
-        for their_index, their_count in enumerate(theirs)
+        (-similarity(our_kind, their_kind), our_index, their_index)
+        for our_index, our_kind in enumerate(ours)
+        for their_index, their_kind in enumerate(theirs)
     )
-    return _first_pairs(every, ALIKE)
+    pairs: list[tuple[int, int]] = []
+    for difference, our_index, their_index in every:
+        if -difference >= ALIKE and not any(
+            our_index == left or their_index == right for left, right in pairs
+        ):
+            pairs.append((our_index, their_index))
+    return pairs
+
+
+def similar_sizes(one: int, other: int) -> float:
+    """How similar two kinds of steps are of which only the numbers of operators are known: 1 for equal ones."""
+    return min(one, other) / max(one, other, 1)
 
 
 def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, Kinds]]:
@@ -102,7 +117,7 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
         For each group of kinds that are compared with each other those of the base and those of the other run; one of them may be empty.
     """
     ours, theirs = merged_kinds(base), merged_kinds(new)
-    pairs = _nearest([operators for operators, _ in ours], [operators for operators, _ in theirs], ALIKE)
+    pairs = nearest([operators for operators, _ in ours], [operators for operators, _ in theirs], _similarity)
     alone = [
         set(range(len(side))) - {pair[number] for pair in pairs} for number, side in enumerate((ours, theirs))
     ]
@@ -119,9 +134,9 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
             held = [
                 (_contained(other_kinds[other][0], kinds[kind][0]), -other) for other in group_of[1 - number]
             ]
-            part, nearest = max(held, default=(0.0, 0))
+            part, place = max(held, default=(0.0, 0))
             if part >= ALIKE:
-                group_of[number][kind] = group_of[1 - number][-nearest]
+                group_of[number][kind] = group_of[1 - number][-place]
     count = len(pairs)
     groups: list[tuple[Kinds, Kinds]] = [(set(), set()) for _ in range(count)]
     for number, side in enumerate((ours, theirs)):
@@ -146,32 +161,13 @@ def merged_kinds(runs: Sequence[Run | KindsOfRun]) -> list[tuple[Operators, Kind
     for recording, run in enumerate(runs):
         numbers = np.unique(run.step_kind).tolist()
         operators = [run.kind_operators[kind] if kind >= 0 else {} for kind in numbers]
-        pairs = dict(_nearest(operators, [example for example, _ in merged], ALIKE))
+        pairs = dict(nearest(operators, [example for example, _ in merged], _similarity))
         for index, kind in enumerate(numbers):
             if index in pairs:
                 merged[pairs[index]][1].add((recording, kind))
             else:
                 merged.append((operators[index], {(recording, kind)}))
     return merged
-
-
-def _nearest(ours: Sequence[Operators], theirs: Sequence[Operators], least: float) -> list[tuple[int, int]]:
-    """Pairs of kinds of steps that are alike, the most similar ones first; each is in one pair at most."""
-    every = sorted(
-        (-_similarity(our_operators, their_operators), our_index, their_index)
-        for our_index, our_operators in enumerate(ours)
-        for their_index, their_operators in enumerate(theirs)
-    )
-    return _first_pairs(every, least)
-
-
-def _first_pairs(every: list[tuple[float, int, int]], least: float) -> list[tuple[int, int]]:
-    """The pairs, which come most similar first, without those of which one side is in an earlier pair."""
-    pairs: list[tuple[int, int]] = []
-    for similarity, ours, theirs in every:
-        if -similarity >= least and not any(ours == left or theirs == right for left, right in pairs):
-            pairs.append((ours, theirs))
-    return pairs
 
 
 def _similarity(one: Operators, other: Operators) -> float:

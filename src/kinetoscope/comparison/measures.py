@@ -41,7 +41,7 @@ from kinetoscope.tables.step_kinds import StepOperators, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -179,6 +179,20 @@ class Run:
         """The steps that count."""
         return np.arange(self.warm_up, len(self.step_ns))
 
+    def counts(self, name: str, scope: Scope | None = None) -> Numbers | None:
+        """A count, of all or of one of `scopes`, in each step that counts, or that of the run; None where it was not recorded."""
+        if name in RUN_COUNTS:
+            return np.array([self.run_counts[name]], np.float64) if name in self.run_counts else None
+        by_count = self.step_counts if scope is None else self.scopes[scope]
+        return by_count[name][self.counted] if name in by_count else None
+
+
+def counts_of(runs: Sequence[Run], name: str, scope: Scope | None = None) -> Numbers | None:
+    """A count of some recordings, one after the other, see `Run.counts`; None where any of them does not have it."""
+    counts = [run.counts(name, scope) for run in runs]
+    recorded = [column for column in counts if column is not None]
+    return np.concatenate(recorded) if len(recorded) == len(counts) else None
+
 
 def by_run(runs: Sequence[Run], weights: Numbers) -> Iterator[tuple[Run, Numbers]]:
     """Each recording with the weights of all of its steps, from those of the steps that count of all recordings."""
@@ -233,7 +247,14 @@ def run_of(
         left_out,
         loop.unit,
         trace.run_info.start_realtime_ns or 0,
-        {"part": recording.parts()} | {kind: make() for kind, make in recording.kinds().items()},
+        {
+            "part": recording.parts(),
+            "module": recording.modules(),
+            "operator": recording.operators(),
+            "line": recording.lines(),
+            "kernel": recording.kernels(),
+            "collective": recording.collectives(),
+        },
         recording.step_counts(),
         recording.run_counts(loop.late_compilations),
         _memory_by_holder(trace),
@@ -301,17 +322,7 @@ class _Recording:
         step = np.where(self.ours, self.step, -1)
         return StepOperators(self.trace, step, self.steps).of_kinds(self.loop.work.kind)
 
-    def kinds(self) -> dict[str, Callable[[], Population]]:
-        """What makes the rows of each kind."""
-        return {
-            "module": self._modules,
-            "operator": self._operators,
-            "line": self._lines,
-            "kernel": self._kernels,
-            "collective": self._collectives,
-        }
-
-    def _operators(self) -> Population:
+    def operators(self) -> Population:
         trace, spans, ran = self.trace, self.trace.columns("spans"), self.ran.operators
         dims, paths = trace.column("shapes", "dims"), trace.column("modules", "path")
         columns = (spans["name"], shapes_of(trace), spans["module"])
@@ -345,12 +356,12 @@ class _Recording:
         total_ns = float(took.sum())
         return float(np.minimum(took, usual[groups.of_row]).sum()) / total_ns if total_ns > 0 else 1.0
 
-    def _modules(self) -> Population:
+    def modules(self) -> Population:
         trace = self.trace
         keys: list[Key] = [*zip(trace.column("modules", "path"), module_classes(trace), strict=True)]
         return self._with_python(keys, trace.column("spans", "module"), gaps(trace).shares.module)
 
-    def _lines(self) -> Population:
+    def lines(self) -> Population:
         trace = self.trace
         line, first = line_groups(trace)
         frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)]
@@ -422,13 +433,13 @@ class _Recording:
                 keys.append(("operator", words, words) if name else ("", words, words))
         return keys
 
-    def _kernels(self) -> Population:
+    def kernels(self) -> Population:
         ran, name = self.ran.kernels, self.trace.column("spans", "name")
         groups = Groups.by([name[ran.span]])
         keys: list[Key] = [(self.trace.strings[text],) for text in name[ran.span[groups.first]].tolist()]
         return _population(keys, groups.of_row, ran.step, ran.time_ns, self.steps)
 
-    def _collectives(self) -> Population:
+    def collectives(self) -> Population:
         calls = self._collective_calls
         return _population(
             [(call["name"], call["group_size"] or 0, call["bytes"] or 0) for call in calls],

@@ -236,15 +236,6 @@ class Side:
             for run in self.runs
         ])  # fmt: skip
 
-    def counts(self, name: str) -> Numbers | None:
-        """A count in each step, or of a run in each recording; None where a recording does not have it."""
-        if name in RUN_COUNTS:
-            values = [run.run_counts.get(name) for run in self.runs]
-            return None if None in values else np.array(values, dtype=np.float64)
-        lists = [run.step_counts[name][run.counted] if name in run.step_counts else None for run in self.runs]
-        recorded = [column for column in lists if column is not None]
-        return np.concatenate(recorded) if len(recorded) == len(lists) else None
-
 
 @dataclass(eq=False)
 class Comparison:

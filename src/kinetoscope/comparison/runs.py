@@ -10,7 +10,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.explanation import explained
 from kinetoscope.comparison.matching import LEVELS, matched, same_files
-from kinetoscope.comparison.measures import COUNTS, TIMED, Run
+from kinetoscope.comparison.measures import COUNTS, TIMED, Run, counts_of
 from kinetoscope.comparison.result import (
     ADDED,
     BELOW_MARGIN,
@@ -128,7 +128,8 @@ class _Comparing:
             moved, by_rows, reason = net, True, ""
         if step.verdict in (FASTER, SLOWER):
             differences = {
-                kind: [_explaining(row, moved) for row in of_kind] for kind, of_kind in differences.items()
+                kind: [replace(row, share=row.change_ns / moved) for row in of_kind]
+                for kind, of_kind in differences.items()
             }
         order = [
             row
@@ -314,7 +315,7 @@ class _Comparing:
         return verdict
 
     def _count(self, name: str) -> CountDifference | None:
-        base, new = self.base.counts(name), self.new.counts(name)
+        base, new = counts_of(self.base.runs, name), counts_of(self.new.runs, name)
         if base is None and new is None:
             return None
         difference = count_difference(name, base, new)
@@ -376,10 +377,6 @@ def count_difference(
 
 def _total(counts: Numbers) -> int:
     return sum(map(int, counts.tolist()))
-
-
-def _explaining(row: Difference, moved_ns: float) -> Difference:
-    return replace(row, share=row.change_ns / moved_ns)
 
 
 def _rank(row: Difference) -> int:

@@ -94,15 +94,6 @@ def lines_of_places(places: Sequence[Where], headings: tuple[str, str], width: i
     return text_table([(*headings, "module", "line"), *rows], "><<<", width=width) if places else []
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """What was measured for a limit, by how much that is too much in words, and its places as lines."""
-
-    value: float
-    excess: Callable[[float], str]
-    lines: Callable[[], list[str]]
-
-
 def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
     """Measure what is limited.
 
@@ -121,10 +112,13 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
     lines: list[str] = []
     for limit, allowed in limits.allowed.items():
         name = limit.removeprefix("max_")
-        measured = _step_ms(trace, limits.warmup_steps, ran_ns) if name == "step_ms" else _amount(trace, name)
-        verdict.measured[name] = measured.value
-        if measured.value > allowed:
-            lines += [f"{limit}={allowed:,g}: {measured.excess(allowed)}", *measured.lines()]
+        verdict.measured[name], excess = (
+            _step_ms(trace, limits.warmup_steps, ran_ns, allowed)
+            if name == "step_ms"
+            else _amount(trace, name, allowed)
+        )
+        if excess:
+            lines += [f"{limit}={allowed:,g}: {excess[0]}", *excess[1:]]
     if lines:
         more = [f"({verdict.lost})"] if verdict.lost else []
         verdict.text = "\n".join([*lines, *more])
@@ -328,31 +322,31 @@ def _added(trace: TraceData, count: str, scope: Scope | None, stored: Mapping[st
     return [replace(where, value=f"+{in_words(amount)}") for amount, where in additions[:MOST_PLACES]]
 
 
-def _amount(trace: TraceData, count: str) -> _Measured:
+def _amount(trace: TraceData, count: str, allowed: float) -> tuple[float, list[str]]:
+    """How much of a count there is and, where that is too much, by how much and its places as lines."""
     rows, noun = _rows_of(trace, count), count.removesuffix("s")
     peak = _held_at_peak(trace) if count == "peak_bytes" else None
     value = len(rows) if peak is None else peak.bytes
-
-    def excess(allowed: float) -> str:
-        too_many = f"{_in_words(count)(value - allowed)} too many"
-        if count == "allocations":
-            size = units.size(int(trace.column("allocations", "bytes")[rows].sum()))
-            return f"{units.count(value, 'block')} allocated, {size} together, {too_many}"
-        if peak is not None:
-            # A limit is in bytes: the exact number is what to set it to.
-            exact = f"{units.size(value)} ({value:,} bytes) held at once on {peak.device}"
-            return f"{exact}, {too_many}, {units.duration(peak.time_ns)} after the start"
-        return f"{units.count(value, noun)} ran, {too_many}"
-
+    if value <= allowed:
+        return value, []
+    too_many = f"{_in_words(count)(value - allowed)} too many"
+    text = f"{units.count(value, noun)} ran, {too_many}"
+    if count == "allocations":
+        size = units.size(int(trace.column("allocations", "bytes")[rows].sum()))
+        text = f"{units.count(value, 'block')} allocated, {size} together, {too_many}"
+    elif peak is not None:
+        # A limit is in bytes: the exact number is what to set it to.
+        exact = f"{units.size(value)} ({value:,} bytes) held at once on {peak.device}"
+        text = f"{exact}, {too_many}, {units.duration(peak.time_ns)} after the start"
     headings = {
         "allocations": ("blocks", "operator"),
         "peak_bytes": ("bytes", "operator"),
     }.get(count, ("calls", noun))
-    return _Measured(value, excess, lambda: lines_of_places(places_of(trace, count), headings))
+    return value, [text, *lines_of_places(places_of(trace, count), headings)]
 
 
-def _step_ms(trace: TraceData, first: int, ran_ns: int) -> _Measured:
-    """How long the longest step took, from the step `first` on; without any step, everything recorded is one."""
+def _step_ms(trace: TraceData, first: int, ran_ns: int, allowed: float) -> tuple[float, list[str]]:
+    """How long the longest step took, from the step `first` on, and its places as lines; without any step, everything recorded is one."""
     steps = trace.columns("steps")
     if len(steps) == 0 and first == 0:
         duration_ns = np.array([ran_ns], dtype=np.int64)
@@ -364,31 +358,26 @@ def _step_ms(trace: TraceData, first: int, ran_ns: int) -> _Measured:
         )
     worst = int(np.argmax(duration_ns))
     took_ns = int(duration_ns[worst])
-
-    def excess(allowed: float) -> str:
-        over = f"took {units.duration(took_ns)}, {units.duration(took_ns - allowed * 1e6)} too long"
-        if len(steps) == 0:
-            return f"the test, which marks no steps, {over}"
+    if took_ns / 1e6 <= allowed:
+        return took_ns / 1e6, []
+    text = f"took {units.duration(took_ns)}, {units.duration(took_ns - allowed * 1e6)} too long"
+    within = host_work(trace, with_steps=False).mask.copy()
+    if len(steps) == 0:
+        text = f"the test, which marks no steps, {text}"
+    else:
+        within &= trace.column("spans", "step") == first + worst
+        text = f"step {int(steps['number'][first + worst])} {text}"
         late = int((duration_ns > allowed * 1e6).sum())
-        of_all_steps = f"; the median of {units.count(len(duration_ns), 'step')} is {units.duration(np.median(duration_ns))}, {late:,} of them too long"
         if len(duration_ns) > 1:
-            over += of_all_steps
+            text += f"; the median of {units.count(len(duration_ns), 'step')} is {units.duration(np.median(duration_ns))}, {late:,} of them too long"
         if first + worst == 0 and steps["source"][0] == OPTIMIZER:
-            over += f"; no mark says where this first step begins, so it holds what came before: {WARMUP}=1 leaves it out"
-        return f"step {int(steps['number'][first + worst])} {over}"
-
-    def lines() -> list[str]:
-        within = host_work(trace, with_steps=False).mask.copy()
-        if len(steps):
-            within &= trace.column("spans", "step") == first + worst
-        rows = np.flatnonzero(within)
-        self_ns = trace.column("spans", "self_ns")[rows].astype(np.int64)
-        wheres = _places(trace, _counted_spans(trace, rows, self_ns), units.duration)
-        outside_ns = took_ns - int(self_ns.sum())
-        outside = [f"  {units.duration(outside_ns)} of it outside all operators"] if outside_ns > 0 else []
-        return [*lines_of_places(wheres, ("self", "operator")), *outside]
-
-    return _Measured(took_ns / 1e6, excess, lines)
+            text += f"; no mark says where this first step begins, so it holds what came before: {WARMUP}=1 leaves it out"
+    rows = np.flatnonzero(within)
+    self_ns = trace.column("spans", "self_ns")[rows].astype(np.int64)
+    wheres = _places(trace, _counted_spans(trace, rows, self_ns), units.duration)
+    outside_ns = took_ns - int(self_ns.sum())
+    outside = [f"  {units.duration(outside_ns)} of it outside all operators"] if outside_ns > 0 else []
+    return took_ns / 1e6, [text, *lines_of_places(wheres, ("self", "operator")), *outside]
 
 
 @dataclass(frozen=True)

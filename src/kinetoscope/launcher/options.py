@@ -169,6 +169,39 @@ class LaunchOptions:
         return cls(**values)
 
 
+def options_for(
+    program: Program,
+    output: str | os.PathLike[str] | None,
+    folder: Path,
+    environment: Mapping[str, str],
+    say: Callable[[str], object],
+    *,
+    summaries: str | os.PathLike[str] | None,
+    **options: Any,
+) -> LaunchOptions:
+    """How a program is recorded into files that can be written.
+
+    Args:
+        program: What will run.
+        output: The user's choice of names, see `choose_prefix`.
+        folder: The working directory, absolute.
+        environment: The program's environment variables.
+        say: Called with a sentence if the files are not where they would usually be.
+        summaries: Where summaries go, relative to `folder`: a folder or a `.parquet` file; None for nowhere.
+        **options: The other options of `LaunchOptions`.
+
+    Raises:
+        ArgumentError: Options that exclude each other, or files that cannot be written.
+    """
+    chosen = LaunchOptions(
+        prefix=choose_prefix(output, program, folder, environment),
+        summaries=checked_summary("summaries", None if summaries is None else folder / summaries),
+        folder=folder,
+        **options,
+    )
+    return replace(chosen, prefix=writable_prefix(chosen.prefix, chosen=output is not None, say=say))
+
+
 def choose_prefix(
     output: str | os.PathLike[str] | None, program: Program, folder: Path, environment: Mapping[str, str]
 ) -> Path:
@@ -244,12 +277,3 @@ def _remove_if_empty(folder: str, process: int) -> None:
     if os.getpid() == process:
         with suppress(OSError):
             os.rmdir(folder)
-
-
-def place_of_summaries(given: str | os.PathLike[str] | None, folder: Path) -> Path | None:
-    """Where summaries go, absolute; None for nowhere.
-
-    Raises:
-        ArgumentError: It is neither a folder nor a `.parquet` file.
-    """
-    return checked_summary("summaries", None if given is None else folder / given)

@@ -23,12 +23,7 @@ from kinetoscope.collect import OPTION_NAMES, EngineName, RecordingOptions, Sess
 from kinetoscope.display.terminal import complain, echo
 from kinetoscope.launcher import child_hook
 from kinetoscope.launcher.children import Children
-from kinetoscope.launcher.options import (
-    LaunchOptions,
-    choose_prefix,
-    place_of_summaries,
-    writable_prefix,
-)
+from kinetoscope.launcher.options import LaunchOptions, options_for
 from kinetoscope.launcher.program import CannotRun, Program, exiting_as_python, take_name_of_python
 from kinetoscope.launcher.recording import Finished, InstalledRecording, ProgramRecording
 from kinetoscope.launcher.unrecorded import UnrecordedChildren
@@ -128,20 +123,19 @@ def launch(
     recording = {name: value for name, value in locals().items() if name in OPTION_NAMES}
     to_run = Program(os.fspath(program), tuple(os.fspath(word) for word in arguments), module)
     folder = Path(cwd or ".").absolute()
-    options = LaunchOptions(
-        prefix=choose_prefix(output, to_run, folder, os.environ if env is None else env),
+    options = options_for(
+        to_run,
+        output,
+        folder,
+        os.environ if env is None else env,
+        lambda text: warnings.warn(text, stacklevel=5),
         recording=RecordingOptions.launched(**recording),
         chrome=chrome,
-        summaries=place_of_summaries(summaries, folder),
+        summaries=summaries,
         steps=steps,
         install=install,
         children=children,
-        folder=folder,
     )
-    prefix = writable_prefix(
-        options.prefix, chosen=output is not None, say=lambda text: warnings.warn(text, stacklevel=4)
-    )
-    options = replace(options, prefix=prefix)
     candidates = (options.trace_path, options.live_path)
     before = [_identity(path) for path in candidates]
     words = [sys.executable, "-m", "kinetoscope.launcher", options.to_json(), *to_run.command_line]
