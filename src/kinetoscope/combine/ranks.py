@@ -153,9 +153,9 @@ def _as_columns(visits: Sequence[_Visit]) -> Visits:
     meeting = [numbers.setdefault(visit.meeting, len(numbers)) for visit in visits]
     # Whoever waits in a collective leaves it with the others; who leaves a barrier hears of it sooner or later.
     together = np.array([visit.meeting[0] == COLLECTIVES for visit in visits], dtype=bool)
-    columns = [[visit.trace for visit in visits], meeting, [visit.entered_ns for visit in visits]]
-    columns.append([visit.left_ns for visit in visits])
-    return Visits(*(np.array(column, dtype=np.int64) for column in columns), together)
+    times = np.array([(visit.trace, visit.entered_ns, visit.left_ns) for visit in visits], dtype=np.int64)
+    trace, entered_ns, left_ns = times.reshape(-1, 3).T
+    return Visits(trace, np.array(meeting, dtype=np.int64), entered_ns, left_ns, together)
 
 
 # Ranks record the same steps; their clocks on the wall may differ by so much.
