@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kinetoscope.launcher import unrecorded
-from kinetoscope.launcher.unrecorded import UnrecordedChildren, children_cpu_s, descendants
+from kinetoscope.launcher.unrecorded import children_cpu_s, descendants, unrecorded_children
 
 
 def test_processes_count_while_they_run_and_when_they_have_ended():
@@ -43,10 +43,9 @@ def test_processes_count_while_they_run_and_when_they_have_ended():
     ],
 )
 def test_what_they_used_is_said_if_it_is_much(monkeypatch, before_s, after_s, own_s, process_s, said):
-    times_s = iter((before_s, after_s))
-    monkeypatch.setattr(unrecorded, "children_cpu_s", lambda: next(times_s))
+    monkeypatch.setattr(unrecorded, "children_cpu_s", lambda: after_s)
     monkeypatch.setattr(time, "process_time", lambda: process_s)
-    messages = UnrecordedChildren().messages(own_s, "auto")
+    messages = unrecorded_children(before_s + own_s, "auto")
     assert bool(messages) is said
     if said:
         what = "processes that the program started used 12.5 s of processor time and are not in the trace"
@@ -54,10 +53,9 @@ def test_what_they_used_is_said_if_it_is_much(monkeypatch, before_s, after_s, ow
 
 
 def test_with_torchs_collector_the_option_needs_another_engine(monkeypatch):
-    times_s = iter((0.0, 10.0))
-    monkeypatch.setattr(unrecorded, "children_cpu_s", lambda: next(times_s))
+    monkeypatch.setattr(unrecorded, "children_cpu_s", lambda: 10.0)
     monkeypatch.setattr(time, "process_time", lambda: 1.0)
-    assert "--children`, with another engine than kineto," in UnrecordedChildren().messages(0.0, "kineto")[0]
+    assert "--children`, with another engine than kineto," in unrecorded_children(0.0, "kineto")[0]
 
 
 def test_descendants_are_this_process_and_all_that_it_started():

@@ -104,9 +104,10 @@ def command(
         temporary = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kinetoscope-ab-")))
         folder = (output or temporary).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        base, new = _contenders(commands, revisions, temporary, opened)
+        contenders = _contenders(commands, revisions, temporary, opened)
         on = opened.enter_context(pinned(processors))
-        turns = Interleaved(base, new, folder, seed=seed, margins=margins, warm_up=warm_up)
+        order = random.Random(seed)  # noqa: S311  (an order of runs is no secret)
+        turns = Interleaved(contenders, folder, order, margins, warm_up)
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
         echo(f"seed {seed}, {where}", err=True)
         try:
@@ -146,7 +147,7 @@ def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> Non
 
 def _contenders(
     commands: list[list[str]], revisions: tuple[str, ...], temporary: Path, opened: ExitStack
-) -> tuple[Contender, Contender]:
+) -> dict[str, Contender]:
     from kinetoscope.launcher.interleave import Contender, checked_out, parse_command
 
     programs = [parse_command(command) for command in commands]
@@ -155,7 +156,7 @@ def _contenders(
         opened.enter_context(checked_out(revision, temporary / name, here))
         for name, revision in zip(("base", "new"), revisions, strict=False)
     ] or [here, here]
-    return Contender(programs[0], folders[0]), Contender(programs[-1], folders[1])
+    return {"base": Contender(programs[0], folders[0]), "new": Contender(programs[-1], folders[1])}
 
 
 def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:

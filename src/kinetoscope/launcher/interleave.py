@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from kinetoscope.model import units
 from kinetoscope.trace.opening import measure_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kinetoscope.comparison.measures import Run
     from kinetoscope.comparison.result import Comparison, Margins
@@ -62,39 +62,26 @@ def parse_command(words: Sequence[str]) -> Program:
     return Program(rest[0], tuple(rest[1:]), is_module)
 
 
+@dataclass
 class Interleaved:
     """Both programs, run in rounds: in each round both run once, in random order.
 
     Attributes:
-        seed: Of the random order.
+        contenders: The program that the other is compared with, as `base`, and the other one, as `new`; the same one shows what
+            differences this machine can see.
+        folder: Where the recordings are written, and what the programs print.
+        order: Random numbers that choose which one runs first.
+        margins: When a difference of times counts.
+        warm_up: How many of the first steps of each recording to leave out; see `compare`.
         runs: What the recordings of each program did.
     """
 
-    def __init__(
-        self,
-        base: Contender,
-        new: Contender,
-        folder: Path,
-        *,
-        seed: int,
-        margins: Margins,
-        warm_up: int | None = None,
-    ) -> None:
-        """Store the arguments; nothing runs yet.
-
-        Args:
-            base: The program that the other is compared with.
-            new: The other program; the same one shows what differences this machine can see.
-            folder: Where the recordings are written, and what the programs print.
-            seed: Of the random order.
-            margins: When a difference of times counts.
-            warm_up: How many of the first steps of each recording to leave out; see `compare`.
-        """
-        self.seed = seed
-        self.runs: dict[str, list[Run]] = {"base": [], "new": []}
-        self._contenders = {"base": base, "new": new}
-        self._folder, self._margins, self._warm_up = folder, margins, warm_up
-        self._random = random.Random(seed)  # noqa: S311  (an order of runs is no secret)
+    contenders: Mapping[str, Contender]
+    folder: Path
+    order: random.Random
+    margins: Margins
+    warm_up: int | None = None
+    runs: dict[str, list[Run]] = field(default_factory=lambda: {"base": [], "new": []})
 
     @property
     def rounds(self) -> int:
@@ -108,20 +95,20 @@ class Interleaved:
             StateError: A program failed, or recorded nothing.
         """
         number, run_of_side = self.rounds + 1, {}
-        for side in self._random.sample(("base", "new"), 2):
+        for side in self.order.sample(("base", "new"), 2):
             yield side
             run_of_side[side] = self._record(side, number)
         for side, run in run_of_side.items():
             self.runs[side].append(run)
 
     def _record(self, side: str, number: int) -> Run:
-        contender, log = self._contenders[side], self._folder / f"{side}-{number:03}.log"
+        contender, log = self.contenders[side], self.folder / f"{side}-{number:03}.log"
         program = contender.program
         result = launch(
             program.target,
             *program.arguments,
             module=program.is_module,
-            output=self._folder / f"{side}-{number:03}.ktrace",
+            output=self.folder / f"{side}-{number:03}.ktrace",
             cwd=contender.folder,
             log=log,
         )
@@ -135,11 +122,11 @@ class Interleaved:
             raise StateError(
                 f"{' '.join(program.command_line)} {failure}; it printed last: {' | '.join(printed) or 'nothing'}"
             )
-        return measure_runs([result.path], warm_up=self._warm_up)[0]
+        return measure_runs([result.path], warm_up=self.warm_up)[0]
 
     def compare(self) -> Comparison:
         """Compare what has run so far."""
-        return compare_runs(self.runs["base"], self.runs["new"], self._margins)
+        return compare_runs(self.runs["base"], self.runs["new"], self.margins)
 
 
 def visible_percent(comparison: Comparison) -> float:

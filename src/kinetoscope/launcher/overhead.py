@@ -14,7 +14,7 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 from typing import TYPE_CHECKING, Any
 
@@ -248,34 +248,26 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
             gc.enable()
 
 
+@dataclass
 class TimedProgram:
     """A program whose steps are timed in slices, alternately without and with a recording.
 
-    Args:
+    Attributes:
         parts: What a step runs, one after the other.
         per_slice: The number of timed steps in a slice.
         clock_ns: The clock.
         before_part: What runs before each part of a timed step, and is not timed.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[Callable[[], object]],
-        per_slice: int,
-        clock_ns: Callable[[], int],
-        before_part: Callable[[], object] | None = None,
-    ) -> None:
-        self._parts, self._per_slice, self._clock_ns, self._before_part = (
-            parts,
-            per_slice,
-            clock_ns,
-            before_part,
-        )
-        self._bare_ns: list[list[int]] = []
-        self._recorded_ns: list[list[int]] = []
-        self._records = 0
-        self._spacing_ns = 0.0
-        self._warm_up = 1
+    parts: Sequence[Callable[[], object]]
+    per_slice: int
+    clock_ns: Callable[[], int]
+    before_part: Callable[[], object] = tuple
+    _bare_ns: list[list[int]] = field(default_factory=list, init=False)
+    _recorded_ns: list[list[int]] = field(default_factory=list, init=False)
+    _records: int = field(default=0, init=False)
+    _spacing_ns: float = field(default=0.0, init=False)
+    _warm_up: int = field(default=1, init=False)
 
     def take_turn(self, session: Any) -> None:
         """Time a slice of each kind, the other kind first in every second turn."""
@@ -309,12 +301,12 @@ class TimedProgram:
             session.stop()
         work = host_work(session.trace)
         rows = work.rows
-        self._records = len(rows) // (self._warm_up + self._per_slice)
+        self._records = len(rows) // (self._warm_up + self.per_slice)
         if not self._records:
             return
         counts = np.zeros_like(work.mask)
         by_time = rows[np.argsort(session.trace.columns("spans")["start_ns"][rows], kind="stable")]
-        counts[by_time[-self._records * self._per_slice :]] = True
+        counts[by_time[-self._records * self.per_slice :]] = True
         self._spacing_ns = spacing_of(session.trace, counts)
         self._warm_up = max(1, _WARM_UP_RECORDS // self._records)
 
@@ -329,18 +321,17 @@ class TimedProgram:
     def _slice_ns(self) -> list[int]:
         """The times of a few steps, after some to warm up."""
         for _ in range(self._warm_up):
-            for part in self._parts:
+            for part in self.parts:
                 part()
-        return [self._step_ns() for _ in range(self._per_slice)]
+        return [self._step_ns() for _ in range(self.per_slice)]
 
     def _step_ns(self) -> int:
         step_ns = 0
-        for part in self._parts:
-            if self._before_part is not None:
-                self._before_part()
-            begin_ns = self._clock_ns()
+        for part in self.parts:
+            self.before_part()
+            begin_ns = self.clock_ns()
             part()
-            step_ns += self._clock_ns() - begin_ns
+            step_ns += self.clock_ns() - begin_ns
         return step_ns
 
 

@@ -26,7 +26,7 @@ from kinetoscope.launcher.children import Children
 from kinetoscope.launcher.options import LaunchOptions, options_for
 from kinetoscope.launcher.program import CannotRun, Program, exiting_as_python, take_name_of_python
 from kinetoscope.launcher.recording import Finished, InstalledRecording, ProgramRecording
-from kinetoscope.launcher.unrecorded import UnrecordedChildren
+from kinetoscope.launcher.unrecorded import children_cpu_s, unrecorded_children
 
 if TYPE_CHECKING:
     from kinetoscope.launcher.overhead import Overhead
@@ -203,7 +203,7 @@ class ProgramRun:
         self._children = Children(options) if options.children else None
         recording = InstalledRecording if options.install else ProgramRecording
         self._recording = recording(program, options, self._torch_imported, self._observer.started)
-        self._unrecorded = None if options.children or options.install else UnrecordedChildren()
+        self._children_before_s = children_cpu_s()
         self._ended = "exit code 0"
         self._process = os.getpid()
         self._trace: Trace | None = None
@@ -297,10 +297,10 @@ class ProgramRun:
         # Before the trace is read and analyzed here.
         self._process_peak_bytes = _peak_bytes()
         self._observer.stopped()
-        if self._unrecorded is not None:
+        if not (self._options.children or self._options.install):
             # Before the overhead is measured, in this process and in others.
-            spent_s, engine = self._recording.own_children_s, self._options.recording.engine
-            self._recording.messages += self._unrecorded.messages(spent_s, str(engine))
+            before_s = self._children_before_s + self._recording.own_children_s
+            self._recording.messages += unrecorded_children(before_s, str(self._options.recording.engine))
         try:
             self._trace = self._recording.end(self._ended)
             # With --install the program chose what to record, each time anew: there is no single cost.

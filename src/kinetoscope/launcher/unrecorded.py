@@ -14,27 +14,21 @@ from kinetoscope.model import units
 LEAST_CPU_S, LEAST_SHARE = 1.0, 0.01
 
 
-class UnrecordedChildren:
-    """The processes that a program starts in a run that does not record them."""
+def unrecorded_children(before_s: float, engine: str) -> list[str]:
+    """Return a message about processes that a program started and that are not recorded, if they used much time.
 
-    def __init__(self) -> None:
-        """Count from now on."""
-        self._before_s = children_cpu_s()
-
-    def messages(self, own_s: float, engine: str) -> list[str]:
-        """Return a message about unrecorded processes, if they used much time.
-
-        Args:
-            own_s: The processor time of child processes that Kinetoscope itself started, such as the compiler of the recorder.
-            engine: The engine that was chosen.
-        """
-        used_s = children_cpu_s() - self._before_s - own_s
-        if used_s < LEAST_CPU_S or used_s < LEAST_SHARE * time.process_time():
-            return []
-        other = ", with another engine than kineto," if engine == "kineto" else ""
-        used = units.duration(used_s * 1e9)
-        usage = f"processes that the program started used {used} of processor time and are not in the trace"
-        return [f"{usage}: `kinetoscope run --children`{other} records those that use PyTorch"]
+    Args:
+        before_s: `children_cpu_s` before the program began, and what child processes took that Kinetoscope itself started, such as
+            the compiler of the recorder.
+        engine: The engine that was chosen.
+    """
+    used_s = children_cpu_s() - before_s
+    if used_s < LEAST_CPU_S or used_s < LEAST_SHARE * time.process_time():
+        return []
+    other = ", with another engine than kineto," if engine == "kineto" else ""
+    used = units.duration(used_s * 1e9)
+    usage = f"processes that the program started used {used} of processor time and are not in the trace"
+    return [f"{usage}: `kinetoscope run --children`{other} records those that use PyTorch"]
 
 
 def children_cpu_s() -> float:
