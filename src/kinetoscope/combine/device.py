@@ -51,11 +51,6 @@ class ThreadTimes:
     starts_ns: Times
     ends_ns: Times
 
-    @classmethod
-    def of(cls, begins_ns: Times, finishes_ns: Times, starts_ns: Times, ends_ns: Times) -> ThreadTimes:
-        """From the starts and ends of operators, and those of calls."""
-        return cls(np.sort(np.concatenate((begins_ns, finishes_ns))), starts_ns, ends_ns)
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -63,7 +58,7 @@ class Fit:
 
     Attributes:
         calls: How many calls lay on threads that had operators.
-        crossing: How many of them cross the start or end of an operator.
+        calls_crossing: How many of them cross the start or end of an operator.
         largest_crossing_ns: The smallest shift that would correct the worst of these, in nanoseconds.
         earliest_ns: By how much the device's times could be earlier at most (below 0) without any call that fits now
             ceasing to; None without such calls.
@@ -71,7 +66,7 @@ class Fit:
     """
 
     calls: int
-    crossing: int
+    calls_crossing: int
     largest_crossing_ns: int
     earliest_ns: int | None
     latest_ns: int | None
@@ -79,17 +74,11 @@ class Fit:
     @property
     def fits(self) -> bool:
         """Whether so few calls cross boundaries of operators that the clocks can be considered the same."""
-        return self.crossing <= MOST_CROSSING * self.calls
+        return self.calls_crossing <= MOST_CROSSING * self.calls
 
     def as_info(self) -> dict[str, int | None]:
         """The facts for the metadata of a trace."""
-        return {
-            "device_calls": self.calls,
-            "device_calls_crossing": self.crossing,
-            "device_largest_crossing_ns": self.largest_crossing_ns,
-            "device_earliest_ns": self.earliest_ns,
-            "device_latest_ns": self.latest_ns,
-        }
+        return {f"device_{name}": value for name, value in vars(self).items()}
 
 
 def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
@@ -114,7 +103,7 @@ def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
         needed = np.append(needed, np.minimum(later, sooner))
     return Fit(
         calls=calls,
-        crossing=crossing_calls,
+        calls_crossing=crossing_calls,
         largest_crossing_ns=int(needed.max(initial=0)),
         earliest_ns=int(earliest.max()) if len(earliest) else None,
         latest_ns=int(latest.min()) if len(latest) else None,
@@ -189,7 +178,8 @@ class _Join(Joining):
         host_tids = self._host.column("threads", "os_tid").tolist()
         row_of = {tid: row for row, tid in reversed(list(enumerate(host_tids)))}
         device_tids = self._device.column("threads", "os_tid").tolist()
-        tracks = set(self._thread_of_streams())
+        spans = self._device.columns("spans")
+        tracks = set(np.unique(spans["thread"][spans["stream"] >= 0]).tolist())
         host_row_of: dict[int, int] = {}
         for row, tid in enumerate(device_tids):
             # Runtimes know 32 bits of a number, which Kineto writes with a sign.
@@ -205,11 +195,6 @@ class _Join(Joining):
             rows[row] = host_row_of.get(row, following)
             following += row not in host_row_of
         return rows
-
-    def _thread_of_streams(self) -> list[int]:
-        columns = self._device.columns("spans")
-        on_stream: list[int] = np.unique(columns["thread"][columns["stream"] >= 0]).tolist()
-        return on_stream
 
     def _match_by_place(self, unknown: list[int], taken: set[int]) -> dict[int, int]:
         """The host's threads whose operators contain the calls of other threads, the best match first."""
@@ -259,8 +244,8 @@ class _Join(Joining):
     def _thread_times(self, thread_rows: Rows) -> list[ThreadTimes]:
         times = []
         for row in np.flatnonzero(thread_rows < len(self._host.columns("threads"))).tolist():
-            starts_ns, ends_ns = self._operators_of(int(thread_rows[row]), outer_only=False)
-            times.append(ThreadTimes.of(starts_ns, ends_ns, *self._calls_of(row)))
+            operators_ns = self._operators_of(int(thread_rows[row]), outer_only=False)
+            times.append(ThreadTimes(np.sort(np.concatenate(operators_ns)), *self._calls_of(row)))
         return times
 
     def _begin_at_zero(self) -> None:
@@ -289,11 +274,11 @@ class _Join(Joining):
             losses.append(Loss.of("device_clock_unknown"))
         elif not fit.fits:
             why = (
-                f"{fit.crossing} of {fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
+                f"{fit.calls_crossing} of {fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
                 f"by up to {fit.largest_crossing_ns} ns: times of devices are off by as much, and their work may be counted for "
                 "a neighbour of the operator that launched it."
             )
-            losses.append(Loss.of("device_clock_misfit", fit.crossing, why=why))
+            losses.append(Loss.of("device_clock_misfit", fit.calls_crossing, why=why))
         return loss_columns(losses)
 
     def _info(self, fit: Fit) -> dict[str, Any]:

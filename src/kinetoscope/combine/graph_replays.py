@@ -53,15 +53,22 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
         return trace
     captures = _captures(trace)
     calls_of = _matched(replays, captures)
-    origins, captured = Origins(trace), _Captured(trace)
-    origin = trace.column("spans", "origin").copy()
+    origins, spans = Origins(trace), trace.columns("spans")
+    nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
+    origin, origin_of = spans["origin"].copy(), dict[int, int]()
     unmatched = 0
     for graph, rows, _ in replays:
         calls = calls_of.get(graph)
         if calls is None:
             unmatched += len(rows)
-        else:
-            origin[rows] = [captured.origin(operator, origins) for operator in captured.operators(calls)]
+            continue
+        operators = operators_around(spans, calls.astype(np.int32), spans["parent"], nests).tolist()
+        for operator in dict.fromkeys(operators):
+            if operator not in origin_of:
+                values = {name: int(spans[name][operator]) for name in ("module", "stack")}
+                values |= {"operator": int(spans["name"][operator]), "node": origins.strings.row("")}
+                origin_of[operator] = origins.add("", [values | {"weight": 1.0}])
+        origin[rows] = [origin_of[operator] for operator in operators]
     losses = [Loss.of("unknown_replays", unmatched)] if unmatched else []
     return extend(
         trace,
@@ -146,24 +153,3 @@ def _matched(
         if kinds and len(calls) == len(alike) and all(len(several[graph]) == 1 for graph in alike):
             calls_of_graph |= dict(zip(sorted(alike), calls, strict=True))
     return calls_of_graph
-
-
-class _Captured:
-    def __init__(self, trace: TraceData) -> None:
-        self._spans = spans = trace.columns("spans")
-        self._nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
-        self._origin_of: dict[int, int] = {}
-
-    def operators(self, calls: NDArray[np.int64]) -> list[int]:
-        """The spans of the operators around some calls of the runtime."""
-        spans = self._spans
-        operators = operators_around(spans, calls.astype(np.int32), spans["parent"], self._nests)
-        return [int(row) for row in operators]
-
-    def origin(self, operator: int, origins: Origins) -> int:
-        origin = self._origin_of.get(operator)
-        if origin is None:
-            values = {name: int(self._spans[name][operator]) for name in ("module", "stack")}
-            values |= {"operator": int(self._spans["name"][operator]), "node": origins.strings.row("")}
-            origin = self._origin_of[operator] = origins.add("", [values | {"weight": 1.0}])
-        return origin

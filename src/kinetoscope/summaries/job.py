@@ -53,6 +53,7 @@ class Job:
 
     Attributes:
         summaries: One row for each rank, in order of rank.
+        sections: The sections of all summaries as columns.
     """
 
     def __init__(self, summaries: pyarrow.Table | Sections) -> None:
@@ -61,8 +62,8 @@ class Job:
         Raises:
             ArgumentError: There are none, or two of one rank.
         """
-        self._sections = summaries if isinstance(summaries, Sections) else Sections([summaries])
-        self.summaries = self._sections.summaries
+        self.sections = summaries if isinstance(summaries, Sections) else Sections([summaries])
+        self.summaries = self.sections.summaries
 
     @classmethod
     def open(cls, *paths: str | os.PathLike[str]) -> Job:
@@ -86,14 +87,9 @@ class Job:
             )
         )
 
-    @property
-    def sections(self) -> Sections:
-        """The sections of all summaries as columns."""
-        return self._sections
-
     def __len__(self) -> int:
         """The number of ranks."""
-        return len(self._sections)
+        return len(self.sections)
 
     def section(self, name: str) -> pyarrow.Table:
         """Return a section of all ranks as a table: the columns of `SECTIONS` behind `rank`.
@@ -104,27 +100,27 @@ class Job:
         import_aside()
         import pyarrow as pa
 
-        records = self._sections.records(name)
-        rank = number_array(self._sections.ranks[self._sections.rows(name)])
+        records = self.sections.records(name)
+        rank = number_array(self.sections.ranks[self.sections.rows(name)])
         return pa.table({"rank": rank} | {name: records[name] for name in SECTIONS[name].column_names})
 
     @cached_property
     def report(self) -> Report:
         """What makes the job slow: at most seven findings, the largest possible gain first, of the steps of the median rank."""
-        return examine_job(self._sections)
+        return examine_job(self.sections)
 
     @cached_property
     def notes(self) -> list[str]:
         """What is wrong with the summaries as those of one job, in sentences: damaged files, ranks without one, and ranks of another time."""
-        ranks = self._sections.ranks
+        ranks = self.sections.ranks
         missing = (
-            np.setdiff1d(np.arange(self._sections.world_size), ranks) if (ranks >= 0).all() else ranks[:0]
+            np.setdiff1d(np.arange(self.sections.world_size), ranks) if (ranks >= 0).all() else ranks[:0]
         )
-        apart = ranks[recorded_apart(self._sections)]
-        sentences = [*self._sections.unread]
+        apart = ranks[recorded_apart(self.sections)]
+        sentences = [*self.sections.unread]
         if len(missing):
             sentences.append(
-                f"{len(self):,} of {self._sections.world_size:,} ranks {units.noun(len(self), 'has', 'have')} a summary here; without one: {_named(missing)}."
+                f"{len(self):,} of {self.sections.world_size:,} ranks {units.noun(len(self), 'has', 'have')} a summary here; without one: {_named(missing)}."
             )
         if len(apart):
             sentences.append(
@@ -138,32 +134,32 @@ class Job:
 
     def clocks(self) -> pyarrow.Table:
         """Return the table `clocks`: how the clock of each rank is aligned with that of a reference, and how far its times may be off."""
-        return clocks(self._sections)
+        return clocks(self.sections)
 
     def collective_arrivals(self) -> pyarrow.Table:
         """Return the table `collective_arrivals`: for each collective the rank that arrived last, and how long the others waited."""
-        return collective_arrivals(self._sections)
+        return collective_arrivals(self.sections)
 
     def stragglers(self) -> pyarrow.Table:
         """Return the table `stragglers`: the ranks for which the others wait, and what takes them longer."""
-        return stragglers(self._sections)
+        return stragglers(self.sections)
 
     def without_lateness(self) -> pyarrow.Table:
         """Return the table `without_lateness`: how long a step would take if no rank were late, or one of the worst stragglers were not."""
         worst = self.stragglers()["rank"].to_pylist()[:_REPLAYED]
-        return without_lateness(self._sections, worst)
+        return without_lateness(self.sections, worst)
 
     def exposed_communication(self) -> pyarrow.Table:
         """Return the table `exposed_communication`: what each collective of each process group costs, the wait for late ranks apart."""
-        return exposed_communication(self._sections)
+        return exposed_communication(self.sections)
 
     def links(self) -> pyarrow.Table:
         """Return the table `links`: pairs of ranks that communicated with each other alone, and how fast."""
-        return links(self._sections)
+        return links(self.sections)
 
     def coordinates(self) -> pyarrow.Table:
         """Return the table `coordinates`: ranks by their places along TP, DP, PP, EP and CP."""
-        return coordinates(self._sections)
+        return coordinates(self.sections)
 
     def ranks(self, by: str = "rank") -> pyarrow.Table:
         """Return the table `ranks`: each rank's steps, their parts, and how late it usually is.
@@ -176,7 +172,7 @@ class Job:
         """
         if by not in _BY:
             raise ArgumentError(f"by={by!r} is not valid: use {' or '.join(map(repr, _BY))}")
-        sections = self._sections
+        sections = self.sections
         of_step = sections.kinds[1] if by == "kind" else np.zeros(len(sections.rows("steps")), dtype=np.int64)
         first = Groups.by([sections.rows("steps"), of_step]).first
         rank = sections.rows("steps")[first] if by == "kind" else np.arange(len(self))
@@ -224,14 +220,14 @@ class Job:
 
     def step_kinds(self) -> pyarrow.Table:
         """Return the table `step_kinds`: the kinds of steps of the job, those with most time first."""
-        return _step_kinds(self._sections)
+        return _step_kinds(self.sections)
 
     def durations(self) -> pyarrow.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
-        return _durations(self._sections)
+        return _durations(self.sections)
 
     def _places(self) -> list[str | None]:
-        dimensions = sorted(coordinates_of(self._sections).items())
+        dimensions = sorted(coordinates_of(self.sections).items())
         return [
             " ".join(f"{name}={index[row]}" for name, index in dimensions if index[row] >= 0) or None
             for row in range(len(self))
@@ -239,7 +235,7 @@ class Job:
 
     def _largest(self, section: str, name: str) -> NDArray[np.int64]:
         largest = np.full(len(self), -1, dtype=np.int64)
-        np.maximum.at(largest, self._sections.rows(section), self._sections.numbers(section, name))
+        np.maximum.at(largest, self.sections.rows(section), self.sections.numbers(section, name))
         return largest
 
 
