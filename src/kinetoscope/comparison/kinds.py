@@ -99,9 +99,9 @@ def nearest(
     return pairs
 
 
-def similar_sizes(one: int, other: int) -> float:
+def similar_sizes(our_count: int, their_count: int) -> float:
     """How similar two kinds of steps are of which only the numbers of operators are known: 1 for equal ones."""
-    return min(one, other) / max(one, other, 1)
+    return min(our_count, their_count) / max(our_count, their_count, 1)
 
 
 def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, Kinds]]:
@@ -134,9 +134,9 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
             held = [
                 (_contained(other_kinds[other][0], kinds[kind][0]), -other) for other in group_of[1 - number]
             ]
-            part, place = max(held, default=(0.0, 0))
+            part, partner = max(held, default=(0.0, 0))
             if part >= ALIKE:
-                group_of[number][kind] = group_of[1 - number][-place]
+                group_of[number][kind] = group_of[1 - number][-partner]
     count = len(pairs)
     groups: list[tuple[Kinds, Kinds]] = [(set(), set()) for _ in range(count)]
     for number, side in enumerate((ours, theirs)):
@@ -170,11 +170,11 @@ def merged_kinds(runs: Sequence[Run | KindsOfRun]) -> list[tuple[Operators, Kind
     return merged
 
 
-def _similarity(one: Operators, other: Operators) -> float:
+def _similarity(ours: Operators, theirs: Operators) -> float:
     """How much of their operators two kinds of steps have in common, by time: 1 for the same, 0 for nothing (weighted Jaccard similarity)."""
     least = most = 0.0
-    for name in one.keys() | other.keys():
-        (count, time_ns), (other_count, other_ns) = one.get(name, (0.0, 0.0)), other.get(name, (0.0, 0.0))
+    for name in ours.keys() | theirs.keys():
+        (count, time_ns), (other_count, other_ns) = ours.get(name, (0.0, 0.0)), theirs.get(name, (0.0, 0.0))
         mean_ns = (time_ns + other_ns) / ((count > 0) + (other_count > 0))
         least += min(count, other_count) * mean_ns
         most += max(count, other_count) * mean_ns

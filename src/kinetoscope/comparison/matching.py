@@ -116,10 +116,10 @@ def same_files(base: Iterable[str], new: Iterable[str]) -> dict[str, str]:
     return base_name
 
 
-def _common(one: str, other: str) -> int:
+def _common(ours: str, theirs: str) -> int:
     """How many of the last parts of two paths are the same."""
     count = 0
-    for first, second in zip(reversed(PurePath(one).parts), reversed(PurePath(other).parts), strict=False):
+    for first, second in zip(reversed(PurePath(ours).parts), reversed(PurePath(theirs).parts), strict=False):
         if first != second:
             break
         count += 1
