@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,26 +150,8 @@ _DEVICE_SORT_INDEX = 5_000_000
 
 # Labels by torch's device type.
 _DEVICE_NAMES = {1: "GPU", 6: "GPU", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HPU", 18: "IPU", 19: "MTIA"}
-_HOST = -1
 # Requests any unused track number.
 _NEW = -1
-
-
-@dataclass(frozen=True)
-class WrittenProcess:
-    """A process in the file: a real one, or a device.
-
-    Attributes:
-        pid: Its unique id in the file.
-        name: Its name.
-        label: The label that viewers show next to the name.
-        sort_index: Its position in viewers.
-    """
-
-    pid: int
-    name: str
-    label: str
-    sort_index: int
 
 
 @dataclass(frozen=True)
@@ -180,30 +162,15 @@ class LaneTracks:
         first_of_thread: The track of lane 0 of each row of `threads`.
         pid: The process id in the file of each track; for devices the device index if it is unused.
         tid: The number in the file of each track, unique in its process.
-        name: The name of each track.
-        more: Arguments of each track for Kinetoscope's reader: the number of the thread or stream if the track has another,
-            and for lanes above 0 the track of lane 0.
-        processes: The processes, in the order of the tracks.
         pid_of_process: The process id in the file of each row of `processes`, followed by that of the trace's process.
+        metadata: The events with the names and the order of processes and tracks.
     """
 
     first_of_thread: NDArray[np.int32]
     pid: NDArray[np.int64]
     tid: NDArray[np.int64]
-    name: list[str]
-    more: list[dict[str, int]]
-    processes: list[WrittenProcess]
     pid_of_process: NDArray[np.int64]
-
-    def metadata(self) -> Iterator[dict[str, Any]]:
-        """Yield the events with the names and the order of processes and tracks."""
-        for process in self.processes:
-            yield from _process_events(process)
-        for index, (pid, tid, name, more) in enumerate(
-            zip(self.pid.tolist(), self.tid.tolist(), self.name, self.more, strict=True)
-        ):
-            yield _metadata("thread_name", pid, tid, {"name": name, **more})
-            yield _metadata("thread_sort_index", pid, tid, {"sort_index": index})
+    metadata: list[dict[str, Any]]
 
 
 def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
@@ -232,30 +199,37 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
         else:
             number, label = int(threads["os_tid"][row]), threads["name"][row]
             label = f"thread {number}" + (f" ({label})" if label else "")
-        pid = processes.of(row)
+        pid = processes.pid_of(row)
         for lane in range(int(lanes[row])):
             names.append(label if lane == 0 else f"{label}, overlapping {lane}")
             lane_of.append(int(first[row]) if lane else -1)
             # The system reuses the ids of ended threads; only the first thread keeps its id here.
             wanted.append((pid, number if lane == 0 else _NEW))
     tids = _without_duplicates(wanted)
-    more: list[dict[str, int]] = []
-    for (_, number), tid, around in zip(wanted, tids, lane_of, strict=True):
-        of_number = {"Track number": number} if tid != number and around < 0 else {}
-        more.append({"Lane of": tids[around]} if around >= 0 else of_number)
+    metadata = processes.metadata
+    for index, (name, (pid, number), tid, around) in enumerate(
+        zip(names, wanted, tids, lane_of, strict=True)
+    ):
+        args: dict[str, Any] = {"name": name}
+        # For Kinetoscope's reader.
+        if around >= 0:
+            args["Lane of"] = tids[around]
+        elif tid != number:
+            args["Track number"] = number
+        metadata.append(_metadata("thread_name", pid, tid, args))
+        metadata.append(_metadata("thread_sort_index", pid, tid, {"sort_index": index}))
     pids = np.array([pid for pid, _ in wanted], np.int64)
-    return LaneTracks(
-        first,
-        pids,
-        np.array(tids, np.int64),
-        names,
-        more,
-        processes.in_order(),
-        processes.pid_of_process(),
-    )
+    return LaneTracks(first, pids, np.array(tids, np.int64), processes.pid_of_process, metadata)
 
 
 class _Processes:
+    """The processes in the file: the real ones, then devices.
+
+    Attributes:
+        metadata: The events with their names and order.
+        pid_of_process: The process id in the file of each row of `processes`, followed by that of the trace's process.
+    """
+
     def __init__(self, trace: TraceData, stream_of: NDArray[np.int32]) -> None:
         threads, self._streams = trace.columns("threads"), trace.columns("streams")
         self._stream = stream_of.tolist()
@@ -273,57 +247,46 @@ class _Processes:
         hosts.update((key, rank) for key, rank, stream in of_threads if stream < 0)
         if len(of_trace) == 0:
             hosts.setdefault((-1, trace_pid), -1)
-        described = _track_description(trace)
+        listed = trace.info.get("processes")
+        described = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         by_pid = {entry.get("process"): entry for entry in described}
-        self._name = str(by_pid.get(trace_pid, {}).get("name") or trace.info.get("process_name") or "python")
-        self._found: dict[tuple[int, ...], WrittenProcess] = {}
-        self._number: dict[tuple[int, int], int] = {}
+        self._name = by_pid.get(trace_pid, {}).get("name") or trace.info.get("process_name") or "python"
+        self.metadata: list[dict[str, Any]] = []
+        self._pid_of_host: dict[tuple[int, int], int] = {}
+        self._pid_of_device: dict[tuple[int, ...], int] = {}
         self._taken: set[int] = {pid for _, pid in hosts}
         assigned: set[int] = set()
         for (row, wanted_pid), rank in hosts.items():
             pid = max(self._taken) + 1 if wanted_pid in assigned else wanted_pid
             assigned.add(pid)
             self._taken.add(pid)
-            self._number[row, wanted_pid] = pid
+            self._pid_of_host[row, wanted_pid] = pid
             entry = described[row] if 0 <= row < len(described) else by_pid.get(wanted_pid, {})
             label = entry.get("labels") or ("CPU" if rank < 0 else f"CPU of rank {rank}")
-            self._found[_HOST, row, pid] = WrittenProcess(
-                pid, str(entry.get("name") or self._name), str(label), pid
-            )
-        first = next(iter(self._number.values()))
-        self._of_process = [
-            next((pid for (row, _), pid in self._number.items() if row == process_row), first)
-            for process_row in range(len(of_trace))
-        ]
-        self._of_process.append(self._number.get((-1, trace_pid), first))
+            self._describe(pid, entry.get("name") or self._name, label, pid)
+        first = next(iter(self._pid_of_host.values()))
+        first_of_row = {row: pid for (row, _), pid in reversed(self._pid_of_host.items())}
+        pids = [first_of_row.get(row, first) for row in range(len(of_trace))]
+        self.pid_of_process = np.array([*pids, self._pid_of_host.get((-1, trace_pid), first)], np.int64)
 
-    def pid_of_process(self) -> NDArray[np.int64]:
-        """Return the process id in the file of each row of `processes`, followed by that of the trace's process."""
-        return np.array(self._of_process, np.int64)
-
-    def of(self, thread: int) -> int:
+    def pid_of(self, thread: int) -> int:
         """Return the process id in the file of a row of `threads`."""
         stream = self._stream[thread]
         if stream < 0:
-            return self._number[self._host[thread]]
+            return self._pid_of_host[self._host[thread]]
         index, kind = int(self._streams["device_index"][stream]), int(self._streams["device_type"][stream])
         rank, row = self._rank[thread], self._host[thread][0]
-        if (process := self._found.get((kind, index, rank, row))) is not None:
-            return process.pid
-        pid = index if index >= 0 and index not in self._taken else max(self._taken) + 1
-        self._taken.add(pid)
-        label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
-        self._found[kind, index, rank, row] = WrittenProcess(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
-        return pid
+        if (kind, index, rank, row) not in self._pid_of_device:
+            pid = index if index >= 0 and index not in self._taken else max(self._taken) + 1
+            self._taken.add(pid)
+            self._pid_of_device[kind, index, rank, row] = pid
+            label = f"{_DEVICE_NAMES.get(kind, 'Device')} {index}" + ("" if rank < 0 else f" of rank {rank}")
+            self._describe(pid, self._name, label, _DEVICE_SORT_INDEX + pid)
+        return self._pid_of_device[kind, index, rank, row]
 
-    def in_order(self) -> list[WrittenProcess]:
-        """Return all processes: hosts in the order of their threads, then devices."""
-        return sorted(self._found.values(), key=lambda process: process.sort_index >= _DEVICE_SORT_INDEX)
-
-
-def _track_description(trace: TraceData) -> list[dict[str, Any]]:
-    listed = trace.info.get("processes")
-    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    def _describe(self, pid: int, name: object, label: object, sort_index: int) -> None:
+        for key, value in (("name", str(name)), ("labels", str(label)), ("sort_index", sort_index)):
+            self.metadata.append(_metadata(f"process_{key}", pid, 0, {key: value}))
 
 
 def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
@@ -343,12 +306,6 @@ def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
             taken.add(key)
         numbers[index] = number
     return numbers
-
-
-def _process_events(process: WrittenProcess) -> Iterator[dict[str, Any]]:
-    yield _metadata("process_name", process.pid, 0, {"name": process.name})
-    yield _metadata("process_labels", process.pid, 0, {"labels": process.label})
-    yield _metadata("process_sort_index", process.pid, 0, {"sort_index": process.sort_index})
 
 
 def _metadata(name: str, pid: int | str, tid: int, args: dict[str, Any]) -> dict[str, Any]:
@@ -414,7 +371,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
     spans = _numbered_spans(trace, stacks)
     tracks = lay_out(trace, spans.columns)
     opening = _described(trace, Path(path), tracks, identity=identity)
-    opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata()))
+    opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata))
     closing = b"\n]}\n"
     if described and (window := _joined(_window(trace))):
         closing = b",\n" + window + closing
