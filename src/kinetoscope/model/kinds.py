@@ -15,6 +15,26 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
+KINETO_CATEGORIES: dict[SpanKind, str] = {
+    SpanKind.OPERATOR: "cpu_op",
+    SpanKind.BACKWARD: "cpu_op",
+    SpanKind.USER_ANNOTATION: "user_annotation",
+    SpanKind.STEP: "user_annotation",
+    SpanKind.PYTHON: "python_function",
+    SpanKind.MODULE: "python_function",
+    SpanKind.KERNEL: "kernel",
+    SpanKind.MEMCPY: "gpu_memcpy",
+    SpanKind.MEMSET: "gpu_memset",
+    SpanKind.RUNTIME: "cuda_runtime",
+    SpanKind.DRIVER: "cuda_driver",
+    SpanKind.SYNC: "cuda_sync",
+    SpanKind.OVERHEAD: "overhead",
+    SpanKind.COLLECTIVE: "user_annotation",
+    SpanKind.FUSED_KERNEL: "cpu_op",
+}
+"""Kineto's name of the category of each kind of span of the host, and of devices where theirs is no other."""
+
+
 def is_operator(kind: Kinds) -> Mask:
     """Mark operators, backward functions and fused kernels among kinds."""
     # One comparison for the first two: they have the two lowest numbers.

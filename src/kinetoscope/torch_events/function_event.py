@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.kinds import KINETO_CATEGORIES
 from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import SpanRow
 from kinetoscope.model.schema import (
@@ -193,20 +194,6 @@ def _starters(trace: TraceData) -> NDArray[np.int32]:
 
 
 _ANNOTATIONS = (SpanKind.USER_ANNOTATION, SpanKind.STEP, SpanKind.COLLECTIVE)
-_ACTIVITIES = {
-    SpanKind.USER_ANNOTATION: "user_annotation",
-    SpanKind.STEP: "user_annotation",
-    SpanKind.COLLECTIVE: "user_annotation",
-    SpanKind.PYTHON: "python_function",
-    SpanKind.MODULE: "python_function",
-    SpanKind.KERNEL: "kernel",
-    SpanKind.MEMCPY: "gpu_memcpy",
-    SpanKind.MEMSET: "gpu_memset",
-    SpanKind.RUNTIME: "cuda_runtime",
-    SpanKind.DRIVER: "cuda_driver",
-    SpanKind.SYNC: "cuda_sync",
-    SpanKind.OVERHEAD: "overhead",
-}
 
 
 class Interval(NamedTuple):
@@ -494,7 +481,7 @@ class FunctionEvent(EventAttributes):
         kind = self.kind
         if kind in _ANNOTATIONS and self._number("stream") >= 0:
             return "gpu_user_annotation"
-        return _ACTIVITIES.get(kind, "cpu_op")
+        return KINETO_CATEGORIES[kind]
 
     @Computed
     def device_type(self) -> Any:

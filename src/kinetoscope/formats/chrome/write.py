@@ -33,7 +33,7 @@ from kinetoscope.formats.chrome.read import WINDOW
 from kinetoscope.formats.chrome.read_tracks import OWN
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
 from kinetoscope.model.hierarchy import requested_calls
-from kinetoscope.model.kinds import is_call
+from kinetoscope.model.kinds import KINETO_CATEGORIES, is_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
 from kinetoscope.tables.host.rebuilt_calls import (
@@ -312,23 +312,6 @@ def _metadata(name: str, pid: int | str, tid: int, args: dict[str, Any]) -> dict
     return {"ph": "M", "name": name, "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
-CATEGORIES: dict[SpanKind, str] = {
-    SpanKind.OPERATOR: "cpu_op",
-    SpanKind.BACKWARD: "cpu_op",
-    SpanKind.USER_ANNOTATION: "user_annotation",
-    SpanKind.STEP: "user_annotation",
-    SpanKind.PYTHON: "python_function",
-    SpanKind.MODULE: "python_function",
-    SpanKind.KERNEL: "kernel",
-    SpanKind.MEMCPY: "gpu_memcpy",
-    SpanKind.MEMSET: "gpu_memset",
-    SpanKind.RUNTIME: "cuda_runtime",
-    SpanKind.DRIVER: "cuda_driver",
-    SpanKind.SYNC: "cuda_sync",
-    SpanKind.OVERHEAD: "overhead",
-    SpanKind.COLLECTIVE: "user_annotation",
-    SpanKind.FUSED_KERNEL: "cpu_op",
-}
 DEVICE_CATEGORIES: dict[SpanKind, str] = {
     SpanKind.OPERATOR: "kernel",
     SpanKind.BACKWARD: "kernel",
@@ -488,8 +471,8 @@ def _events(
             "shape_concrete": shapes["concrete"],
             "shape_strides": shapes["strides"],
             "arguments": spans.arguments,
-            "categories": [CATEGORIES[kind] for kind in SpanKind],
-            "device_categories": [DEVICE_CATEGORIES.get(kind, CATEGORIES[kind]) for kind in SpanKind],
+            "categories": [KINETO_CATEGORIES[kind] for kind in SpanKind],
+            "device_categories": [DEVICE_CATEGORIES.get(kind, KINETO_CATEGORIES[kind]) for kind in SpanKind],
             "traits": np.array([_TRAITS.get(kind, 0) for kind in SpanKind], np.uint8),
             "flow_categories": list(FLOWS),
             "counter_name": counters,
