@@ -11,27 +11,8 @@ from kinetoscope.integrations.pytest.marker import MARKER
 OLDEST = (8, 0)
 
 if getattr(pytest, "version_tuple", (0,)) >= OLDEST:
-    from kinetoscope.integrations.pytest.hooks import (
-        LimitExceeded,
-        kinetoscope_trace,
-        pytest_addoption,
-        pytest_configure,
-        pytest_make_collect_report,
-        pytest_runtest_call,
-        pytest_runtest_setup,
-        pytest_runtest_teardown,
-    )
-
-    __all__ = [
-        "LimitExceeded",
-        "kinetoscope_trace",
-        "pytest_addoption",
-        "pytest_configure",
-        "pytest_make_collect_report",
-        "pytest_runtest_call",
-        "pytest_runtest_setup",
-        "pytest_runtest_teardown",
-    ]
+    # pytest finds hooks and fixtures by their names.
+    from kinetoscope.integrations.pytest.hooks import *  # noqa: F403
 else:
 
     def pytest_configure(config: pytest.Config) -> None:
