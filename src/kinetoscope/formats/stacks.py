@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 # White space, control characters and `;` inside a frame are replaced by `_`. So a line has exactly one space, and readers
 # cannot mistake the end of a frame, as in `model.py(3): layer 12`, for the number.
 #
-# Equal stacks are summed in nanoseconds, then rounded so that the microseconds of all lines add up to the rounded total:
-# all are rounded down, and those with the largest remainders get one more. Stacks of 0 microseconds are left out, because
-# no reader shows them.
+# Equal stacks are summed in nanoseconds, then rounded so that the microseconds of all lines add up to the rounded total.
+# Stacks of 0 microseconds are left out, because no reader shows them.
 
 NS_PER_US = 1000
 
@@ -68,18 +67,10 @@ def collapsed_lines(weights: Mapping[tuple[str, ...], int]) -> list[str]:
     for frames, nanoseconds in weights.items():
         text = ";".join(_safe(frame) for frame in frames)
         sums[text] = sums.get(text, 0) + nanoseconds
-    rounded = _rounded_microseconds(list(sums.values()))
-    return [f"{text} {number}" for text, number in zip(sums, rounded, strict=True) if number > 0]
-
-
-def _rounded_microseconds(nanoseconds: list[int]) -> list[int]:
-    """Round so that the results add up to the rounded sum, as described above."""
-    rounded = [value // NS_PER_US for value in nanoseconds]
-    missing = (sum(nanoseconds) + NS_PER_US // 2) // NS_PER_US - sum(rounded)
-    by_remainder = sorted(range(len(rounded)), key=lambda index: -(nanoseconds[index] % NS_PER_US))
-    for index in by_remainder[:missing]:
-        rounded[index] += 1
-    return rounded
+    # What is rounded is the sum of the lines so far.
+    microseconds = (np.cumsum([0, *sums.values()]) + NS_PER_US // 2) // NS_PER_US
+    lines = zip(sums, np.diff(microseconds).tolist(), strict=True)
+    return [f"{text} {number}" for text, number in lines if number > 0]
 
 
 def _safe(frame: str) -> str:

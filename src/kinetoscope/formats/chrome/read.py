@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from enum import IntEnum
@@ -56,7 +57,6 @@ from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_
 from kinetoscope.model.names import device_name
 from kinetoscope.model.nesting import nest, spread_down
 from kinetoscope.model.processes import Placement
-from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     FLAG_ASYNC,
@@ -419,36 +419,25 @@ def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
     rows = np.flatnonzero((address == 0) & ((allocated > 0) | (freed > 0)))
     if len(rows) == 0:
         return None
-    size = np.where(allocated[rows] > 0, allocated[rows], freed[rows])
-    begins = allocated[rows] > 0
+    is_free = allocated[rows] == 0
+    size = np.where(is_free, freed[rows], allocated[rows])
     kind, index = (allocations[name][rows] for name in ("device_type", "device_index"))
-    order = np.lexsort((rows, size, index, kind))
-    positions = np.arange(len(order))
-    new = begins_run(*(values[order] for values in (kind, index, size)))
-    group = np.cumsum(new) - 1
-    # The number of live blocks of the size after each event, when no block was live before the first event and unmatched
-    # frees do not count: the running sum, minus its running minimum if that is negative.
-    step = np.where(begins[order], 1, -1)
-    walked = np.cumsum(step)
-    walked -= (walked - step)[new][group]
-    # Each group is shifted far below the previous one, so that one running minimum is enough for all groups.
-    band = np.int64(2 * len(order) + 2)
-    lowest = np.minimum.accumulate(np.minimum(walked, 0) - group * band) + group * band
-    unmatched = ~begins[order] & (walked < np.where(new, 0, np.append(0, lowest[:-1])))
-    live = walked - lowest
-    # The level of a block is the number of older live blocks of its size. A free matches the last allocation at its level.
-    level = np.where(begins[order], live, live + 1)
-    by_level = np.lexsort((positions, level, group))
-    by_level = by_level[~unmatched[by_level]]
-    before = np.append(-1, by_level[:-1])
-    is_free = ~begins[order][by_level]
-    owner = positions.copy()
-    owner[by_level[is_free]] = before[is_free]
-    first = int(address.max()) + 1
-    if first > 2**48 - len(allocations["bytes"]) - 1:
-        first = 1
+    unused = int(address.max()) + 1
+    if unused > 2**48 - len(rows):
+        unused = 1
+    live: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    numbers: list[int] = []
+    for frees, *key in zip(is_free.tolist(), kind.tolist(), index.tolist(), size.tolist(), strict=True):
+        blocks = live[tuple(key)]
+        if frees and blocks:
+            numbers.append(blocks.pop())
+            continue
+        numbers.append(unused)
+        if not frees:
+            blocks.append(unused)
+        unused += 1
     new_addresses = address.copy()
-    new_addresses[rows[order]] = (first + order[owner]).astype(np.uint64)
+    new_addresses[rows] = numbers
     return new_addresses
 
 
