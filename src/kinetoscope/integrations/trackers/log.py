@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect import warn_user
@@ -36,13 +38,12 @@ _LONGEST_TAG = 5000
 _MOST_ROWS = 30
 
 
+@dataclass(frozen=True)
 class WandbRun:
     """Logs to a run of W&B."""
 
-    label = "wandb"
-
-    def __init__(self, run: Any) -> None:
-        self.run = run
+    run: Any
+    label: ClassVar[str] = "wandb"
 
     def log(self, content: Content) -> None:
         """Log a trace."""
@@ -91,21 +92,20 @@ class WandbRun:
         return cls(source) if is_run else None
 
 
+@dataclass(frozen=True)
 class MlflowRun:
     """Logs to a run of MLflow by its id, which also works on other threads and after the run has ended."""
 
-    label = "mlflow"
-
-    def __init__(self, run_id: str, client: Any = None) -> None:
-        self.run_id = run_id
-        self._client = client
+    run_id: str
+    client: Any = field(default=None, compare=False)
+    label: ClassVar[str] = "mlflow"
 
     def log(self, content: Content) -> None:
         """Log a trace."""
         from mlflow import MlflowClient
         from mlflow.entities import Metric, RunTag
 
-        client = self._client or MlflowClient()
+        client = self.client or MlflowClient()
         now_ms = int(time.time() * 1000)
         metrics = [
             Metric(f"{OWN_NAME}/{name}", value, now_ms, content.step)
@@ -150,13 +150,12 @@ class MlflowRun:
         return None
 
 
+@dataclass(frozen=True)
 class TensorboardWriter:
     """Logs with a `SummaryWriter`, of torch or of tensorboardX."""
 
-    label = "tensorboard"
-
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
+    writer: Any
+    label: ClassVar[str] = "tensorboard"
 
     def log(self, content: Content) -> None:
         """Log a trace."""
@@ -220,27 +219,13 @@ def active_trackers() -> list[Tracker]:
 def trackers_of(source: object) -> list[Tracker]:
     """The trackers of a run, a writer, a logger of a trainer, or a list of these; an empty list if it is none."""
     if isinstance(source, (list, tuple)):
-        return _each_once(tracker for element in source for tracker in trackers_of(element))
-    for kind in KINDS:
-        if (tracker := kind.of(source)) is not None:
-            return [tracker]
-    for name in _INSIDE:
-        inside = getattr(source, name, None)
-        if inside is not None and not callable(inside):
-            for kind in KINDS:
-                if (tracker := kind.of(inside)) is not None:
-                    return [tracker]
+        # Equal ones once.
+        return list(dict.fromkeys(tracker for element in source for tracker in trackers_of(element)))
+    for candidate in chain([source], (getattr(source, name, None) for name in _INSIDE)):
+        for kind in () if candidate is None else KINDS:
+            if (tracker := kind.of(candidate)) is not None:
+                return [tracker]
     return []
-
-
-def _each_once(trackers: Iterable[Tracker]) -> list[Tracker]:
-    tracker_of: dict[object, Tracker] = {}
-    for tracker in trackers:
-        key = getattr(tracker, "run_id", None) or id(
-            getattr(tracker, "run", None) or getattr(tracker, "writer", tracker)
-        )
-        tracker_of.setdefault((tracker.label, key), tracker)
-    return list(tracker_of.values())
 
 
 def log_to_tracker(
@@ -330,7 +315,7 @@ class TrainerLog:
         """
         if self.chosen is not True:
             return trackers_of(self.chosen)
-        trackers = _each_once([*active_trackers(), *trackers_of(list(loggers()))])
+        trackers = list(dict.fromkeys([*active_trackers(), *trackers_of(list(loggers()))]))
         if not trackers:
             raise StateError("no run of a tracker is active")
         return trackers
