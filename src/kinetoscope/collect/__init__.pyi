@@ -69,12 +69,10 @@ from kinetoscope.collect.sources.step_names import StepNames as StepNames
 from kinetoscope.collect.sources.storages import tensor_parts as tensor_parts
 from kinetoscope.collect.sources.system_counters import SystemCounters as SystemCounters
 from kinetoscope.collect.torch_compat.install import Installation as Installation
-from kinetoscope.collect.torch_compat.install import copied_function as copied_function
 from kinetoscope.collect.torch_compat.install import install as install
 from kinetoscope.collect.torch_compat.install import install_and_tell as install_and_tell
 from kinetoscope.collect.torch_compat.install import is_installed as is_installed
 from kinetoscope.collect.torch_compat.install import loaded_namespaces as loaded_namespaces
-from kinetoscope.collect.torch_compat.install import replace_in_modules as replace_in_modules
 from kinetoscope.collect.torch_compat.install import uninstall as uninstall
 
 __all__ = [
@@ -121,7 +119,6 @@ __all__ = [
     "checked_summary",
     "choose_engine",
     "compilers",
-    "copied_function",
     "end_range",
     "follow",
     "gather_summaries",
@@ -144,7 +141,6 @@ __all__ = [
     "ranked",
     "record_always",
     "record_function",
-    "replace_in_modules",
     "report_out_of_memory",
     "schedule",
     "scheduled_action",
