@@ -42,6 +42,8 @@ def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
     tables, losses = _compiled(trace, recordings, begin_ns)
     stated = {(loss.code, loss.why): loss for rows in recordings for loss in read_losses(rows)}
     losses += stated.values()
+    if damaged := sum(rows.damaged for rows in recordings):
+        losses.append(Loss.of("damaged_records", damaged))
     if info or counters or tables or losses:
         trace = extend(trace, counters=counters, info=info, tables=tables, losses=losses)
     return with_workers(attribute_replays(attribute_recording(trace, recordings)), recordings, begin_ns)

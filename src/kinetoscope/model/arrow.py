@@ -129,21 +129,6 @@ def number_array(values: NDArray[Any], *, absent: NDArray[np.bool_] | None = Non
 _MOST_OFFSET = np.iinfo(np.int32).max
 
 
-def array_of_any(values: list[object], type_: pyarrow.DataType) -> pyarrow.Array:
-    """Make an Arrow array of values that a user chose, null for None. Few values: it imports pandas where that is installed.
-
-    Args:
-        values: The values.
-        type_: The type that they are to have.
-
-    Raises:
-        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError: A value cannot have that type.
-    """
-    import pyarrow as pa
-
-    return pa.array(values).cast(type_)
-
-
 def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
     """Make an Arrow array of strings, null for None. Lone surrogates must be escaped, as `to_utf8` does.
 

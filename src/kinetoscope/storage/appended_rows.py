@@ -16,10 +16,10 @@ import numpy as np
 
 from kinetoscope.model.losses import CODES, Loss
 from kinetoscope.model.pauses import TOGGLES, Pauses
-from kinetoscope.model.strings import StringTable, parsed_json
+from kinetoscope.model.strings import parsed_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -168,32 +168,6 @@ def read_counters(
         values = np.array([value for _, value in samples], dtype=np.float64)
         counters[name] = np.maximum(sampled_ns[order], 0), values[order]
     return counters
-
-
-def add_counters(
-    tables: MutableMapping[str, Any], rows: AppendedRows, strings: list[str], start_monotonic_ns: int
-) -> list[str]:
-    """Add the table `counters` to the delivered columns of a trace, if the recording has samples of counters.
-
-    Returns:
-        The string table with the names of the counters appended.
-    """
-    counters = read_counters([rows], start_monotonic_ns)
-    if not counters:
-        return strings
-    texts = list(strings)
-    table = StringTable(texts)
-    names = np.concatenate(
-        [np.full(len(values), table.row(name), dtype=np.int32) for name, (_, values) in counters.items()]
-    )
-    time_ns = np.concatenate([times for times, _ in counters.values()])
-    order = np.argsort(time_ns, kind="stable")
-    tables["counters"] = {
-        "time_ns": time_ns[order],
-        "name": names[order],
-        "value": np.concatenate([values for _, values in counters.values()])[order],
-    }
-    return texts
 
 
 def read_losses(rows: AppendedRows) -> list[Loss]:

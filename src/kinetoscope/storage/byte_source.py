@@ -32,7 +32,11 @@ class ByteSource:
         url: The URL, else None.
         total_bytes: The size, None if unknown.
         read_bytes: The number of bytes read so far.
+        failure: The error that reading ended with, if it did.
     """
+
+    # As of a file, for what decompresses it.
+    closed = False
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class ByteSource:
         self.name, self.path, self.url = name, path, url
         self.total_bytes = total_bytes
         self.read_bytes = 0
+        self.failure: OSError | None = None
         self._file = file
         self._ahead = b""
         self._close = close
@@ -101,10 +106,14 @@ class ByteSource:
         return cls(file, url, url=url, total_bytes=size if isinstance(size, int) else None, close=file.close)
 
     def _read(self, count: int) -> bytes | None:
-        if self.url is None:
-            return self._file.read(count)
-        with _named(self.url):
-            return self._file.read(count)
+        try:
+            if self.url is None:
+                return self._file.read(count)
+            with _named(self.url):
+                return self._file.read(count)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def peek(self, count: int) -> bytes:
         """Return the next `count` bytes without consuming them; fewer only at the end."""

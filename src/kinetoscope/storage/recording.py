@@ -31,7 +31,7 @@ from kinetoscope.model.schema import STORED, DeviceType, StorageRole
 from kinetoscope.model.steps import one_cycle, steps_counted_from, steps_of_ring
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.storage.appended_rows import LOSSES, AppendedRows, add_counters, read_losses, read_pauses
+from kinetoscope.storage.appended_rows import AppendedRows, read_pauses
 from kinetoscope.storage.live_recording import LAYOUT
 
 if TYPE_CHECKING:
@@ -324,7 +324,6 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
     stored = rows.columns("storages", {"part": dict})[0]["part"]
     strings, of_storages = add_storages(tables, stored, recording["strings"], recording["start_realtime_ns"])
     began_ns = recording.get("start_monotonic_ns", -1)
-    strings = add_counters(tables, rows, strings, began_ns)
     if pauses := read_pauses(rows, recording["start_realtime_ns"]):
         info["pauses"] = pauses
     lost_counts = {NOT_STOPPED: int(not stopped), **recording["losses"], **of_storages}
@@ -337,9 +336,7 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
     of_pauses = sampled_losses(info) or paused_losses(info.get("pauses"))
     if why := info.get(CALLS_MISSING):
         unwritten = [Loss.of(CALLS_MISSING, why=f"{why}."), *unwritten]
-    lost = [*counted_losses(lost_counts), *unwritten, *of_samples, *of_pauses]
-    lost += read_losses(rows)
-    tables["losses"] = loss_columns(lost)
+    tables["losses"] = loss_columns([*counted_losses(lost_counts), *unwritten, *of_samples, *of_pauses])
     tables["cycles"] = one_cycle(run.cycle_number, recording["stop_ns"])
     info.update(
         process=recording["process"],
@@ -363,7 +360,7 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
         steps = steps_counted_from(columns["steps"], run.first_step)
     if steps is not None:
         columns = assemble({**tables, "steps": steps}, strings)
-    return TraceData(columns, strings, info, path), rows.without(TOGGLES, "storages", "counters", LOSSES)
+    return TraceData(columns, strings, info, path), rows.without(TOGGLES, "storages")
 
 
 def _drop_unused_stacks(tables: dict[str, Mapping[str, Any]]) -> None:

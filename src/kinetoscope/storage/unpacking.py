@@ -7,12 +7,11 @@ size is limited, so that a small file cannot keep a program busy for hours.
 from __future__ import annotations
 
 import gzip
-import io
 import queue
 import threading
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.model import units
@@ -125,8 +124,6 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # Small enough that a block is still in the cache of the processor when it is read, and several that wait take little memory.
 BLOCK_BYTES = 1 << 18
-# Not more: what is decompressed from as much at once waits between the two threads, several times.
-_PACKED_BYTES = 1 << 16
 _BEGINNING_BYTES = 1 << 16
 _HEAD_BYTES = 2 << 20
 # A tar archive is known by the five bytes before this place.
@@ -225,8 +222,7 @@ class UnpackedText:
 
     def _decompressed(self) -> Generator[bytes]:
         """Decompress up to the end or the first damage."""
-        packed = _Readable(self.source)
-        read, lzma_error = _decompressor(self.packing, packed)
+        read, lzma_error = _decompressor(self.packing, self.source)
         parts: list[bytes] = []
         size = 0
         try:
@@ -237,14 +233,15 @@ class UnpackedText:
                     yield b"".join(parts)
                     parts, size = [], 0
         except (OSError, EOFError, zlib.error, lzma_error) as error:
-            if packed.failure is not None:
-                raise packed.failure from None
+            # Errors for damaged data may be OSError, too.
+            if self.source.failure is not None:
+                raise self.source.failure from None
             is_cut = isinstance(error, EOFError) or "runcated" in str(error)
             self.losses["packed_cut" if is_cut else "packed_damaged"] = 1
         yield b"".join(parts)
 
 
-def _decompressor(packing: str, packed: _Readable) -> tuple[Callable[[int], bytes], type[Exception]]:
+def _decompressor(packing: str, packed: Any) -> tuple[Callable[[int], bytes], type[Exception]]:
     """Return a function that returns at most so many next bytes, decompressed, none at the end; and an exception that it may raise."""
     try:
         match packing:
@@ -253,7 +250,7 @@ def _decompressor(packing: str, packed: _Readable) -> tuple[Callable[[int], byte
             case "xz":
                 import lzma
 
-                return lzma.LZMAFile(cast("IO[bytes]", packed)).read1, lzma.LZMAError
+                return lzma.LZMAFile(packed).read1, lzma.LZMAError
             case "bzip2":
                 import bz2
 
@@ -264,21 +261,3 @@ def _decompressor(packing: str, packed: _Readable) -> tuple[Callable[[int], byte
             f"{packed.name}: reading {packing} needs {error.name}, which this Python lacks: unpack the file with `{packing} -d`"
         ) from error
     return pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd").read, OSError
-
-
-class _Readable(io.RawIOBase):
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        self.name = source.name
-        self.failure: OSError | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._source.read(_PACKED_BYTES if size < 0 else size)
-        except OSError as error:
-            # Errors for damaged data are also OSError; this attribute tells them from errors of the source.
-            self.failure = error
-            raise

@@ -105,15 +105,6 @@ def records_garbage_collection(engine: Engine) -> bool:
     return engine.name != "kineto" or has_setting(GARBAGE_COLLECTION_SETTING)
 
 
-def kind_of(engine: Engine) -> EngineKind | None:
-    """The kind of one of our engines; None for a user's engine object."""
-    if engine.name == "kineto":
-        return "kineto"
-    if engine.name == "native":
-        return "hybrid" if getattr(engine, "uses_torch_collector", False) else "native"
-    return None
-
-
 def warn_of_ignored_settings(
     engine: Engine, options: RecordingOptions, *, in_place_of_torch: bool = False
 ) -> None:
@@ -127,14 +118,13 @@ def warn_of_ignored_settings(
             f"without effect: {_CUSPY}. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
             "the devices instead."
         )
-    kind = kind_of(engine)
-    if kind is None:
-        return
+    # A user's engine object has none, and no warnings.
+    kind: EngineKind | None = getattr(engine, "kind", None)
     ignored: dict[str, list[str]] = {}
     for name, option in OPTIONS.items():
-        if kind in option.warnings and getattr(options, name) != option.default:
+        if kind is not None and kind in option.warnings and getattr(options, name) != option.default:
             ignored.setdefault(option.warnings[kind], []).extend(
-                _ignored_of(name, engine, options, in_place_of_torch=in_place_of_torch)
+                _ignored_of(name, kind, options, in_place_of_torch=in_place_of_torch)
             )
     for warning, names in ignored.items():
         if names:
@@ -143,26 +133,26 @@ def warn_of_ignored_settings(
 
 
 def _ignored_of(
-    name: str, engine: Engine, options: RecordingOptions, *, in_place_of_torch: bool
+    name: str, kind: EngineKind, options: RecordingOptions, *, in_place_of_torch: bool
 ) -> list[str]:
     """Name the parts of an option that have no effect with this engine, which supports it only in part or not at all."""
     if name == "activities":
         kinds = options.activity_choices.get(ProfilerActivity.CPU)
         names = ["the kinds of ProfilerActivity.CPU"] if kinds is not None and kinds.kinds is not None else []
-        if kind_of(engine) == "native":
+        if kind == "native":
             collectors = [type(config).__name__ for config in options.extension_configs]
             names += [collector for collector in collectors if collector != _CUSPY]
         return names
     if name == "experimental_config":
         changed = changed_settings(options.experimental_config)
-        if kind_of(engine) == "hybrid":
+        if kind == "hybrid":
             # torch's collector records only the devices here, and its event objects, which have this metadata, are not read.
             changed = {setting: changed[setting] for setting in (EVENT_METADATA,) if setting in changed}
         return [f"{name}.{setting}" for setting in changed if setting not in ALWAYS_NATIVE]
     if name == "with_modules" and (options.needs_python_stacks or in_place_of_torch):
         return []
-    if name == "garbage_collection" and records_garbage_collection(engine):
+    if name == "garbage_collection" and has_setting(GARBAGE_COLLECTION_SETTING):
         return []
-    if name == "post_processing_timeout_s" and kind_of(engine) == "kineto" and collector_takes(name):
+    if name == "post_processing_timeout_s" and kind == "kineto" and collector_takes(name):
         return []
     return [name]

@@ -67,26 +67,114 @@ class Segment:
 
 
 @dataclass(eq=False)
-class Subscriber:
-    """A session that shares the collector; times are nanoseconds since 1970.
+class DevicePart:
+    """The part of one session in segments that several may share, a recording once it has ended; times are nanoseconds since 1970.
 
     Attributes:
+        collection: The collection that the session shares.
         request: The session's own request.
         begin_ns: When it began to record.
+        end_ns: When it ended.
         segments: The segments that contain its part, in time order.
         pauses: When the program paused its collection.
     """
 
+    collection: DeviceCollection
     request: RecordingRequest
     begin_ns: int = 0
+    end_ns: int = 0
     segments: list[Segment] = field(default_factory=list)
     pauses: Pauses = field(default_factory=Pauses)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _trace: Trace | None = None
 
     @property
     def is_off(self) -> bool:
         """Whether the session has paused all of its devices."""
         off = {pause["activity"] for pause in self.pauses.as_list() if pause["to_realtime_ns"] is None}
         return off >= {activity.name for activity in self.request.activities}
+
+    def trace(self) -> Trace:
+        """Return the session's part as a trace; the first call reads the segments and cuts it out.
+
+        Raises:
+            StateError: It was discarded, or no segment has a result.
+        """
+        with self._lock:
+            if self._trace is None:
+                self._trace = self._cut()
+            return self._trace
+
+    def discard(self) -> None:
+        """Drop this session's references to its segments; other sessions keep theirs."""
+        self.segments.clear()
+
+    def _cut(self) -> Trace:
+        from kinetoscope.combine.concatenate import concatenate
+        from kinetoscope.combine.cut import TracePart, cut
+        from kinetoscope.combine.extend import extend
+        from kinetoscope.model.losses import paused_losses
+
+        segments = self.segments
+        self.collection.finish(segments)
+        traces = [segment.recording.trace() for segment in segments if segment.recording is not None]
+        if not traces:
+            reasons = [segment.failure for segment in segments if segment.failure]
+            raise StateError(
+                reasons[0] if reasons else "this recording was discarded: there is no trace of it."
+            )
+        joined = concatenate(traces)
+        zero_ns = joined.run_info.start_realtime_ns or 0
+        windows = [
+            (begin_ns - zero_ns, end_ns - zero_ns)
+            for begin_ns, end_ns in self._windows_ns()
+            if end_ns > begin_ns
+        ] or [(0, 0)]
+        starts, ends = (np.array(times, np.int64) for times in zip(*windows, strict=True))
+        part = cut(joined, TracePart(0, starts, ends, by_launch=True))
+        # The part is one cycle of the session; the cycles of the segments are meaningless.
+        spans = {name: part.column("spans", name) for name in part.columns("spans").given if name != "cycle"}
+        losses = [*self._interruptions(), *paused_losses(self.pauses.as_list())]
+        return extend(
+            part,
+            losses=losses,
+            without_losses=["collection_paused"],
+            tables={"spans": spans, "cycles": {}},
+            info={"pauses": self.pauses.as_list(), "cycles": None, "selections": None},
+        )
+
+    def _windows_ns(self) -> list[tuple[int, int]]:
+        """The windows in which the session was recording and not paused, in nanoseconds since 1970."""
+        windows = [(self.begin_ns, self.end_ns)]
+        names = [activity.name for activity in self.request.activities]
+        off = [window for name in names[:1] for window in self.pauses.windows_ns(name)]
+        for begin_ns, end_ns in sorted(off):
+            first_ns, last_ns = windows.pop()
+            windows.append((first_ns, min(begin_ns, last_ns)))
+            windows.append((int(min(end_ns, last_ns)), last_ns))
+        return windows
+
+    def _interruptions(self) -> list[Loss]:
+        """The losses from restarts of the collector, and from segments that failed."""
+        from kinetoscope.model.losses import Loss
+
+        losses: list[Loss] = []
+        segments = self.segments
+        gaps_ns = [
+            later.begin_ns - before.end_ns
+            for before, later in itertools.pairwise(segments)
+            if before.end_ns is not None and not later.failure
+        ]
+        if gaps_ns:
+            why = (
+                f"torch's collector was stopped and started again, {units.duration(sum(gaps_ns))} in all: another session's trace "
+                "was read, or another session needed more. Read the traces of inner sessions after the outer one has stopped."
+            )
+            losses.append(Loss.of("devices_interrupted", len(gaps_ns), why=why))
+        losses += [
+            Loss.of("devices_not_recorded", why=segment.failure) for segment in segments if segment.failure
+        ]
+        return losses
 
 
 class DeviceCollection:
@@ -96,7 +184,7 @@ class DeviceCollection:
         """Start stopped; `make_engine` makes the engine of each segment."""
         self.lock = threading.RLock()
         self.make_engine = make_engine
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[DevicePart] = []
         self._segment: Segment | None = None
 
     @property
@@ -104,7 +192,7 @@ class DeviceCollection:
         """Whether the collector is recording."""
         return self._segment is not None
 
-    def start(self, subscriber: Subscriber, prepared: Engine | None) -> None:
+    def start(self, subscriber: DevicePart, prepared: Engine | None) -> None:
         """Start recording for a session; `prepared` is an engine that is ready to start, if there is one.
 
         Raises:
@@ -129,7 +217,7 @@ class DeviceCollection:
                     self._end_segment()
                 raise
 
-    def stop(self, subscriber: Subscriber) -> Recording:
+    def stop(self, subscriber: DevicePart) -> Recording:
         """Stop recording for a session.
 
         Raises:
@@ -138,7 +226,7 @@ class DeviceCollection:
         with self.lock:
             if subscriber not in self._subscribers:
                 raise StateError("the devices are not being recorded: call start() first.")
-            end_ns = time.time_ns()
+            subscriber.end_ns = time.time_ns()
             self._subscribers.remove(subscriber)
             if self._subscribers:
                 self._apply_pauses()
@@ -149,9 +237,9 @@ class DeviceCollection:
                 if segment.recording is None:
                     raise StateError(segment.failure or "torch's collector was stopped by somebody else.")
                 return segment.recording
-            return DevicePart(self, subscriber, end_ns)
+            return subscriber
 
-    def toggle(self, subscriber: Subscriber, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+    def toggle(self, subscriber: DevicePart, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Pause or resume a session; the collector itself is paused only while no session needs it."""
         with self.lock:
             names = [activity.name for activity in activities]
@@ -193,7 +281,7 @@ class DeviceCollection:
         for subscriber in self._subscribers:
             self._join(subscriber, segment)
 
-    def _join(self, subscriber: Subscriber, segment: Segment) -> None:
+    def _join(self, subscriber: DevicePart, segment: Segment) -> None:
         subscriber.segments.append(segment)
         segment.sessions += 1
 
@@ -249,102 +337,6 @@ def _check_settings(running: RecordingRequest, wanted: RecordingRequest) -> None
         )
 
 
-class DevicePart:
-    """The part of one session in segments that several sessions shared."""
-
-    engine = "kineto"
-
-    def __init__(self, collection: DeviceCollection, subscriber: Subscriber, end_ns: int) -> None:
-        """Store the session and its end, without reading the segments."""
-        self._collection = collection
-        self._subscriber = subscriber
-        self._end_ns = end_ns
-        self._lock = threading.Lock()
-        self._trace: Trace | None = None
-
-    def trace(self) -> Trace:
-        """Return the session's part as a trace; the first call reads the segments and cuts it out.
-
-        Raises:
-            StateError: It was discarded, or no segment has a result.
-        """
-        with self._lock:
-            if self._trace is None:
-                self._trace = self._cut()
-            return self._trace
-
-    def discard(self) -> None:
-        """Drop this session's references to its segments; other sessions keep theirs."""
-        self._subscriber.segments.clear()
-
-    def _cut(self) -> Trace:
-        from kinetoscope.combine.concatenate import concatenate
-        from kinetoscope.combine.cut import TracePart, cut
-        from kinetoscope.combine.extend import extend
-        from kinetoscope.model.losses import paused_losses
-
-        segments = self._subscriber.segments
-        self._collection.finish(segments)
-        traces = [segment.recording.trace() for segment in segments if segment.recording is not None]
-        if not traces:
-            reasons = [segment.failure for segment in segments if segment.failure]
-            raise StateError(
-                reasons[0] if reasons else "this recording was discarded: there is no trace of it."
-            )
-        joined = concatenate(traces)
-        zero_ns = joined.run_info.start_realtime_ns or 0
-        windows = [
-            (begin_ns - zero_ns, end_ns - zero_ns)
-            for begin_ns, end_ns in self._windows_ns()
-            if end_ns > begin_ns
-        ] or [(0, 0)]
-        starts, ends = (np.array(times, np.int64) for times in zip(*windows, strict=True))
-        part = cut(joined, TracePart(0, starts, ends, by_launch=True))
-        # The part is one cycle of the session; the cycles of the segments are meaningless.
-        spans = {name: part.column("spans", name) for name in part.columns("spans").given if name != "cycle"}
-        losses = [*self._interruptions(), *paused_losses(self._subscriber.pauses.as_list())]
-        return extend(
-            part,
-            losses=losses,
-            without_losses=["collection_paused"],
-            tables={"spans": spans, "cycles": {}},
-            info={"pauses": self._subscriber.pauses.as_list(), "cycles": None, "selections": None},
-        )
-
-    def _windows_ns(self) -> list[tuple[int, int]]:
-        """The windows in which the session was recording and not paused, in nanoseconds since 1970."""
-        windows = [(self._subscriber.begin_ns, self._end_ns)]
-        names = [activity.name for activity in self._subscriber.request.activities]
-        off = [window for name in names[:1] for window in self._subscriber.pauses.windows_ns(name)]
-        for begin_ns, end_ns in sorted(off):
-            first_ns, last_ns = windows.pop()
-            windows.append((first_ns, min(begin_ns, last_ns)))
-            windows.append((int(min(end_ns, last_ns)), last_ns))
-        return windows
-
-    def _interruptions(self) -> list[Loss]:
-        """The losses from restarts of the collector, and from segments that failed."""
-        from kinetoscope.model.losses import Loss
-
-        losses: list[Loss] = []
-        segments = self._subscriber.segments
-        gaps_ns = [
-            later.begin_ns - before.end_ns
-            for before, later in itertools.pairwise(segments)
-            if before.end_ns is not None and not later.failure
-        ]
-        if gaps_ns:
-            why = (
-                f"torch's collector was stopped and started again, {units.duration(sum(gaps_ns))} in all: another session's trace "
-                "was read, or another session needed more. Read the traces of inner sessions after the outer one has stopped."
-            )
-            losses.append(Loss.of("devices_interrupted", len(gaps_ns), why=why))
-        losses += [
-            Loss.of("devices_not_recorded", why=segment.failure) for segment in segments if segment.failure
-        ]
-        return losses
-
-
 DEVICES = DeviceCollection()
 os.register_at_fork(after_in_child=DEVICES.reset_in_child)
 
@@ -358,7 +350,7 @@ class SharedDevices:
         self._collection = collection
         self._prepared: Engine | None = None
         self._request: RecordingRequest | None = None
-        self._subscriber: Subscriber | None = None
+        self._subscriber: DevicePart | None = None
 
     def prepare(self, request: RecordingRequest) -> None:
         """Warm up torch's collector, unless it is recording already for another session.
@@ -380,7 +372,7 @@ class SharedDevices:
         """
         if self._request is None:
             raise StateError("the devices' engine was started without being prepared: call prepare() first.")
-        self._subscriber = Subscriber(self._request)
+        self._subscriber = DevicePart(self._collection, self._request)
         prepared, self._prepared = self._prepared, None
         self._collection.start(self._subscriber, prepared)
 

@@ -17,7 +17,13 @@ from kinetoscope.collect.engines.device_collection import SharedDevices
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import ProfilerActivity
-from kinetoscope.collect.request.options import Engine, Recording, RecordingOptions, RecordingRequest
+from kinetoscope.collect.request.options import (
+    Engine,
+    EngineKind,
+    Recording,
+    RecordingOptions,
+    RecordingRequest,
+)
 from kinetoscope.collect.request.torch_settings import for_torchs_collector
 
 if TYPE_CHECKING:
@@ -38,8 +44,7 @@ class HybridEngine:
     name = "native"
     # Several sessions can record at the same time.
     joins_others = True
-    # Settings of torch's collector have an effect on it, too.
-    uses_torch_collector = True
+    kind: EngineKind = "hybrid"
 
     def __init__(
         self, host: Engine | None = None, devices: Engine | None = None, *, needs_devices: bool = True

@@ -28,7 +28,7 @@ from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import Recorder, ready_recorder
 from kinetoscope.collect.request.activities import collector_takes, device_among, extensions
-from kinetoscope.collect.request.options import RecordingRequest, StillRecordingError
+from kinetoscope.collect.request.options import EngineKind, RecordingRequest, StillRecordingError
 from kinetoscope.collect.request.torch_settings import (
     ALL_THREADS_SETTING,
     GARBAGE_COLLECTION_SETTING,
@@ -50,6 +50,7 @@ class KinetoEngine:
     """Records with the collector that is built into torch."""
 
     name = "kineto"
+    kind: EngineKind = "kineto"
 
     def __init__(self) -> None:
         """Start unprepared; `torch_profiler` is torch's own session object of the current or last cycle."""

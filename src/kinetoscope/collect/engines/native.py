@@ -29,6 +29,7 @@ from kinetoscope.collect.recorder.library import Recorded, Recorder, load_record
 from kinetoscope.collect.recorder.selftest import FEATURES, check_calls, check_recorder
 from kinetoscope.collect.recorder.stream import STREAM, NewFile, StreamPart, Subscription
 from kinetoscope.collect.request.options import (
+    EngineKind,
     EngineStatus,
     Recording,
     RecordingRequest,
@@ -114,6 +115,7 @@ class NativeEngine:
     """Records with the native recorder: the operators of all threads, with stacks and modules."""
 
     name = "native"
+    kind: EngineKind = "native"
     # Several sessions can record at the same time.
     joins_others = True
 

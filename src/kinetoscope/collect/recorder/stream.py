@@ -64,26 +64,14 @@ class StreamFile:
 
     def __init__(self, path: Path, *, belongs_to_user: bool) -> None:
         """Open the file; one that does not belong to the user is removed with this object."""
-        self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         removed = None if belongs_to_user else path
-        self._close = weakref.finalize(self, _close_file, self._number, removed, os.getpid())
+        self._close = weakref.finalize(self, _close_file, self.number, removed, os.getpid())
 
     def disown(self) -> None:
         """Do not remove the file with this object, because another owner will."""
         self._close.detach()
-        self._close = weakref.finalize(self, _close_file, self._number, None, os.getpid())
-
-    def cut(self, session: int, target: Path) -> None:
-        """Write the part of a session, given by its number, to a file, replacing an existing one.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-            unfinished = Path(scratch, target.name)
-            # By file descriptor, because the file may have been renamed or removed meanwhile.
-            _core.cut_recording(f"/proc/self/fd/{self._number}", session, str(unfinished))
-            unfinished.replace(target)
+        self._close = weakref.finalize(self, _close_file, self.number, None, os.getpid())
 
 
 def _close_file(number: int, path: Path | None, process: int) -> None:
@@ -111,8 +99,16 @@ class StreamPart:
     begin_tick: int
 
     def cut(self, target: Path) -> None:
-        """Write the part to a file: see `StreamFile.cut`."""
-        self.file.cut(self.session, target)
+        """Write the part to a file, replacing an existing one.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+            unfinished = Path(scratch, target.name)
+            # By file descriptor, because the file may have been renamed or removed meanwhile.
+            _core.cut_recording(f"/proc/self/fd/{self.file.number}", self.session, str(unfinished))
+            unfinished.replace(target)
 
 
 class Subscription:
