@@ -43,7 +43,7 @@ _NAMES = {
     "session.steps": "steps",
     "sources.data_loading": "DataLoading",
     "sources.execution_trace": "ExecutionTraceObserver",
-    "sources.nvml": "NvmlError nvml",
+    "sources.nvml": "NvmlError nvml nvml_device_of_cuda",
     "sources.optimizer_steps": "OPTIMIZER_STEPS",
     "sources.quick_ranges": "begin_range end_range",
     "sources.ranges": "ITT",

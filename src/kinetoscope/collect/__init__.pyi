@@ -57,6 +57,7 @@ from kinetoscope.collect.sources.data_loading import DataLoading as DataLoading
 from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver as ExecutionTraceObserver
 from kinetoscope.collect.sources.nvml import NvmlError as NvmlError
 from kinetoscope.collect.sources.nvml import nvml as nvml
+from kinetoscope.collect.sources.nvml import nvml_device_of_cuda as nvml_device_of_cuda
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS as OPTIMIZER_STEPS
 from kinetoscope.collect.sources.quick_ranges import begin_range as begin_range
 from kinetoscope.collect.sources.quick_ranges import end_range as end_range
@@ -135,6 +136,7 @@ __all__ = [
     "loaded_namespaces",
     "native_engine_status",
     "nvml",
+    "nvml_device_of_cuda",
     "own_rank",
     "profile",
     "rank_count",

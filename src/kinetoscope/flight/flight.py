@@ -705,8 +705,8 @@ class FlightRecorder:
         """Count the steps that have ended without Python."""
         drained = self._count.drain()
         self._drained += len(drained)
-        for _, *step in drained:
-            self._ended(*step, comparable=True)
+        for _, began_ns, step_ns, own_ns, passing_ns, recorded in drained:
+            self._ended(began_ns, step_ns, own_ns, passing_ns, recorded, comparable=True)
 
     def _end_step(self, entered_ns: int) -> None:
         """Count the step that ends, with those that were looked at together with it, and those before that ended without Python."""

@@ -12,10 +12,10 @@ compiler's own provenance setting, which is part of the key of its cache.
 
 from __future__ import annotations
 
-import ast
 import functools
 import itertools
 import json
+import linecache
 import math
 import operator
 import re
@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
@@ -511,33 +512,25 @@ def _count(value: Any) -> int:
     return count
 
 
-_functions: dict[str, list[tuple[int, int, str]]] = {}
-
-
 def _qualified(file: str, line: int, function: str) -> str:
     """Find the qualified name of the function at a line; the given name if the file cannot be read or differs."""
-    if file not in _functions:
-        _functions[file] = []
-        import linecache
-
-        try:
-            tree = ast.parse("".join(linecache.getlines(file)))
-        except (SyntaxError, ValueError):
-            return function
-        _collect(tree, "", _functions[file])
-    # The innermost function is the last one.
-    names = [name for first, last, name in _functions[file] if first <= line <= last]
-    return names[-1] if names and names[-1].rpartition(".")[2] == function else function
+    for code in _codes_in(file):
+        if code.co_name == function and line in {number for _, _, number in code.co_lines()}:
+            return code.co_qualname
+    return function
 
 
-def _collect(tree: ast.AST, prefix: str, into: list[tuple[int, int, str]]) -> None:
-    """Collect first line, last line and qualified name of every function; outer functions come first."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            into.append((node.lineno, node.end_lineno or node.lineno, prefix + node.name))
-            _collect(node, f"{prefix}{node.name}.<locals>.", into)
-        else:
-            _collect(node, f"{prefix}{node.name}." if isinstance(node, ast.ClassDef) else prefix, into)
+@functools.cache
+def _codes_in(file: str) -> list[CodeType]:
+    """The code of a file and of all functions and classes in it; none if it cannot be read or compiled."""
+    try:
+        codes = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return []
+    # Grows meanwhile.
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return codes
 
 
 COMPILED_MODULES = CompiledModules()

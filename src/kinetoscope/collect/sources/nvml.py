@@ -102,94 +102,60 @@ class NvmlDevice:
             ) from error
 
 
-class Nvml:
-    """The opened library, which lists the devices of the machine."""
-
-    def __init__(self) -> None:
-        """Open it.
-
-        Raises:
-            MissingDependencyError: `nvidia-ml-py` is not installed.
-            NvmlError: There is no NVIDIA driver, or it cannot be used.
-        """
-        try:
-            import pynvml
-        except ModuleNotFoundError as error:
-            if error.name != "pynvml":
-                raise
-            raise MissingDependencyError(
-                "memory and utilization of NVIDIA devices are read with nvidia-ml-py, which is not installed: "
-                'install it with `pip install "kinetoscope[system]"`.'
-            ) from error
-        self._library: ModuleType = pynvml
-        try:
-            pynvml.nvmlInit()
-            self._count = int(pynvml.nvmlDeviceGetCount())
-        except pynvml.NVMLError as error:
-            raise NvmlError(
-                f"NVML cannot be used on this machine: {error}. It comes with NVIDIA's driver: check whether `nvidia-smi` "
-                "works here, and in a container whether it was started with access to the devices."
-            ) from error
-
-    def __len__(self) -> int:
-        """The number of devices, including those hidden from CUDA."""
-        return self._count
-
-    def device(self, index: int) -> NvmlDevice:
-        """Return one device.
-
-        Args:
-            index: Its number in `nvidia-smi`, from 0.
-
-        Raises:
-            NvmlError: There is no such device, or it cannot be reached.
-        """
-        if not 0 <= index < self._count:
-            there = "one NVIDIA device" if self._count == 1 else f"{self._count} NVIDIA devices"
-            raise NvmlError(f"there is no NVIDIA device {index}: this machine has {there}, counted from 0.")
-        try:
-            handle = self._library.nvmlDeviceGetHandleByIndex(index)
-        except self._library.NVMLError as error:
-            raise NvmlError(f"NVIDIA device {index} cannot be reached: {error}.") from error
-        return NvmlDevice(self._library, index, handle)
-
-    def devices(self) -> list[NvmlDevice]:
-        """Return all devices, in the order of `nvidia-smi`.
-
-        Raises:
-            NvmlError: One of them cannot be reached.
-        """
-        return [self.device(index) for index in range(self._count)]
-
-    def device_of_cuda(self, uuid: str, index: int) -> NvmlDevice:
-        """Return the device with this unique id of CUDA.
-
-        Args:
-            uuid: As in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty if unknown.
-            index: torch's number of the device, which is used without a UUID; right unless devices were renumbered for CUDA.
-
-        Raises:
-            NvmlError: There is no such device, or it cannot be reached.
-        """
-        wanted = uuid.lower().removeprefix("gpu-")
-        for device in self.devices() if wanted else ():
-            if (device.uuid() or "").lower().removeprefix("gpu-") == wanted:
-                return device
-        return self.device(index)
-
-
-def nvml() -> Nvml:
-    """Return this process's opened library, opening it at the first call.
+def nvml() -> list[NvmlDevice]:
+    """Return all devices of the machine, also those hidden from CUDA, in the order of `nvidia-smi`; the first call opens the library.
 
     Raises:
         MissingDependencyError: `nvidia-ml-py` is not installed.
-        NvmlError: There is no NVIDIA driver, or it cannot be used.
+        NvmlError: There is no NVIDIA driver, or it cannot be used, or a device cannot be reached.
     """
     global _opened
     with _lock:
         if _opened is None:
-            _opened = Nvml()
+            _opened = _open()
         return _opened
+
+
+def _open() -> list[NvmlDevice]:
+    try:
+        import pynvml
+    except ModuleNotFoundError as error:
+        if error.name != "pynvml":
+            raise
+        raise MissingDependencyError(
+            "memory and utilization of NVIDIA devices are read with nvidia-ml-py, which is not installed: "
+            'install it with `pip install "kinetoscope[system]"`.'
+        ) from error
+    try:
+        pynvml.nvmlInit()
+        return [
+            NvmlDevice(pynvml, index, pynvml.nvmlDeviceGetHandleByIndex(index))
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except pynvml.NVMLError as error:
+        raise NvmlError(
+            f"NVML cannot be used on this machine: {error}. It comes with NVIDIA's driver: check whether `nvidia-smi` "
+            "works here, and in a container whether it was started with access to the devices."
+        ) from error
+
+
+def nvml_device_of_cuda(uuid: str, index: int) -> NvmlDevice:
+    """Return the device with this unique id of CUDA.
+
+    Args:
+        uuid: As in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty if unknown.
+        index: torch's number of the device, which is used without a UUID; right unless devices were renumbered for CUDA.
+
+    Raises:
+        NvmlError: There is no such device, or it cannot be reached.
+    """
+    wanted, devices = uuid.lower().removeprefix("gpu-"), nvml()
+    for device in devices if wanted else ():
+        if (device.uuid() or "").lower().removeprefix("gpu-") == wanted:
+            return device
+    if index >= len(devices):
+        raise NvmlError(f"there is no NVIDIA device {index}: NVML finds {len(devices)}, counted from 0.")
+    return devices[index]
 
 
 def _text(answer: str | bytes) -> str:
@@ -204,5 +170,5 @@ def _forget() -> None:
 
 
 _lock = threading.Lock()
-_opened: Nvml | None = None
+_opened: list[NvmlDevice] | None = None
 os.register_at_fork(after_in_child=_forget)

@@ -101,7 +101,7 @@ def device_readers(gpu: bool | None) -> list[Reader]:
     if gpu is False:
         return []
     try:
-        devices = nvml().devices()
+        devices = nvml()
     except (MissingDependencyError, NvmlError):
         if gpu:
             raise

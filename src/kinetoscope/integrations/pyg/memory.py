@@ -12,7 +12,7 @@ import torch
 
 from kinetoscope._errors import ArgumentError, checked_whole
 from kinetoscope._runtime import live_objects
-from kinetoscope.collect import NvmlError, nvml, tensor_parts
+from kinetoscope.collect import NvmlError, nvml, nvml_device_of_cuda, tensor_parts
 from kinetoscope.integrations.pyg.checks import (
     DeviceError,
     checked_device,
@@ -247,15 +247,15 @@ def get_gpu_memory_from_nvidia_smi(
         MissingDependencyError: `nvidia-ml-py` is not installed.
     """
     number = device_number(device, "cuda")
-    library = nvml()
+    devices = nvml()
     if not isinstance(device, int):
         uuid = getattr(torch.cuda.get_device_properties(number), "uuid", "")
-        memory = library.device_of_cuda(str(uuid), number).memory()
-    elif 0 <= number < len(library):
-        memory = library.device(number).memory()
+        memory = nvml_device_of_cuda(str(uuid), number).memory()
+    elif 0 <= number < len(devices):
+        memory = devices[number].memory()
     else:
         raise DeviceError(
-            f"device={number} is not available: NVML finds {len(library)} NVIDIA devices, counted from 0."
+            f"device={number} is not available: NVML finds {len(devices)} NVIDIA devices, counted from 0."
         )
     if memory is None:
         raise NvmlError(
