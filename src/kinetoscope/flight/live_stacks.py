@@ -32,24 +32,14 @@ CRASHED = "crashed"
 _STOPPED = {"T": "stopped by a signal (SIGSTOP)", "t": "stopped by a debugger", "Z": "ended"}
 # What the kernel's function that a thread waits in is called.
 _WAITS = {
-    "futex": "a lock",
-    "sleep": "sleep",
-    "do_wait_intr": "events",
-    "do_wait": "a process",
-    "pipe": "a pipe",
-    "fifo": "a pipe",
-    "wait_for_partner": "a pipe",
-    "poll": "events",
-    "select": "events",
-    "sk_": "a socket",
-    "skb": "a socket",
-    "unix": "a socket",
-    "inet": "a socket",
-    "tty": "the terminal",
-    "folio": "a file",
-    "page": "a file",
-    "jbd2": "a file",
-    "fsync": "a file",
+    "a lock": ("futex",),
+    "sleep": ("sleep",),
+    "events": ("do_wait_intr", "poll", "select"),
+    "a process": ("do_wait",),
+    "a pipe": ("pipe", "fifo", "wait_for_partner"),
+    "a socket": ("sk_", "skb", "unix", "inet"),
+    "the terminal": ("tty",),
+    "a file": ("folio", "page", "jbd2", "fsync"),
 }
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
@@ -359,7 +349,8 @@ class _Interpreter:
         wait = ""
         with suppress(OSError):
             where = Path(f"/proc/{process}/task/{thread}/wchan").read_text()
-            wait = next((f" by {name}" for part, name in _WAITS.items() if part in where), "")
+            waits = (f" by {name}" for name, parts in _WAITS.items() if any(part in where for part in parts))
+            wait = next(waits, "")
         return f"blocked{wait}" + (" in C code that holds the GIL" if has_gil else "")
 
 

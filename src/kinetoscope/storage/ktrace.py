@@ -36,6 +36,7 @@ import threading
 import weakref
 import zipfile
 import zlib
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -418,8 +419,6 @@ _ESCAPE = re.compile(rb"\\u\{d")
 _MOST_ROWS = 1 << 31
 # The size of a Python string without its characters.
 _TEXT_BYTES = 64
-# Parsing a damaged file can raise anything: zipfile, json, Arrow and numpy share no exception class.
-_DAMAGE = Exception
 
 
 def read_ktrace(
@@ -441,7 +440,7 @@ def read_ktrace(
         FormatError: The file is truncated, damaged, of a newer version, or not a `.ktrace` file.
         OSError: The file cannot be read.
     """
-    try:
+    with _saying_what_is_damaged(path):
         reader = _Reader(path, max_memory_bytes, max_uncompressed_bytes)
         try:
             trace = TraceData(
@@ -450,15 +449,6 @@ def read_ktrace(
         except BaseException:
             reader.close()
             raise
-    except FormatError:
-        raise
-    except OSError as error:
-        # What a damaged archive has for an offset can be one that no file has.
-        if error.errno == errno.EINVAL:
-            raise _damaged(path, error) from error
-        raise
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
     trace.on_close(reader.close)
     return trace
 
@@ -541,7 +531,7 @@ class _Reader:
         """
         with self._lock:
             if self._strings is None:
-                try:
+                with _saying_what_is_damaged(self.path):
                     stored = self._arrow("strings.arrow", ["text"])[0]
                     self._allow(stored.nbytes + len(stored) * _TEXT_BYTES, keep=True)
                     strings = _read_texts(stored)
@@ -549,11 +539,7 @@ class _Reader:
                         raise ValueError(
                             "the string table does not begin with an empty string, or has the wrong length"
                         )
-                except (FormatError, StateError):
-                    raise
-                except _DAMAGE as error:
-                    raise _damaged(self.path, error) from error
-                self._strings = strings
+                    self._strings = strings
             return self._strings
 
     def _arrow(self, member: str, names: list[str]) -> list[pyarrow.ChunkedArray]:
@@ -617,7 +603,7 @@ class _Reader:
             self._made_bytes = total
 
     def _load(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
-        try:
+        with _saying_what_is_damaged(self.path):
             values = self._read(table, column, entry)
             if len(values) != self.rows[table]:
                 raise ValueError(f"column {column.name} of {table} has the wrong length")
@@ -626,11 +612,7 @@ class _Reader:
                 limit = self._count_of_strings() if named == "strings" else self.rows.get(named, 0)
                 if values.min() < -1 or values.max() >= limit:
                     raise ValueError(f"column {column.name} of {table} has row numbers out of range")
-        except (FormatError, StateError):
-            raise
-        except _DAMAGE as error:
-            raise _damaged(self.path, error) from error
-        return values
+            return values
 
     def _count_of_strings(self) -> int:
         return len(self.strings()) if self._string_count is None else self._string_count
@@ -737,7 +719,18 @@ def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], d
     return members, manifest
 
 
-def _damaged(path: Path, error: BaseException) -> FormatError:
-    return FormatError(
-        f"{path}: the .ktrace file is truncated or damaged ({error}); write it again from its source"
-    )
+@contextmanager
+def _saying_what_is_damaged(path: Path) -> Iterator[None]:
+    """Raise what reading a file ends with as FormatError, unless it says already what is wrong, or the file cannot be read."""
+    try:
+        yield
+    except (FormatError, StateError):
+        raise
+    # Parsing a damaged file can raise anything: zipfile, json, Arrow and numpy share no exception class.
+    except Exception as error:
+        # Arrow's have no number, and what a damaged archive has for an offset can be one that no file has.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        raise FormatError(
+            f"{path}: the .ktrace file is truncated or damaged ({error}); write it again from its source"
+        ) from error

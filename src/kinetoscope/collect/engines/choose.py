@@ -53,18 +53,13 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     beyond_native = sorted(activity.name for activity in devices)
     with_host = ProfilerActivity.CPU in activities
     chooses_kinds = any(choice.kinds is not None for choice in options.activity_choices.values())
+    advice = ""
     if beyond_native and not with_host:
         obstacle = f"the native recorder does not record {', '.join(beyond_native)} activity alone"
-        if requested == "native":
-            raise ArgumentError(
-                f"engine='native' cannot be used: {obstacle}; add ProfilerActivity.CPU, or pass engine='kineto'."
-            )
+        advice = "add ProfilerActivity.CPU, or pass engine='kineto'"
     elif chooses_kinds:
         obstacle = "the native recorder does not choose among the kinds of an activity"
-        if requested == "native":
-            raise ArgumentError(
-                f"engine='native' cannot be used: {obstacle}; pass the activities themselves."
-            )
+        advice = "pass the activities themselves"
     elif beyond_native and options.profile_memory and requested == "auto":
         obstacle = (
             "torch reports device memory only to its own collector; engine='native' records host memory only, and without "
@@ -89,6 +84,8 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
             raise RecorderError(
                 f"engine='native' is not available: {obstacle.rstrip('.')}. `kinetoscope doctor` has the details."
             )
+    if advice and requested == "native":
+        raise ArgumentError(f"engine='native' cannot be used: {obstacle}; {advice}.")
     could_be_hybrid = beyond_native and with_host and not chooses_kinds and native_engine_status().available
     if could_be_hybrid and is_collector_in_use():
         # Another profiler uses torch's collector, of which there is only one.

@@ -155,7 +155,6 @@ class NativeEngine:
             without = dataclasses.replace(options, python_calls=False, module_spans=False)
             request = dataclasses.replace(request, options=without)
         self._request = request
-        load_recorder()
 
     def start(self) -> None:
         """Start recording, in a new file or in that of a recording that other sessions have started.

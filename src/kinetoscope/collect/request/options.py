@@ -600,9 +600,9 @@ class RecordingOptions:
         return tuple(config for choice in self.activity_choices.values() for config in choice.configs)
 
     @property
-    def recorded(self) -> dict[str, bool]:
-        """The switches that are stored in the metadata of a trace, by name."""
-        return {name: getattr(self, name) for name, option in OPTIONS.items() if option.recorded}
+    def recorded(self) -> dict[str, str]:
+        """The switches that are on and stored in the metadata of a trace, each with the JSON text `1`."""
+        return {name: "1" for name, option in OPTIONS.items() if option.recorded and getattr(self, name)}
 
     @property
     def needs_shapes(self) -> bool:

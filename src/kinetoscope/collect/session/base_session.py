@@ -519,7 +519,7 @@ class _KinetoProfile:
         options, path = self._options, self._options.path
         if path is not None:
             path = numbered(ranked(path), self._cycles_begun)
-        info = metadata.flags(options.recorded) | rank_info() | described_devices() | calibration()
+        info = options.recorded | rank_info() | described_devices() | calibration()
         info |= metadata.execution_trace(self._observer.observer)
         info |= noted_settings(options.experimental_config)
         if options.garbage_collection and self._engine and records_garbage_collection(self._engine):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
 
@@ -53,11 +52,6 @@ def json_text(key: str, value: str) -> str:
         ) from error
     # In valid JSON a surrogate can only be inside a string, where its escape means the same.
     return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
-
-
-def flags(switches: Mapping[str, bool]) -> dict[str, str]:
-    """Return the switches that are on, each with the JSON text `1`."""
-    return {name: "1" for name, on in switches.items() if on}
 
 
 def execution_trace(observer: object) -> dict[str, str]:

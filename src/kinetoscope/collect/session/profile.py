@@ -524,10 +524,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     def _call_handler(self, failures: Failures) -> None:
         """Call `on_trace_ready`, and note an exception that it raises."""
-        if self.on_trace_ready is None:
-            return
         try:
-            self.on_trace_ready(self)
+            self._trace_ready()
         except BaseException as error:  # noqa: BLE001  (an interrupt too must find the engine in order)
             failures.note("on_trace_ready", error)
 

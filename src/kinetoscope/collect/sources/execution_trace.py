@@ -61,6 +61,9 @@ class ExecutionTraceObserver:
         self.output_file_path = ""
         self.output_file_path_observer = ""
         self._final = Path()
+        # Torch's descriptors of its file, and the one that locks it.
+        self._descriptors: list[int] = []
+        self._lock = -1
         self._registered = False
         self._execution_trace_running = False
 
@@ -117,7 +120,7 @@ class ExecutionTraceObserver:
                 raise ArgumentError(
                     f"output_file_path={output_file_path!r} is not valid: pass a path, such as 'trace.et.json'."
                 ) from None
-            if _REGISTERED.is_taken():
+            if _is_taken():
                 warn_user(
                     "this process already has a registered ExecutionTraceObserver, so this one records nothing: call "
                     "unregister_callback() on the other one first."
@@ -138,8 +141,9 @@ class ExecutionTraceObserver:
             self.output_file_path = str(final)
             self.output_file_path_observer = str(growing)
             self.resources_dir = ""
+            self._descriptors, self._lock = _descriptors_of(growing), lock
             self._registered = True
-            _REGISTERED.take(self, growing, lock)
+            _registered[:] = [weakref.ref(self)]
             return self
 
     def unregister_callback(self) -> None:
@@ -153,9 +157,8 @@ class ExecutionTraceObserver:
             if not self._registered:
                 return
             self.stop()
-            self._registered = False
             torch_observer._remove_execution_trace_observer()
-            _REGISTERED.leave()
+            self._leave()
             if self.extra_resources_collection and (folder := self.get_resources_dir(can_create=True)):
                 _copy_generated_sources(Path(folder))
             _finish_file(Path(self.output_file_path_observer), self._final)
@@ -248,73 +251,52 @@ class ExecutionTraceObserver:
         except Exception as error:  # noqa: BLE001  (a finalizer can only warn)
             warn_user(f"the execution trace {self.output_file_path!r} was not finished: {error}")
 
-    def _disown(self) -> None:
-        """In a forked child: become unregistered, because the file belongs to the parent."""
+    def _leave(self) -> None:
+        """Become unregistered, and unlock the file."""
         self._registered = self._execution_trace_running = False
+        _registered.clear()
+        os.close(self._lock)
 
-
-class _Registration:
-    """The registered observer of this process, with what is needed to separate a forked child from its file."""
-
-    def __init__(self) -> None:
-        self._observer: weakref.ref[ExecutionTraceObserver] | None = None
-        self._descriptors: list[int] = []
-        self._lock = -1
-        self._inherited = False
-
-    def is_taken(self) -> bool:
-        """Whether an observer is registered; in a forked child, first remove the inherited one from torch."""
-        if self._inherited:
-            self._inherited = False
-            torch_observer._remove_execution_trace_observer()
-        return self._observer is not None
-
-    def take(self, observer: ExecutionTraceObserver, file: Path, lock: int) -> None:
-        """Store the observer, torch's descriptors of its file, and the descriptor that locks the file."""
-        self._observer = weakref.ref(observer)
-        self._descriptors = _descriptors_of(file)
-        self._lock = lock
-
-    def leave(self) -> None:
-        """Forget the observer, and unlock its file."""
-        self._observer = None
-        self._descriptors = []
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-    def finish(self) -> None:
-        """Finish the file of the registered observer, if there is one."""
-        observer = self._observer() if self._observer is not None else None
-        if observer is not None:
-            observer._finish_quietly()
-
-    def after_fork(self) -> None:
-        """In a forked child: redirect torch's descriptors, so that neither new nor buffered data gets into the parent's file."""
-        if self._observer is None:
-            return
+    def _disown(self) -> None:
+        """In a forked child: redirect torch's descriptors, so that neither new nor buffered data gets into the parent's file, and leave it."""
         null = os.open(os.devnull, os.O_WRONLY)
         for descriptor in self._descriptors:
             os.dup2(null, descriptor)
         os.close(null)
-        observer = self._observer()
-        if observer is not None:
-            if observer._execution_trace_running:
-                torch_observer._disable_execution_trace_observer()
-            observer._disown()
-        self.leave()
-        self._inherited = True
+        if self._execution_trace_running:
+            torch_observer._disable_execution_trace_observer()
+        self._leave()
+        _inherited.append(True)
 
 
 _LOCK = threading.RLock()
-_REGISTERED = _Registration()
+# The registered observer of this process; and, in a forked child, whether that of its parent is still torch's.
+_registered: list[weakref.ref[ExecutionTraceObserver]] = []
+_inherited: list[bool] = []
+
+
+def _is_taken() -> bool:
+    """Whether an observer is registered; in a forked child, first remove the inherited one from torch."""
+    if _inherited:
+        _inherited.clear()
+        torch_observer._remove_execution_trace_observer()
+    return bool(_registered)
+
+
+def _finish_registered() -> None:
+    """Finish the file of the registered observer, if there is one."""
+    for reference in [*_registered]:
+        if (observer := reference()) is not None:
+            observer._finish_quietly()
 
 
 def _after_fork() -> None:
     """In a forked child: replace the lock, which a thread of the parent may hold, and detach from the parent's file."""
     global _LOCK
     _LOCK = threading.RLock()
-    _REGISTERED.after_fork()
+    for reference in [*_registered]:
+        if (observer := reference()) is not None:
+            observer._disown()
 
 
 def _growing_path(final: Path) -> Path:
@@ -428,5 +410,5 @@ def _generated_sources() -> Iterator[Path]:
             yield source
 
 
-atexit.register(_REGISTERED.finish)
+atexit.register(_finish_registered)
 os.register_at_fork(after_in_child=_after_fork)

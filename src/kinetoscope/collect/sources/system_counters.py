@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from kinetoscope.collect.request.options import AppendRows
 
 
-Samples = dict[str, list[tuple[int, float]]]
-
 # Samples are written to the recording at the latest after this time.
 _WRITTEN_WITHIN_NS = 1_000_000_000
 # Reading takes milliseconds. After this time, the thread is assumed to hang in a driver or file system.
