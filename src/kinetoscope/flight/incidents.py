@@ -34,6 +34,8 @@ _HOUR_S = 3600.0
 _TOGETHER_S = 90.0
 _MOST_KEPT = 24
 _TIME = "%Y%m%dT%H%M%SZ"
+# What follows the name of the first of several with one name, the second, and so on.
+_NUMBERS = ["", *(f"-{number}" for number in range(2, 1000))]
 
 
 def rank_name(rank: int) -> str:
@@ -131,13 +133,9 @@ class Incidents:
 
     def new_capture(self, step: int) -> Path:
         """The name of the recording of a capture that begins with a step."""
-        folder = self._folder.parent / CAPTURES
-        path = folder / f"{rank_name(self._rank)}-step{step}.recording"
-        number = 1
-        while path.exists():
-            number += 1
-            path = folder / f"{rank_name(self._rank)}-step{step}-{number}.recording"
-        return path
+        name = f"{rank_name(self._rank)}-step{step}"
+        paths = (self._folder.parent / CAPTURES / f"{name}{number}.recording" for number in _NUMBERS)
+        return next(path for path in paths if not path.exists())
 
     def _place(self, reason: str, now_s: float) -> Path:
         """The folder of an incident: that of another rank if it had one of the same kind just before."""
@@ -148,12 +146,8 @@ class Incidents:
             if same and began_s is not None and abs(now_s - began_s) <= _TOGETHER_S:
                 return other
         text = time.strftime(_TIME, time.gmtime(now_s))
-        folder = self._folder / f"{text}-{name}"
-        number = 1
-        while folder.exists() and self._has_own(folder):
-            number += 1
-            folder = self._folder / f"{text}-{name}-{number}"
-        return folder
+        folders = (self._folder / f"{text}-{name}{number}" for number in _NUMBERS)
+        return next(folder for folder in folders if not self._has_own(folder))
 
     def _has_own(self, folder: Path) -> bool:
         """Whether this rank has written to the folder of an incident."""

@@ -157,7 +157,7 @@ def test_paths_are_checked_before_anything_else(native):  # noqa: F811
         session.export_memory_timeline,
     ):
         for path in (None, 3, "", b"trace.json"):
-            with pytest.raises(kinetoscope.ArgumentError, match=r"path=.*need the name of a file"):
+            with pytest.raises(kinetoscope.ArgumentError, match=r"path=.*need a file name"):
                 call(path)
 
 

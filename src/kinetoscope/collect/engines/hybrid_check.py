@@ -118,7 +118,10 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
         with open(folder / "hybrid.lock", "w", encoding="utf-8") as lock:
             # Of several processes, such as the ranks of a job, one checks, within its time limit, and the others wait.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            outcome = _cached(path)
+            outcome = None
+            # Where the file is missing or not ours, check again.
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                outcome = _Outcome.read(path)
             if outcome is None or (repeat_failed and not outcome.holds):
                 progress(
                     f"checking the hybrid engine on {name} (once, about 10 seconds, at most {PATIENCE_S:.0f})"
@@ -157,14 +160,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-
-
-def _cached(path: Path) -> _Outcome | None:
-    try:
-        return _Outcome.read(path)
-    except (OSError, ValueError, KeyError, TypeError):
-        # The file is missing or not ours: check again.
-        return None
 
 
 def _check(name: str, folder: Path) -> _Outcome:

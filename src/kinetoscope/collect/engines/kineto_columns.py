@@ -98,14 +98,11 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
         for row in rows.tolist():
             while open_calls and open_calls[-1][0] <= starts_ns[row]:
                 open_calls.pop()
-            hides, code = (
-                open_calls[-1][1] if open_calls else frozenset[Code](),
-                _code(strings[spans["name"][row]]),
-            )
+            code = _code(strings[spans["name"][row]])
+            hides = open_calls[-1][1] if open_calls else frozenset[Code]()
             unwanted[row] = code in _OWN or code in hides
-            open_calls.append(
-                (int(ends_ns[row]), hides | _OWN.get(code, hides) if unwanted[row] else frozenset())
-            )
+            hides = hides | _OWN.get(code, hides) if unwanted[row] else frozenset()
+            open_calls.append((int(ends_ns[row]), hides))
     _remove(native, unwanted)
 
 

@@ -476,28 +476,20 @@ def _deep_flags(request: RecordingRequest) -> Recorded:
 
 
 def _recorded_flags(request: RecordingRequest) -> Recorded:
-    recorded = Recorded(0)
-    details = native_engine_status().details
-    options = request.options
-    if options.needs_stacks and details["self-test: stacks"] == "ok":
-        recorded |= Recorded.STACKS
-    if options.needs_modules and details["self-test: modules"] == "ok":
-        recorded |= Recorded.MODULES
-    if options.needs_shapes:
-        recorded |= Recorded.SHAPES
-    if options.profile_memory:
-        recorded |= Recorded.MEMORY
-    if options.tensor_versions:
-        recorded |= Recorded.TENSOR_VERSIONS
-    if request.record_function_ids:
-        recorded |= Recorded.FUNCTION_IDS
-    if options.python_calls:
-        recorded |= Recorded.CALLS
-    if options.module_spans and Recorded.MODULES in recorded:
-        recorded |= Recorded.MODULE_SPANS
-    if options.samples:
-        recorded |= Recorded.SAMPLES
-    return recorded
+    options, details = request.options, native_engine_status().details
+    has_modules = options.needs_modules and details["self-test: modules"] == "ok"
+    requested = {
+        Recorded.STACKS: options.needs_stacks and details["self-test: stacks"] == "ok",
+        Recorded.MODULES: has_modules,
+        Recorded.SHAPES: options.needs_shapes,
+        Recorded.MEMORY: options.profile_memory,
+        Recorded.TENSOR_VERSIONS: options.tensor_versions,
+        Recorded.FUNCTION_IDS: request.record_function_ids,
+        Recorded.CALLS: options.python_calls,
+        Recorded.MODULE_SPANS: options.module_spans and has_modules,
+        Recorded.SAMPLES: options.samples,
+    }
+    return Recorded(sum(flag for flag, is_on in requested.items() if is_on))
 
 
 def _run_info() -> dict[str, str]:

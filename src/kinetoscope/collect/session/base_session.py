@@ -967,6 +967,9 @@ def already_recording() -> StateError:
 class ProfilerApi:
     """API-compatible with torch's `torch.autograd.profiler.profile`, for the data of the session."""
 
+    # As of torch's object while it exists.
+    enabled = True
+
     def __init__(self, session: _KinetoProfile) -> None:
         self._session = session
 
@@ -984,11 +987,6 @@ class ProfilerApi:
     def trace_id(self) -> str:
         """The id of the current or last cycle, empty before the first."""
         return self._session.get_trace_id() or ""
-
-    @property
-    def enabled(self) -> bool:
-        """True, as of torch's object while it exists."""
-        return True
 
     @property
     def entered(self) -> bool:

@@ -88,7 +88,8 @@ class Cycle:
         """Wrap a recording, without reading it. `info` are JSON texts that are added to the trace's metadata."""
         self._unread: SourcedRecording | None = recording
         self._info = dict(info)
-        self._worth_reading = worth_reading
+        # Whether this is a recorded cycle of the schedule; a warm-up that no active step followed is not.
+        self.counts = worth_reading
         self._trace: Trace | None = None
         self._parts: tuple[Trace, list[AppendedRows]]
         self._stats = stats
@@ -99,12 +100,7 @@ class Cycle:
     @property
     def worth_reading(self) -> bool:
         """Whether dropping the cycle would lose data: it was recorded, and nothing has read or reserved it yet."""
-        return self._worth_reading and self._trace is None and not self._held
-
-    @property
-    def counts(self) -> bool:
-        """Whether this is a recorded cycle of the schedule; a warm-up that no active step followed is not."""
-        return self._worth_reading
+        return self.counts and self._trace is None and not self._held
 
     def trace(self) -> Trace:
         """Return the trace; the first call reads the recording and builds it."""
