@@ -64,7 +64,7 @@ def everything():
 
 def windows_of(trace, until):
     """Windows up to a moment: wide and narrow ones, of all tracks and of every second one."""
-    ids = [track.id for track in timeline(trace).tracks]
+    ids = [track.id for track in timeline(trace)]
     for start, end, width in [
         (0, until, 40),
         (0, until, 1600),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kinetoscope.viewer.timeline.rows import rows_of
+from kinetoscope.viewer.timeline.rows import Rows
 from kinetoscope.viewer.timeline.window import visible_boxes
 
 PATH = Path(__file__).parents[1] / "golden" / "viewer_window.json"
@@ -69,11 +69,11 @@ def vectors():
 
 def laid_out(items):
     """Rows of items, each a start and a duration."""
-    row = np.array([number for number, of_row in enumerate(items) for _ in of_row], np.int64)
     start, duration = (
         np.array([item[part] for of_row in items for item in of_row], np.int64) for part in (0, 1)
     )
-    return rows_of(row, len(items), start, duration)[1]
+    edges = np.append(0, np.cumsum([len(of_row) for of_row in items]))
+    return Rows(edges, start, np.append(0, np.cumsum(duration)))
 
 
 if __name__ == "__main__":

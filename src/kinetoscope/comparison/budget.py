@@ -31,6 +31,7 @@ import json
 import re
 import tomllib
 from dataclasses import asdict, dataclass, field
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as Xml
 
@@ -73,6 +74,8 @@ SCOPED = ("operators", "kernels", "allocations", "allocated_bytes", "flops")
 
 _STEP_TIME = "step time"
 _MOST_STEPS = 200
+# Whole numbers are exact below this, and times of steps far shorter.
+_LARGEST = 2**53
 
 
 @dataclass(frozen=True)
@@ -352,23 +355,13 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
         ("percent", "least", "confidence", "machine", "steps_us", "step_kinds"),
         "key in [time]",
     )
-    steps = content.get("steps_us", [])
-    fits = (
-        isinstance(steps, list)
-        and steps
-        and all(
-            isinstance(run, list)
-            and run
-            and all(isinstance(us, int | float) and not isinstance(us, bool) and 0 < us < 1e15 for us in run)
-            for run in steps
-        )
-    )
-    if not fits:
+    steps = content.get("steps_us")
+    if not _is_numbers(steps, int | float) or min(map(min, steps)) == 0:
         raise FormatError(
             f"{source}: time.steps_us must be lists of times above 0, one for each recording: write them with --update"
         )
     kinds = content.get("step_kinds", [])
-    if not isinstance(kinds, list) or (kinds and not _fits(kinds, steps)):
+    if kinds != [] and not (_is_numbers(kinds, int) and list(map(len, kinds)) == list(map(len, steps))):
         raise FormatError(
             f"{source}: time.step_kinds must have a whole number for each of time.steps_us: write them with --update"
         )
@@ -388,13 +381,13 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
     )
 
 
-def _fits(kinds: list[Any], steps: list[Any]) -> bool:
-    """Whether some lists have a whole number for each step of others."""
-    return len(kinds) == len(steps) and all(
-        isinstance(run, list)
-        and len(run) == len(times)
-        and all(isinstance(kind, int) and not isinstance(kind, bool) and 0 <= kind < 2**53 for kind in run)
-        for run, times in zip(kinds, steps, strict=True)
+def _is_numbers(lists: Any, kind: type | UnionType) -> bool:
+    """Whether a value is lists of numbers, each from 0 on, and there are some in all of them."""
+    if not isinstance(lists, list) or not all(isinstance(numbers, list) and numbers for numbers in lists):
+        return False
+    values = [value for numbers in lists for value in numbers]
+    return bool(values) and all(
+        isinstance(value, kind) and not isinstance(value, bool) and 0 <= value < _LARGEST for value in values
     )
 
 
@@ -556,11 +549,13 @@ def _time_lines(runs: Sequence[Run]) -> list[str]:
 
 def _steps_line(runs: Sequence[Run]) -> str:
     """The times of the steps of each recording, the last ones of a long one."""
-    lists = (
-        ", ".join(f"{time_ns / 1000:.1f}" for time_ns in run.step_ns[run.counted][-_MOST_STEPS:].tolist())
-        for run in runs
-    )
-    return "steps_us = [" + ", ".join(f"[{times_us}]" for times_us in lists) + "]"
+    last_ns = (run.step_ns[run.counted][-_MOST_STEPS:].tolist() for run in runs)
+    return _lists("steps_us", [[f"{time_ns / 1000:.1f}" for time_ns in times_ns] for times_ns in last_ns])
+
+
+def _lists(name: str, lists: Sequence[Sequence[str]]) -> str:
+    inner = ", ".join(f"[{', '.join(texts)}]" for texts in lists)
+    return f"{name} = [{inner}]"
 
 
 def _kinds_line(runs: Sequence[Run]) -> list[str]:
@@ -569,11 +564,9 @@ def _kinds_line(runs: Sequence[Run]) -> list[str]:
     if len(np.unique(kinds)) < 2:
         return []
     ends = np.cumsum([len(run.counted) for run in runs])
-    lists = (
-        ", ".join(str(typical_operators(merged[kind][0])) for kind in recording_kinds[-_MOST_STEPS:].tolist())
-        for recording_kinds in np.split(kinds, ends[:-1])
-    )
-    return ["step_kinds = [" + ", ".join(f"[{operator_counts}]" for operator_counts in lists) + "]"]
+    operators = np.array([str(typical_operators(kind)) for kind, _ in merged])[kinds]
+    last = [of_recording[-_MOST_STEPS:].tolist() for of_recording in np.split(operators, ends[:-1])]
+    return [_lists("step_kinds", last)]
 
 
 def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:

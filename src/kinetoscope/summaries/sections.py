@@ -192,10 +192,6 @@ class Sections:
         """A column of integers of `summaries`, -1 for null."""
         return integers(self.summaries[name])
 
-    def medians(self, rows: Rows, values: Rows) -> Rows:
-        """The median of some values of each rank; -1 without."""
-        return Groups(rows, len(self)).medians(values)
-
     def usual(self, rows: Rows, steps: Rows, values: Rows) -> Rows:
         """What each rank has in a step: the median over its steps of each kind, and of several kinds the mean over their steps; -1 without.
 

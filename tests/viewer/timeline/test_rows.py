@@ -20,7 +20,7 @@ def tracks_of(trace):
 def test_every_span_is_on_one_row_and_items_of_a_row_do_not_overlap(trace):
     spans = trace.columns("spans")
     seen = np.zeros(len(spans), int)
-    for track in timeline(trace).tracks:
+    for track in timeline(trace):
         rows = track.rows
         for row in range(track.first, track.first + track.count):
             low, high = rows.edges[row : row + 2]
@@ -45,7 +45,7 @@ def test_the_place_of_a_span_is_where_its_row_has_it(trace):
     every = np.arange(len(trace.columns("spans")))
     track, row = laid.places(every)
     for span, one, at in zip(every.tolist(), track.tolist(), row.tolist(), strict=True):
-        found = timeline(trace).by_id[one]
+        found = {track.id: track for track in timeline(trace)}[one]
         low, high = found.rows.edges[found.first + at : found.first + at + 2]
         assert span in found.rows.spans[low:high]
     assert [values.tolist() for values in laid.places(np.array([-1]))] == [[-1], [-1]]

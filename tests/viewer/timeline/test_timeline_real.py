@@ -15,7 +15,7 @@ def test_a_real_trace_is_laid_out_whole_without_overlaps_and_adds_up(name):
     trace = kinetoscope.open(real_trace(name))
     spans, laid = trace.columns("spans"), span_tracks(trace)
     assert (np.bincount(laid.rows.spans, minlength=len(spans)) == 1).all()
-    for track in timeline(trace).tracks:
+    for track in timeline(trace):
         rows = track.rows
         for row in range(track.first, track.first + track.count):
             low, high = rows.edges[row : row + 2]
@@ -24,7 +24,7 @@ def test_a_real_trace_is_laid_out_whole_without_overlaps_and_adds_up(name):
     told = answer(trace, "tracks", {})
     whole = {"start": str(told["start_ns"] - 1), "end": str(told["duration_ns"] + 1)}
     seen = answer(trace, "window", {**whole, "width": "1600"})
-    assert sum(seen["count"].to_pylist()) == sum(track.items for track in timeline(trace).tracks)
+    assert sum(seen["count"].to_pylist()) == sum(track.items for track in timeline(trace))
     ranged = answer(trace, "range", whole).to_pylist()
     assert sum(row["count"] for row in ranged) == len(spans)
     assert sum(row["self_ns"] for row in ranged) == spans["self_ns"].sum()

@@ -78,7 +78,7 @@ def test_the_whole_trace_in_a_window_is_all_of_it(trace, width):
     told = answer(trace, "tracks", {})
     query = {"start": str(told["start_ns"] - 1), "end": str(told["duration_ns"] + 1), "width": str(width)}
     table = answer(trace, "window", query).to_pylist()
-    for track in timeline(trace).tracks:
+    for track in timeline(trace):
         mine = [row for row in table if row["track"] == track.id]
         assert sum(row["count"] for row in mine) == track.items
         low, high = track.rows.edges[[track.first, track.first + track.count]]

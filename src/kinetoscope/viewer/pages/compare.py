@@ -136,7 +136,7 @@ def step(trace: Trace, side: str, number: int | None = None) -> dict[str, Any]:
     index = _typical(run) if number is None else _with_number(run, side, number)
     track_ids = {
         track.id
-        for track in timeline(trace).tracks
+        for track in timeline(trace)
         if track.sort in _DRAWN and track.process == max(loop.process, 0)
     }
     return {

@@ -154,7 +154,7 @@ class Items:
 def items_of(trace: Trace, most: int) -> Items:
     """Select the items that begin first, at most `most`, each with its row in the timeline."""
     laid = span_tracks(trace)
-    stores = {id(laid.rows): laid.rows} | {id(track.rows): track.rows for track in timeline(trace).tracks}
+    stores = {id(laid.rows): laid.rows} | {id(track.rows): track.rows for track in timeline(trace)}
     before = None
     if sum(len(store.start_ns) for store in stores.values()) > most:
         starts = np.concatenate([store.start_ns for store in stores.values()])
@@ -194,9 +194,7 @@ def items_of(trace: Trace, most: int) -> Items:
         _shared_texts("name", joined["name"], names),
         _shared_texts("kind", joined["kind"], KIND_NAMES),
     ])  # fmt: skip
-    placed = [
-        [track.id, first_row[id(track.rows)] + track.first, track.count] for track in timeline(trace).tracks
-    ]
+    placed = [[track.id, first_row[id(track.rows)] + track.first, track.count] for track in timeline(trace)]
     return Items(table, spans, index_of, rows, placed, before)
 
 

@@ -7,7 +7,6 @@ enough to find what lies in any time range by two binary searches, at any level 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,18 +146,14 @@ def span_tracks(trace: Trace) -> SpanTracks:
     nested = nest(group, start, duration)
     depth, lane = nested.depth, nested.lane
     del nested
-    edges = np.searchsorted(group, np.arange(len(used) + 1))
-    levels = np.zeros((2, len(used)), np.int64)
-    for index, (first, last) in enumerate(pairwise(edges.tolist())):
-        levels[:, index] = depth[first:last].max() + 1, lane[first:last].max()
-    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(levels.sum(axis=0))))
-    row = firsts[group] + depth
+    # What only partly overlaps others is in rows below them.
+    levels = Groups(group, len(used)).maxima(depth + 1)
     beside = np.flatnonzero(lane)
-    row[beside] = (firsts[:-1] + levels[0])[group[beside]] + lane[beside] - 1
+    depth[beside] = levels[group[beside]] + lane[beside] - 1
+    firsts, sorting, rows = _rows(group, len(used), depth, start, duration)
     count = int(firsts[-1])
-    sorting, rows = rows_of(row, count, start, duration)
     spans_in_order = order[sorting].astype(np.int32)
-    rows = Rows(rows.edges, rows.start_ns, rows.sum_ns, spans=spans_in_order)
+    rows = replace(rows, spans=spans_in_order)
     row_of_span = np.empty(len(spans_in_order), np.int32)
     row_of_span[spans_in_order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(rows.edges))
     tracks = []
@@ -192,24 +187,21 @@ def label_maker(
     return lambda items: (names[items], rows.texts, np.full(len(items), rows.kind, np.uint8))
 
 
-def rows_of(
-    row: NDArray[Any], count: int, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
-) -> tuple[NDArray[Any], Rows]:
-    """Sort items by row.
+def _rows(
+    track: NDArray[Any],
+    tracks: int,
+    level: NDArray[Any],
+    start_ns: NDArray[np.int64],
+    duration_ns: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Rows]:
+    """Lay out items by track and level: the first row of each track and the number of rows, the order of the items, and the rows without spans and names.
 
-    Args:
-        row: The row of each item, from 0. Items of one row must come in order of time and not overlap.
-        count: The number of rows.
-        start_ns: Start of each item.
-        duration_ns: Duration of each item.
-
-    Returns:
-        The order of the items, and the rows, without `spans` and names.
+    Items of one level of a track must come in order of time and not overlap.
     """
-    order, edges = Groups(row, count).rows()
-    sums = np.zeros(len(row) + 1, np.int64)
-    np.cumsum(duration_ns[order], out=sums[1:])
-    return order, Rows(edges, start_ns[order], sums)
+    firsts = np.append(0, np.cumsum(Groups(track, tracks).maxima(level + 1)))
+    order, edges = Groups(firsts[track] + level, int(firsts[-1])).rows()
+    sums = np.append(0, np.cumsum(duration_ns[order]))
+    return firsts, order, Rows(edges, start_ns[order], sums)
 
 
 def tracks_of_items(
@@ -233,9 +225,7 @@ def tracks_of_items(
         process: For each thread the row of its process.
     """
     used, track = np.unique(numbers, return_inverse=True)
-    depths = Groups(track, len(used)).maxima(level + 1)
-    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(depths)))
-    order, rows = rows_of(firsts[track] + level, int(firsts[-1]), start_ns, duration_ns)
+    firsts, order, rows = _rows(track, len(used), level, start_ns, duration_ns)
     names, texts, kind = labels
     rows = replace(rows, names=names[order], texts=texts, kind=kind)
     return [
@@ -246,7 +236,7 @@ def tracks_of_items(
             -1 if process is None else number,
             rows,
             int(firsts[index]),
-            int(depths[index]),
+            int(firsts[index + 1] - firsts[index]),
         )
         for index, number in enumerate(used.tolist())
     ]

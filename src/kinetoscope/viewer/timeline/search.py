@@ -71,7 +71,7 @@ def search(trace: Trace, query: Query) -> Limited:
 
 def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
     tracks_of: dict[int, tuple[Rows, list[Track]]] = {}
-    for track in timeline(trace).tracks:
+    for track in timeline(trace):
         tracks_of.setdefault(id(track.rows), (track.rows, []))[1].append(track)
     return [(rows, sorted(tracks, key=lambda track: track.first)) for rows, tracks in tracks_of.values()]
 

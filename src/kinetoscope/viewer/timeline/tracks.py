@@ -52,22 +52,9 @@ SORT_NAMES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Timeline:
-    """All tracks that have rows of items.
-
-    Attributes:
-        tracks: The tracks in the order of the page, by process.
-        by_id: The same by their numbers.
-    """
-
-    tracks: list[Track]
-    by_id: dict[int, Track]
-
-
 @derived
-def timeline(trace: Trace) -> Timeline:
-    """Return the tracks of a trace, which are cached."""
+def timeline(trace: Trace) -> list[Track]:
+    """Return all tracks that have rows of items, in the order of the page, by process; they are cached."""
     process = thread_processes(trace)
     unsorted = list(span_tracks(trace).tracks)
     for sort in (PYTHON, MODULES):
@@ -87,8 +74,7 @@ def timeline(trace: Trace) -> Timeline:
         rank = 1 if track.sort == COMPILING else 2
         return (track.process, rank, -busy.get(track.number, 0), track.number, track.sort)
 
-    tracks = sorted(unsorted, key=place)
-    return Timeline(tracks, {track.id: track for track in tracks})
+    return sorted(unsorted, key=place)
 
 
 def tracks(trace: Trace, query: Query) -> dict[str, Any]:
@@ -98,7 +84,7 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
         {"label": process_label(row), "process": row["process"], "rank": row["rank"], "tracks": []}
         for row in rows
     ]
-    for track in timeline(trace).tracks:
+    for track in timeline(trace):
         label, detail, device = _described(trace, threads, track)
         groups[min(track.process, len(groups) - 1)]["tracks"].append({
             "id": track.id,
@@ -146,7 +132,7 @@ def chosen(trace: Trace, query: Query) -> list[Track]:
     Raises:
         ArgumentError: One of them is not the number of a track.
     """
-    track_of = timeline(trace).by_id
+    track_of = {track.id: track for track in timeline(trace)}
     text = query.get("tracks")
     if text is None:
         return list(track_of.values())
@@ -223,7 +209,7 @@ def _described(trace: Trace, threads: Any, track: Track) -> tuple[str, str, str 
 def thread_labels(trace: Trace) -> dict[int, str]:
     """Return the labels of threads; with their number if two threads of a process have the same name."""
     threads = trace.columns("threads")
-    used = {track.thread: track.process for track in timeline(trace).tracks if track.sort in _OF_THREADS}
+    used = {track.thread: track.process for track in timeline(trace) if track.sort in _OF_THREADS}
     names = {thread: threads["name"][thread] for thread in used}
     often = collections.Counter((used[thread], name) for thread, name in names.items())
     labels = {}
