@@ -228,25 +228,21 @@ def attribute_kernels(
     origins = _Origins(trace, sites)
     origin = np.full(len(spans), -1, dtype=np.int32)
     keys = np.stack([spans[name][rows] for name in ("own_stack", "forward_stack", "module")], axis=1)
-    if len(rows):
-        distinct, group = np.unique(keys, axis=0, return_inverse=True)
-        firsts = [
-            origins.add(int(sites.of_stack[stack]), int(stack), int(forward), int(module))
-            for stack, forward, module in distinct.tolist()
-        ]
-        origin[rows] = np.array(firsts, dtype=np.int32)[group.reshape(-1)]
+    distinct, group = np.unique(keys, axis=0, return_inverse=True)
+    firsts = [
+        origins.add(int(sites.of_stack[stack]), stack, forward, module)
+        for stack, forward, module in distinct.tolist()
+    ]
+    origin[rows] = np.array(firsts, dtype=np.int32)[group.reshape(-1)]
     scope, arguments = spans["scope"].copy(), spans["arguments"].copy()
     fused = np.array([call.fused for call in sites.calls], dtype=bool)
     kernel = np.array([origins.strings.row(call.kernel) for call in sites.calls], dtype=np.int64)
-    if len(rows):
-        fused_rows = rows[fused[site[rows]] & (kernel[site[rows]] == spans["name"][rows])]
-        scope[fused_rows] = SCOPE_FUSED
-        bare = fused_rows[arguments[fused_rows] < 0]
-        arguments[bare] = [origins.described(origin_row) for origin_row in origin[bare].tolist()]
-    inexact = np.array([not call.exact for call in sites.calls], dtype=bool)
-    losses = []
-    if len(rows) and (unknown := int(inexact[site[rows]].sum())):
-        losses.append(Loss.of("unknown_kernels", unknown))
+    fused_rows = rows[fused[site[rows]] & (kernel[site[rows]] == spans["name"][rows])]
+    scope[fused_rows] = SCOPE_FUSED
+    bare = fused_rows[arguments[fused_rows] < 0]
+    arguments[bare] = [origins.described(origin_row) for origin_row in origin[bare].tolist()]
+    unknown = sum(not sites.calls[call].exact for call in site[rows].tolist())
+    losses = [Loss.of("unknown_kernels", unknown)] if unknown else []
     return cast("AnyTrace", origins.trace({"origin": origin, "scope": scope, "arguments": arguments}, losses))
 
 
@@ -268,7 +264,7 @@ def describe_compilations(trace: AnyTrace) -> AnyTrace:
         facts = {name: row[name] for name in _DESCRIBED if row[name] is not None}
         if row["span"] is not None and described[row["span"]] < 0 and "function" in facts:
             described[row["span"]] = arguments.row((json.dumps(facts, ensure_ascii=False),))
-    return extend(trace, spans={"arguments": described}, tables={"arguments": arguments.columns()})
+    return extend(trace, spans={"arguments": described}, tables={"arguments": arguments.columns})
 
 
 _NOT_GENERATED = -2
@@ -374,7 +370,7 @@ class _Origins:
     def trace(self, changed: Mapping[str, NDArray[Any]], losses: Sequence[Loss]) -> TraceData:
         """The trace with the rows, with changed columns of spans, and with more losses."""
         grown = (self._frames, self._stacks, self._arguments, self._modules.grown)
-        tables = {table.name: table.columns() for table in grown} | {"origins": self._origins.columns}
+        tables = {table.name: table.columns for table in grown} | {"origins": self._origins.columns}
         return extend(self._trace, losses=losses, spans=changed, tables=tables, strings=self._origins.texts)
 
     def _below(self, stack: int) -> list[int]:
@@ -423,24 +419,22 @@ class _Growing:
 
     def __init__(self, trace: TraceData, name: str, identity: tuple[str, ...]) -> None:
         self.name = name
-        self._given = trace.columns(name)
+        given = trace.columns(name)
         self._identity = identity
-        self._columns: dict[str, list[Any]] = {
-            column: list(
-                self._given[column] if isinstance(self._given[column], list) else self._given[column].tolist()
-            )
-            for column in {*self._given.given, *identity}
+        self.columns: dict[str, list[Any]] = {
+            column: list(given[column]) if isinstance(given[column], list) else given[column].tolist()
+            for column in {*given.given, *identity}
         }
         self._row_of: dict[tuple[Any, ...], int] = {}
-        keys = zip(*(self._columns[column] for column in identity), strict=True)
+        keys = zip(*(self.columns[column] for column in identity), strict=True)
         for row, key in enumerate(keys):
             self._row_of.setdefault(key, row)
 
     def __len__(self) -> int:
-        return len(self._columns[self._identity[0]])
+        return len(self.columns[self._identity[0]])
 
     def value(self, column: str, row: int) -> int:
-        value: int = self._columns[column][row]
+        value: int = self.columns[column][row]
         return value
 
     def find(self, key: tuple[Any, ...]) -> int:
@@ -457,12 +451,9 @@ class _Growing:
         added = len(self)
         self._row_of.setdefault(key, added)
         values = dict(zip(self._identity, key, strict=True)) | other_values
-        for column, stored_values in self._columns.items():
+        for column, stored_values in self.columns.items():
             stored_values.append(values.get(column, STORED[self.name].column(column).default))
         return added
-
-    def columns(self) -> dict[str, list[Any]]:
-        return self._columns
 
 
 # How the compiler reaches a module of torch's own, such as Sequential: by this variable of the module that compiling put around it.

@@ -63,7 +63,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
         The new string table.
     """
     for name in _ORDER:
-        length = len(strings) if name == "strings" else _length(tables[name])
+        length = len(strings if name == "strings" else next(iter(tables[name].values()), ()))
         used = _used(name, length, tables)
         if name in ("strings", "shapes", "stacks") and not used[:1].any():
             # The empty string has to be there; shapes and stacks, so that it still shows that they were recorded.
@@ -114,10 +114,6 @@ def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str,
         for column in columns
         if STORED[table].column(column).unit == f"{REFERENCE}{name}"
     ]
-
-
-def _length(columns: dict[str, Any]) -> int:
-    return len(next(iter(columns.values()))) if columns else 0
 
 
 def _taken(values: Any, rows: NDArray[np.int64]) -> Any:

@@ -31,7 +31,6 @@ import json
 import re
 import tomllib
 from dataclasses import asdict, dataclass, field
-from types import UnionType
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as Xml
 
@@ -355,8 +354,8 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
         ("percent", "least", "confidence", "machine", "steps_us", "step_kinds"),
         "key in [time]",
     )
-    steps = content.get("steps_us")
-    if not _is_numbers(steps, int | float) or min(map(min, steps)) == 0:
+    steps: Any = content.get("steps_us")
+    if not _is_numbers(steps, int, float) or min(map(min, steps)) == 0:
         raise FormatError(
             f"{source}: time.steps_us must be lists of times above 0, one for each recording: write them with --update"
         )
@@ -381,23 +380,21 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
     )
 
 
-def _is_numbers(lists: Any, kind: type | UnionType) -> bool:
+def _is_numbers(lists: Any, *kinds: type) -> bool:
     """Whether a value is lists of numbers, each from 0 on, and there are some in all of them."""
     if not isinstance(lists, list) or not all(isinstance(numbers, list) and numbers for numbers in lists):
         return False
     values = [value for numbers in lists for value in numbers]
-    return bool(values) and all(
-        isinstance(value, kind) and not isinstance(value, bool) and 0 <= value < _LARGEST for value in values
-    )
+    return bool(values) and all(type(value) in kinds and 0 <= value < _LARGEST for value in values)
 
 
-def _known(source: str, found: dict[str, Any], names: Sequence[str] | dict[str, str], what: str) -> None:
+def _known(source: str, entries: dict[str, Any], names: Sequence[str] | dict[str, str], what: str) -> None:
     """Refuse what a budget does not have.
 
     Raises:
         FormatError: A name is unknown.
     """
-    for name in found:
+    for name in entries:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(names)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +23,7 @@ from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.flops import counted_flops
@@ -461,13 +461,12 @@ class _Recording:
     def step_counts(self) -> dict[str, Numbers]:
         """The counts of each step, of what was recorded."""
         trace, spans = self.trace, self.trace.columns("spans")
-        kind, name = spans["kind"], spans["name"]
+        kind = spans["kind"]
         device, launched = self.ran.kernels.span, self.ran.kernels.step
         operators = np.flatnonzero(is_operator(kind) & self.ours)
         by_count = self.scoped(None)
         for count, text in (("values_read", _VALUE_READ), ("tensor_copies", _TENSOR_COPY)):
-            number = _place(trace.strings, text)
-            by_count[count] = self._per_step(self.step[operators[name[operators] == number]])
+            by_count[count] = self._per_step(self.step[operators[_is_named(trace, text)[operators]]])
         if len(trace.columns("streams")):
             starts = trace.column("launches", "host")[counted_launches(spans, trace.columns("launches"))]
             by_count["launches"] = self._per_step(self.step[starts[self.ours[starts]]])
@@ -553,10 +552,16 @@ def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:
     """Which spans are of a module, or of one in it, or of an operator."""
     kind, name = scope
     if kind == "operators":
-        return np.asarray(trace.column("spans", "name") == _place(trace.strings, name))
+        return _is_named(trace, name)
     paths = trace.column("modules", "path")
     inside = [path == name or path.startswith(f"{name}.") for path in paths]
     return np.asarray(np.array([*inside, False], dtype=bool)[trace.column("spans", "module")])
+
+
+def _is_named(trace: TraceData, name: str) -> NDArray[np.bool_]:
+    """Which spans have a name."""
+    row = trace.strings.index(name) if name in trace.strings else -1
+    return np.asarray(trace.column("spans", "name") == row)
 
 
 def _memory_by_holder(trace: TraceData) -> dict[Key, int]:
@@ -591,19 +596,8 @@ def _population(
 
 def _sizes(dims: str) -> str:
     """The sizes of the inputs that are tensors, as a person writes them."""
-    try:
-        sizes = json.loads(dims)
-    except ValueError:
-        return dims
+    sizes = parsed_json(dims)
     return ", ".join(str(size) for size in sizes if size) if isinstance(sizes, list) else dims
-
-
-def _place(strings: Sequence[str], text: str) -> int:
-    """The place of a text among others, -1 without."""
-    try:
-        return strings.index(text)
-    except ValueError:
-        return -1
 
 
 def _of_operators(entry: Rows, cause: Rows) -> NDArray[np.bool_]:

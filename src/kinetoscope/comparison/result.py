@@ -460,7 +460,7 @@ def _counted(comparison: Comparison) -> str:
         return next((f"{COUNTS[row.name]} {_on_average(row, comparison.noun)}" for row in differing), "")
     first = changed[0]
     by = abs((first.new or 0) - (first.base or 0))
-    amount = units.size(by) if first.name in BYTE_COUNTS else f"{by:,.10g}"
+    amount = _amount(by, first.name)
     per = "" if first.name in RUN_COUNTS else f" a {comparison.noun}"
     word = "less" if first.name in BYTE_COUNTS and first.verdict == FEWER else first.verdict
     text = f"{COUNTS[first.name]}{per}: {amount} {word}"
@@ -472,9 +472,7 @@ def _counted(comparison: Comparison) -> str:
 
 def _on_average(count: CountDifference, noun: str) -> str:
     """A count whose steps differ, of which only the means can be compared."""
-    means = " -> ".join(
-        units.size(value or 0) if count.name in BYTE_COUNTS else _amount(value or 0) for value in count.usual
-    )
+    means = " -> ".join(_amount(value or 0, count.name) for value in count.usual)
     return (
         f"{means} on average" if count.name in RUN_COUNTS else f"a {noun}: {means} on average, {noun}s differ"
     )
@@ -582,7 +580,7 @@ def _tables(comparison: Comparison, rows: int) -> list[Block]:
     tables = [*_explanation_tables(comparison, rows), *_count_tables(comparison)]
     memory = [holder for holder in comparison.memory if holder.base != holder.new]
     if memory:
-        body = [_count_row(holder, holder.holder, size=True) for holder in memory[: rows or None]]
+        body = [_count_row(holder, holder.holder) for holder in memory[: rows or None]]
         more = len(memory) - len(body)
         rest = f"{units.count(more, 'more holder')} changed" if more else ""
         tables.append(_table("Memory at the peak", ("holder", *_COUNT_HEADINGS), body, rest))
@@ -665,27 +663,21 @@ def _is_shown(row: Difference, comparison: Comparison) -> bool:
     )
 
 
-def _count_row(count: CountDifference, what: str, *, size: bool = False) -> list[str]:
-    in_bytes = size or count.name in BYTE_COUNTS
-
-    def text(value: float | None) -> str:
-        if value is None:
-            return "not recorded"
-        return units.size(value) if in_bytes else _amount(value)
-
+def _count_row(count: CountDifference, what: str) -> list[str]:
     base, new = count.usual
-    change = "" if base is None or new is None else _signed(new - base, in_bytes=in_bytes)
-    verdict = "steps differ, means" if count.verdict == CANNOT_TELL and change else count.verdict
-    return [cut(what, _WIDEST), text(base), text(new), change, verdict]
+    change, verdict = "", count.verdict
+    if base is not None and new is not None:
+        sign = "+" if new > base else "-" if new < base else ""
+        change = sign + _amount(abs(new - base), count.name)
+        verdict = "steps differ, means" if verdict == CANNOT_TELL else verdict
+    texts = ("not recorded" if value is None else _amount(value, count.name) for value in (base, new))
+    return [cut(what, _WIDEST), *texts, change, verdict]
 
 
-def _signed(value: float, *, in_bytes: bool) -> str:
-    sign = "+" if value > 0 else "-" if value < 0 else ""
-    return sign + (units.size(abs(value)) if in_bytes else _amount(abs(value)))
-
-
-def _amount(value: float) -> str:
-    """A count: a whole number as it is, a mean with few digits."""
+def _amount(value: float, name: str = "") -> str:
+    """A count of a name: bytes with their unit, a whole number as it is, a mean with few digits."""
+    if name in (*BYTE_COUNTS, "memory"):
+        return units.size(value)
     return f"{value:,.10g}" if float(value).is_integer() else f"{value:,.{1 if abs(value) >= 100 else 2}f}"
 
 

@@ -14,7 +14,7 @@ from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
 from kinetoscope.comparison.measures import BYTE_COUNTS, in_scope
-from kinetoscope.display.lines import text_table
+from kinetoscope.display.lines import cut, text_table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
@@ -437,7 +437,7 @@ def _name_and_module(trace: TraceData, counted: _Counted, row: int) -> tuple[str
 def _where(trace: TraceData, counted: _Counted, row: int, value: str) -> Where:
     name, module = _name_and_module(trace, counted, row)
     file, number, line = _line(trace, int(counted.frame[row]))
-    return Where(value, _cut(name), _cut(module), line, file, number)
+    return Where(value, cut(name, _WIDEST_NAME), cut(module, _WIDEST_NAME), line, file, number)
 
 
 def _line(trace: TraceData, frame: int) -> tuple[str, int, str]:
@@ -450,8 +450,3 @@ def _line(trace: TraceData, frame: int) -> tuple[str, int, str]:
     path = file if near.startswith(os.pardir) else near
     number = int(frames["line"][frame])
     return path, number, printable(f"{path}:{number} in {strings[frames['function'][frame]]}")
-
-
-def _cut(text: str) -> str:
-    text = printable(text)
-    return text if len(text) <= _WIDEST_NAME else text[: _WIDEST_NAME - 3] + "..."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import importlib.machinery
 import importlib.util
-import io
 import os
 import shutil
 import sys
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.terminal import complain
@@ -112,19 +111,14 @@ class Program:
         _put_first(os.path.dirname(os.path.realpath(path)))
         main.__file__ = path
         if path.endswith(".pyc"):
-            compiled = importlib.machinery.SourcelessFileLoader("__main__", path)
-            main.__loader__ = compiled
-            code = compiled.get_code("__main__")
-            if code is None:
-                raise CannotRun(f"{self.target!r} contains no code.", 1)
-            return code
-        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+            main.__loader__ = compiled = importlib.machinery.SourcelessFileLoader("__main__", path)
+            return cast("CodeType", compiled.get_code("__main__"))
+        main.__loader__ = source = importlib.machinery.SourceFileLoader("__main__", path)
         try:
-            with io.open_code(path) as source:
-                text = source.read()
+            # Not its `get_code`, which writes a file with the compiled code.
+            return source.source_to_code(source.get_data(path), path)
         except OSError as error:
             raise CannotRun(f"cannot open {self.target!r}: {error.strerror}.", 2) from error
-        return compile(text, path, "exec", dont_inherit=True)
 
     def _find_module(self, main: ModuleType) -> CodeType:
         """Find a module or the `__main__` of a package, and set up the interpreter as `python -m` does."""

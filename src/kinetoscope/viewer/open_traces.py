@@ -181,14 +181,9 @@ def names_of(sources: Sequence[Source]) -> list[str]:
     names = []
     for index, path_parts in enumerate(parts):
         other_paths = parts[:index] + parts[index + 1 :]
-        count = next(
-            (
-                some
-                for some in range(1, len(path_parts))
-                if all(path_parts[-some:] != other[-some:] for other in other_paths)
-            ),
-            len(path_parts),
-        )
+        count = 1
+        while count < len(path_parts) and any(path_parts[-count:] == path[-count:] for path in other_paths):
+            count += 1
         twice = parts[:index].count(path_parts)
         names.append("/".join(path_parts[-count:]) + (f" ({twice + 1})" if twice else ""))
     return names

@@ -42,7 +42,8 @@ def search(trace: Trace, query: Query) -> Limited:
         ids, words, kinds = label_maker(trace, rows)(np.arange(len(rows.start_ns)))
         items = np.flatnonzero(_with(words, text)[ids])
         total += len(items)
-        items = items[_earliest(rows.start_ns[items], since_ns, limit)]
+        items = items[rows.start_ns[items] >= since_ns]
+        items = items[np.argsort(rows.start_ns[items], kind="stable")[:limit]]
         row = np.searchsorted(rows.edges, items, side="right") - 1
         firsts = np.array([track.first for track in tracks])
         track = np.searchsorted(firsts, row, side="right") - 1
@@ -81,10 +82,3 @@ def _with(texts: Sequence[str], part: str) -> NDArray[np.bool_]:
     if not part:
         return np.zeros(max(len(texts), 1), dtype=bool)
     return np.fromiter((part in to_utf8(text).casefold() for text in texts), np.bool_, len(texts))
-
-
-def _earliest(start_ns: NDArray[np.int64], since_ns: float, limit: int) -> NDArray[np.int64]:
-    rows = np.flatnonzero(start_ns >= since_ns)
-    if len(rows) > limit:
-        rows = rows[np.argpartition(start_ns[rows], limit)[:limit]]
-    return rows[np.argsort(start_ns[rows], kind="stable")]
