@@ -419,11 +419,11 @@ class _Growing:
 
     def __init__(self, trace: TraceData, name: str, identity: tuple[str, ...]) -> None:
         self.name = name
-        given = trace.columns(name)
+        stored = trace.columns(name)
         self._identity = identity
         self.columns: dict[str, list[Any]] = {
-            column: list(given[column]) if isinstance(given[column], list) else given[column].tolist()
-            for column in {*given.given, *identity}
+            column: list(stored[column]) if isinstance(stored[column], list) else stored[column].tolist()
+            for column in {*stored.given, *identity}
         }
         self._row_of: dict[tuple[Any, ...], int] = {}
         keys = zip(*(self.columns[column] for column in identity), strict=True)
