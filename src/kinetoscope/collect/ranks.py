@@ -78,7 +78,6 @@ _STORE = JobStore("summaries")
 
 
 def _exchanged(rank: int, content: bytes, timeout_s: float) -> dict[int, bytes]:
-    """Send the summary of this rank or, on rank 0, receive those of the others."""
     store = _STORE.connect(max(timeout_s, 1.0))
     # The n-th calls of all ranks belong together.
     number = store.add(f"times/{rank}", 1)

@@ -440,7 +440,6 @@ class FlightRecorder:
         return self._session is not None
 
     def _start(self) -> None:
-        """Start the session, and begin to watch."""
         if STREAM.sessions:
             # A ring is made by the first session of a recording.
             self._waits = True
@@ -600,7 +599,6 @@ class FlightRecorder:
             OPTIMIZER_STEPS.forget(self._optimizer_stepped)
 
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
-        """Count a step of the first optimizer."""
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if id(optimizer) != self._optimizer or self._count.advance():
@@ -813,7 +811,6 @@ class FlightRecorder:
     # --------------------------------------------------------------------------------------------------- incidents
 
     def _crashed(self, error: BaseException) -> None:
-        """Keep what led to an exception that ends the program."""
         reason = "oom" if is_out_of_memory(error) else "crash"
         if reason in self._settings.on:
             facts = {"what": _exception_text(error), "sight": asdict(sight_of_exception(error))}
@@ -829,7 +826,6 @@ class FlightRecorder:
         self._exit = (self._count.number, reason, facts)
 
     def _keep_exit(self) -> None:
-        """Keep what led to the end of the program by `sys.exit`."""
         noted, self._exit = self._exit, None
         if noted is not None and noted[0] == self._count.number and noted[1] in self._settings.on:
             self._incident(noted[1], noted[2], ends=True)

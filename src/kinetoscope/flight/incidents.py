@@ -150,7 +150,6 @@ class Incidents:
         return next(folder for folder in folders if not self._has_own(folder))
 
     def _has_own(self, folder: Path) -> bool:
-        """Whether this rank has written to the folder of an incident."""
         return (folder / f"{rank_name(self._rank)}.json").exists()
 
     def sweep(self) -> None:

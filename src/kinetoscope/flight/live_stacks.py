@@ -218,7 +218,6 @@ def _workers(process: int, layout: Layout) -> list[str]:
 
 
 def _children(process: int) -> list[int]:
-    """The processes that a process has started, the oldest first."""
     children: list[int] = []
     for file in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
@@ -278,7 +277,6 @@ class _Interpreter:
         return int.from_bytes(self._read(address, count), "little")
 
     def _lines(self, state: int) -> tuple[StackLine, ...]:
-        """The stack of a thread, outermost first."""
         layout, lines, owner = self._layout, [], 0
         frame = self._number(state + layout["thread_frame"])
         if layout["with_cframe"] and frame:

@@ -131,7 +131,6 @@ class OtherRanks:
                     look()
 
     def _look_in_folder(self) -> None:
-        """Follow the incidents of ranks that write to the same folder."""
         for incident in incident_folders(self._attempt):
             if incident.name in self._known:
                 continue

@@ -178,7 +178,6 @@ def _read_keep(words: list[str]) -> tuple[float, int]:
 
 
 def _read_control(text: str) -> bool:
-    """Read `socket` or `off`."""
     if text not in ("off", "socket"):
         raise ArgumentError(f"control={text!r} is not one of 'off', 'socket'.")
     return text == "socket"

@@ -167,7 +167,6 @@ def _root_names(classes: list[str], roots: list[int]) -> dict[int, str]:
 
 
 def _sharing_roots(below: list[str], root: list[int]) -> set[int]:
-    """Find the roots that have a path in common with another root."""
     owner: dict[str, int] = {}
     mixed: set[int] = set()
     for path, root_row in zip(below, root, strict=True):

@@ -359,7 +359,6 @@ def _small(value: object) -> int | None:
 
 
 def _index(value: object) -> int:
-    """The index of a device, -1 where there is none."""
     number = _number(value)
     return -1 if number is None else number
 

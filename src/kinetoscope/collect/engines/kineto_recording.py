@@ -312,7 +312,6 @@ class ResultsApi:
         return self._objects("experimental_event_tree")()
 
     def _objects(self, call: str) -> Any:
-        """Look up a method of torch's results that returns event objects."""
         if not self._has_objects:
             raise StateError(
                 f"prof.profiler.kineto_results.{call}() needs event objects, which torch did not make because they slow down "

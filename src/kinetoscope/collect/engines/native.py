@@ -518,7 +518,6 @@ def _living_modules() -> list[Any]:
 
 
 def _temporary_path() -> Path:
-    """A path in a new private folder with an unpredictable name."""
     remove_left_behind(Path(tempfile.gettempdir()), time.time())
     return Path(tempfile.mkdtemp(prefix=f"kinetoscope-{os.getpid()}-")) / _LIVE
 
@@ -568,7 +567,6 @@ def _is_refused(path: Path) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode number of the file at a path; None if there is none."""
     try:
         status = path.stat()
     except OSError:

@@ -52,8 +52,6 @@ _BUFFERED = 1
 
 
 class _Stopped(ctypes.Structure):
-    """The struct kinetoscope_recorder_stopped."""
-
     _fields_ = (
         ("faults", ctypes.c_uint64),
         ("unnamed_modules", ctypes.c_uint64),
@@ -323,7 +321,6 @@ class Recorder:
         )
 
     def _reset_calls_in_child(self) -> None:
-        """In a forked child: remove the hooks of the parent's recording."""
         self._library.kinetoscope_recorder_forget_calls()
         self._unhook_new_threads()
 
@@ -577,7 +574,6 @@ def _unloadable_mark(name: str) -> Path:
 
 
 def _prebuilt_folder() -> Path:
-    """The folder of the package's prebuilt recorders."""
     return Path(__file__).parent / "prebuilt"
 
 

@@ -202,7 +202,6 @@ class _KinetoProfile:
         self._set_up(RecordingOptions(**options))
 
     def _set_up(self, options: RecordingOptions) -> None:
-        """Initialize the session from options; nothing is recorded yet."""
         if options.engine == "auto" != self._default_engine:
             options = dataclasses.replace(options, engine=self._default_engine)
         self._options = options
@@ -515,7 +514,6 @@ class _KinetoProfile:
         ACTIVE_SESSIONS.release(self)
 
     def _request(self, trace_id: str) -> RecordingRequest:
-        """Build the engine's request for this cycle."""
         options, path = self._options, self._options.path
         if path is not None:
             path = numbered(ranked(path), self._cycles_begun)
@@ -558,7 +556,6 @@ class _KinetoProfile:
         return engine
 
     def _require_engine(self) -> Engine:
-        """Return the engine, or raise StateError if none is chosen yet."""
         if self._engine is None:
             raise StateError("no engine is chosen yet: call start() first.")
         return self._engine
@@ -603,7 +600,6 @@ class _KinetoProfile:
         self._sources = self._sources.fresh()
 
     def _why_no_trace(self) -> str:
-        """Say why there is no trace yet, for an error message."""
         if self._is_under_way() and self._owner.process != os.getpid():
             return f"this process is a fork of process {self._owner.process}, which records; create a session here to record this one."
         if self._state is SessionState.RECORDING:
@@ -823,18 +819,15 @@ class _KinetoProfile:
         return events
 
     def _events_trace(self) -> Trace:
-        """The trace whose events are listed."""
         return self._trace_of("all" if self._options.acc_events else None)
 
     def _need_memory(self, call: str) -> None:
-        """Raise ArgumentError unless the session records memory."""
         if not self._options.profile_memory:
             raise ArgumentError(
                 f"{call} needs a session with profile_memory=True, and this one has profile_memory=False."
             )
 
     def _trace_of(self, choice: CycleChoice) -> Trace:
-        """Return the trace of the selected cycles, or raise NotRecordedError."""
         trace = self._cycles.trace(choice)
         if trace is None:
             raise NotRecordedError(f"there is no trace yet: {self._why_no_trace()}")
@@ -1072,7 +1065,6 @@ class KinetoResultsApi:
 
 
 def _only_with_kineto(call: str, instead: str) -> StateError:
-    """Build the error for a method that only torch's collector supports."""
     return StateError(
         f"prof.profiler.kineto_results.{call} has event objects of torch's own collector only: pass engine='kineto' to the "
         f"session (or install(engine='kineto') if you cannot change the program). {instead} have the same data with any engine."

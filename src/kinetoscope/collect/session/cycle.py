@@ -260,12 +260,10 @@ class FinishedCycles:
         return self._joined[1]
 
     def _valid(self, stored: tuple[Cycle, ...]) -> str:
-        """The valid values of `cycle=`, for an error message."""
         numbers = ", ".join(str(cycle.number) for cycle in stored if cycle.counts) or "none yet"
         hint = "" if self._keep_all else " (acc_events=True keeps them all)"
         return f"choose 'all', None for the last one, or the number of a stored cycle: {numbers}{hint}"
 
 
 def _values(info: Mapping[str, str]) -> dict[str, Any]:
-    """Parse the JSON text of each key."""
     return {key: json.loads(text) for key, text in info.items()}

@@ -102,7 +102,6 @@ class MemoryProfile:
 
     @cached_property
     def _judged(self) -> Any:
-        """The memory blocks of the trace with their categories."""
         import_aside()
         from kinetoscope.tables.memory.categories import judged_blocks
 
@@ -110,7 +109,6 @@ class MemoryProfile:
 
     @cached_property
     def _keys(self) -> list[TensorKey]:
-        """torch's `TensorKey` of each block, in row order."""
         import_aside()
         blocks = self._judged.blocks
         from kinetoscope.tables.memory.timeline import device_names

@@ -95,7 +95,6 @@ def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path
 
 
 def _places(oom_report: Path | None, recording: Path | None) -> tuple[Path, Path]:
-    """Return the absolute paths of the text report and of the HTML page."""
     if oom_report is not None:
         text = oom_report if oom_report.suffix else oom_report.with_suffix(".txt")
     elif recording is not None:

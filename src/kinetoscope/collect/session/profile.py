@@ -205,7 +205,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         schedule: Callable[[int], ProfilerAction] | None = None,
         on_trace_ready: Callable[..., Any] | None = None,
     ) -> None:
-        """Make the session of these options; nothing is recorded yet."""
         if options.execution_trace_observer is None:
             from_env = ExecutionTraceObserver.build_execution_trace_obs_from_env()
             if from_env is not None:
@@ -530,7 +529,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             failures.note("on_trace_ready", error)
 
     def _clean_up(self, *, may_raise: bool) -> None:
-        """Clean up the observer; unless `may_raise`, a failure is a warning."""
         try:
             self._observer.cleanup()
         except Exception as error:
@@ -544,7 +542,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._stepping = threading.RLock()
 
     def _is_under_way(self) -> bool:
-        """Whether a run is active, including one that waits for its schedule."""
         return self._is_in_run() or super()._is_under_way()
 
     def _is_in_run(self) -> bool:
@@ -612,7 +609,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return super()._why_no_trace()
 
     def _why_nothing(self) -> str:
-        """Say why the schedule has not recorded anything so far, for a message."""
         called = f"step() was called {self.step_num} time{'' if self.step_num == 1 else 's'}"
         if not isinstance(self.schedule, Schedule):
             return f"the schedule never returned RECORD so far ({called})."

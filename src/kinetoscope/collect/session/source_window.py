@@ -254,7 +254,6 @@ class SourcedRecording:
 
 
 def _named(source: Source) -> str:
-    """Name a source, for warnings and losses."""
     return f"the source {type(source).__name__}"
 
 

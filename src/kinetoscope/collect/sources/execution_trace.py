@@ -284,7 +284,6 @@ def _is_taken() -> bool:
 
 
 def _finish_registered() -> None:
-    """Finish the file of the registered observer, if there is one."""
     for reference in [*_registered]:
         if (observer := reference()) is not None:
             observer._finish_quietly()

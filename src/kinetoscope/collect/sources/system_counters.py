@@ -183,7 +183,6 @@ class Sampler:
         return rates
 
     def _run(self) -> None:
-        """Take samples until stopped, and a last one then."""
         self.sample()
         while not self._stopping.wait(self._interval_s):
             self.sample()

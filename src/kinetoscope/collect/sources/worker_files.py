@@ -86,7 +86,6 @@ class WorkerFile:
 
 
 def _rows(data: bytes) -> NDArray[np.int64]:
-    """Parse rows, without an incomplete last one."""
     length = len(data) // ROW.size
     return np.frombuffer(data, np.int64, length * _WIDTH).reshape(length, _WIDTH)[:, : len(BATCH_COLUMNS)]
 

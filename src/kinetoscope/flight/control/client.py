@@ -245,7 +245,6 @@ def write_capture(capture: Path, output: Path) -> Path:
 
 
 def _of(attempt: Attempt, target: str, rank: int | None, process: int | None = None) -> list[ControlTarget]:
-    """The ranks of a start of a job that have not ended."""
     rings = [
         ring
         for ring in attempt.rings()

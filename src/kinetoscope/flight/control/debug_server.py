@@ -51,7 +51,6 @@ def _register(current: Current) -> None:
 def _handle(
     current: Current, answer: Callable[[Controllable, Any], Answer], request: Any, response: Any
 ) -> None:
-    """Answer a request of the server."""
     recorder = current()
     code, content = 503, {"error": "nothing is recorded: the job has not called kinetoscope.leave_on"}
     if recorder is not None:
