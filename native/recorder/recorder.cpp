@@ -433,17 +433,6 @@ int kinetoscope_forget_sessions_before(uint32_t number) {
   return 0;
 }
 
-int kinetoscope_recorder_freeze(int frozen) {
-  const ControlLock lock;
-  if (recording == nullptr) return -1;
-  if (frozen != 0) {
-    recording->file().freeze();
-  } else {
-    recording->file().thaw();
-  }
-  return 0;
-}
-
 void* kinetoscope_recorder_watch_steps(const char* path, int signal, char* message, size_t bytes) {
   const ControlLock lock;
   if (recording == nullptr || stopped) {

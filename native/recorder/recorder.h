@@ -84,10 +84,6 @@ KINETOSCOPE_EXPORT uint32_t kinetoscope_recorder_lost_call_threads();
 // and "kinetoscope.session.N.*". Numbers must not decrease.
 KINETOSCOPE_EXPORT int kinetoscope_forget_sessions_before(uint32_t number);
 
-// 1: the ring of the current recording overwrites nothing any more, see RecordingFile::freeze(); 0: it does
-// again.
-KINETOSCOPE_EXPORT int kinetoscope_recorder_freeze(int frozen);
-
 // Creates a log of steps at `path`, and watches it until kinetoscope_recorder_unwatch_steps(): see
 // step_watch.h. Returns the log, to be written by the caller, or nullptr with the reason in `message`.
 KINETOSCOPE_EXPORT void* kinetoscope_recorder_watch_steps(const char* path, int signal, char* message,
