@@ -199,8 +199,6 @@ class FlightRecorder:
         # Readable when the native watcher has noticed something.
         self._signal = -1
         self._listener: threading.Thread | None = None
-        self._watches_hangs = "hang" in wanted.on
-        self._watches_losses = "nan" in wanted.on
         # Of a `sys.exit` that is no success: the step, the reason, and the facts.
         self._exit: tuple[int, str, dict[str, Any]] | None = None
         # The last step whose loss was no number.
@@ -400,7 +398,10 @@ class FlightRecorder:
                     rescue_rings_of(Attempt(self._attempt))
                 elif ring is not None and ring.parent == self._attempt:
                     ring.unlink(missing_ok=True)
-                self._remove_empty_folders()
+                # Those that are empty.
+                for folder in (self._attempt / CAPTURES, self._attempt, self._attempt.parent):
+                    with suppress(OSError):
+                        folder.rmdir()
 
     def training_failed(self, error: BaseException) -> None:
         """Keep what led to an exception that ends a training, while the step that raised it is still the one under way."""
@@ -581,20 +582,15 @@ class FlightRecorder:
         )
         return room
 
-    @property
-    def _follows_optimizers(self) -> bool:
-        """Whether steps are those of the first optimizer, as `step` has not been called."""
-        return self._count.looks_at_each
-
     def follow_optimizers(self) -> None:
         """Take each step of the first optimizer for a step, until `step` is called."""
-        if (self._session is not None or self._waits) and not self._follows_optimizers:
+        if (self._session is not None or self._waits) and not self._count.looks_at_each:
             # So that a call of `step`, which ends this, is seen.
             self._count.looks_at_each = True
             OPTIMIZER_STEPS.after(self._optimizer_stepped)
 
     def _stop_following(self) -> None:
-        if self._follows_optimizers:
+        if self._count.looks_at_each:
             self._count.looks_at_each = False
             OPTIMIZER_STEPS.forget(self._optimizer_stepped)
 
@@ -620,13 +616,14 @@ class FlightRecorder:
             return
         entered_ns = time.monotonic_ns()
         try:
-            if self._follows_optimizers:
+            # Steps were those of the first optimizer, as `step` had not been called.
+            if self._count.looks_at_each:
                 self._stop_following()
                 # The optimizer has begun a step that this call begins, too, unless it is the first of both.
                 number = max(self._count.number, 0) if number is None else number
                 self._count.began_ns = 0
             else:
-                is_harmless = not (self._watches_losses and is_no_number(loss))
+                is_harmless = not ("nan" in self._settings.on and is_no_number(loss))
                 if is_harmless and self._count.advance(None if number is None else int(number)):
                     return
             self._step(number, loss, entered_ns)
@@ -683,7 +680,7 @@ class FlightRecorder:
 
     def _hang_ns(self) -> int:
         """A step that takes longer hangs; 0 if that is not watched."""
-        return int(self._times.hang_ns) if self._watches_hangs else 0
+        return int(self._times.hang_ns) if "hang" in self._settings.on else 0
 
     def _follow_plan(self, session: profile, now_ns: int) -> None:
         """Let the next steps follow the plan without Python, if nothing else is to be done for them."""
@@ -724,7 +721,7 @@ class FlightRecorder:
 
     def _look_at_loss(self, loss: Any) -> None:
         """Keep an incident if the loss of the step that has ended is no number."""
-        if not self._watches_losses or not is_no_number(loss):
+        if "nan" not in self._settings.on or not is_no_number(loss):
             return
         step = self._count.number
         is_new = self._nan_step is None or not 0 <= step - self._nan_step <= _SAME_EPISODE_STEPS
@@ -944,11 +941,6 @@ class FlightRecorder:
         if problem != self._problem:
             self._problem = problem
             warn_safely(problem)
-
-    def _remove_empty_folders(self) -> None:
-        for folder in (self._attempt / CAPTURES, self._attempt, self._attempt.parent):
-            with suppress(OSError):
-                folder.rmdir()
 
 
 def _exception_text(error: BaseException) -> str:

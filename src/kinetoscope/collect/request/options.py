@@ -595,8 +595,6 @@ class RecordingOptions:
     @property
     def extension_configs(self) -> tuple[Any, ...]:
         """Settings of extensions of torch's collector, such as torch's `PerformanceMetricsConfig`, of all activities."""
-        if self.activities is None:
-            return ()
         return tuple(config for choice in self.activity_choices.values() for config in choice.configs)
 
     @property
@@ -659,8 +657,6 @@ class RecordingRequest:
     @property
     def activity_filters(self) -> dict[ProfilerActivity, frozenset[str]]:
         """The event kinds to record, for activities whose kinds were selected."""
-        if self.options.activities is None:
-            return {}
         return {
             activity: choice.kinds
             for activity, choice in self.options.activity_choices.items()

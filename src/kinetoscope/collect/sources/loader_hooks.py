@@ -168,16 +168,14 @@ class _Ranges:
     def begin(self, samples: int) -> Any:
         return begin_range(FETCH_BATCH) if HOOKS._recording else None
 
-    def finish(self, begun: Any, outcome: int) -> None:
-        if begun is not None:
-            end_range(begun)
-
     def begin_collating(self) -> Any:
         return begin_range(COLLATE_BATCH) if HOOKS._recording else None
 
-    def finish_collating(self, begun: Any) -> None:
+    def finish(self, begun: Any, outcome: int | None = None) -> None:
         if begun is not None:
             end_range(begun)
+
+    finish_collating = finish
 
 
 def _described(loader: Any) -> dict[str, Any]:
