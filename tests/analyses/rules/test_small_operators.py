@@ -22,10 +22,10 @@ def found(lines, *, often=90, frames=()):
     return [one for one in examine(builder.build()).findings if one.code == "tiny-operators"]
 
 
-def test_the_other_lines_of_a_loop_count_too():
+def test_all_lines_of_a_loop_are_one_place():
     (alone,), (together,) = found([7]), found([7, 8, 9])
-    assert "with 2 other lines of its loop" in plain(together.finding)
-    assert "other line" not in plain(alone.finding)
+    assert plain(together.finding).startswith("train.py:7-9 runs 270 operators a step")
+    assert plain(alone.finding).startswith("train.py:7 runs 90 operators a step")
     assert together.gain_ns > 2 * alone.gain_ns
 
 

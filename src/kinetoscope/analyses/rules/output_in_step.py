@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.loop import SourceLine
+from kinetoscope.analyses.loop import SourceLine, busiest
 from kinetoscope.analyses.rule import Answer, Match, Rule
-from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.stacks import stacks_inside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +49,12 @@ _SYMPTOMS = (
     "step-outlier",
     "synchronizing-call",
 )
-_KINDS = sorted({*FILES.values(), *STANDARD_LIBRARY.values(), *CALLS.values()})
+LOADING = "Loading"
+_KINDS = sorted({*FILES.values(), *STANDARD_LIBRARY.values(), *CALLS.values(), LOADING})
+_SAVING = tuple(part for part, kind in FILES.items() if kind == "Saving")
+_LOADS = ("load", "load_file", "load_state_dict")
+"""Functions of the files that save which load."""
+_ADVICE_FOR_LOADING = "Load it once and keep it in memory, such as in a dictionary or with functools.lru_cache; or load the next one ahead, on another thread."
 _IN_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/([\w/]+\.py)$")
 
 
@@ -60,46 +66,53 @@ _IN_STANDARD_LIBRARY = re.compile(r"/python3(?:\.\d+)?t?/([\w/]+\.py)$")
         "there."
     ),
     finds=(
-        "saving, printing, logging, plotting or copying objects (`copy.deepcopy`) in the steps, by the files on the stack of operators, samples and recorded "
+        "saving, loading, printing, logging, plotting or copying objects (`copy.deepcopy`) in the steps, by the files on the stack of operators, samples and recorded "
         "calls. `print()` of plain text is seen with `--python-calls` only; without it, its time belongs to its line"
     ),
     source="XProf, for checkpoints and summaries; share of all steps, since most programs do it every N steps",
     least=5.0,
     explains=_SYMPTOMS,
     cause=Cause.OUTPUT,
+    every=True,
 ).selects
 def output_in_step(loop: Loop) -> Answer:
-    """Operators, recorded calls and samples below functions that write or copy."""
+    """Operators, recorded calls and samples below functions that write, read or copy, a match for each kind."""
     of_stack = np.append(kinds_of_stacks(loop), -1)
     rows, kinds = _output_spans(loop, of_stack)
+    matches = (_match(loop, of_stack == kind, rows[kinds == kind], kind) for kind in range(len(_KINDS)))
+    return [match for match in matches if match is not None]
+
+
+def _match(loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int64], kind: int) -> Match | None:
+    """What one kind of output takes, by its outermost spans and the stacks that are below its functions; None of none."""
     stretches = _stretches(loop, rows)
-    sampled_ns, sampled = loop.sampled(of_stack[:-1] >= 0)
+    sampled_ns, sampled = loop.sampled(is_output[:-1])
     # Samples see all of it; operators and recorded calls see what lies between the first and the last of them.
     if sampled_ns <= stretches.total_ns or not loop.are_evidence(sampled):
         sampled_ns, sampled = 0, sampled[:0]
     time_ns = max(stretches.total_ns, sampled_ns)
     if time_ns == 0:
         return None
-    most, line = _most_output(loop, of_stack, rows, kinds, sampled)
+    line = _line_that_led(loop, is_output, rows, sampled)
+    advice = _ADVICE_FOR_LOADING if _KINDS[kind] == LOADING else ""
     when = stretches | loop.python
-    return Match(rows, time_ns, {"what": _KINDS[most]}, place=line, module="", time=when)
+    return Match(rows, time_ns, {"what": _KINDS[kind]}, place=line, module="", time=when, advice=advice)
 
 
-def _most_output(
-    loop: Loop,
-    of_stack: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    sampled: NDArray[np.int64],
-) -> tuple[int, SourceLine]:
-    """The kind of output that takes most, by samples or, without any, by its spans, and the line that led to the first of it."""
+def _line_that_led(
+    loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int64], sampled: NDArray[np.int64]
+) -> SourceLine:
+    """The line of the program that leads to most of some output, by samples or, without any, by its spans."""
     if len(sampled):
         stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
-        most = Groups(of_stack[stacks], len(_KINDS)).largest(weight)
-        return most, loop.place_of_stack(_around(loop, of_stack, int(stacks[of_stack[stacks] == most][0])))
-    duration_ns = loop.trace.column("spans", "duration_ns")[rows]
-    most = Groups(kinds, len(_KINDS)).largest(duration_ns)
-    return most, _place_of_span(loop, of_stack, int(rows[kinds == most][0]))
+        places = [loop.place_of_stack(_around(loop, is_output, stack)) for stack in stacks.tolist()]
+    else:
+        weight = loop.trace.column("spans", "duration_ns")[rows]
+        places = [_place_of_span(loop, is_output, row) for row in rows.tolist()]
+    times_ns: dict[SourceLine, int] = defaultdict(int)
+    for place, time_ns in zip(places, weight.tolist(), strict=True):
+        times_ns[place] += time_ns
+    return busiest(times_ns)
 
 
 def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -128,12 +141,12 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     return Intervals.of(start, end)
 
 
-def _place_of_span(loop: Loop, of_stack: NDArray[np.int64], row: int) -> SourceLine:
+def _place_of_span(loop: Loop, is_output: NDArray[np.bool_], row: int) -> SourceLine:
     """The line of the program that led to a span of output; the stack of a recorded call is its own frame only."""
     spans = loop.trace.columns("spans")
-    while row >= 0 and spans["kind"][row] == SpanKind.PYTHON and of_stack[spans["own_stack"][row]] >= 0:
+    while row >= 0 and spans["kind"][row] == SpanKind.PYTHON and is_output[spans["own_stack"][row]]:
         row = int(spans["caller"][row])
-    return loop.place_of_stack(_around(loop, of_stack, int(spans["own_stack"][row])) if row >= 0 else -1)
+    return loop.place_of_stack(_around(loop, is_output, int(spans["own_stack"][row])) if row >= 0 else -1)
 
 
 def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
@@ -152,11 +165,12 @@ def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
     while (open_ := (kind_of_stack < 0) & (above >= 0)).any():
         kind_of_stack = np.where(open_, of_frame[np.append(stacks["frame"], -1)[above]], kind_of_stack)
         above = parent[above].astype(np.int64)
-    return np.asarray(kind_of_stack)
+    is_loading = stacks_inside(loop.trace, *_SAVING, functions=_LOADS) & (kind_of_stack >= 0)
+    return np.where(is_loading, _KINDS.index(LOADING), kind_of_stack)
 
 
-def _around(loop: Loop, of_stack: NDArray[np.int64], stack: int) -> int:
+def _around(loop: Loop, is_output: NDArray[np.bool_], stack: int) -> int:
     parent = loop.trace.column("stacks", "parent")
-    while stack >= 0 and of_stack[stack] >= 0:
+    while stack >= 0 and is_output[stack]:
         stack = int(parent[stack])
     return stack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,6 @@ from kinetoscope.analyses.kinds import steps_with
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.ledger.avoidable_work.waste import waste_of
-from kinetoscope.model import units
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.host.units_of_work import Unit
@@ -95,7 +95,7 @@ def _with_what_is_read(loop: Loop, place: SourceLine, reads: Rows) -> Rows:
     "tiny-operators",
     (
         "{place} runs {operators} operators{a_step}{looping}, {mean:ns} each on average: {share} of {time} with {between} between "
-        "them{others}{python}"
+        "them{python}"
     ),
     "Replace the loop by operators on whole tensors, or compile it with torch.compile.",
     finds=(
@@ -138,33 +138,37 @@ def _small(
     if per_step < LEAST_PER_STEP or per_step < LEAST_REPEATED * len(np.unique(spans["module"][rows])):
         return None
     cells = loop.per_step(int(loop.are_named(rows, CELLS).sum()))
-    uninterrupted = max(1, round((1 - INTERRUPTED) * len(rows)))
-    mean_ns = float(np.sort(spans["duration_ns"][rows])[:uninterrupted].mean())
     other_lines = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
     # The line of a cell says what to do about the whole loop.
     is_of_cells = any(loop.are_named(more, CELLS).any() for _, more in other_lines)
-    if is_of_cells or (mean_ns > MOST_MEAN_NS and cells < LEAST_CELLS):
+    if is_of_cells or (_mean_ns(loop, rows) > MOST_MEAN_NS and cells < LEAST_CELLS):
         return None
     every = np.concatenate([rows, *(more for _, more in other_lines)])
+    numbers = [place.line, *(line.line for line, _ in other_lines)]
+    lines_of_loop = replace(place, line=min(numbers), until=max(numbers))
     # A loop in forward is one in backward, too.
     backward = loop.backward_of(every)
     engine_ns = _engine_ns(loop, backward)
-    python_ns = min(
-        _python_ns(loop, place, [line.line for line, _ in other_lines]), MOST_PYTHON_NS * len(every)
-    )
+    python_ns = min(_python_ns(loop, lines_of_loop), MOST_PYTHON_NS * len(every))
     time_ns = sum(loop.cost_ns(some, with_device=False) for some in (every, backward)) + python_ns + engine_ns
     looping = " in a loop over a tensor" if loop.are_named(rows, _LOOPING).any() else ""
     words = {
-        "operators": round(per_step),
+        "operators": round(_each(loop, every)),
         "looping": f" in a loop over {round(cells)} steps of a sequence" if cells >= LEAST_CELLS else looping,
-        "mean": mean_ns,
+        "mean": _mean_ns(loop, every),
         "between": "the Python and the autograd engine" if 10 * engine_ns >= time_ns else "the Python",
-        "others": f", with {units.count(len(other_lines), 'other line')} of its loop" if other_lines else "",
         "python": ", most of it Python" if 2 * python_ns > time_ns else "",
     }
     advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
     when = loop.when(np.concatenate((every, backward))) | loop.python
-    return Match(rows, time_ns, words, place=place, advice=advice if cells >= LEAST_CELLS else "", time=when)
+    return Match(
+        rows, time_ns, words, place=lines_of_loop, advice=advice if cells >= LEAST_CELLS else "", time=when
+    )
+
+
+def _mean_ns(loop: Loop, rows: Rows) -> float:
+    uninterrupted = max(1, round((1 - INTERRUPTED) * len(rows)))
+    return float(np.sort(loop.trace.column("spans", "duration_ns")[rows])[:uninterrupted].mean())
 
 
 def _same_loop(
@@ -181,14 +185,14 @@ def _same_loop(
     ]
 
 
-def _python_ns(loop: Loop, place: SourceLine, others: Sequence[int]) -> int:
+def _python_ns(loop: Loop, place: SourceLine) -> int:
     """The Python between the operators of a loop: at its lines, and where it has several, at those between them and its head."""
-    first, last = min((place.line, *others)) - bool(others), max((place.line, *others))
+    first = place.line - (place.until > place.line)
     return sum(
         round(gap.time_ns * (1 - gap.called_part))
         for gap in loop.gaps
         if (gap.place.file, gap.place.function) == (place.file, place.function)
-        and first <= gap.place.line <= last
+        and first <= gap.place.line <= place.until
     )
 
 
