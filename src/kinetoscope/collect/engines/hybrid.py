@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect.engines.device_collection import SharedDevices
@@ -27,15 +27,13 @@ from kinetoscope.collect.request.options import (
 from kinetoscope.collect.request.torch_settings import for_torchs_collector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kinetoscope.collect.request.options import AppendRows
     from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
 
 _HOST = frozenset({ProfilerActivity.CPU})
 _LOW_BITS = (1 << 32) - 1
+_OF_HOST = ("add_info", "append_rows", "own_steps", "record_deep")
 
 
 class HybridEngine:
@@ -135,25 +133,11 @@ class HybridEngine:
         if activities - _HOST and not self._without_devices:
             self._devices.toggle(enable, activities - _HOST)
 
-    def add_info(self, info: Mapping[str, str]) -> None:
-        """Write metadata into the host's recording, as JSON texts by key, if its engine can."""
-        if isinstance(self._host, NativeEngine):
-            self._host.add_info(info)
-
-    @property
-    def append_rows(self) -> AppendRows | None:
-        """The host engine's function that appends rows to its recording; None if it has none."""
-        return getattr(self._host, "append_rows", None)
-
-    def record_deep(self, deep: bool) -> None:
-        """Begin or end a deep step of the host; see `NativeEngine.record_deep`."""
-        if isinstance(self._host, NativeEngine):
-            self._host.record_deep(deep)
-
-    def own_steps(self, owns: bool) -> None:
-        """Whether step marks that this thread opens from now on belong to this session; see `NativeEngine.own_steps`."""
-        if isinstance(self._host, NativeEngine):
-            self._host.own_steps(owns)
+    def __getattr__(self, name: str) -> Any:
+        """What not all engines have is that of the host's engine."""
+        if name not in _OF_HOST:
+            raise AttributeError(name)
+        return getattr(self._host, name)
 
     def stop(self) -> HybridRecording:
         """Stop the host's engine, then that of the devices.

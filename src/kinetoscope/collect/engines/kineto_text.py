@@ -101,17 +101,12 @@ def kineto_status() -> str:
     if not torch.profiler.kineto_available():
         return "not built into this torch: engine='kineto' records operators only"
     with _folder() as folder:
-        try:
-            os.mkfifo(folder / "pipe", 0o600)
-            way = "read through a pipe while torch writes it"
-        except OSError:
-            way = "read from a temporary file, since no named pipe can be made"
         objects = (
             "without torch's event objects"
             if has_setting("trace_only")
             else "torch makes its event objects too"
         )
-        return f"{way}, in {folder.parent}; {objects}"
+        return f"read while torch writes it, in {folder.parent}; {objects}"
 
 
 def _follow(results: Any, reader: Any, path: Path) -> bool:

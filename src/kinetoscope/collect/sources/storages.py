@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -81,6 +81,17 @@ _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
+class _Holder(NamedTuple):
+    """What holds a tensor: the addresses of a module and of a parameter, 0 for none, and by which name."""
+
+    module: int = 0
+    parameter: int = 0
+    name: str = ""
+
+
+_NOBODY = _Holder()
+
+
 class _StorageRows:
     """Collects rows of the table `storages`, in which modules and parameters are identified by addresses of this process."""
 
@@ -91,17 +102,8 @@ class _StorageRows:
         self.tensors: list[Tensor] | None = None
         # The addresses of the storage objects of these tensors.
         self.storages: set[int] = set()
-        self._places: dict[torch.device, tuple[str, int]] = {}
 
-    def add(
-        self,
-        time_ns: int,
-        role: StorageRole,
-        tensor: Tensor,
-        module: int = 0,
-        parameter: int = 0,
-        name: str = "",
-    ) -> None:
+    def add(self, time_ns: int, role: StorageRole, tensor: Tensor, holder: _Holder = _NOBODY) -> None:
         """Add rows for a tensor's storages. A tensor that cannot be read is counted as skipped; one without data is not."""
         try:
             for part in (tensor,) if _is_simple(tensor) else tensor_parts(tensor):
@@ -109,22 +111,13 @@ class _StorageRows:
                 # The storage has a row with a more specific role already.
                 if role is StorageRole.TENSOR and storage._cdata in self.storages:
                     continue
-                if (
-                    self.add_storage(time_ns, role, storage, module, parameter, name)
-                    and self.tensors is not None
-                ):
+                if self.add_storage(time_ns, role, storage, holder) and self.tensors is not None:
                     self.tensors.append(part)
         except Exception:  # noqa: BLE001  (tensors may be of any class, and answer with anything)
             self.skipped += 1
 
     def add_storage(
-        self,
-        time_ns: int,
-        role: StorageRole,
-        storage: UntypedStorage,
-        module: int = 0,
-        parameter: int = 0,
-        name: str = "",
+        self, time_ns: int, role: StorageRole, storage: UntypedStorage, holder: _Holder = _NOBODY
     ) -> bool:
         """Add a row for a storage; return False if it has no memory."""
         size, address = storage.nbytes(), storage.data_ptr()
@@ -132,28 +125,18 @@ class _StorageRows:
             return False
         if self.tensors is not None:
             self.storages.add(storage._cdata)
-        device = storage.device
-        location = self._places.get(device)
-        if location is None:
-            kind = device.type
-            location = kind, -1 if kind == "cpu" or device.index is None else device.index
-            self._places[device] = location
+        kind, index = storage.device.type, storage.device.index
+        location = kind, -1 if kind == "cpu" or index is None else index
         self.rows.append(
-            (time_ns, int(role), address, size, *location, module, parameter, name[:_LONGEST_NAME])
+            (time_ns, int(role), address, size, *location, *holder[:2], holder.name[:_LONGEST_NAME])
         )
         return True
 
     def taken(self) -> list[dict[str, Any]]:
         """Return the rows since the last call as columns, in parts of limited size."""
         rows, self.rows = self.rows, []
-        return [
-            dict(
-                zip(
-                    _COLUMNS, map(list, zip(*rows[first : first + _ROWS_IN_A_PART], strict=True)), strict=True
-                )
-            )
-            for first in range(0, len(rows), _ROWS_IN_A_PART)
-        ]
+        parts = (rows[first : first + _ROWS_IN_A_PART] for first in range(0, len(rows), _ROWS_IN_A_PART))
+        return [dict(zip(_COLUMNS, map(list, zip(*part, strict=True)), strict=True)) for part in parts]
 
 
 def native_reader(recorder: Recorder) -> Any:
@@ -313,11 +296,11 @@ class StorageWatch:
         for name, parameter in _held(module, "_parameters"):
             number = _identity(parameter)
             self._held_parameters.add(number)
-            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, owner, number, name)
+            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, _Holder(owner, number, name))
             if (gradient := self._gradient(parameter)) is not None:
-                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, owner, number, name)
+                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, _Holder(owner, number, name))
         for name, buffer in _held(module, "_buffers"):
-            self._seen.add(now_ns, StorageRole.BUFFER, buffer, module=owner, name=name)
+            self._seen.add(now_ns, StorageRole.BUFFER, buffer, _Holder(owner, name=name))
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
         gradient = self._reader.gradient(parameter)
@@ -336,15 +319,15 @@ class StorageWatch:
             number = _identity(parameter)
             if number in self._held_parameters:
                 continue
-            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, parameter=number)
+            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, _Holder(parameter=number))
             if (gradient := self._gradient(parameter)) is not None:
-                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, parameter=number)
-        add, role = self._seen.add, StorageRole.OPTIMIZER_STATE
+                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, _Holder(parameter=number))
         for parameter, values in states:
             number = _identity(parameter)
             flat = type(values) is dict and all(type(value) in _PLAIN for value in values.values())
             for name, tensor in list(values.items()) if flat else _tensors(values, "", _DEPTH):
-                add(now_ns, role, tensor, 0, number, str(name))
+                holder = _Holder(parameter=number, name=str(name))
+                self._seen.add(now_ns, StorageRole.OPTIMIZER_STATE, tensor, holder)
 
 
 @contextmanager
