@@ -10,7 +10,7 @@ from kinetoscope.model import dictionary
 from kinetoscope.model.dictionary import Column, Page, Table, page, table_definition
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES, SAMPLE_STATES, SAMPLE_WAITS, STORED
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES
-from kinetoscope.trace.tables import TABLES, definition
+from kinetoscope.trace.tables import TABLES, maker
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(dictionary.__file__).with_name("tables.md")
@@ -52,7 +52,7 @@ def options_on_the_page(name: str) -> list[str]:
 
 def options_in_the_docstring(name: str) -> list[str]:
     """The arguments of the function that makes a table, as its docstring describes them."""
-    _, _, text = (inspect.getdoc(definition(name).make) or "").partition("Args:\n")
+    _, _, text = (inspect.getdoc(maker(name)) or "").partition("Args:\n")
     arguments = re.split(r"\n    (?=\w+: )", "\n" + text.partition("\n\n")[0])
     described = [" ".join(argument.split()) for argument in arguments if argument.strip()]
     return [re.sub(r"^(\w+): ", r"`\1`: ", text) for text in described if not text.startswith("trace:")]
@@ -169,7 +169,7 @@ def test_the_documentation_shows_the_page_itself():
 def test_every_table_of_a_trace_has_a_section_in_its_order():
     plain = [heading for heading in page().headings if heading in TABLES]
     assert plain == list(TABLES)
-    assert [definition(name).schema.name for name in TABLES] == list(TABLES)
+    assert [table_definition(name).name for name in TABLES] == list(TABLES)
 
 
 def test_every_section_with_columns_is_a_table_of_something():
@@ -230,6 +230,6 @@ def test_tables_of_time_have_its_parts_in_their_order(heading):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_options_are_those_of_the_function_and_its_docstring(name):
-    _, *options = inspect.signature(definition(name).make).parameters
+    _, *options = inspect.signature(maker(name)).parameters
     assert [re.match(r"`(\w+)`", text)[1] for text in options_on_the_page(name)] == options
     assert options_on_the_page(name) == options_in_the_docstring(name)

@@ -3,8 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.trace import Trace
-from kinetoscope.trace.tables import TABLES, definition
+from kinetoscope.trace.tables import TABLES
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -168,7 +169,7 @@ def test_a_thread_is_a_row_of_threads_and_its_system_number_is_beside_it():
 @pytest.mark.parametrize("name", TABLES)
 def test_numbers_of_threads_mean_the_same_in_every_table(name):
     meant = {"thread": ("int32", "row of threads"), "os_tid": ("int64", ""), "torch_tid": ("int64", "")}
-    for column in definition(name).schema.columns:
+    for column in table_definition(name).columns:
         if column.name in meant:
             assert (column.type, column.unit) == meant[column.name]
 

@@ -13,8 +13,9 @@ from rich.console import Console
 
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError, StateError
+from kinetoscope.model.dictionary import table_definition
 from kinetoscope.trace import Trace
-from kinetoscope.trace.tables import TABLES, definition
+from kinetoscope.trace.tables import TABLES
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
@@ -289,7 +290,7 @@ def test_the_table_of_operators_loads_nothing_of_other_tables(tmp_path):
 def test_every_table_exists_and_is_documented():
     trace = small()
     for name in TABLES:
-        schema = definition(name).schema
+        schema = table_definition(name)
         table = trace.table(name)
         assert schema.name == name
         assert tuple(table.column_names) == schema.column_names

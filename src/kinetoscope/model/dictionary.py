@@ -11,10 +11,6 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 _HEADING = re.compile(r"\n#+ (.+)")
 _TABLE_ROW = re.compile(r"\n\|(.*)\|")

@@ -6,14 +6,12 @@ import functools
 import importlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope import analyses, ledger, model, tables
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.formats import execution_trace
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.tables import device, host, memory
 
 if TYPE_CHECKING:
@@ -21,22 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-    from kinetoscope.model.dictionary import Table
-
     Make = Callable[..., pyarrow.Table]
-
-
-@dataclass(frozen=True)
-class TableDefinition:
-    """One table of a trace.
-
-    Attributes:
-        make: Makes it: a function of the trace and the table's own options.
-        schema: Its columns, with their units and meanings.
-    """
-
-    make: Make
-    schema: Table
 
 
 def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +28,7 @@ def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ArgumentTypeError: It does not have one of them.
     """
-    _, *allowed = inspect.signature(definition(name).make).parameters
+    _, *allowed = inspect.signature(maker(name)).parameters
     for option in options:
         if option not in allowed:
             text = (
@@ -91,16 +74,16 @@ def rows_where(table: pyarrow.Table, where: Mapping[str, object]) -> pyarrow.Tab
 
 
 @functools.cache
-def definition(name: str) -> TableDefinition:
-    """Return what makes the table `name`, and its schema.
+def maker(name: str) -> Make:
+    """Return what makes the table `name`: a function of the trace and the table's own options.
 
     Raises:
         KeyError: There is no such table.
     """
     path = TABLES[name]
     import_aside()
-    module = importlib.import_module(path)
-    return TableDefinition(getattr(module, name), table_definition(name))
+    make: Make = getattr(importlib.import_module(path), name)
+    return make
 
 
 # Each room knows its tables; their order is that of the documentation.

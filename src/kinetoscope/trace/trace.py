@@ -17,7 +17,7 @@ from kinetoscope.combine.cut import ENDLESS_NS, TracePart, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.trace.tables import TABLES, checked_options, definition, rows_where
+from kinetoscope.trace.tables import TABLES, checked_options, maker, rows_where
 
 if TYPE_CHECKING:
     import os
@@ -120,7 +120,7 @@ class Trace(TraceData):
             raise StateError("the trace was closed; open it again to read more of it")
         if name not in TABLES:
             raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
-        rows = definition(name).make(self, **checked_options(name, options))
+        rows = maker(name)(self, **checked_options(name, options))
         return rows if where is None else rows_where(rows, where)
 
     def findings(self) -> pyarrow.Table:

@@ -10,7 +10,7 @@ import torch.profiler
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, profile, schedule
-from kinetoscope.trace.tables import definition
+from kinetoscope.model.dictionary import table_definition
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
 
@@ -154,7 +154,7 @@ def test_with_everything_recorded_every_row_of_all_together_is_one_of_a_cycle(na
             session.step()
 
     references = [
-        column.name for column in definition("spans").schema.columns if column.unit == "row of spans"
+        column.name for column in table_definition("spans").columns if column.unit == "row of spans"
     ]
 
     def rows(trace, offset_ns):

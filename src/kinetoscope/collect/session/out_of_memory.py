@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from kinetoscope._errors import (
-    ArgumentError,
-)
+from kinetoscope._errors import ArgumentError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.process.user_warnings import warn_user
 
