@@ -167,7 +167,7 @@ class StorageWatch:
         """
         self._living = living
         self._reader = living.reader.another()
-        self._running = running or self._all_modules
+        self._running = running or (lambda: living.look()[0])
         self._keep_watch = keep_watch
         self._append = append
         self._seen = _StorageRows()
@@ -192,11 +192,12 @@ class StorageWatch:
         now_ns = time.time_ns()
         with self._scanning:
             self._seen.tensors = older
-            with self._living.look() as living, _unrecorded():
-                for optimizer in living.optimizers:
+            with _unrecorded():
+                modules, optimizers, tensors = self._living.look()
+                for optimizer in optimizers:
                     self._remember(optimizer)
-                self._scan(now_ns, living.modules, living.optimizers, first=True)
-                for tensor in living.tensors:
+                self._scan(now_ns, modules, optimizers, first=True)
+                for tensor in tensors:
                     self._seen.add(now_ns, StorageRole.TENSOR, tensor)
                 self._reader.rest(self._seen.storages)
             self._seen.tensors = None
@@ -230,10 +231,6 @@ class StorageWatch:
             self._counted = counted
             parts.append({"counts": counted})
         return parts
-
-    def _all_modules(self) -> list[Module]:
-        with self._living.look() as living:
-            return list(living.modules)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Add an optimizer before its first step, because that may fail if memory runs out."""
@@ -361,20 +358,13 @@ class Living:
     at a time.
 
     Attributes:
-        modules: The modules of the current `look`.
-        optimizers: Its optimizers.
         reader: Knows the storages of plain tensors.
-        tensors: Its tensors of plain classes without a storage of their own, such as sparse ones, if they are in a young
-            generation.
     """
 
     def __init__(self, reader: Any) -> None:
         """Start without known objects; `reader` is that of `native_reader`."""
         self.reader = reader
         self._looking = threading.RLock()
-        self.modules: list[Module] = []
-        self.optimizers: list[Optimizer] = []
-        self.tensors: list[Tensor] = []
         self._owners: dict[int, weakref.ref[Module | Optimizer]] | None = None
         self._has_callback = False
         # Number of frozen objects at the last look.
@@ -382,18 +372,14 @@ class Living:
         # Number of young objects that the callback may go through before it is cheaper to go through all objects again.
         self._worth = 0
 
-    @contextmanager
-    def look(self) -> Iterator[Living]:
-        """Find the live objects; they are only referenced inside the block."""
+    def look(self) -> tuple[list[Module], list[Optimizer], list[Tensor]]:
+        """Find the live modules and optimizers, and tensors of plain classes without a storage of their own, such as sparse ones, if they
+        are in a young generation.
+        """
         with self._looking:
-            self._look()
-            try:
-                yield self
-            finally:
-                for held in (self.modules, self.optimizers, self.tensors):
-                    held.clear()
+            return self._look()
 
-    def _look(self) -> None:
+    def _look(self) -> tuple[list[Module], list[Optimizer], list[Tensor]]:
         owners = self._owners
         if owners is None or not _HAS_GENERATIONS:
             self.reader.forget()
@@ -407,16 +393,19 @@ class Living:
         if frozen != self._frozen:
             objects += self.reader.frozen()
             self._frozen = frozen
-        self.tensors = self._meet(objects, owners)
+        tensors = self._meet(objects, owners)
         del objects
+        modules: list[Module] = []
+        optimizers: list[Optimizer] = []
         for number, reference in _listed(owners):
             owner = reference()
             if owner is None:
                 owners.pop(number, None)
             elif isinstance(owner, Module):
-                self.modules.append(owner)
+                modules.append(owner)
             else:
-                self.optimizers.append(owner)
+                optimizers.append(owner)
+        return modules, optimizers, tensors
 
     def _meet(self, objects: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
         """Add objects to the known ones; return plain tensors without a storage, of which no weak reference can be stored."""
