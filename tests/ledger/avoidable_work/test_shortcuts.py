@@ -83,6 +83,13 @@ def all_pairs():
     return (left - right).square().sum(-1).argmin(1)
 
 
+scores = torch.randn(512)
+
+
+def count_of_larger_pairs():
+    return (scores[:, None] > scores[None]).double().sum()
+
+
 def all_pairs_by_a_product():
     a, b = left[:, 0], right[0]
     return ((a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.t()).argmin(1)
@@ -185,6 +192,7 @@ def weight_once():
         (first_of_a_permutation, Cause.SHUFFLED),
         (last_position, Cause.DISCARDED),
         (all_pairs, Cause.EXPANDED),
+        (count_of_larger_pairs, Cause.EXPANDED),
         (product_from_the_left, Cause.ORDER),
         (one_hot_rows, Cause.ONE_HOT),
         (inverse_to_multiply, Cause.INVERSE),

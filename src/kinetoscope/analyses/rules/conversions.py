@@ -9,6 +9,7 @@ import numpy as np
 from kinetoscope.analyses.finding import NotNeeded
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
+from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model import units
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import Cause
@@ -75,6 +76,8 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
     rows = loop.rows_named(*names)
     # A conversion inside another operator is that operator's affair.
     spans, launches = loop.trace.columns("spans"), loop.trace.columns("launches")
+    # What could be left out altogether is another finding.
+    rows = rows[waste_of(loop.trace).part[rows] <= 0]
     # What copies or saves objects is output, whatever it converts.
     is_output = np.append(kinds_of_stacks(loop), -1)[spans["own_stack"][rows]] >= 0
     rows = rows[loop.outermost[rows] & ~loop.in_loading[rows] & ~is_output]

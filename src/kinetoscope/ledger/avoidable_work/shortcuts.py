@@ -73,6 +73,9 @@ _SAME_ELEMENTS = VIEWS - _PARTS | names(
 _CONVERSIONS = names("aten::to aten::_to_copy aten::type_as")
 # What changes a tensor in place is the update of a parameter, or looks at a gradient.
 _NOT_UPDATES = names("aten::zero_ aten::detach_ aten::requires_grad_ aten::resize_ aten::as_strided_")
+_COMPARISONS = names(
+    "aten::gt aten::greater aten::lt aten::less aten::ge aten::greater_equal aten::le aten::less_equal aten::eq"
+)
 _JOINS = names("aten::cat aten::concat aten::concatenate aten::hstack aten::vstack")
 LEAST_GROWN = 10
 """Fewer parts that are put together one after the other are no loop."""
@@ -358,6 +361,8 @@ def _expanded(
     largest = max(map(prod, shapes), default=1)
     if elements < LEAST_EXPANDED or elements < LEAST_GROWTH * largest:
         return []
+    # How many pairs compare so, a sort of both says.
+    compares = call.name in _COMPARISONS
     distances: set[int] = set()
     for example in examples:
         chain, is_reduced = {0}, False
@@ -370,10 +375,10 @@ def _expanded(
                 is_contraction = all(
                     _sizes(shape, len(result))[dim] == result[dim] for shape in shapes for dim in dims
                 )
-                if not is_contraction or prod(result[dim] for dim in dims) < LEAST_GROWTH:
+                if not (is_contraction or compares) or prod(result[dim] for dim in dims) < LEAST_GROWTH:
                     return []
                 is_reduced = True
-            elif use.name not in _SAME_ELEMENTS:
+            elif use.name not in _SAME_ELEMENTS | _CONVERSIONS:
                 return []
             chain.add(use_at - example)
         if not is_reduced or (distances and chain != distances):
