@@ -1024,6 +1024,32 @@ def test_loading_names_the_line_of_python_that_makes_batches():
     assert (found.code, str(found.place)) == ("main-process-loading", "data.py:7")
 
 
+def test_each_function_that_takes_long_to_make_batches_is_a_finding():
+    builder = TraceBuilder()
+    main = ("train.py", 2, "main")
+    frames = [("data.py", 7, "parse"), ("data.py", 9, "parse"), ("data.py", 20, "smooth")]
+    stacks = [builder.stack(main, frame) for frame in frames]
+    for number in range(4):
+        at = 10_000_000 * number
+        builder.step(number, at, 10_000_000)
+        builder.annotation(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+            at,
+            6_000_000,
+            stack=builder.stack(main),
+        )
+        for index, stack in enumerate(stacks):
+            builder.span("aten::stack", at + 2_000_000 * index, 2_000_000, stack=stack)
+        builder.span("aten::mm", at + 6_000_000, 4_000_000, stack=builder.stack(main))
+    findings = examine(builder.build()).findings
+    assert [(finding.code, str(finding.place)) for finding in findings] == [
+        ("main-process-loading", "data.py:7-9"),
+        ("main-process-loading", "data.py:20"),
+    ]
+    assert findings[0].share_percent == pytest.approx(2 * findings[1].share_percent)
+    assert sum(finding.gain_ns for finding in findings) <= 4 * 6_000_000
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_waiting_names_the_line_that_recorded_workers_spend_their_time_in(recorded):
     builder = TraceBuilder()

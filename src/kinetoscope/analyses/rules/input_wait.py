@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, SourceLine
+from kinetoscope.analyses.loop import MOST_ROWS, SourceLine, busiest
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
+from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
@@ -18,6 +19,8 @@ from kinetoscope.tables.intervals import Intervals, when_ran
 from kinetoscope.tables.stacks import program_stacks, stacks_with
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kinetoscope.analyses.loop import Loop, Rows
 
 LEAST_PERCENT = 5.0
@@ -25,6 +28,8 @@ LEAST_BUSY_PERCENT = 15.0
 """The same where other programs have the processors, and workers wait for one as the loop does."""
 LEAST_SAMPLES = 5
 """Fewer samples of workers do not say which of their lines is slow."""
+LEAST_FUNCTION_PERCENT = 10.0
+"""A function that takes so much of the steps to make batches is a finding of its own."""
 MOST_WORKERS = 4
 LEAST_SHUFFLES = 0.5
 """An iterator that is used as it is meant to be shuffles once for all of its batches."""
@@ -50,17 +55,21 @@ _STARTS_AGAIN = (
 """What is said, and what to change, where a loader is not used as it is meant to be."""
 
 
+_OF_FUNCTION = "{subject} makes its batches itself: {place} takes {share} of {time}{calls}{part}"
+
+
 @Rule(
     "main-process-loading",
-    "{subject} makes its batches itself for {share} of {time} ({each:ns} a batch on average){part}{at}",
+    "{subject} makes its batches itself for {share} of {time} ({each:ns} a batch on average){part}{at}{calls}",
     "Let workers make batches: DataLoader(..., num_workers={workers}, persistent_workers=True).",
     finds="the loop makes its batches itself, or makes a new iterator of its loader for each, which shuffles the whole data set",
     source="PyTorch's former TensorBoard plugin (10 % in XProf)",
     least=LEAST_PERCENT,
     explains=("device-idle",),
+    every=True,
 ).selects
 def main_process_loading(loop: Loop) -> Answer:
-    """Steps in which the loop makes batches, and which part of making them takes longest."""
+    """Steps in which the loop makes batches, and which part of making them takes longest; a match for each function where several take long."""
     waits = _waits(loop)
     if not _makes_batches(loop, waits):
         return None
@@ -71,10 +80,61 @@ def main_process_loading(loop: Loop) -> Answer:
         return _waiting(loop, waits, wait_ns, "", None, *_NEW_ITERATORS)
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]
-    part, line = _slowest_part(loop, makers if len(makers) else waits, loading.collates)
+    part, times_ns = _times_of_lines(loop, makers if len(makers) else waits, loading.collates)
     cheaper = f", and make {part} cheaper." if part else "."
     advice = main_process_loading.advice.removesuffix(".").format(workers=workers_for(loop)) + cheaper
-    return _waiting(loop, waits, wait_ns, part, line, advice=advice)
+    return _by_function(loop, waits, wait_ns, part, _functions(times_ns), advice)
+
+
+def _by_function(
+    loop: Loop, waits: Rows, wait_ns: int, part: str, functions: Sequence[_Function], advice: str
+) -> list[Match]:
+    """A match for each function that takes much of making batches, or one for all where not several do."""
+    slow = [slow for slow in functions if loop.share(slow.part * wait_ns) >= LEAST_FUNCTION_PERCENT]
+    if len(slow) < 2:
+        place, line = (
+            (functions[0].place, functions[0].slowest) if functions else (SourceLine(), SourceLine())
+        )
+        return [_waiting(loop, waits, wait_ns, part, place, advice=advice, calls=calls_at(loop, line))]
+    return [
+        replace(
+            _waiting(
+                loop,
+                waits,
+                wait_ns,
+                part,
+                function.place,
+                _OF_FUNCTION,
+                advice,
+                calls_at(loop, function.slowest),
+            ),
+            time_ns=function.part * wait_ns,
+        )
+        for function in slow
+    ]
+
+
+class _Function(NamedTuple):
+    """Lines of a function that take time, the slowest of them, and its part of all that was measured."""
+
+    place: SourceLine
+    slowest: SourceLine
+    part: float
+
+
+def _functions(times_ns: Mapping[SourceLine, int]) -> list[_Function]:
+    """The functions of some lines, the slowest first; each from its first to its last line that takes a tenth of its time."""
+    lines_of: dict[tuple[str, str], list[SourceLine]] = defaultdict(list)
+    for line in times_ns:
+        if line:
+            lines_of[line.file, line.function].append(line)
+    functions = []
+    for lines in lines_of.values():
+        time_ns, slowest = sum(times_ns[line] for line in lines), max(lines, key=times_ns.__getitem__)
+        numbers = [line.line for line in lines if 10 * times_ns[line] >= time_ns]
+        place = replace(slowest, line=min(numbers), until=max(numbers))
+        functions.append(_Function(place, slowest, time_ns / max(sum(times_ns.values()), 1)))
+    return sorted(functions, key=lambda function: -function.part)
 
 
 def _waiting(
@@ -85,12 +145,13 @@ def _waiting(
     line: SourceLine | None,
     text: str = "",
     advice: str = "",
+    calls: str = "",
 ) -> Match:
     """The match of waits for batches, with the part of making these that takes longest, and its line: for None that of the longest wait."""
     spans = longest(loop, waits)
     line = loop.place_of(int(spans[0])) if line is None else line
     each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
-    words = {"each": each_ns, "part": f", mostly in {part}" if part else ""}
+    words = {"each": each_ns, "part": f", mostly in {part}" if part else "", "calls": calls}
     return Match(
         waits, wait_ns, words, place=line, module="", spans=spans, text=text, advice=advice,
         time=loop.loading,
@@ -126,7 +187,8 @@ def input_wait(loop: Loop) -> Answer:
         return None
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] != loop.thread]
-    part, line = _slowest_part(loop, makers, loading.collates)
+    part, times_ns = _times_of_lines(loop, makers, loading.collates)
+    line = busiest(times_ns)
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
     advice += "" if line else _RECORD_WORKERS
     return _waiting(loop, waits, wait_ns, part, line, advice=advice)
@@ -207,10 +269,12 @@ def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
     return starting.total_ns + int(charged(loop.trace, inside)[stops].sum()), True
 
 
-def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tuple[str, SourceLine]:
-    """Which part of making batches takes longest, and the line that takes most of it."""
+def _times_of_lines(
+    loop: Loop, fetches: np.ndarray, collates: np.ndarray
+) -> tuple[str, dict[SourceLine, int]]:
+    """Which part of making batches takes longest, and how long each of its lines takes."""
     if len(fetches) == 0:
-        return "", _sampled_in_workers(loop)
+        return "", {_sampled_in_workers(loop): 1}
     spans = loop.trace.columns("spans")
     threads = np.unique(spans["thread"][fetches])
     collates = collates[np.isin(spans["thread"][collates], threads)]
@@ -227,8 +291,7 @@ def _slowest_part(loop: Loop, fetches: np.ndarray, collates: np.ndarray) -> tupl
         times[line] += time_ns
     for line, time_ns in _python_in(loop, chosen):
         times[line] += time_ns
-    slowest = max((line for line in times if line), key=lambda line: times[line], default=SourceLine())
-    return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), slowest
+    return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), times
 
 
 def _sampled_in_workers(loop: Loop) -> SourceLine:

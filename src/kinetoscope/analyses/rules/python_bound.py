@@ -19,7 +19,7 @@ from kinetoscope.tables.host.source_lines import line_text
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kinetoscope.analyses.loop import Gap, Loop
+    from kinetoscope.analyses.loop import Gap, Loop, SourceLine
 
 LEAST_NS = 200_000
 """Shorter stretches are what calling an operator costs."""
@@ -97,6 +97,8 @@ _NO_CALLS = frozenset(
         "float",
         "isinstance",
         "super",
+        "max",
+        "min",
     )
 )
 _MOST_CALLED = 3
@@ -118,8 +120,16 @@ _KNOWN = (
 
 def calls_of_line(text: str) -> list[str]:
     """The functions that a line of Python calls, by its text: `json.dump`; the first few, each once."""
-    found = dict.fromkeys(one for one in _CALLED.findall(text) if one not in _NO_CALLS)
-    return list(found)[:_MOST_CALLED]
+    names = dict.fromkeys(
+        name for name in _CALLED.findall(text) if name not in _NO_CALLS and not name.endswith(".append")
+    )
+    return list(names)[:_MOST_CALLED]
+
+
+def calls_at(loop: Loop, place: SourceLine) -> str:
+    """What the line of a place calls, as the end of a sentence; empty where that is unknown."""
+    called = calls_of_line(line_text(loop.trace, place.file, place.line))
+    return f", at a line that calls {', '.join(called)}" if called else ""
 
 
 def waiting(wait: int) -> tuple[str, str]:
@@ -152,7 +162,7 @@ def python_bound(loop: Loop) -> Answer:
         return None
     called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
     text, advice = _text_of_wait(gap) if gap.blocked_part > WAITS else ("", _advice_for(called))
-    words = {"pure": gap.time_ns, "calls": f", at a line that calls {', '.join(called)}" if called else ""}
+    words = {"pure": gap.time_ns, "calls": calls_at(loop, gap.place)}
     return Match(
         np.array(gap.rows, np.int64), gap.time_ns, words, place=gap.place, module="", text=text, advice=advice,
         time=loop.python, kind_ns=gap.kind_ns,
