@@ -166,7 +166,7 @@ def test_an_event_list_shows_the_columns_of_its_table(builder):
         assert f">{heading}</th>" in shown
     assert "44.44%" in shown
     assert "gradient" in shown
-    assert "3 events, self CPU time 36.006us" in shown
+    assert "3 events, Self CPU time total: 36.006us" in shown
     assert EventList()._repr_html_().count("no events") == 1
 
 
@@ -191,4 +191,4 @@ def test_device_columns_of_an_event_list():
     builder = TraceBuilder()
     builder.runtime("cudaLaunchKernel", 30, 8, correlation=1)
     builder.on_device("gemm", 60, 100, SpanKind.KERNEL, correlation=1)
-    assert "self CUDA time 0.100us" in builder.build().events()._repr_html_()
+    assert "Self CUDA time total: 0.100us" in builder.build().events()._repr_html_()

@@ -187,10 +187,6 @@ class _Export:
         """A string of the file by its id; empty for one that is not there."""
         return str(self._string_ids.get(number, ""))
 
-    def labels(self, table: str, standard: dict[int, str]) -> dict[int, str]:
-        """The names of an enumeration: the usual ones, and those of the file for other numbers."""
-        return {number: str(label) for number, label in self.rows(table, "id", "label") if label} | standard
-
     def texts_of(self, rows: Rows) -> list[str]:
         """The texts of NVTX events, which are in the row itself or in the table of strings."""
         inline, ids = (
@@ -286,12 +282,12 @@ class _Export:
                     losses.append(Loss.of("nsight_tables", count, where=name))
         if _GRAPHS in self._tables and (count := self._select("COUNT(*)", _GRAPHS).fetchone()[0]):
             losses.append(Loss.of("nsight_graphs", count))
-        levels = self.labels("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", {})
+        levels = dict(self.rows("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "label"))
         diagnostics = Counter(self.rows("DIAGNOSTIC_EVENT", "text", "severity"))
         losses += [
             Loss.of("nsight_warnings", count, why=str(text)[:500])
             for (text, severity), count in diagnostics.items()
-            if re.search("warn|error", levels.get(severity, ""), re.IGNORECASE)
+            if re.search("warn|error", str(levels.get(severity)), re.IGNORECASE)
         ]
         return losses
 
@@ -421,10 +417,9 @@ class _Process:
 
     def _copy_names(self, table: str, rows: dict[str, Rows]) -> Rows:
         """Names as CUPTI's other readers write them: `Memcpy HtoD (Pageable -> Device)`."""
-        memory = self._export.labels("ENUM_CUDA_MEM_KIND", _MEMORY_NAMES)
 
         def named(kind: int) -> str:
-            return memory.get(kind, "Unknown")
+            return _MEMORY_NAMES.get(kind, "Unknown")
 
         if table == _FILLS:
             return _mapped((rows["memKind"],), lambda kind: self._strings.row(f"Memset ({named(kind)})"))

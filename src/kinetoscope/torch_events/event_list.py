@@ -556,8 +556,7 @@ def event_table(events: EventList, options: TableOptions) -> str:
     """Return events as a text table, empty without events."""
     if len(events) == 0:
         return ""
-    host_us = float(events.values("self_cpu_time_total").sum())
-    device_us = _device_total(events)
+    host_us, device_us = events.self_cpu_time_total, _device_total(events)
     columns = _columns(events, options, host_us, device_us)
     rows = [line for event in _chosen(events, options) for line in _lines(columns, event)]
     rule = "".join("-" * column.width + GAP for column in columns)
@@ -568,11 +567,18 @@ def event_table(events: EventList, options: TableOptions) -> str:
     if options.top_level_events_only:
         out += [wide_rule, "This report only display top-level ops statistics"]
     out += [rule, _joined(columns, [column.heading for column in columns]), rule, *rows, rule]
-    out.append(f"Self CPU time total: {time_text(host_us, options.time_unit)}")
+    out += _totals(events, options, host_us, device_us)
+    return "\n".join(out) + "\n"
+
+
+def _totals(
+    events: EventList, options: TableOptions, host_us: float, device_us: float | None
+) -> Iterator[str]:
+    """The sums of self times on the host, and on the device if one was used."""
+    yield f"Self CPU time total: {time_text(host_us, options.time_unit)}"
     if device_us is not None:
         device = (events.use_device or "device").upper()
-        out.append(f"Self {device} time total: {time_text(device_us, options.time_unit)}")
-    return "\n".join(out) + "\n"
+        yield f"Self {device} time total: {time_text(device_us, options.time_unit)}"
 
 
 def event_page(events: EventList) -> str:
@@ -580,9 +586,10 @@ def event_page(events: EventList) -> str:
     if len(events) == 0:
         return page(note("no events"))
     options = TableOptions(_ROWS_OF_A_PAGE)
-    host_us, device_us = float(events.values("self_cpu_time_total").sum()), _device_total(events)
+    host_us, device_us = events.self_cpu_time_total, _device_total(events)
     columns = _columns(events, options, host_us, device_us)
-    share = next(place for place, column in enumerate(columns) if column.heading == "Self CPU %")
+    headings = [column.heading for column in columns]
+    share = headings.index("Self CPU %")
     rows = []
     for event in _chosen(events, options):
         texts: list[Cell | str] = [column.cell(event).strip() for column in columns]
@@ -590,20 +597,14 @@ def event_page(events: EventList) -> str:
         if columns[-1].heading == SOURCE:
             texts[-1] = Cell(str(texts[-1]), "\n".join(event.stack or []))
         rows.append(texts)
-    headings = [column.heading for column in columns]
-    left = [place for place, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
-    totals = [
-        units.count(len(events), "event"),
-        f"self CPU time {time_text(host_us)}",
-    ]
-    if device_us is not None:
-        totals.append(f"self {(events.use_device or 'device').upper()} time {time_text(device_us)}")
-    more = (
-        note(f"the first {len(rows)} of them are shown; table() prints more")
-        if len(events) > len(rows)
-        else ""
+    left = [index for index, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
+    facts = [units.count(len(events), "event"), *_totals(events, options, host_us, device_us)]
+    more = f"the first {len(rows)} of them are shown; table() prints more"
+    return page(
+        note(", ".join(facts)),
+        table(headings, rows, left=left),
+        note(more) if len(events) > len(rows) else "",
     )
-    return page(note(", ".join(totals)), table(headings, rows, left=left), more)
 
 
 def _columns(

@@ -508,7 +508,7 @@ class FunctionEvent(EventAttributes):
     @Computed
     def external_id(self) -> int:
         """The `External id` of Chrome traces, which links an event with what it started."""
-        number = -1 if self.row < 0 else self._number("external_id")
+        number = self._number("external_id")
         return number if number >= 0 else self.id + 1
 
     @Computed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.model.rows import AllocationRow, SpanRow
-from kinetoscope.model.schema import PHASE_NAMES
+from kinetoscope.model.schema import STORED
 from kinetoscope.model.trace_data import derived
 from kinetoscope.torch_events.event_numbers import SIZES, attribute_again, changes, numbers
 from kinetoscope.torch_events.event_sums import Computed
@@ -74,23 +74,18 @@ class MemoryEvent(FunctionEvent):
 
     allocation: AllocationRow
 
-    is_user_annotation = False
-    is_python_function = False
     python_id = -1
     python_parent_id = -1
     python_module_id = -1
-    is_async = False
     name = MEMORY_KEY
     trace_name = None
     overload_name = ""
     sequence_nr = -1
-    scope = 0
     flow_id = 0
     flow_start = False
     linked_correlation_id = 0
     cpu_parent = None
     flops = 0
-    module = ""
     activity_type = "cpu_instant_event"
 
     def __init__(self, trace: TraceData, allocation: AllocationRow) -> None:
@@ -115,7 +110,7 @@ class MemoryEvent(FunctionEvent):
         """The thread it happened on; nothing else of a span is known."""
         if column == "thread":
             return int(self._trace.column("allocations", "thread")[self.allocation])
-        return 0 if column == "kind" else -1
+        return int(STORED["spans"].column(column).default)
 
     def recorded(self, attribute: str) -> int:
         """Return the recorded bytes; 0 for times, because an allocation has no duration.
@@ -142,11 +137,6 @@ class MemoryEvent(FunctionEvent):
     def innermost(self, frames: int | None) -> list[str]:
         """No stack."""
         return []
-
-    @property
-    def phase(self) -> str:
-        """`forward`: no backward function is around it."""
-        return PHASE_NAMES[0]
 
     @Computed
     def cpu_children(self) -> list[FunctionEvent]:
