@@ -249,6 +249,15 @@ def an_optimizer_for_each_parameter(fault: bool) -> tuple[Step, int]:
     return training(model, optimizer, fixed(1024)), 12
 
 
+@planted("many-parameter-groups")
+def a_group_for_each_parameter(fault: bool) -> tuple[Step, int]:
+    model = Deep()
+    parameters = [*model.parameters()]
+    groups = [[parameter] for parameter in parameters] if fault else [parameters]
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups], lr=1e-3, fused=True)
+    return training(model, optimizer, fixed(16)), 12
+
+
 @planted("zero-grad-fill")
 def gradients_are_filled_with_zeros(fault: bool) -> tuple[Step, int]:
     model, seldom = Net(64), nn.Linear(2000, 2000)

@@ -359,7 +359,15 @@ def test_an_optimizer_gains_what_a_fused_step_would_not_cost():
     assert finding.gain_ns == pytest.approx(8 * (1_900_000 - 160 * 200) * (1 - 2 / 8), rel=1e-3)
     assert optimized(names[:2]) == (), "two operators for each parameter are hardly more than a fused step"
     assert optimized(names, parameters=5) == ()
-    assert optimized([*names[:7], "aten::_foreach_add_"]) == ()
+
+
+def test_an_optimizer_that_updates_many_groups_is_told_to_have_fewer():
+    names = ["aten::_foreach_lerp_", "aten::_foreach_addcdiv_"]
+    (finding,) = optimized(names, parameters=20)
+    assert finding.code == "many-parameter-groups"
+    assert plain(finding.finding).startswith("Adam updates 20 groups of parameters one after the other")
+    assert 0 < finding.gain_ns < 8 * 1_900_000
+    assert optimized(names, parameters=7) == ()
 
 
 MODEL, WORK, KEPT = 8_000_000, 1_000_000, 2_000_000
@@ -674,7 +682,7 @@ def test_a_late_step_is_the_program_s_only_with_evidence_that_a_busy_machine_doe
     assert late_in_python(late, inside, states) == ["step-outlier"] * found
 
 
-def slower_and_slower(waited, calls=lambda step: 4):
+def slower_and_slower(waited, calls=lambda step: 4, rows=lambda step: 64):
     """Steps whose operators of one line take longer with each; while they run, the thread waits for a processor for a part of the time."""
     builder, at = TraceBuilder(), 0
     stack = builder.stack(TRAIN)
@@ -683,7 +691,8 @@ def slower_and_slower(waited, calls=lambda step: 4):
         took = 1_000_000 * (10 + step)
         builder.step(step, at, many * took)
         for call in range(many):
-            builder.span("aten::mm", at + call * took, took, stack=stack)
+            shapes = builder.shapes([[rows(step), 64], [64, 64]], ["float", "float"])
+            builder.span("aten::mm", at + call * took, took, stack=stack, shapes=shapes)
             wait = int(waited * took)
             builder.sample(at + (call + 1) * took, stack, period_ns=took, waited_ns=wait)
         at += many * took
@@ -702,6 +711,10 @@ def slower_and_slower(waited, calls=lambda step: 4):
 def test_on_a_busy_machine_steps_get_slower_by_what_is_counted_only(waited, calls, found):
     """Other programs that begin to work slow all operators down."""
     assert sorted(slower_and_slower(waited, calls)) == found
+
+
+def test_on_a_busy_machine_steps_get_slower_by_the_sizes_of_what_they_compute():
+    assert "slowing-steps" in slower_and_slower(0.4, rows=lambda step: 64 + 8 * step)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ same cause.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,7 +146,7 @@ def step_outlier(loop: Loop) -> Answer:
         "grow"
     ),
     least=5.0,
-    explains=("step-outlier",),
+    explains=("step-outlier", "tiny-operators"),
     of_kinds=False,
 ).selects
 def slowing_steps(loop: Loop) -> Answer:
@@ -155,18 +156,27 @@ def slowing_steps(loop: Loop) -> Answer:
     first, last = _ends(loop.end_ns - loop.start_ns)
     if last < TIMES_FIRST * first:
         return None
-    lines = loop.by_place(np.flatnonzero(loop.outermost))[:_MOST_LINES]
-    return [match for line, _, rows in lines if line and (match := _slows(loop, line, rows, first, last))]
+    lines = [line for line in loop.by_place(np.flatnonzero(loop.outermost)) if line[0]]
+    of_function: dict[tuple[str, str], list[Rows]] = defaultdict(list)
+    for line, _, rows in lines:
+        of_function[line.file, line.function].append(rows)
+    matches = (
+        _slows(loop, line, rows, np.concatenate(of_function[line.file, line.function]), first, last)
+        for line, _, rows in lines[:_MOST_LINES]
+    )
+    return [match for match in matches if match is not None]
 
 
-def _slows(loop: Loop, place: SourceLine, rows: Rows, first: float, last: float) -> Match | None:
-    """The match of a line whose operators take longer in later steps, if that grows with the number of the step."""
+def _slows(
+    loop: Loop, place: SourceLine, rows: Rows, of_function: Rows, first: float, last: float
+) -> Match | None:
+    """The match of a line whose operators take longer in later steps, if those of its function grow with the number of the step."""
     spans, step = loop.trace.columns("spans"), loop.step_of(rows)
-    by_step = Groups(step, len(loop.work))
-    step_ns, count = by_step.sums(spans["duration_ns"][rows]), by_step.sizes()
-    size = by_step.sums(np.maximum(spans["bytes"][rows], 0))
+    step_ns = Groups(step, len(loop.work)).sums(spans["duration_ns"][rows])
+    by_step = Groups(loop.step_of(of_function), len(loop.work))
+    sizes = [by_step.sums(np.maximum(spans[name][of_function], 0)) for name in ("bytes", "bytes_moved")]
     early, late = _ends(step_ns)
-    grows = max(_order(count), _order(size)) >= IN_ORDER
+    grows = max(_order(size) for size in (by_step.sizes(), *sizes)) >= IN_ORDER
     # On a busy machine all operators take longer whenever other programs begin to work.
     slows = late - early >= EXPLAINS_SLOWING * (last - first) and _order(step_ns) >= IN_ORDER
     if late <= early or not (grows or (slows and not loop.machine_is_busy)):
@@ -175,7 +185,12 @@ def _slows(loop: Loop, place: SourceLine, rows: Rows, first: float, last: float)
     latest, more_ns = rows[step == step.max()], int(np.maximum(step_ns - early, 0).sum())
     words = {"first": first, "last": last, "early": early, "late": late}
     return Match(
-        latest, more_ns, words, place=place, advice=advice if _walks_earlier_graphs(loop, rows) else ""
+        latest,
+        more_ns,
+        words,
+        place=place,
+        advice=advice if _walks_earlier_graphs(loop, rows) else "",
+        time=loop.when(rows),
     )
 
 
