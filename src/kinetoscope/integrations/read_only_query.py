@@ -178,8 +178,8 @@ def _limit(memory_bytes: int) -> None:
         size = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
         data_bytes = int(size[1]) << 10 if size else 0
     most = data_bytes + memory_bytes + _ROOM_BYTES
-    for which, limit in ((resource.RLIMIT_DATA, most), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+    for kind, limit in ((resource.RLIMIT_DATA, most), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
         with suppress(OSError, ValueError):
-            resource.setrlimit(which, (limit, limit))
+            resource.setrlimit(kind, (limit, limit))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -56,22 +56,22 @@ class Grouping:
 
 
 def averages(
-    trace: TraceData, grouping: Grouping, places: NDArray[np.int64] | None = None
+    trace: TraceData, grouping: Grouping, positions: NDArray[np.int64] | None = None
 ) -> list[FunctionEventAvg]:
     """Add up events of a trace by name, and by what else keeps them apart.
 
     Args:
         trace: The trace.
         grouping: What keeps events apart.
-        places: Only these events, in this order, each once, as `event_at` takes them. None: all, in order of time.
+        positions: Only these events, in this order, each once, as `event_at` takes them. None: all, in order of time.
 
     Returns:
         The sums, in the order in which each group first occurs.
     """
-    if isinstance(trace, EventTrace) and places is not None:
-        places = places[(places < 0) | ~_left_out(trace, grouping)[places]]
-    rows = None if places is None else places[places >= 0]
-    loose = loose_allocations(trace) if places is None else -1 - places[places < 0]
+    if isinstance(trace, EventTrace) and positions is not None:
+        positions = positions[(positions < 0) | ~_left_out(trace, grouping)[positions]]
+    rows = None if positions is None else positions[positions >= 0]
+    loose = loose_allocations(trace) if positions is None else -1 - positions[positions < 0]
     where = _chosen(trace, rows, grouping)
     groups = Groups.by(_keys(trace, grouping), where)
     earliest, order = groups.first.astype(np.int64), np.arange(len(groups))
@@ -96,8 +96,13 @@ def averages(
         for group in order.tolist()
     ]
     if len(loose):
-        earlier_groups = _groups_before_loose(trace, earliest[order], loose, places)
-        events.insert(earlier_groups, _sum_of_loose(trace, loose, grouping))
+        # Groups that first occur before memory outside all events does come before it.
+        if positions is None:
+            starts_ns, moments_ns = trace.column("spans", "start_ns"), trace.column("allocations", "time_ns")
+            is_earlier = starts_ns[earliest] <= moments_ns[loose[0]]
+        else:
+            is_earlier = np.isin(earliest, positions[: int(np.flatnonzero(positions < 0)[0])])
+        events.insert(int(is_earlier[order].sum()), _sum_of_loose(trace, loose, grouping))
     return events
 
 
@@ -121,17 +126,6 @@ def _sum_of_loose(trace: TraceData, loose: NDArray[np.int64], grouping: Grouping
     event.first = event_at(trace, -1 - int(loose[0]))
     event.input_shapes = [] if grouping.by_shape else ""
     return event
-
-
-def _groups_before_loose(
-    trace: TraceData, earliest: NDArray[np.int64], loose: NDArray[np.int64], places: NDArray[np.int64] | None
-) -> int:
-    """How many groups first occur before memory outside all events does."""
-    if places is None:
-        starts = trace.column("spans", "start_ns")[earliest]
-        return int((starts <= trace.column("allocations", "time_ns")[loose[0]]).sum())
-    before = places[: int(np.flatnonzero(places < 0)[0])]
-    return int(np.isin(earliest, before).sum())
 
 
 def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:

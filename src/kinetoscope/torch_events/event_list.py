@@ -149,7 +149,7 @@ class EventList(MutableSequence[Event]):
             ArgumentError: Something in it is no event.
         """
         self._events = checked_events(events)
-        # While this is not None, the list shows the events at these places of a trace, and `_events` is empty.
+        # While this is not None, the list shows the events at these positions of a trace, and `_events` is empty.
         self._in_trace: tuple[TraceData, NDArray[np.int64]] | None = None
         self._settings = (use_device, profile_memory, with_flops)
 
@@ -175,8 +175,8 @@ class EventList(MutableSequence[Event]):
             return self._part(np.arange(len(self))[index])
         if self._in_trace is None:
             return self._events[index]
-        trace, places = self._in_trace
-        return event_at(trace, int(places[index]))
+        trace, positions = self._in_trace
+        return event_at(trace, int(positions[index]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Replace one event, or several."""
@@ -241,11 +241,11 @@ class EventList(MutableSequence[Event]):
     def _part(self, indexes: NDArray[Any]) -> EventList:
         if self._in_trace is None:
             return self._like([self._events[index] for index in indexes.tolist()])
-        trace, places = self._in_trace
-        return self._like([], (trace, places[indexes]))
+        trace, positions = self._in_trace
+        return self._like([], (trace, positions[indexes]))
 
     def _columns(self) -> tuple[TraceData, NDArray[np.int64]] | None:
-        """The trace and the places of these events, if its columns have their values: not once a program has changed events."""
+        """The trace and the positions of these events, if its columns have their values: not once a program has changed events."""
         return None if self._in_trace is None or changed_events(self._in_trace[0]) else self._in_trace
 
     def _trace(self) -> TraceData | None:
@@ -378,8 +378,8 @@ class EventList(MutableSequence[Event]):
         )
         if (columns := self._columns()) is None:
             return self._like(added_up(self, grouping))
-        trace, places = columns
-        return self._like([*averages(trace, grouping, None if places is event_rows(trace) else places)])
+        trace, positions = columns
+        return self._like([*averages(trace, grouping, None if positions is event_rows(trace) else positions)])
 
     def table(
         self,
@@ -438,12 +438,12 @@ class EventList(MutableSequence[Event]):
         """Return the length of the longest `key`, `overload_name`, `input_shapes` or `stack` entry."""
         events = self
         if (columns := self._columns()) is not None:
-            trace, places = columns
+            trace, positions = columns
             texts = (
                 event_stacks(trace).of_span if part == "stack" else trace.column("spans", _TEXT_COLUMNS[part])
             )
             # One event of each text; -2 is none of them, and stands for memory outside all events.
-            _, indexes = np.unique(np.append(texts, -2)[np.maximum(places, -1)], return_index=True)
+            _, indexes = np.unique(np.append(texts, -2)[np.maximum(positions, -1)], return_index=True)
             events = self._part(indexes)
         if part == "stack":
             return max((len(entry) for event in events for entry in event.stack or ()), default=0)
@@ -734,7 +734,7 @@ def _device_total(events: EventList) -> float | None:
         spans = events.trace.columns("spans")
         stream, kind = spans["stream"][rows[with_time]], spans["kind"][rows[with_time]]
         return float(times[with_time[(stream >= 0) & is_device_work(kind)]].sum())
-    timed_events = ((float(times[place]), events[place]) for place in with_time.tolist())
+    timed_events = ((float(times[index]), events[index]) for index in with_time.tolist())
     return sum((time for time, event in timed_events if _works(event)), 0.0)
 
 

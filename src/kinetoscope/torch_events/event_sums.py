@@ -114,11 +114,11 @@ class EventAttributes(_Stores):
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         """The values of all attributes that torch's event stores, for `vars()`, and what was set on this one."""
-        own = self.own
+        attributes = self.own
         for name in self._OF_TORCHS:
-            if name not in own:
-                own[name] = getattr(self, name)
-        return own
+            if name not in attributes:
+                attributes[name] = getattr(self, name)
+        return attributes
 
     def _changes(self) -> dict[str, Any]:
         """What was set on it, without what is as it would be computed."""

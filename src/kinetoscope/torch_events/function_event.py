@@ -170,8 +170,8 @@ def arrows(trace: TraceData) -> Arrows:
     number, starts = np.zeros(len(forward), dtype=np.int64), np.zeros(len(forward), dtype=bool)
     ends = np.flatnonzero(forward >= 0)
     # The numbers of the arrows in Chrome traces; several backward functions of one operator have that of the first.
-    _, first, place = np.unique(forward[ends], return_index=True, return_inverse=True)
-    number[ends] = number[forward[ends]] = first[place] + 1
+    _, first, operator = np.unique(forward[ends], return_index=True, return_inverse=True)
+    number[ends] = number[forward[ends]] = first[operator] + 1
     starts[forward[ends]] = True
     return Arrows(number, starts)
 

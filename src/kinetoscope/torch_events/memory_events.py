@@ -162,7 +162,7 @@ def event_at(trace: TraceData, place: int) -> FunctionEvent:
 
 @derived
 def event_rows(trace: TraceData) -> NDArray[np.int64]:
-    """The places of the events of a trace in order of time, as `event_at` takes them; of equal starts the enclosing one comes first."""
+    """The positions of the events of a trace in order of time, as `event_at` takes them; of equal starts the enclosing one comes first."""
     spans, absorbed = trace.columns("spans"), visible_spans(trace).absorbed
     rows = np.flatnonzero(~absorbed)
     loose = loose_allocations(trace)
@@ -174,12 +174,12 @@ def event_rows(trace: TraceData) -> NDArray[np.int64]:
     return np.concatenate((rows, -1 - loose))[np.lexsort((-durations, starts))]
 
 
-def numbers_at(trace: TraceData, places: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-    """One number of the events at some places, as `event_numbers.numbers` has it."""
-    loose = np.flatnonzero(places < 0)
+def numbers_at(trace: TraceData, positions: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+    """One number of the events at some positions, as `event_numbers.numbers` has it."""
+    loose = np.flatnonzero(positions < 0)
     if len(loose) == 0:
-        return numbers(trace, name)[places]
-    values = np.append(numbers(trace, name), 0)[np.maximum(places, -1)]
+        return numbers(trace, name)[positions]
+    values = np.append(numbers(trace, name), 0)[np.maximum(positions, -1)]
     if "bytes" in name:
-        values[loose] = change_on(trace, -1 - places[loose], device=name.startswith("device"))
+        values[loose] = change_on(trace, -1 - positions[loose], device=name.startswith("device"))
     return values
