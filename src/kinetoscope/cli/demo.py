@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import io
 import re
+import statistics
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -146,7 +147,8 @@ class Story:
         text = f"Each step runs {units.count(operators, 'operator')}."
         if overview.steps is not None:
             times = overview.steps.shown_ns
-            self._say(f"{sparkline(times, 32)}  {_usual(times)}")
+            usual = units.duration(statistics.median(times))
+            self._say(f"{sparkline(times, 32)}  a step takes {usual} (median of {len(times)})")
         overhead = measure_overhead(slow.options)
         if overhead is not None:
             share, _, _ = overhead.share(records_of(slow.trace)[0])
@@ -253,12 +255,6 @@ class Story:
         if finished is None:
             raise MissingDependencyError(f"the demo recorded nothing: {recording.why_nothing()}.")
         return finished, display.losses
-
-
-def _usual(times: Sequence[int]) -> str:
-    from statistics import median
-
-    return f"a step takes {units.duration(median(times))} (median of {len(times)})"
 
 
 def _lines_of_loss() -> tuple[list[str], int]:

@@ -8,7 +8,7 @@ have each thing once; the other tables have the rows of all traces.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -218,7 +218,13 @@ class JoinedTrace:
 
 
 class Joining:
-    """One concatenation."""
+    """One concatenation.
+
+    Attributes:
+        SORTED_BY: The column that the rows of a table must be in order of, of tables that have one.
+    """
+
+    SORTED_BY: ClassVar = {"spans": "thread", "allocations": "time_ns", "samples": "time_ns"}
 
     def __init__(self, parts: list[JoinedTrace]) -> None:
         self._parts = parts
@@ -334,13 +340,10 @@ class Joining:
 
     def _order(self, name: str) -> Rows | None:
         """The order of the rows of all traces, one after the other; None where that is the right one."""
-        sorted_by = self._sorted_by(name)
+        if name not in self.SORTED_BY:
+            return None
         # Within a trace the order is right already, and among traces it is that of time: stable is enough.
-        return None if sorted_by is None else np.argsort(self._column(name, sorted_by), kind="stable")
-
-    def _sorted_by(self, name: str) -> str | None:
-        """The column that the rows of a table must be in order of."""
-        return {"spans": "thread", "allocations": "time_ns", "samples": "time_ns"}.get(name)
+        return np.argsort(self._column(name, self.SORTED_BY[name]), kind="stable")
 
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what holds within each of them only."""

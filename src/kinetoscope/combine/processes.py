@@ -7,8 +7,9 @@ steps, cycles) stays apart: these rows are never made one, and name their row of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -26,8 +27,6 @@ from kinetoscope.model.processes import (
 from kinetoscope.model.schema import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 # What belongs to a process and has columns that say so.
@@ -42,6 +41,14 @@ _OWNED = (
     "compiles",
     "graph_breaks",
 )
+# What would come out otherwise for all processes together. Paths tell the modules of one process apart.
+_NOT_DERIVED: dict[str, Sequence[str]] = {
+    "threads": ("process", "rank"),
+    "modules": ("path", "depth", "holder"),
+    "spans": ("step", "cycle"),
+    "samples": ("step",),
+    "steps": STORED["steps"].column_names,
+}
 # Shared by all processes that have it.
 _SHARED = ("frames", "stacks", "shapes", "arguments")
 # Metadata of one process that would be wrong for the whole trace.
@@ -104,6 +111,9 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
 
 
 class _MergedProcesses(Joining):
+    # Spans are in order, as their threads are not mixed.
+    SORTED_BY: ClassVar = {"allocations": "time_ns", "samples": "time_ns", "steps": "start_ns"}
+
     def __init__(self, parts: list[JoinedTrace], first_began_ns: int) -> None:
         super().__init__(parts)
         self._first_began_ns = first_began_ns
@@ -161,26 +171,10 @@ class _MergedProcesses(Joining):
 
     # Tables
 
-    def _sorted_by(self, name: str) -> str | None:
-        """The column that the rows of a table must be in order of; spans are, as their threads are not mixed."""
-        return {"allocations": "time_ns", "samples": "time_ns", "steps": "start_ns"}.get(name)
-
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what would not come out again."""
         names = {column for part in self._parts for column in part.trace.columns(name).given}
-        if name in _OWNED:
-            names.add("process_row")
-        if name == "threads":
-            names.update(("process", "rank"))
-        if name == "modules":
-            # Paths tell the modules of one process apart.
-            names.update(("path", "depth", "holder"))
-        if name == "spans":
-            names.update(("step", "cycle"))
-        if name == "samples":
-            names.add("step")
-        if name == "steps":
-            names.update(STORED["steps"].column_names)
+        names.update(_NOT_DERIVED.get(name, ()), ("process_row",) if name in _OWNED else ())
         if any(
             WITHIN_EACH[name][0] in part.trace.columns(name).given
             for part in self._parts

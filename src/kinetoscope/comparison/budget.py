@@ -706,15 +706,14 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
             _series(measured, np.array([of_new[kind] for kind in kinds.tolist()]), share),
         )
     mixed = any(len(np.unique(run.step_counts["operators"][run.counted])) > 1 for run in runs)
-    counts = [sum(len(recording_steps) for recording_steps in steps) for steps in (time.steps, measured)]
-    return (
-        _series(time.steps, np.arange(counts[0]) if mixed else np.zeros(counts[0], np.int64)),
-        _series(measured, np.arange(counts[1]) if mixed else np.zeros(counts[1], np.int64)),
-    )
+    return _series(time.steps, mixed=mixed), _series(measured, mixed=mixed)
 
 
-def _series(steps: Sequence[Numbers], kind: Rows, share: Numbers | None = None) -> Series:
-    """The steps of some recordings, with the class of each."""
-    return Series(
-        np.concatenate(steps), np.repeat(np.arange(len(steps)), [len(each) for each in steps]), kind, share
-    )
+def _series(
+    steps: Sequence[Numbers], kind: Rows | None = None, share: Numbers | None = None, *, mixed: bool = False
+) -> Series:
+    """The steps of some recordings, with the class of each; without, all are of one, or if `mixed` each of its own."""
+    recording = np.repeat(np.arange(len(steps)), [len(each) for each in steps])
+    if kind is None:
+        kind = np.arange(len(recording)) if mixed else np.zeros_like(recording)
+    return Series(np.concatenate(steps), recording, kind, share)

@@ -268,10 +268,8 @@ class _Comparing:
         base_ns, new_ns = (float(times_ns[at]) for times_ns in (rows.estimate.base, rows.estimate.new))
         change = new_ns - base_ns
         text: dict[str, Any] = {}
-        if kind == "module":
-            text = {"detail": key[1]}
-        elif kind == "operator":
-            text = {"detail": key[1], "module": key[2]}
+        if kind in ("module", "operator"):
+            text = dict(zip(("detail", "module"), key[1:], strict=False))
         elif kind == "line":
             base_key = base if base is not None else key
             text = {

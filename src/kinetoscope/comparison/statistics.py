@@ -74,10 +74,9 @@ class Series:
     @cached_property
     def classes(self) -> list[Rows]:
         """The steps of each class, the fastest first; all are one class where hardly two are alike."""
-        kinds = np.unique(self.kind)
-        if len(kinds) > MOST_CLASSES:
+        if not self.alike:
             return [np.argsort(self.step_ns, kind="stable")]
-        members = [np.flatnonzero(self.kind == kind) for kind in kinds]
+        members = [np.flatnonzero(self.kind == kind) for kind in np.unique(self.kind)]
         return [rows[np.argsort(self.step_ns[rows], kind="stable")] for rows in members]
 
     @cached_property
@@ -176,7 +175,7 @@ class Bootstrap:
             seed: Of the random numbers: the same input has the same result.
             replicates: How often to resample.
         """
-        self.base, self.new = base, new
+        self.base, self.new = self._sides = (base, new)
         self.in_turn = in_turn and base.recordings == new.recordings > 1
         random = np.random.default_rng(seed)
         drawn = _drawn(random, base.recordings, replicates)
@@ -188,10 +187,6 @@ class Bootstrap:
             for side, copies in zip(self._sides, self._copies, strict=True)
         ]
         self._own = [side.weights(np.ones((1, len(side.step_ns))), self.fraction) for side in self._sides]
-
-    @property
-    def _sides(self) -> tuple[Series, Series]:
-        return self.base, self.new
 
     @property
     def own_weights(self) -> tuple[Numbers, Numbers]:

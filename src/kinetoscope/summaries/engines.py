@@ -111,12 +111,8 @@ def dask(
             future.release()
         # Dask blames all that a dead worker had been given. Of several, each shows alone whether it was the one.
         for index, failure in suspects.items():
-            if len(suspects) > 1:
-                future = client.submit(function, items[index], pure=False)
-                failure = future.exception()
-                yield index, future.result() if failure is None else failure
-            else:
-                yield index, failure
+            again = client.submit(function, items[index], pure=False) if len(suspects) > 1 else None
+            yield index, failure if again is None else again.exception() or again.result()
 
 
 def ray(

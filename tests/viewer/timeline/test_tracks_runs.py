@@ -78,12 +78,9 @@ def test_runs_are_what_going_through_the_spans_finds(spans):
         column.astype(dtype) for column, dtype in zip(columns, ("i4", "i8", "i8", "i4"), strict=True)
     )
     runs = joined(thread, start, end, node, TREE)
-    found = list(
-        zip(
-            *(getattr(runs, name).tolist() for name in ("thread", "level", "start_ns", "end_ns", "node")),
-            strict=True,
-        )
-    )
+    runs["end_ns"] = runs["start_ns"] + runs["duration_ns"]
+    names = ("thread", "depth", "start_ns", "end_ns", "node")
+    found = list(zip(*(runs[name].tolist() for name in names), strict=True))
     assert sorted(found) == joined_one_by_one(spans)
     assert [run[:2] for run in found] == sorted(run[:2] for run in found)
     for one, other in itertools.pairwise(found):

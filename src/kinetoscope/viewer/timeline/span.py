@@ -17,6 +17,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import recorded_calls
+from kinetoscope.model.kinds import is_operator, is_range
 from kinetoscope.model.names import device_name, frame_texts, module_classes, stack_frames
 from kinetoscope.model.rows import StackRow, begins_run, rows_of_runs
 from kinetoscope.model.schema import (
@@ -154,14 +155,6 @@ def _pairs(source: NDArray[np.int32], target: NDArray[np.int32]) -> Pairs:
 _RERUN = "forward run again for backward (activation checkpointing)"
 # The largest integer that JavaScript represents exactly.
 _LARGEST = 2**53
-_ON_HOST = (
-    SpanKind.OPERATOR,
-    SpanKind.BACKWARD,
-    SpanKind.USER_ANNOTATION,
-    SpanKind.STEP,
-    SpanKind.COLLECTIVE,
-    SpanKind.FUSED_KERNEL,
-)
 _FLAGS = (
     (FLAG_ASYNC, "may end on another thread than it began on"),
     (FLAG_UNFINISHED, "unfinished when the recording ended: clipped there"),
@@ -237,7 +230,8 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
     spans, strings = trace.columns("spans"), trace.strings
     streams, modules, shapes = (trace.columns(name) for name in ("streams", "modules", "shapes"))
     thread, stream, flags = (spans[name][rows] for name in ("thread", "stream", "flags"))
-    on_host = np.isin(spans["kind"][rows], _ON_HOST)
+    kind = spans["kind"][rows]
+    on_host = is_operator(kind) | is_range(kind) | (kind == SpanKind.COLLECTIVE)
     shared = [
         *(
             (np.where(spans[name][rows] > 0, spans[name][rows], -1), ((label, "", strings),))

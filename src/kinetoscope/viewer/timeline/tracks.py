@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.hierarchy import requested_calls
-from kinetoscope.model.kinds import is_call
+from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import processes, thread_processes
 from kinetoscope.model.schema import SpanKind
@@ -235,36 +234,6 @@ def process_label(row: dict[str, Any]) -> str:
 # first to the end of the last. Two calls in a row without an operator between them become one run; a call without operators has
 # none.
 
-_KNOWS_MODULES = np.zeros(256, dtype=bool)
-_KNOWS_MODULES[
-    [
-        SpanKind.OPERATOR,
-        SpanKind.BACKWARD,
-        SpanKind.USER_ANNOTATION,
-        SpanKind.COLLECTIVE,
-        SpanKind.FUSED_KERNEL,
-    ]
-] = True
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Columns of runs.
-
-    Attributes:
-        thread: The row of the thread of each run, ascending.
-        level: The nesting depth of each run; runs of the same thread and level do not overlap, and are sorted by time.
-        start_ns: Start of each run.
-        end_ns: End of each run.
-        node: The function or module: a node of the call tree or module tree.
-    """
-
-    thread: NDArray[np.int32]
-    level: NDArray[np.int32]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    node: NDArray[np.int32]
-
 
 def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Track]:
     """Return the tracks of runs, one for each thread that has runs.
@@ -284,10 +253,8 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
         return []
     runs = joined(*of_threads, parent)
     kind = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
-    labels = (names[runs.node], texts, kind)
-    return tracks_of_items(
-        sort, runs.thread, runs.level, runs.start_ns, runs.end_ns - runs.start_ns, labels, process
-    )
+    columns = (runs[name] for name in ("thread", "depth", "start_ns", "duration_ns"))
+    return tracks_of_items(sort, *columns, (names[runs["node"]], texts, kind), process)
 
 
 def joined(
@@ -296,7 +263,7 @@ def joined(
     end_ns: NDArray[np.int64],
     node: NDArray[np.int32],
     parent: NDArray[np.int32],
-) -> Runs:
+) -> dict[str, NDArray[Any]]:
     """Join consecutive spans of the same nodes into runs.
 
     Args:
@@ -307,7 +274,8 @@ def joined(
         parent: The tree: for each node its parent, -1 for a root.
 
     Returns:
-        The runs. A run ends with its last span, but not after the start of the next span that is not part of it.
+        The columns of the runs: `thread`, `depth` (their nesting: runs of one thread and depth do not overlap), `start_ns`, `duration_ns`
+        and `node`, in order of the first three. A run ends with its last span, but not after the start of the next span that is not part of it.
     """
     distinct, path = np.unique(node, return_inverse=True)
     above = parent.tolist()
@@ -332,14 +300,8 @@ def joined(
         np.zeros_like(keys),
     )
     order = np.lexsort((calls["start_ns"], calls["depth"], calls["thread"]))
-    start_ns = calls["start_ns"][order]
-    return Runs(
-        calls["thread"][order],
-        calls["depth"][order],
-        start_ns,
-        start_ns + calls["duration_ns"][order],
-        keys[calls["step"][order]],
-    )
+    columns = {name: calls[name][order] for name in ("thread", "depth", "start_ns", "duration_ns")}
+    return columns | {"node": keys[calls["step"][order]]}
 
 
 def _operators(
@@ -362,7 +324,10 @@ def _operators(
     with_calls[spans["thread"][(kind == recorded) & requested_calls(trace)]] = True
     used &= ~with_calls[spans["thread"]]
     has_node = node >= 0
-    used &= has_node if sort == PYTHON else has_node | _KNOWS_MODULES[kind]
+    if sort == MODULES:
+        # Without a module, these are known to be outside of all.
+        has_node |= is_operator(kind) | (kind == SpanKind.USER_ANNOTATION) | (kind == SpanKind.COLLECTIVE)
+    used &= has_node
     rows = np.flatnonzero(used)
     start = spans["start_ns"][rows]
     return spans["thread"][rows], start, start + np.maximum(spans["duration_ns"][rows], 0), node[rows]
