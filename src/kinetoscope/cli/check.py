@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import WARM_UP
-from kinetoscope.cli.completion import files
 from kinetoscope.cli.output import AS_JSON
 from kinetoscope.display.terminal import console, echo
 
@@ -21,7 +20,7 @@ _MOST_BYTES = 1 << 24
 
 @click.command("check")
 @click.argument("budget", metavar="BUDGET", type=click.Path(dir_okay=False, path_type=Path))
-@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, shell_complete=files)
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option("--update", is_flag=True, help="Write what was measured into BUDGET, which need not exist.")
 @click.option(
     "--times",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope.cli.completion import files
 from kinetoscope.cli.output import AS_JSON
 from kinetoscope.display.terminal import console, echo
 
@@ -88,8 +87,8 @@ def show(comparison: Comparison, rows: int, *, as_json: bool, html_file: str | N
 
 
 @click.command("compare")
-@click.argument("base", metavar="BASE", shell_complete=files)
-@click.argument("new", metavar="NEW", shell_complete=files)
+@click.argument("base", metavar="BASE", type=click.Path(readable=False))
+@click.argument("new", metavar="NEW", type=click.Path(readable=False))
 @comparison_options
 def command(
     base: str,

@@ -1,4 +1,4 @@
-"""What a shell suggests for the arguments of commands, beside their options: files, and the names of tables."""
+"""What a shell suggests for the names of tables; of files it knows itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     import click
-
-
-def files(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete the name of a file or folder."""
-    return [CompletionItem(incomplete, type="file")]
 
 
 def tables(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli.completion import files
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("convert")
-@click.argument("source", metavar="TRACE", shell_complete=files)
+@click.argument("source", metavar="TRACE", type=click.Path(readable=False))
 @click.argument("outputs", metavar="OUTPUT...", nargs=-1, required=True)
 @click.option(
     "--window",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.completion import files
 from kinetoscope.cli.output import AS_JSON, echo_json
 
 
 @click.command("findings")
-@click.argument("path", metavar="TRACE", shell_complete=files)
+@click.argument("path", metavar="TRACE", type=click.Path(readable=False))
 @AS_JSON
 @click.option(
     "--max",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope.analyses.description import describe, incomplete
-from kinetoscope.cli.completion import files
 from kinetoscope.cli.output import AS_JSON, echo_json
 from kinetoscope.display.blocks import Paragraph
 from kinetoscope.model import units
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("info")
-@click.argument("path", metavar="TRACE", shell_complete=files)
+@click.argument("path", metavar="TRACE", type=click.Path(readable=False))
 @click.option(
     "--command-line/--no-command-line",
     "with_command_line",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import echo
 from kinetoscope.model import units
 from kinetoscope.model.losses import counted
@@ -21,7 +20,7 @@ _CLOCKS = {"own": "its own clock", "monotonic": "the machine's clock", "wall": "
 
 
 @click.command("merge")
-@click.argument("sources", metavar="TRACE...", nargs=-1, required=True, shell_complete=files)
+@click.argument("sources", metavar="TRACE...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option(
     "-o", "--output", metavar="OUT", required=True, help="Write to OUT; its suffix selects the format."
 )

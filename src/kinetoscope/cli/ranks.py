@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.completion import files
 from kinetoscope.cli.output import echo_json
 from kinetoscope.display.terminal import echo
 
@@ -34,7 +33,7 @@ _EMPTY = {
 
 
 @click.command("ranks")
-@click.argument("sources", metavar="SUMMARIES...", nargs=-1, required=True, shell_complete=files)
+@click.argument("sources", metavar="SUMMARIES...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option("--table", "name", type=click.Choice(TABLES), help="Print this table only.")
 @click.option(
     "--by",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli.completion import files
 from kinetoscope.collect import OPTIONS, RecordingOptions
 from kinetoscope.display.terminal import echo
 from kinetoscope.launcher.children import Children
@@ -130,7 +129,7 @@ def _read(given: Mapping[str, Any]) -> RecordingOptions:
     "environment chooses the budget (KINETOSCOPE_BUDGET), and more.",
 )
 @click.option("--no-summary", is_flag=True, help="Do not print a summary at the end.")
-@click.argument("program", metavar="PROGRAM", shell_complete=files)
+@click.argument("program", metavar="PROGRAM", type=click.Path(readable=False))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(
     program: str,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.completion import files
-
 
 @click.command("sql")
-@click.argument("path", metavar="TRACE", shell_complete=files)
+@click.argument("path", metavar="TRACE", type=click.Path(readable=False))
 @click.argument("query")
 @click.option(
     "--limit",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import echo
 
 
 @click.command("summarize")
-@click.argument("sources", metavar="TRACE...", nargs=-1, required=True, shell_complete=files)
+@click.argument("sources", metavar="TRACE...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option(
     "-o", "--output", metavar="FOLDER", required=True, help="Write one Parquet file per rank to FOLDER."
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli.completion import files, tables
+from kinetoscope.cli.completion import tables
 
 
 @click.command("table")
-@click.argument("path", metavar="TRACE", shell_complete=files)
+@click.argument("path", metavar="TRACE", type=click.Path(readable=False))
 @click.argument("name", metavar="[NAME]", default="ops", shell_complete=tables)
 @click.option("--sort", metavar="COLUMN", help="Sort by COLUMN, numbers in descending order.")
 @click.option(

@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from kinetoscope.cli.completion import files
 from kinetoscope.display.terminal import echo
 
 
 @click.command("view")
-@click.argument("paths", metavar="TRACE...", nargs=-1, required=True, shell_complete=files)
+@click.argument("paths", metavar="TRACE...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option(
     "--port",
     metavar="PORT",

@@ -226,7 +226,6 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
 
 
 def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow.Table:
-    import_aside()
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -258,7 +257,6 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
 
 def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> pyarrow.Table:
     """Name parts of steps as this version does, and add kinds of steps, none, where a file has not even their column."""
-    import_aside()
     import pyarrow as pa
 
     if "steps" in table.column_names:
@@ -283,7 +281,6 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
 
 
 def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
-    import_aside()
     import pyarrow as pa
 
     lost = losses_of(trace.columns("losses"))
@@ -328,7 +325,6 @@ def _place_of(trace: Trace) -> str:
 
 
 def _as_list(table: pyarrow.Table) -> pyarrow.Array:
-    import_aside()
     import pyarrow as pa
 
     fields, arrays = [], []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.ledger.parts import PARTS
@@ -23,7 +24,6 @@ from kinetoscope.viewer.requests import Limited, choice, integer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.summaries.job import Job
@@ -121,10 +121,8 @@ def table(job: Job) -> Limited:
     return Limited(rows, rows.num_rows)
 
 
-def cells(job: Job, measure: str) -> pyarrow.Table:
+def cells(job: Job, measure: str) -> pa.Table:
     """Return the values of the map, for each rank and each step in order; NaN if there is none."""
-    import pyarrow as pa
-
     steps = _steps(job)
     values = np.full((len(job), len(steps)), np.nan, dtype=np.float32)
     sections = job.sections
@@ -185,7 +183,7 @@ def step(job: Job, row: int, number: int) -> dict[str, Any]:
     }
 
 
-def arrivals(job: Job, meeting: int) -> pyarrow.Table:
+def arrivals(job: Job, meeting: int) -> pa.Table:
     """Return the time at which each rank arrived at a collective."""
     matched = job.sections.matched
     rows = np.flatnonzero(matched.place == meeting)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 import numpy as np
+import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope._import_aside import import_aside
@@ -51,7 +52,6 @@ from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.comparison.result import Comparison
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from kinetoscope.viewer.requests import Answer, Query
 
     Request = tuple[str, Mapping[str, str]]
-    Column = tuple[str, pyarrow.Array, Mapping[str, str]]
+    Column = tuple[str, pa.Array, Mapping[str, str]]
 
 PAGES: dict[str, tuple[str | Callable[[Trace], Iterable[Request]], ...]] = {
     "overview": (
@@ -143,7 +143,7 @@ class Items:
         before_ns: Start of the first item that is left out; None if all are included.
     """
 
-    table: pyarrow.Table
+    table: pa.Table
     spans: NDArray[np.int32]
     place: NDArray[np.int32]
     rows: int
@@ -198,7 +198,7 @@ def items_of(trace: Trace, most: int) -> Items:
     return Items(table, spans, index_of, rows, placed, before)
 
 
-def facts_table(trace: Trace, items: Items) -> pyarrow.Table:
+def facts_table(trace: Trace, items: Items) -> pa.Table:
     """Build a table of the details of all spans, as in `span/<id>`, without links.
 
     The description of a column of numbers is its label; other details are JSON texts, which many spans share.
@@ -249,7 +249,7 @@ def _argument_texts(trace: Trace, spans: NDArray[np.int32]) -> Column:
     return _shared_texts("arguments", index, wanted)
 
 
-def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pyarrow.Table]:
+def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pa.Table]:
     """Build the table of links between spans, as pairs of items; also return the number of links of each label."""
     counts: list[list[Any]] = []
     pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
@@ -262,11 +262,8 @@ def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pyarrow.T
     return counts, _table([*_planes("source", _differences(source)), *_planes("far", target - source)])
 
 
-def _stack_tables(trace: Trace) -> tuple[pyarrow.Table, pyarrow.Table]:
+def _stack_tables(trace: Trace) -> tuple[pa.Table, pa.Table]:
     """Build the tree of Python stacks, parents first, and the table of their frames' texts."""
-    import_aside()
-    import pyarrow as pa
-
     tree = trace.columns("stacks")
     above, rows = tree["parent"], np.arange(len(tree))
     # A parent that does not come first would be a cycle, which only damaged files have.
@@ -310,9 +307,6 @@ def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Column:
     """Build a dictionary column from each row's index into `texts`; null for an empty text."""
-    import_aside()
-    import pyarrow as pa
-
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(text, len(numbers)) if text else -1 for text in texts], np.int64)
     rows = codes[place] if len(codes) else np.zeros(0, np.int64)
@@ -323,10 +317,7 @@ def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Colum
     return name, values, {}
 
 
-def _table(columns: Sequence[Column]) -> pyarrow.Table:
-    import_aside()
-    import pyarrow as pa
-
+def _table(columns: Sequence[Column]) -> pa.Table:
     fields = [pa.field(name, values.type, metadata=dict(about)) for name, values, about in columns]
     return pa.Table.from_arrays([values for _, values, _ in columns], schema=pa.schema(fields))
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.combine.cut import TracePart, cut_with_rows
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import IO
 
-    import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
@@ -197,11 +198,8 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
     return last_part[start, end]
 
 
-def _of_whole(table: pyarrow.Table, rows: NDArray[np.int64], start_ns: int) -> pyarrow.Table:
+def _of_whole(table: pa.Table, rows: NDArray[np.int64], start_ns: int) -> pa.Table:
     """Convert rows of spans and start times in a table of a part to those of the whole trace."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for index, column in enumerate(table.schema):
         if (column.metadata or {}).get(b"unit") == b"row of spans":
             of_trace = pc.take(number_array(rows), table[column.name].cast(pa.int64())).cast(column.type)
@@ -310,9 +308,7 @@ def disposition(name: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{whole}"
 
 
-def _arrow(table: pyarrow.Table) -> bytes:
-    import pyarrow as pa
-
+def _arrow(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks().unify_dictionaries())

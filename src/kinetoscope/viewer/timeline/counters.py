@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.groups import Groups
@@ -17,7 +18,6 @@ from kinetoscope.viewer.requests import window_of
 from kinetoscope.viewer.timeline.rows import COUNTER, MEMORY, track_id
 
 if TYPE_CHECKING:
-    import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
@@ -84,7 +84,7 @@ def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
     ]
 
 
-def counter(trace: Trace, query: Query) -> pyarrow.Table:
+def counter(trace: Trace, query: Query) -> pa.Table:
     """Respond to `counter`: the lowest, highest and last sample of each pixel that has samples.
 
     The last sample before the window comes first, with its own time. The option `track` may name several tracks, whose rows are
@@ -93,8 +93,6 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
     Raises:
         ArgumentError: There is no such counter, or the window is not valid.
     """
-    import pyarrow as pa
-
     start, end, width = window_of(query)
     counter_of_id = {str(counter.id): counter for counter in counters_of(trace)}
     asked = query.get("track", "").split(",")
@@ -107,9 +105,7 @@ def counter(trace: Trace, query: Query) -> pyarrow.Table:
     return pa.concat_tables([_extremes(counter_of_id[text], pixels) for text in asked])
 
 
-def _extremes(counter: Counter, pixels: NDArray[np.int64]) -> pyarrow.Table:
-    import pyarrow as pa
-
+def _extremes(counter: Counter, pixels: NDArray[np.int64]) -> pa.Table:
     firsts = np.searchsorted(counter.time_ns, pixels)
     first = firsts[:-1][firsts[1:] > firsts[:-1]]
     if firsts[0] > 0:

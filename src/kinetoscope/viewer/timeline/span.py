@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
@@ -454,8 +455,6 @@ def arrows(trace: Trace, query: Query) -> Limited:
     Raises:
         ArgumentError: There are no such tracks, or the window is not valid.
     """
-    import pyarrow as pa
-
     start, end = span_of_time(query)
     limit = whole_number(query, "limit", _MOST)
     pairs = (launched(trace), backward(trace))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from kinetoscope.model.arrow import Labels, compact, few_texts, number_array, text_array
 from kinetoscope.model.schema import KIND_NAMES
@@ -18,7 +19,6 @@ from kinetoscope.viewer.timeline.rows import label_maker
 from kinetoscope.viewer.timeline.tracks import chosen
 
 if TYPE_CHECKING:
-    import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
@@ -44,14 +44,12 @@ class VisibleBoxes:
     count: NDArray[np.int64]
 
 
-def window(trace: Trace, query: Query) -> pyarrow.Table:
+def window(trace: Trace, query: Query) -> pa.Table:
     """Respond to `window`: the boxes of some tracks from `start` to `end`, for `width` pixels.
 
     Raises:
         ArgumentError: There are no such tracks, or the window is not valid.
     """
-    import pyarrow as pa
-
     start, end, width = window_of(query)
     parts: list[dict[str, NDArray[Any]]] = []
     texts: list[str] = []
