@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli.completion import tables
+
+
+def tables(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of tables that begin so."""
+    from kinetoscope.trace.tables import TABLES
+
+    return [CompletionItem(name) for name in TABLES if name.startswith(incomplete)]
 
 
 @click.command("table")

@@ -713,7 +713,7 @@ def _series(
     steps: Sequence[Numbers], kind: Rows | None = None, share: Numbers | None = None, *, mixed: bool = False
 ) -> Series:
     """The steps of some recordings, with the class of each; without, all are of one, or if `mixed` each of its own."""
-    recording = np.repeat(np.arange(len(steps)), [len(each) for each in steps])
+    recording = np.repeat(np.arange(len(steps)), list(map(len, steps)))
     if kind is None:
         kind = np.arange(len(recording)) if mixed else np.zeros_like(recording)
     return Series(np.concatenate(steps), recording, kind, share)

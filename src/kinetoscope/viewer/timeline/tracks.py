@@ -253,8 +253,9 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
         return []
     runs = joined(*of_threads, parent)
     kind = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
-    columns = (runs[name] for name in ("thread", "depth", "start_ns", "duration_ns"))
-    return tracks_of_items(sort, *columns, (names[runs["node"]], texts, kind), process)
+    labels = (names[runs["node"]], texts, kind)
+    where, times = (runs["thread"], runs["depth"]), (runs["start_ns"], runs["duration_ns"])
+    return tracks_of_items(sort, *where, *times, labels, process)
 
 
 def joined(
