@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,6 +63,10 @@ BUSY_MACHINE = 10.0
 """Where the loop's thread waits for a processor for this part of step time, in percent, what gets slower may be the machine's doing."""
 LEAST_BUSY = 1.0
 """A program whose device is busy for less of its step time, in percent, is looked at as a program of the host."""
+
+
+# Before Python 3.12 a comprehension was a function of its own.
+_COMPREHENSION = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr)>)+$")
 
 
 @dataclass(frozen=True)
@@ -601,7 +606,7 @@ class Loop:
             file, function = (strings[int(frames[name][frame])] for name in ("file", "function"))
             # Torch's collector notes a function when it is called, and not the line that it is at.
             is_function = self.trace.run_info.engine == "kineto"
-            self._places[frame] = SourceLine(file, line, function, line, is_function)
+            self._places[frame] = SourceLine(file, line, _COMPREHENSION.sub("", function), line, is_function)
         return self._places[frame]
 
     @property

@@ -90,28 +90,19 @@ def _by_function(
     loop: Loop, waits: Rows, wait_ns: int, part: str, functions: Sequence[_Function], advice: str
 ) -> list[Match]:
     """A match for each function that takes much of making batches, or one for all where not several do."""
-    slow = [slow for slow in functions if loop.share(slow.part * wait_ns) >= LEAST_FUNCTION_PERCENT]
-    if len(slow) < 2:
-        place, line = (
-            (functions[0].place, functions[0].slowest) if functions else (SourceLine(), SourceLine())
-        )
-        return [_waiting(loop, waits, wait_ns, part, place, advice=advice, calls=calls_at(loop, line))]
-    return [
-        replace(
-            _waiting(
-                loop,
-                waits,
-                wait_ns,
-                part,
-                function.place,
-                _OF_FUNCTION,
-                advice,
-                calls_at(loop, function.slowest),
-            ),
-            time_ns=function.part * wait_ns,
-        )
-        for function in slow
+    long_ones = [
+        function for function in functions if loop.share(function.part * wait_ns) >= LEAST_FUNCTION_PERCENT
     ]
+    if len(long_ones) < 2:
+        function = functions[0] if functions else _Function(SourceLine(), SourceLine(), 1.0)
+        calls = calls_at(loop, function.slowest)
+        return [_waiting(loop, waits, wait_ns, part, function.place, advice=advice, calls=calls)]
+    matches = []
+    for function in long_ones:
+        calls = calls_at(loop, function.slowest)
+        match = _waiting(loop, waits, wait_ns, part, function.place, _OF_FUNCTION, advice, calls)
+        matches.append(replace(match, time_ns=function.part * wait_ns))
+    return matches
 
 
 class _Function(NamedTuple):
@@ -132,8 +123,8 @@ def _functions(times_ns: Mapping[SourceLine, int]) -> list[_Function]:
     for lines in lines_of.values():
         time_ns, slowest = sum(times_ns[line] for line in lines), max(lines, key=times_ns.__getitem__)
         numbers = [line.line for line in lines if 10 * times_ns[line] >= time_ns]
-        place = replace(slowest, line=min(numbers), until=max(numbers))
-        functions.append(_Function(place, slowest, time_ns / max(sum(times_ns.values()), 1)))
+        of_lines = replace(slowest, line=min(numbers), until=max(numbers))
+        functions.append(_Function(of_lines, slowest, time_ns / max(sum(times_ns.values()), 1)))
     return sorted(functions, key=lambda function: -function.part)
 
 

@@ -105,13 +105,13 @@ def _line_that_led(
     """The line of the program that leads to most of some output, by samples or, without any, by its spans."""
     if len(sampled):
         stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
-        places = [loop.place_of_stack(_around(loop, is_output, stack)) for stack in stacks.tolist()]
+        lines = [loop.place_of_stack(_around(loop, is_output, stack)) for stack in stacks.tolist()]
     else:
         weight = loop.trace.column("spans", "duration_ns")[rows]
-        places = [_place_of_span(loop, is_output, row) for row in rows.tolist()]
+        lines = [_place_of_span(loop, is_output, row) for row in rows.tolist()]
     times_ns: dict[SourceLine, int] = defaultdict(int)
-    for place, time_ns in zip(places, weight.tolist(), strict=True):
-        times_ns[place] += time_ns
+    for line, time_ns in zip(lines, weight.tolist(), strict=True):
+        times_ns[line] += time_ns
     return busiest(times_ns)
 
 
