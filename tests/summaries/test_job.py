@@ -396,7 +396,7 @@ def test_steps_of_several_kinds_are_compared_with_their_own_kind(tmp_path):
     assert sum(row["steps"] * row["compute_ns"] for row in by_kind) == 20 * sum(
         job.ranks()["compute_ns"].to_pylist()
     )
-    with pytest.raises(ArgumentError, match="by='step' is not valid: use 'rank' or 'kind'"):
+    with pytest.raises(ArgumentError, match="by='step' is not valid: use one of rank, kind"):
         job.ranks(by="step")
     runner, folder = CliRunner(), str(tmp_path / "summaries")
     text = " ".join(runner.invoke(main, ["ranks", folder]).output.split())

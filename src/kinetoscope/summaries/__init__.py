@@ -3,4 +3,4 @@
 SUFFIX = ".parquet"
 """How the name of a summary ends."""
 
-__all__ = ["communication", "job", "lateness", "sections", "summary"]
+__all__ = ["communication", "job", "lateness", "summary"]

@@ -12,7 +12,7 @@ import os
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError, checked_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -162,9 +162,7 @@ def engine_of(name: str) -> Callable[..., Iterator[Outcome[Any]]]:
     Raises:
         ArgumentError: There is none.
     """
-    if name not in ENGINES:
-        raise ArgumentError(f"engine={name!r} is not valid: use one of {', '.join(ENGINES)}")
-    return ENGINES[name]
+    return ENGINES[checked_choice("engine", name, tuple(ENGINES))]
 
 
 def _workers(wanted: int | None, items: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import ArgumentError, StateError, checked_choice
 from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import Report, table_of
 from kinetoscope.comparison.kinds import most_of, typical_operators
@@ -170,8 +170,7 @@ class Job:
         Raises:
             ArgumentError: Another value of `by`.
         """
-        if by not in _BY:
-            raise ArgumentError(f"by={by!r} is not valid: use {' or '.join(map(repr, _BY))}")
+        checked_choice("by", by, _BY)
         sections = self.sections
         of_step = sections.kinds[1] if by == "kind" else np.zeros(len(sections.rows("steps")), dtype=np.int64)
         first = Groups.by([sections.rows("steps"), of_step]).first

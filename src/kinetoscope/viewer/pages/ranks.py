@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.summaries.job import Job
-    from kinetoscope.summaries.sections import Group
     from kinetoscope.viewer.requests import Answer, Query
 
     Opener = Callable[[str], int]
@@ -162,7 +161,7 @@ def step(job: Job, row: int, number: int) -> dict[str, Any]:
         {
             "collective": (meeting := int(matched.place[index])),
             "name": name,
-            "group": _named(groups[group_of[record]]),
+            "group": groups[group_of[record]].name or "all ranks",
             "ranks": int(matched.count[meeting]),
             "bytes": None if message < 0 else message,
             "late_ns": int(matched.late_of_row_ns[index]),
@@ -243,10 +242,6 @@ def _has_trace(job: Job, row: int) -> bool:
 def _steps(job: Job) -> Rows:
     numbers = np.unique(job.sections.numbers("steps", "step"))
     return np.asarray(numbers, dtype=np.int64)
-
-
-def _named(group: Group) -> str:
-    return group.name or "all ranks"
 
 
 def _row(job: Job, query: Query) -> int:

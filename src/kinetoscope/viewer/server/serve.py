@@ -458,8 +458,10 @@ def _user_key() -> bytes | None:
     path = cache_directory() / "viewer.key"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private) as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(created, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
         with open(path, "rb") as file:
             state = os.fstat(file.fileno())
             key = file.read(_KEY_BYTES + 1)
@@ -467,10 +469,6 @@ def _user_key() -> bytes | None:
         return None  # The key cannot be stored: each server gets a random token.
     is_private = state.st_uid == os.getuid() and not state.st_mode & 0o077
     return key if is_private and len(key) == _KEY_BYTES else None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 class Ticket:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kinetoscope.viewer.timeline.rows import Rows, Track
 
 _MOST = 1_000
-_NOTHING = np.zeros(0, np.int64)
 
 
 def search(trace: Trace, query: Query) -> Limited:
@@ -61,7 +60,7 @@ def search(trace: Trace, query: Query) -> Limited:
         )
         texts += used
     columns: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in parts]) if parts else _NOTHING
+        name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, np.int64)
         for name in table_definition("viewer: search").column_names
     }
     order = np.argsort(columns["start_ns"], kind="stable")[:limit]

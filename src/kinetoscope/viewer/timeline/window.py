@@ -110,7 +110,8 @@ def visible_boxes(rows: Rows, first: int, count: int, start: float, end: float, 
     # The first nanosecond of each pixel, and the first after the last pixel.
     pixels = np.ceil(start + np.arange(width + 1) * (end - start) / width).astype(np.int64)
     wide = (end - start) / width
-    boxes: list[tuple[NDArray[Any], ...]] = []
+    nothing = np.zeros(0, np.int64)
+    boxes: list[tuple[NDArray[Any], ...]] = [(nothing.astype(np.int32), nothing, nothing)]
     starts, edges = rows.start_ns, rows.edges
     for row in range(first, first + count):
         low, high = int(edges[row]), int(edges[row + 1])
@@ -131,7 +132,4 @@ def visible_boxes(rows: Rows, first: int, count: int, start: float, end: float, 
             box_rows = np.insert(box_rows, apart + 1, last[apart])
             counts = np.insert(counts, apart + 1, 1)
         boxes.append((np.full(len(box_rows), row, np.int32), box_rows, counts))
-    if not boxes:
-        nothing = np.zeros(0, np.int64)
-        return VisibleBoxes(nothing.astype(np.int32), nothing, nothing)
     return VisibleBoxes(*(np.concatenate(columns) for columns in zip(*boxes, strict=True)))
