@@ -124,7 +124,7 @@ def _by_category(trace: TraceData, device: int) -> Iterator[str]:
     recorded = times[times >= 0]
     plotted_ns = np.where(times < 0, recorded[0] if len(recorded) else -1, times)
     sizes = np.concatenate([np.zeros((len(held), 1), dtype=np.int64), held], axis=1)
-    yield f"[{_numbers(plotted_ns.tolist())}, ["
+    yield f"[{plotted_ns.tolist()}, ["
     yield from _rows(sizes)
     yield "]]"
 
@@ -152,11 +152,7 @@ def _raw(trace: TraceData, device: int) -> Iterator[str]:
 def _rows(values: NDArray[np.int64]) -> Iterator[str]:
     for first in range(0, len(values), _ROWS_AT_ONCE):
         rows = values[first : first + _ROWS_AT_ONCE].tolist()
-        yield (", " if first else "") + ", ".join(_numbers(row) for row in rows)
-
-
-def _numbers(values: list[Any]) -> str:
-    return str(values)
+        yield (", " if first else "") + ", ".join(map(str, rows))
 
 
 def _epoch_ns(trace: TraceData) -> int:
