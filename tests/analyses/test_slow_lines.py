@@ -65,3 +65,59 @@ def test_a_failure_is_a_warning_and_leaves_the_other_findings(monkeypatch):
 
 def test_a_step_near_its_floor_has_no_slow_line():
     assert "slow-line" not in findings_of(trace_of(MINE, MINE, RESAMPLING, operators=9))
+
+
+def slow_operators(times_needed, *, busy=False):
+    """A trace of steps with many calls at line 7 that take so many times what the best of them shows to be possible, and a product elsewhere."""
+    builder = TraceBuilder()
+    builder.know("program", {"command": ["train.py"], "folder": "/home/ann/project"})
+    main, loop = builder.stack(MAIN), builder.stack(MAIN, (TRAIN, 7, "channels"))
+    shapes = builder.shapes([[256, 256], [256, 256]], ["float", "float"])
+    best_ns = 100_000
+    for step in range(STEPS):
+        start = step * STEP_NS
+        builder.step(step, start, STEP_NS)
+        for number in range(10):
+            builder.span("aten::mm", start + number * best_ns, best_ns, stack=main, shapes=shapes)
+        took_ns = round(best_ns * times_needed)
+        for number in range(STEP_NS // took_ns - 10):
+            at = start + STEP_NS // 9 + number * took_ns
+            builder.span("aten::mm", at, took_ns - 1_000, stack=loop, shapes=shapes)
+            if busy:
+                builder.sample(at + took_ns // 2, loop, period_ns=took_ns, waited_ns=took_ns // 3)
+    return builder.build()
+
+
+def test_a_line_of_slow_operators_is_named_with_the_operator():
+    findings = findings_of(slow_operators(5))
+    slow = findings["slow-line"]
+    assert (slow.place.file, slow.place.line) == (TRAIN, 7)
+    assert " above what its operators need: 10 calls a step of aten::mm, 499 µs each" in plain(slow.finding)
+
+
+def test_a_line_that_does_not_reach_the_best_rates_is_no_finding():
+    assert "slow-line" not in findings_of(slow_operators(2))
+
+
+def test_on_a_busy_machine_slow_operators_are_no_evidence():
+    assert "slow-line" not in findings_of(slow_operators(5, busy=True))
+
+
+def test_short_lines_that_follow_each_other_are_one_place():
+    lines = [((TRAIN, line, "draw"),) for line in (20, 21, 23)]
+    apart = [((TRAIN, line, "draw"),) for line in (20, 40, 60)]
+    mine = (TRAIN, 12, "mine")
+    near = findings_of(trace_of((mine,), (mine,), (mine,), (mine,), (mine,), (mine,), *lines))["slow-line"]
+    assert (near.place.line, near.place.until) == (20, 23)
+    assert "slow-line" not in findings_of(
+        trace_of((mine,), (mine,), (mine,), (mine,), (mine,), (mine,), *apart)
+    )
+
+
+def test_a_comprehension_is_at_the_lines_of_its_function():
+    lines = [(TRAIN, 20, "draw"), (TRAIN, 21, "draw.<locals>.<listcomp>"), (TRAIN, 22, "draw")]
+    mine = ((TRAIN, 12, "mine"),)
+    slow = findings_of(trace_of(mine, mine, mine, mine, mine, mine, *((line,) for line in lines)))[
+        "slow-line"
+    ]
+    assert (slow.place.line, slow.place.until, slow.place.function) == (20, 22, "draw")

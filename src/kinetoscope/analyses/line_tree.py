@@ -106,7 +106,7 @@ def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
     is_without_core = ledger.counted[ledger.cells.step] & (ledger.cells.cause == Cause.PROCESSOR)
     whole_ns = int(ledger.duration_ns[ledger.counted].sum() - ledger.cells.time_ns[is_without_core].sum())
     nodes, node_of_stack = line_nodes(trace)
-    rows, stack_of_row = _stacks_of_cells(ledger)
+    rows, stack_of_row = stacks_of_cells(ledger)
     packages = _packages(ledger, rows, stack_of_row, node_of_stack)
     times_ns = _times(ledger, rows, stack_of_row, nodes, node_of_stack)
     _, first = line_groups(trace)
@@ -163,7 +163,7 @@ def _below(nodes: list[_Node], around: int, line: int) -> int:
     return len(nodes) - 1
 
 
-def _stacks_of_cells(ledger: ProcessLedger) -> tuple[Rows, Rows]:
+def stacks_of_cells(ledger: ProcessLedger) -> tuple[Rows, Rows]:
     """The cells of units that count, and the stack of each: that of the span that shows it where it has none itself; -1 for none."""
     cells = ledger.cells
     rows = np.flatnonzero(ledger.counted[cells.step])

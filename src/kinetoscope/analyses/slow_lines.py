@@ -1,15 +1,18 @@
-"""Slow lines: Python at a line of the program takes much time, and no other finding names it."""
+"""Slow lines: a line of the program takes much time above what its operators need, and no other finding names it."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.line_tree import line_nodes
+from kinetoscope.analyses.line_tree import line_nodes, stacks_of_cells
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules import RULES
+from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.ledger.ledger import ledger_of_process, raw_ledger
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.time_spent import Cause, Entry
@@ -21,61 +24,127 @@ if TYPE_CHECKING:
 
     from kinetoscope.analyses.finding import Finding
     from kinetoscope.analyses.loop import Loop, Rows, SourceLine
-    from kinetoscope.ledger.ledger import Cells
+    from kinetoscope.ledger.ledger import Cells, ProcessLedger
 
 SLOW_LINE = Rule(
     "slow-line",
-    "{place} runs Python for {share} of {time}{called}",
+    "{place} runs Python for {share} of {time}{called}{calls}",
     "Do it with fewer calls: once for many items or on whole tensors, once instead of in each step, or in another process.",
-    finds="Python at a line of the program takes long, whatever the cause: the function that it calls most is named",
+    finds=(
+        "a line of the program, or a few that follow each other, takes long above what its operators need, whatever the cause: the function or the operator that it "
+        "calls most is named"
+    ),
     source="twins of the programs in `benchmarks`",
     also="where no other finding names the line, and the step takes 1.5 times its floor",
     least=10.0,
     of_kinds=False,
 )
+_OF_OPERATORS = "{place} takes {share} of {time} above what its operators need: {count:call} of {operator}, {mean:ns} each{calls}"
 LEAST_TIMES_FLOOR = 1.5
 MOST_LINES = 3
+NEARBY = 3
+"""Lines of a function that are so close to each other are one place, where none of them is one by itself."""
+LEAST_TIMES_NEEDED = 3.0
+"""Operators of a line that take less than so many times what they need may just not reach the best rates."""
 
 
 def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
-    """The lines with most Python under them, torch's left out, that none of the other findings names."""
+    """The lines with most time above the floor of their operators, torch's Python left out, that none of the other findings names."""
     ledger = ledger_of_process(raw_ledger(loop.trace), loop.process)
-    if ledger is None or any(map(_explains_python, others)):
+    if ledger is None:
         return []
     cells = ledger.cells
     counted = ledger.counted[cells.step] & (cells.cause != Cause.PROCESSOR)
-    spent_ns = int(cells.time_ns[counted].sum())
-    if spent_ns < LEAST_TIMES_FLOOR * int(cells.needed_ns[counted].sum()):
+    spent_ns, needed_ns = int(cells.time_ns[counted].sum()), int(cells.needed_ns[counted].sum())
+    if spent_ns < LEAST_TIMES_FLOOR * needed_ns:
         return []
-    nodes, node_of_stack = line_nodes(loop.trace)
-    line_of_stack = np.array([nodes[node].line for node in node_of_stack])
-    # Also a library's frames that torch called; no stack is not torch's.
-    is_torchs = np.append(~in_user_code(loop.trace), False)
-    rows = np.flatnonzero(
-        counted & (cells.entry == Entry.PYTHON) & (line_of_stack[cells.stack] >= 0) & ~is_torchs[cells.stack]
-    )
-    line_of_row = line_of_stack[cells.stack[rows]]
-    step = ledger.counted_step[cells.step[rows]]
-    _, first = line_groups(loop.trace)
-    took_ns = Groups(line_of_row, len(first)).sums(cells.time_ns[rows])
+    rows, line_of_row = _rows_above_floor(loop, ledger, with_python=not any(map(_explains_python, others)))
+    step = ledger.counted_step[cells.step]
+    above_ns = cells.time_ns - cells.needed_ns
+    least_ns = SLOW_LINE.least / 100 * spent_ns
     findings = []
-    for line in np.argsort(-took_ns, kind="stable")[:MOST_LINES].tolist():
-        of_line = line_of_row == line
-        usual_ns = min(loop.usual_sum(step[of_line], cells.time_ns[rows[of_line]]), int(took_ns[line]))
-        at_line = loop.place_of_frame(int(first[line]))
+    for place, lines in _places(loop, line_of_row, above_ns[rows], least_ns)[:MOST_LINES]:
+        of_place = rows[np.isin(line_of_row, lines)]
+        usual_ns = min(loop.usual_sum(step[of_place], above_ns[of_place]), int(above_ns[of_place].sum()))
         is_named = any(
-            _is_at(at_line, other.place) and 2 * (other.gain_ns or 0) >= usual_ns for other in others
+            _overlap(place, other.place) and 2 * (other.gain_ns or 0) >= usual_ns for other in others
         )
-        if 100 * usual_ns < SLOW_LINE.least * spent_ns or is_named:
+        if usual_ns < least_ns or is_named:
             continue
+        values, text = _words(loop, cells, of_place, above_ns[of_place])
+        values["calls"] = calls_at(loop, loop.place_of_frame(int(line_groups(loop.trace)[1][lines[0]])))
         match = Match(
-            time_ns=usual_ns,
-            values={"called": _called(loop, cells, rows[of_line])},
-            place=at_line,
-            share_percent=100 * usual_ns / max(spent_ns, 1),
-        )
+            time_ns=usual_ns, values=values, text=text, place=place, share_percent=100 * usual_ns / max(spent_ns, 1)
+        )  # fmt: skip
         findings.append(SLOW_LINE.finding(loop, match))
     return findings
+
+
+def _rows_above_floor(loop: Loop, ledger: ProcessLedger, *, with_python: bool) -> tuple[Rows, Rows]:
+    """The cells that may be a fault of a line of the program, and the line of each."""
+    cells = ledger.cells
+    rows, stack = stacks_of_cells(ledger)
+    nodes, node_of_stack = line_nodes(loop.trace)
+    line = np.array([nodes[node].line for node in node_of_stack])[stack]
+    # Also a library's frames that torch called; no stack is not torch's.
+    is_torchs = np.append(~in_user_code(loop.trace), False)[cells.stack[rows]]
+    entry, cause = cells.entry[rows], cells.cause[rows]
+    is_operator = np.isin(entry, (Entry.NEEDED, Entry.SLOW))
+    by_line = Groups(np.where(is_operator, line, -1), len(line_groups(loop.trace)[1]))
+    took_ns, needed_ns = by_line.sums(cells.time_ns[rows]), by_line.sums(cells.needed_ns[rows])
+    is_slow = np.append(took_ns >= LEAST_TIMES_NEEDED * needed_ns, False)[line]
+    # Other programs make all operators slow.
+    is_slow &= ~((cause == Cause.NONE) & loop.machine_is_busy)
+    is_fault = ((entry == Entry.SLOW) & is_slow) | (entry == Entry.NOT_NEEDED)
+    is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python
+    is_fault &= (line >= 0) & (cause != Cause.PROCESSOR)
+    return rows[is_fault], line[is_fault]
+
+
+def _places(
+    loop: Loop, line_of_row: Rows, above_ns: Rows, least_ns: float
+) -> list[tuple[SourceLine, list[int]]]:
+    """Lines, and a few together that follow each other in a function, with at least so much time: each with its lines, those with most time first."""
+    _, first = line_groups(loop.trace)
+    line_ns = Groups(line_of_row, len(first)).sums(above_ns)
+    long_lines = np.flatnonzero(line_ns >= least_ns).tolist()
+    places = [(loop.place_of_frame(int(first[line])), [line]) for line in long_lines]
+    of_function: dict[tuple[str, str], list[tuple[SourceLine, int]]] = defaultdict(list)
+    for line in np.flatnonzero((line_ns > 0) & (line_ns < least_ns)).tolist():
+        at_line = loop.place_of_frame(int(first[line]))
+        of_function[at_line.file, at_line.function].append((at_line, line))
+    for lines in of_function.values():
+        ordered = sorted(lines, key=lambda line: line[0].line)
+        apart = [
+            index
+            for index in range(1, len(ordered))
+            if ordered[index][0].line - ordered[index - 1][0].line > NEARBY
+        ]
+        for begin, end in zip([0, *apart], [*apart, len(ordered)], strict=True):
+            block = ordered[begin:end]
+            if sum(line_ns[line] for _, line in block) >= least_ns:
+                by_time = sorted((line for _, line in block), key=lambda line: -line_ns[line])
+                places.append((replace(block[0][0], until=block[-1][0].line), by_time))
+    return sorted(places, key=lambda place: -sum(line_ns[line] for line in place[1]))
+
+
+def _words(loop: Loop, cells: Cells, rows: Rows, above_ns: Rows) -> tuple[dict[str, Any], str]:
+    """What is said of some cells: the function that is called most or, where Python is less than half of them, the operator."""
+    is_python = cells.entry[rows] == Entry.PYTHON
+    if 2 * above_ns[is_python].sum() >= above_ns.sum():
+        return {"called": _called(loop, cells, rows[is_python])}, ""
+    names = cells.name[rows]
+    name = Groups(names, len(loop.trace.strings)).largest(above_ns)
+    of_name = rows[names == name]
+    # A call may be in a cell for each cause.
+    count = int(Groups(cells.cause[of_name], len(Cause)).sums(cells.count[of_name]).max())
+    is_call = (cells.name == name) & np.isin(cells.stack, cells.stack[of_name])
+    values = {
+        "operator": loop.trace.strings[name],
+        "count": count,
+        "mean": int(cells.time_ns[is_call].sum()) / max(count, 1),
+    }
+    return values, _OF_OPERATORS
 
 
 def _explains_python(finding: Finding) -> bool:
@@ -84,8 +153,12 @@ def _explains_python(finding: Finding) -> bool:
     return finding.code == "profiler-cost" or (rule is not None and "python-bound" in rule.explains)
 
 
-def _is_at(line: SourceLine, other: SourceLine) -> bool:
-    return line.file == other.file and other.line <= line.line <= max(other.until, other.line)
+def _overlap(place: SourceLine, other: SourceLine) -> bool:
+    return (
+        place.file == other.file
+        and place.line <= max(other.until, other.line)
+        and other.line <= max(place.until, place.line)
+    )
 
 
 def _called(loop: Loop, cells: Cells, rows: Rows) -> str:
