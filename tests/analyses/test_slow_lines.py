@@ -73,7 +73,7 @@ def slow_operators(times_needed, *, busy=False):
     builder.know("program", {"command": ["train.py"], "folder": "/home/ann/project"})
     main, loop = builder.stack(MAIN), builder.stack(MAIN, (TRAIN, 7, "channels"))
     shapes = builder.shapes([[256, 256], [256, 256]], ["float", "float"])
-    best_ns = 100_000
+    best_ns = 50_000
     for step in range(STEPS):
         start = step * STEP_NS
         builder.step(step, start, STEP_NS)
@@ -92,7 +92,7 @@ def test_a_line_of_slow_operators_is_named_with_the_operator():
     findings = findings_of(slow_operators(5))
     slow = findings["slow-line"]
     assert (slow.place.file, slow.place.line) == (TRAIN, 7)
-    assert " above what its operators need: 10 calls a step of aten::mm, 499 µs each" in plain(slow.finding)
+    assert " above what its operators need: 30 calls a step of aten::mm, 249 µs each" in plain(slow.finding)
 
 
 def test_a_line_that_does_not_reach_the_best_rates_is_no_finding():

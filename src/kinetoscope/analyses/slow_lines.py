@@ -42,10 +42,16 @@ SLOW_LINE = Rule(
 _OF_OPERATORS = "{place} takes {share} of {time} above what its operators need: {count:call} of {operator}, {mean:ns} each{calls}"
 LEAST_TIMES_FLOOR = 1.5
 MOST_LINES = 3
+LEAST_CALLS = 20
+"""An operator that a line calls less often in a step may just not reach the best rates."""
 NEARBY = 3
 """Lines of a function that are so close to each other are one place, where none of them is one by itself."""
-LEAST_TIMES_NEEDED = 3.0
-"""Operators of a line that take less than so many times what they need may just not reach the best rates."""
+LEAST_CALLS = 20
+"""An operator that a line calls less often in a step may just not reach the best rates."""
+NEARBY = 3
+"""Lines of a function that are so close to each other are one place, where none of them is one by itself."""
+LEAST_TIMES_BEST = 3.0
+"""The same of operators that are less than so many times slower, for what they do, than where they are fastest in the trace."""
 
 
 def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
@@ -63,18 +69,20 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     above_ns = cells.time_ns - cells.needed_ns
     least_ns = SLOW_LINE.least / 100 * spent_ns
     findings = []
-    for place, lines in _places(loop, line_of_row, above_ns[rows], least_ns)[:MOST_LINES]:
-        of_place = rows[np.isin(line_of_row, lines)]
-        usual_ns = min(loop.usual_sum(step[of_place], above_ns[of_place]), int(above_ns[of_place].sum()))
+    for at_lines, lines in _blocks(loop, line_of_row, above_ns[rows], least_ns)[:MOST_LINES]:
+        of_lines = rows[np.isin(line_of_row, lines)]
+        usual_ns = min(loop.usual_sum(step[of_lines], above_ns[of_lines]), int(above_ns[of_lines].sum()))
         is_named = any(
-            _overlap(place, other.place) and 2 * (other.gain_ns or 0) >= usual_ns for other in others
+            _overlap(at_lines, other.place) and 2 * (other.gain_ns or 0) >= usual_ns for other in others
         )
         if usual_ns < least_ns or is_named:
             continue
-        values, text = _words(loop, cells, of_place, above_ns[of_place])
+        values, text = _words(loop, cells, of_lines, above_ns[of_lines])
+        if loop.per_step(values.get("count", LEAST_CALLS * len(loop.work))) < LEAST_CALLS:
+            continue
         values["calls"] = calls_at(loop, loop.place_of_frame(int(line_groups(loop.trace)[1][lines[0]])))
         match = Match(
-            time_ns=usual_ns, values=values, text=text, place=place, share_percent=100 * usual_ns / max(spent_ns, 1)
+            time_ns=usual_ns, values=values, text=text, place=at_lines, share_percent=100 * usual_ns / max(spent_ns, 1)
         )  # fmt: skip
         findings.append(SLOW_LINE.finding(loop, match))
     return findings
@@ -88,27 +96,29 @@ def _rows_above_floor(loop: Loop, ledger: ProcessLedger, *, with_python: bool) -
     line = np.array([nodes[node].line for node in node_of_stack])[stack]
     # Also a library's frames that torch called; no stack is not torch's.
     is_torchs = np.append(~in_user_code(loop.trace), False)[cells.stack[rows]]
-    entry, cause = cells.entry[rows], cells.cause[rows]
+    entry = cells.entry[rows]
     is_operator = np.isin(entry, (Entry.NEEDED, Entry.SLOW))
-    by_line = Groups(np.where(is_operator, line, -1), len(line_groups(loop.trace)[1]))
-    took_ns, needed_ns = by_line.sums(cells.time_ns[rows]), by_line.sums(cells.needed_ns[rows])
-    is_slow = np.append(took_ns >= LEAST_TIMES_NEEDED * needed_ns, False)[line]
-    # Other programs make all operators slow.
-    is_slow &= ~((cause == Cause.NONE) & loop.machine_is_busy)
+    by_call = Groups.by([line, cells.name[rows]], is_operator & (line >= 0))
+    took_ns, needed_ns = by_call.sums(cells.time_ns[rows]), by_call.sums(cells.needed_ns[rows])
+    name = cells.name[rows[by_call.first]]
+    best = Groups(name, len(loop.trace.strings)).maxima(needed_ns / np.maximum(took_ns, 1))[name]
+    # Other programs make all operators slow, and of a device only launches are known here.
+    tells = not loop.machine_is_busy and loop.device is None
+    is_slow = np.append((took_ns * best >= LEAST_TIMES_BEST * needed_ns) & tells, False)[by_call.of_row]
     is_fault = ((entry == Entry.SLOW) & is_slow) | (entry == Entry.NOT_NEEDED)
     is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python
-    is_fault &= (line >= 0) & (cause != Cause.PROCESSOR)
+    is_fault &= (line >= 0) & (cells.cause[rows] != Cause.PROCESSOR)
     return rows[is_fault], line[is_fault]
 
 
-def _places(
+def _blocks(
     loop: Loop, line_of_row: Rows, above_ns: Rows, least_ns: float
 ) -> list[tuple[SourceLine, list[int]]]:
     """Lines, and a few together that follow each other in a function, with at least so much time: each with its lines, those with most time first."""
     _, first = line_groups(loop.trace)
     line_ns = Groups(line_of_row, len(first)).sums(above_ns)
     long_lines = np.flatnonzero(line_ns >= least_ns).tolist()
-    places = [(loop.place_of_frame(int(first[line])), [line]) for line in long_lines]
+    blocks = [(loop.place_of_frame(int(first[line])), [line]) for line in long_lines]
     of_function: dict[tuple[str, str], list[tuple[SourceLine, int]]] = defaultdict(list)
     for line in np.flatnonzero((line_ns > 0) & (line_ns < least_ns)).tolist():
         at_line = loop.place_of_frame(int(first[line]))
@@ -124,8 +134,8 @@ def _places(
             block = ordered[begin:end]
             if sum(line_ns[line] for _, line in block) >= least_ns:
                 by_time = sorted((line for _, line in block), key=lambda line: -line_ns[line])
-                places.append((replace(block[0][0], until=block[-1][0].line), by_time))
-    return sorted(places, key=lambda place: -sum(line_ns[line] for line in place[1]))
+                blocks.append((replace(block[0][0], until=block[-1][0].line), by_time))
+    return sorted(blocks, key=lambda block: -sum(line_ns[line] for line in block[1]))
 
 
 def _words(loop: Loop, cells: Cells, rows: Rows, above_ns: Rows) -> tuple[dict[str, Any], str]:
