@@ -226,6 +226,19 @@ def test_asking_for_a_trace_before_any_says_what_is_missing():
 # ------------------------------------------------------------------------------------------------------ what fails
 
 
+@pytest.mark.parametrize(("chosen", "deep"), [({}, True), ({"deep_steps": False}, False)])
+def test_some_steps_are_recorded_in_full(tmp_path, chosen, deep):
+    traces = []
+    driven = TrainerProfiler(
+        options(on_trace_ready=lambda session: traces.append(session.trace), **chosen), "test"
+    )
+    run(driven, 6, tmp_path)
+    driven.end()
+    (trace,) = traces
+    assert bool(trace.run_info.deep_steps) == deep
+    assert (trace.column("spans", "shapes") >= 0).any() == deep
+
+
 def test_the_failure_of_the_training_ends_the_recording_and_stands_in_the_trace(tmp_path):
     driven = TrainerProfiler(options(whole_run=True), "test")
     driven.prepare("train", tmp_path)

@@ -210,7 +210,7 @@ def checked_options(arguments: Mapping[str, Any], *, folder_argument: str = "fol
         schedule = record_always
     elif checked_callable("schedule", schedule) is not None:
         scheduled_action(schedule, 0)  # type: ignore[arg-type]
-    options = {"on_error": "warn", **options}
+    options = {"on_error": "warn", "deep_steps": True, **options}
     if "activities" in options:
         options["activities"] = present_activities(options["activities"])
     left_on = checked_leave_on(arguments.get("leave_on"))
