@@ -67,6 +67,7 @@ class Gpu:
         dims: Any = None,
         dtype: str = "c10::BFloat16",
         line: int = 10,
+        function: str = "train",
         cost_ns: int = 10 * US,
         blocks_per_sm: float = 8.0,
         stream: int = 0,
@@ -82,7 +83,7 @@ class Gpu:
         self.correlation += 1
         builder, end = self.builder, self.host_ns
         shapes = -1 if dims is None else builder.shapes(dims, [dtype] * len(dims))
-        stack = builder.stack(("train.py", line, "train"))
+        stack = builder.stack(("train.py", line, function))
         builder.span(operator, started, end - started, shapes=shapes, stack=stack, facts=facts)
         called = "cudaMemcpyAsync" if bytes_ >= 0 else "cudaLaunchKernel"
         builder.runtime(called, call_ns, max(1, cost_ns - 2 * US), correlation=self.correlation)
@@ -161,12 +162,12 @@ def loop(body: Callable[[Gpu, int], None], steps: int = 8, **more: Any) -> Trace
 
 @planted("device-idle")
 def python_between_steps(fault: bool) -> Trace:
-    def body(gpu: Gpu, number: int) -> None:
+    def body(gpu: Gpu, _step: int) -> None:
         gpu.work()
         if fault:
-            # Code of the program that no profiler sees, in stretches too short to be named.
-            for one in range(60):
-                gpu.launch("tiny", 20 * US, "aten::cumsum", line=30 + one)
+            # Code that no profiler sees, between operators of many functions.
+            for number in range(60):
+                gpu.launch("tiny", 20 * US, "aten::cumsum", line=30 + number, function=f"part{number}")
                 gpu.python(150 * US)
 
     return loop(body)

@@ -327,7 +327,7 @@ def test_gradients_that_every_backward_sums_over_the_ranks_are_counted():
     assert finding.code == "repeated-all-reduce"
     assert plain(finding.finding) == (
         "The ranks sum the same gradients 4 times for each step of the optimizer, after each backward at train.py:9: 293 KiB a step "
-        "beyond a single time, 0 % of step time"
+        "beyond a single time, 0.3 % of step time"
     )
     assert "no_sync" in finding.advice
 

@@ -14,7 +14,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import PHASE_NAMES, Phase, SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
-from kinetoscope.tables.intervals import Intervals, when_ran
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -231,15 +231,8 @@ def _waited_ns(loop: Loop, called: list[dict[str, Any]]) -> int:
     """How long the steps wait for some calls: where no computation of a device hides them, or no operator of the host."""
     if loop.device is not None:
         return _exposed_ns(loop, called)
-    timed = [
-        call for call in called if call["transfer_start_ns"] is not None and call["transfer_ns"] is not None
-    ]
-    start = np.array([call["transfer_start_ns"] for call in timed], dtype=np.int64)
-    end = start + np.array([call["transfer_ns"] for call in timed], dtype=np.int64)
-    spans = loop.trace.columns("spans")
-    work = loop.outermost_rows[spans["thread"][loop.outermost_rows] == loop.thread]
-    moments = Intervals.of(start, end) - when_ran(loop.trace, work)
-    return loop.typical_at(loop.start_ns, moments.within(loop.start_ns, loop.end_ns))
+    moved, all_moved = (sum(call["bytes"] or 0 for call in calls) for calls in (called, calls_of_loop(loop)))
+    return round(exposed_ns(loop) * moved / max(all_moved, 1))
 
 
 def calls_of_loop(loop: Loop) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.analyses.loop import Gap, Loop, SourceLine
 
-LEAST_NS = 200_000
+LEAST_NS = 50_000
 """Shorter stretches are what calling an operator costs."""
 DENSE_NS = 1_000
 """Recorded Python calls closer together than this say how long recording them takes, which is `profiler_cost`."""
