@@ -48,7 +48,7 @@ def test_memory_that_is_new_each_time_is_a_finding_with_its_gain():
     (one,) = found_in(fresh_zeros)
     assert str(one.place) == "train.py:5"
     assert plain(one.finding) == (
-        "train.py:5 writes into memory that is new each time, 64 MiB at once: 66.6 % of step time above what it needs"
+        "train.py:5 writes into memory that is new each time, 64 MiB at once: 66.6 % of step time above what it needs (aten::zero_, once a step)"
     )
     assert one.gain_ns == pytest.approx(8 * 6.66 * MS, rel=0.01)
     assert plain(headline(one, 8 * 10 * MS)).endswith("[hot-line, about 66.6 % to gain]")
@@ -183,7 +183,7 @@ def test_a_call_of_which_all_is_repeated_is_named_with_the_first_one():
         return [*forward(5, batch, batch + 1), *forward(8, batch, batch + 11)]
 
     assert calls(program) == [
-        "train.py:8 computes a result that train.py:5 computed before in the step: 40.0 % of step time above what it needs"
+        "train.py:8 computes a result that train.py:5 computed before in the step: 40.0 % of step time above what it needs (aten::mm, 2 times a step)"
     ]
 
 
@@ -197,7 +197,7 @@ def test_a_line_that_computes_the_same_in_each_step_is_named_where_the_call_does
         ]
 
     assert calls(program) == [
-        "net.py:3 computes the same as in the step before: what it is made of has not changed: 20.0 % of step time above what it needs"
+        "net.py:3 computes the same as in the step before: what it is made of has not changed: 20.0 % of step time above what it needs (aten::mm, once a step)"
     ]
 
 

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from kinetoscope.analyses.finding import Finding
     from kinetoscope.analyses.loop import Loop
     from kinetoscope.ledger.ledger import Cells
+    from kinetoscope.model.trace_data import TraceData
     from kinetoscope.tables.intervals import Intervals
 
     Rows = NDArray[np.int64]
 
 HOT_LINE = Rule(
     "hot-line",
-    "{what}: {share} of {time} above what it needs",
+    "{what}: {share} of {time} above what it needs{calls}",
     "See in the table account what it needs.",
     finds=(
         "a line takes time above what it [needs on this machine](account.md), for a cause that the program can change: memory that is new each time, a Fourier "
@@ -85,15 +86,28 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     spans = np.unique(cells.span[cells_there])
     spans = spans[spans >= 0]
     does, words, advice = _words(loop, account, cause, str(line), rows, cells_there)
+    name, count = operator_of_cells(loop.trace, cells, cells_there)
+    called = f" ({loop.trace.strings[name]}, {loop.counted(count, 'time')})" if name >= 0 else ""
     text, module = (
         HOT_LINE.text.replace("{what}", does),
         loop.module_of(int(spans[0]) if len(spans) else -1),
     )
     match = Match(
-        spans, usual_ns, words, place=line, module=module, spans=spans, text=text, advice=advice,
+        spans, usual_ns, words | {"calls": called}, place=line, module=module, spans=spans, text=text, advice=advice,
         gain_ns=min(usual_ns, int(cells.time_ns[rows].sum())), time=_when(loop, cells, rows),
     )  # fmt: skip
     return HOT_LINE.finding(loop, match)
+
+
+def operator_of_cells(trace: TraceData, cells: Cells, rows: Rows) -> tuple[int, int]:
+    """The operator with most of the time of some cells, by its row in the strings, and how many calls of it they are; -1 without one."""
+    of_name = Groups(cells.name[rows], len(trace.strings))
+    if not of_name.sizes().any():
+        return -1, 0
+    name = of_name.largest(cells.time_ns[rows])
+    named = rows[cells.name[rows] == name]
+    # A call may be in a cell for each cause.
+    return name, int(Groups(cells.cause[named], len(Cause)).sums(cells.count[named]).max())
 
 
 def _when(loop: Loop, cells: Cells, rows: Rows) -> Intervals | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kinetoscope.analyses.hot_lines import operator_of_cells
 from kinetoscope.analyses.line_tree import line_nodes, stacks_of_cells
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules import RULES
@@ -143,12 +144,8 @@ def _words(loop: Loop, cells: Cells, rows: Rows, above_ns: Rows) -> tuple[dict[s
     is_python = cells.entry[rows] == Entry.PYTHON
     if 2 * above_ns[is_python].sum() >= above_ns.sum():
         return {"called": _called(loop, cells, rows[is_python])}, ""
-    names = cells.name[rows]
-    name = Groups(names, len(loop.trace.strings)).largest(above_ns)
-    of_name = rows[names == name]
-    # A call may be in a cell for each cause.
-    count = int(Groups(cells.cause[of_name], len(Cause)).sums(cells.count[of_name]).max())
-    is_call = (cells.name == name) & np.isin(cells.stack, cells.stack[of_name])
+    name, count = operator_of_cells(loop.trace, cells, rows)
+    is_call = (cells.name == name) & np.isin(cells.stack, cells.stack[rows])
     values = {
         "operator": loop.trace.strings[name],
         "count": count,
