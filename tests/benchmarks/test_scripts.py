@@ -34,6 +34,7 @@ def test_every_script_is_run_by_the_module():
         "__init__",
         "__main__",
         "harness",
+        "judgements",
         "workloads",
         "floor",
         "big_traces",

@@ -115,9 +115,10 @@ def test_a_cache_that_is_none_costs_the_hybrid_engine_and_not_the_job(device, ca
 
 
 @pytest.mark.parametrize("text", ['{"holds": tr', "[]", '{"holds": true}', "\x00"])
-def test_a_kept_result_that_is_damaged_is_none(tmp_path, text):
+def test_a_kept_result_that_is_damaged_is_not_read(tmp_path, text):
     (tmp_path / "kept.json").write_text(text)
-    assert hybrid_module._cached(tmp_path / "kept.json") is None
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        hybrid_module._Outcome.read(tmp_path / "kept.json")
 
 
 def test_memory_of_a_device_is_worth_torchs_collector(device, cache):

@@ -149,6 +149,21 @@ def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
     return pa.Array.from_buffers(type_, len(encoded), [validity, offsets, content])
 
 
+def array_of_any(values: list[object], type_: pyarrow.DataType) -> pyarrow.Array:
+    """Make an Arrow array of values that a user chose, null for None. Few values: it imports pandas where that is installed.
+
+    Args:
+        values: The values.
+        type_: The type that they are to have.
+
+    Raises:
+        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError: A value cannot have that type.
+    """
+    import pyarrow as pa
+
+    return pa.array(values).cast(type_)
+
+
 def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:
     """Return a column of integers, -1 for null."""
     values = to_numpy(column).astype(np.int64)

@@ -113,6 +113,7 @@ class Cause(IntEnum):
     SHUFFLED = "permutation of which few elements are used"
     GROWN = "tensor that is copied to grow"
     PARAMETRIZED = "parametrized weight again"
+    SHIFTED = "buffer that is shifted by a copy"
     # What findings say that a program can leave out.
     EVALUATION = "evaluation in each step"
     OUTPUT = "output"

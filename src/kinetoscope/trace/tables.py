@@ -12,6 +12,7 @@ from kinetoscope import analyses, ledger, model, tables
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.formats import execution_trace
+from kinetoscope.model.arrow import array_of_any
 from kinetoscope.tables import device, host, memory
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def rows_where(table: pyarrow.Table, where: Mapping[str, object]) -> pyarrow.Tab
             column = column.cast(column.type.value_type)
         values = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
         try:
-            wanted = pa.array(values).cast(column.type)
+            wanted = array_of_any(values, column.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise ArgumentError(
                 f"where={{{name!r}: {value!r}}} is not valid: the column has values of type {column.type}"

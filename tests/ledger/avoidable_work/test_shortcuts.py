@@ -164,6 +164,17 @@ def collected():
     return torch.cat([torch.ones(16, 64) for _ in range(20)])
 
 
+queue = torch.randn(4096, 16)
+
+
+def shifted_queue():
+    return torch.cat([queue[32:], torch.ones(32, 16)])
+
+
+def half_of_a_queue():
+    return torch.cat([queue[2048:], torch.ones(2048, 16)])
+
+
 def joined_to_the_same():
     return [torch.cat([square, thin], 1) for _ in range(20)]
 
@@ -199,6 +210,7 @@ def weight_once():
         (all_factors, Cause.FULL_FACTORS),
         (all_of_q, Cause.FULL_FACTORS),
         (grown, Cause.GROWN),
+        (shifted_queue, Cause.SHIFTED),
         (weight_for_each_call, Cause.PARAMETRIZED),
     ],
 )
@@ -221,6 +233,7 @@ def test_a_cheaper_way_is_known(step, shortcut):
         all_pairs_that_something_else_reads,
         product_from_the_right,
         rows_by_index,
+        half_of_a_queue,
         one_hot_targets,
         inverse_by_itself,
         solution,

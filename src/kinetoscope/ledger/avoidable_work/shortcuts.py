@@ -166,6 +166,8 @@ def _of_call(forward: _Forward, call: DistinctCall) -> list[Saving]:
     positions, tensors = forward.positions(call.row), call.operands
     examples = forward.examples(positions)
     result = call.result if call.family == "matmul" else ()
+    if call.family == "pointwise":
+        result = _broadcast([shape for shape in tensors if shape])
     if call.name in _SORTS or call.name in _SHUFFLES:
         used = _used(forward, examples, _elements_of_order(call))
         shortcut = Cause.SORTED if call.name in _SORTS else Cause.SHUFFLED
@@ -176,6 +178,8 @@ def _of_call(forward: _Forward, call: DistinctCall) -> list[Saving]:
             return [(Cause.DISCARDED, 1.0 - used, positions)]
     if call.family == "matmul":
         return _one_hot(forward, call, positions, examples) or _order(forward, call, positions, examples)
+    if call.name in _JOINS and (part := _shifted(forward, call, examples)) > 0:
+        return [(Cause.SHIFTED, part, positions)]
     if call.name in _INVERSES and tensors and len(tensors[0]) > 1:
         return _inverse(forward, positions, examples, tensors[0])
     if (part := _full_factors(call)) > 0:
@@ -324,6 +328,22 @@ def _inverse(forward: _Forward, positions: list[int], examples: list[int], matri
         rows = sorted(index for call in again for index in forward.positions(call))
         savings.append((Cause.INVERSE, FACTORED_AGAIN_PART, rows))
     return savings
+
+
+def _shifted(forward: _Forward, call: DistinctCall, examples: list[int]) -> float:
+    """Which part of a result is copied of a tensor of the same size, of which the first part was just cut off to append a new one."""
+    sizes = [prod(shape) for shape in call.operands]
+    if len(sizes) != 2 or sum(sizes) < LEAST_ELEMENTS or sizes[0] < LEAST_GROWTH * sizes[1]:
+        return 0.0
+    for example in examples:
+        before = [forward.at(position) for position in range(max(example - _MOST_BETWEEN, 0), example)]
+        cuts = [part for part in before if part is not None and part.name in _PARTS and part.operands]
+        if not any(
+            prod(part.operands[0]) == sum(sizes) and len(part.operands[0]) == len(call.operands[0])
+            for part in cuts
+        ):
+            return 0.0
+    return sizes[0] / sum(sizes)
 
 
 def _full_factors(call: DistinctCall) -> float:
