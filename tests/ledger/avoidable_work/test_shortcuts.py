@@ -171,6 +171,10 @@ def shifted_queue():
     return torch.cat([queue[32:], torch.ones(32, 16)])
 
 
+def few_rows_of_all_that_were_scaled():
+    return (queue * 2.0)[:128]
+
+
 def half_of_a_queue():
     return torch.cat([queue[2048:], torch.ones(2048, 16)])
 
@@ -211,6 +215,7 @@ def weight_once():
         (all_of_q, Cause.FULL_FACTORS),
         (grown, Cause.GROWN),
         (shifted_queue, Cause.SHIFTED),
+        (few_rows_of_all_that_were_scaled, Cause.DISCARDED),
         (weight_for_each_call, Cause.PARAMETRIZED),
     ],
 )
