@@ -45,10 +45,12 @@ LEAST_TIMES_FLOOR = 1.5
 MOST_LINES = 3
 LEAST_CALLS = 20
 """An operator that a line calls less often in a step may just not reach the best rates."""
+LEAST_TIMES_LINE = 1.5
 NEARBY = 3
 """Lines of a function that are so close to each other are one place, where none of them is one by itself."""
 LEAST_CALLS = 20
 """An operator that a line calls less often in a step may just not reach the best rates."""
+LEAST_TIMES_LINE = 1.5
 NEARBY = 3
 """Lines of a function that are so close to each other are one place, where none of them is one by itself."""
 LEAST_TIMES_BEST = 3.0
@@ -133,7 +135,8 @@ def _blocks(
         ]
         for begin, end in zip([0, *apart], [*apart, len(ordered)], strict=True):
             block = ordered[begin:end]
-            if sum(line_ns[line] for _, line in block) >= least_ns:
+            # The lines of a short step have little in common.
+            if sum(line_ns[line] for _, line in block) >= LEAST_TIMES_LINE * least_ns:
                 by_time = sorted((line for _, line in block), key=lambda line: -line_ns[line])
                 blocks.append((replace(block[0][0], until=block[-1][0].line), by_time))
     return sorted(blocks, key=lambda block: -sum(line_ns[line] for line in block[1]))

@@ -76,8 +76,8 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
     rows = loop.rows_named(*names)
     # A conversion inside another operator is that operator's affair.
     spans, launches = loop.trace.columns("spans"), loop.trace.columns("launches")
-    # What could be left out altogether is another finding.
-    rows = rows[waste_of(loop.trace).part[rows] <= 0]
+    # A conversion of a large intermediate goes with it.
+    rows = rows[waste_of(loop.trace).why[rows] != Cause.EXPANDED]
     # What copies or saves objects is output, whatever it converts.
     is_output = np.append(kinds_of_stacks(loop), -1)[spans["own_stack"][rows]] >= 0
     rows = rows[loop.outermost[rows] & ~loop.in_loading[rows] & ~is_output]

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from kinetoscope.analyses.loop import Gap, Loop, SourceLine
 
-LEAST_NS = 50_000
-"""Shorter stretches are what calling an operator costs."""
+LEAST_NS = 200_000
+"""Shorter stretches may be what torch does around operators."""
+LEAST_OFTEN_NS, OFTEN = 50_000, 10
+"""Stretches of this length count where a function has so many of them in a step, as one for each parameter."""
 DENSE_NS = 1_000
 """Recorded Python calls closer together than this say how long recording them takes, which is `profiler_cost`."""
 WAITS = 0.5
@@ -149,13 +151,15 @@ def waiting(wait: int) -> tuple[str, str]:
         "lock, a pause, a file, a pipe, a socket, another process"
     ),
     source="the host-bound rules of TraceLens and XProf; calling an operator takes some 10 µs",
-    also=f"in stretches of {LEAST_NS // 1000} µs or more",
+    also=f"in stretches of {LEAST_NS // 1000} µs or more, or of {LEAST_OFTEN_NS // 1000} µs where a function has {OFTEN} of them in a step",
     least=10.0,
     explains=("device-idle", "launch-bound"),
 ).selects
 def python_bound(loop: Loop) -> Answer:
     """The function in which most Python runs between operators: time without operator, call of a runtime, or recorded wait."""
-    gap = next((gap for gap in loop.python_functions(LEAST_NS) if gap.place), None)
+    often = [gap for gap in loop.python_functions(LEAST_OFTEN_NS) if loop.per_step(gap.count) >= OFTEN]
+    functions = [gap for gap in (*loop.python_functions(LEAST_NS), *often) if gap.place]
+    gap = max(functions, key=lambda gap: gap.time_ns, default=None)
     spans = loop.trace.columns("spans")
     calls = int((is_call(spans["kind"]) & loop.threads[spans["thread"]]).sum())
     if gap is None or calls * DENSE_NS > loop.python.total_ns:
