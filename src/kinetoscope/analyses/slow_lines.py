@@ -43,16 +43,12 @@ SLOW_LINE = Rule(
 _OF_OPERATORS = "{place} takes {share} of {time} above what its operators need: {count:call} of {operator}, {mean:ns} each{calls}"
 LEAST_TIMES_FLOOR = 1.5
 MOST_LINES = 3
-LEAST_CALLS = 20
-"""An operator that a line calls less often in a step may just not reach the best rates."""
-LEAST_TIMES_LINE = 1.5
 NEARBY = 3
 """Lines of a function that are so close to each other are one place, where none of them is one by itself."""
+LEAST_TIMES_LINE = 1.5
+"""Lines that are a place only together take so many times what one line must: those of a short step have little in common."""
 LEAST_CALLS = 20
 """An operator that a line calls less often in a step may just not reach the best rates."""
-LEAST_TIMES_LINE = 1.5
-NEARBY = 3
-"""Lines of a function that are so close to each other are one place, where none of them is one by itself."""
 LEAST_TIMES_BEST = 3.0
 """The same of operators that are less than so many times slower, for what they do, than where they are fastest in the trace."""
 
@@ -135,7 +131,6 @@ def _blocks(
         ]
         for begin, end in zip([0, *apart], [*apart, len(ordered)], strict=True):
             block = ordered[begin:end]
-            # The lines of a short step have little in common.
             if sum(line_ns[line] for _, line in block) >= LEAST_TIMES_LINE * least_ns:
                 by_time = sorted((line for _, line in block), key=lambda line: -line_ns[line])
                 blocks.append((replace(block[0][0], until=block[-1][0].line), by_time))

@@ -10,6 +10,7 @@ import numpy as np
 
 from kinetoscope.analyses.loop import SourceLine, busiest
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import Cause
@@ -79,7 +80,8 @@ def output_in_step(loop: Loop) -> Answer:
     """Operators, recorded calls and samples below functions that write, read or copy, a match for each kind."""
     of_stack = np.append(kinds_of_stacks(loop), -1)
     rows, kinds = _output_spans(loop, of_stack)
-    matches = (_match(loop, of_stack == kind, rows[kinds == kind], kind) for kind in range(len(_KINDS)))
+    present = np.union1d(of_stack[of_stack >= 0], kinds).tolist()
+    matches = (_match(loop, of_stack == kind, rows[kinds == kind], kind) for kind in present)
     return [match for match in matches if match is not None]
 
 
@@ -104,14 +106,13 @@ def _line_that_led(
 ) -> SourceLine:
     """The line of the program that leads to most of some output, by samples or, without any, by its spans."""
     if len(sampled):
-        stacks, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
-        lines = [loop.place_of_stack(_around(loop, is_output, stack)) for stack in stacks.tolist()]
+        stack, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
     else:
-        weight = loop.trace.column("spans", "duration_ns")[rows]
-        lines = [_place_of_span(loop, is_output, row) for row in rows.tolist()]
+        stack, weight = _called_from(loop, is_output, rows), loop.trace.column("spans", "duration_ns")[rows]
+    groups = Groups.by([stack])
     times_ns: dict[SourceLine, int] = defaultdict(int)
-    for line, time_ns in zip(lines, weight.tolist(), strict=True):
-        times_ns[line] += time_ns
+    for row, time_ns in zip(stack[groups.first].tolist(), groups.sums(weight).tolist(), strict=True):
+        times_ns[loop.place_of_stack(_around(loop, is_output, row))] += time_ns
     return busiest(times_ns)
 
 
@@ -141,12 +142,15 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     return Intervals.of(start, end)
 
 
-def _place_of_span(loop: Loop, is_output: NDArray[np.bool_], row: int) -> SourceLine:
-    """The line of the program that led to a span of output; the stack of a recorded call is its own frame only."""
+def _called_from(loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The stacks of some spans of output; the stack of a recorded call is its own frame only, so that it is its caller's."""
     spans = loop.trace.columns("spans")
-    while row >= 0 and spans["kind"][row] == SpanKind.PYTHON and is_output[spans["own_stack"][row]]:
-        row = int(spans["caller"][row])
-    return loop.place_of_stack(_around(loop, is_output, int(spans["own_stack"][row])) if row >= 0 else -1)
+    own_stack = np.append(spans["own_stack"], -1)
+    is_call = np.append(spans["kind"] == SpanKind.PYTHON, False) & is_output[own_stack]
+    called_from = rows
+    while is_call[called_from].any():
+        called_from = np.where(is_call[called_from], spans["caller"][called_from], called_from)
+    return np.asarray(own_stack[called_from].astype(np.int64))
 
 
 def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
