@@ -420,14 +420,14 @@ class _Cutting:
         self._take("storages", np.flatnonzero(before_end & self._wanted_of("storages")))
 
     def _compiles(self) -> None:
-        """The compilations up to the end of the part; those that ended before it no longer count as recorded."""
+        """The compilations up to the end of the part; those that ended before it, or ran on other threads, no longer count as recorded."""
         part, compiles = self._part, self._trace.columns("compiles")
         self._take("graph_breaks", np.flatnonzero(self._wanted_of("graph_breaks")))
         start = compiles["start_ns"]
         end = ends_ns(start, np.maximum(compiles["duration_ns"], 0))
         first, last = part.windows_of(start, end)
-        recorded = (compiles["recorded"] > 0) & (first <= last)
-        rows = np.flatnonzero(self._wanted_of("compiles") & (recorded | (start < part.end_ns[-1])))
+        recorded = (compiles["recorded"] > 0) & (first <= last) & self._of_threads("compiles")
+        rows = np.flatnonzero(self._of_processes("compiles") & (recorded | (start < part.end_ns[-1])))
         self._take("compiles", rows)
         if len(compiles):
             self._tables["compiles"]["recorded"] = recorded[rows].astype(np.uint8)
@@ -504,13 +504,19 @@ class _Cutting:
 
     def _wanted_of(self, name: str) -> Mask:
         """Which rows of a table belong to selected threads and processes, or to none."""
-        columns = self._trace.columns(name)
-        wanted = np.ones(len(columns), dtype=bool)
-        processes = self._place_of("processes")[:-1] >= 0
-        for column, chosen in (("thread", self._wanted_threads()), ("process_row", processes)):
-            if column in STORED[name].column_names:
-                wanted &= np.append(chosen, True)[columns[column]]
-        return wanted
+        return self._of_threads(name) & self._of_processes(name)
+
+    def _of_threads(self, name: str) -> Mask:
+        return self._belongs(name, "thread", self._wanted_threads())
+
+    def _of_processes(self, name: str) -> Mask:
+        return self._belongs(name, "process_row", self._place_of("processes")[:-1] >= 0)
+
+    def _belongs(self, name: str, column: str, chosen: Mask) -> Mask:
+        """Which rows of a table have a chosen row of another one, or none, in a column; all where it has no such column."""
+        if column not in STORED[name].column_names:
+            return np.ones(len(self._trace.columns(name)), dtype=bool)
+        return np.asarray(np.append(chosen, True)[self._trace.column(name, column)])
 
     def _info(self) -> dict[str, Any]:
         trace_info, pieces = self._trace.info, self._pieces_kept

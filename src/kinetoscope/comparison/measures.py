@@ -559,7 +559,6 @@ def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:
 
 
 def _is_named(trace: TraceData, name: str) -> NDArray[np.bool_]:
-    """Which spans have a name."""
     row = trace.strings.index(name) if name in trace.strings else -1
     return np.asarray(trace.column("spans", "name") == row)
 

@@ -129,6 +129,21 @@ def number_array(values: NDArray[Any], *, absent: NDArray[np.bool_] | None = Non
 _MOST_OFFSET = np.iinfo(np.int32).max
 
 
+def array_of_any(values: list[object], type_: pyarrow.DataType) -> pyarrow.Array:
+    """Make an Arrow array of values that a user chose, null for None. Few values: it imports pandas where that is installed.
+
+    Args:
+        values: The values.
+        type_: The type that they are to have.
+
+    Raises:
+        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError: A value cannot have that type.
+    """
+    import pyarrow as pa
+
+    return pa.array(values).cast(type_)
+
+
 def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
     """Make an Arrow array of strings, null for None. Lone surrogates must be escaped, as `to_utf8` does.
 
@@ -147,21 +162,6 @@ def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
     content = pa.py_buffer(b"".join(text for text in encoded if text is not None))
     type_ = pa.string() if small else pa.large_string()
     return pa.Array.from_buffers(type_, len(encoded), [validity, offsets, content])
-
-
-def array_of_any(values: list[object], type_: pyarrow.DataType) -> pyarrow.Array:
-    """Make an Arrow array of values that a user chose, null for None. Few values: it imports pandas where that is installed.
-
-    Args:
-        values: The values.
-        type_: The type that they are to have.
-
-    Raises:
-        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError: A value cannot have that type.
-    """
-    import pyarrow as pa
-
-    return pa.array(values).cast(type_)
 
 
 def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:

@@ -53,12 +53,14 @@ def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
     return begins
 
 
-def divided(whole: NDArray[np.int64], of: NDArray[np.int64], part: NDArray[np.float64]) -> NDArray[np.int64]:
+def divided(
+    amounts: NDArray[np.int64], of: NDArray[np.int64], part: NDArray[np.float64]
+) -> NDArray[np.int64]:
     """Divide integers into integer parts by shares, rounded so that the parts of each integer add up to it.
 
     Args:
-        whole: The integers to divide.
-        of: For each part the index of its integer in `whole`; ascending.
+        amounts: The integers to divide.
+        of: For each part the index of its integer in `amounts`; ascending.
         part: For each part its share of that integer, from 0 to 1; the shares of one integer add up to 1.
 
     Returns:
@@ -70,8 +72,8 @@ def divided(whole: NDArray[np.int64], of: NDArray[np.int64], part: NDArray[np.fl
     last = np.append(first[1:], True)
     until = np.cumsum(part)
     start = (until - part)[first][np.cumsum(first) - 1]
-    edge = np.round(whole[of] * np.clip(until - start, 0.0, 1.0)).astype(np.int64)
-    edge[last] = whole[of[last]]
+    edge = np.round(amounts[of] * np.clip(until - start, 0.0, 1.0)).astype(np.int64)
+    edge[last] = amounts[of[last]]
     return np.asarray(edge - np.where(first, 0, np.append(0, edge[:-1])), dtype=np.int64)
 
 

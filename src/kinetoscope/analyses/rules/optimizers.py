@@ -51,13 +51,11 @@ _FOREACH = frozenset(("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop",
 ).selects
 def single_tensor_optimizer(loop: Loop) -> Answer:
     """An optimizer without fused or foreach operators."""
-    ranges, names = loop.optimizer_ranges, loop.trace.strings
-    rows = np.flatnonzero(loop.outermost & loop.in_optimizer)
-    used, count = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)
-    if len(ranges) == 0 or len(rows) == 0 or any(names[name].startswith(_TOGETHER) for name in used.tolist()):
+    ranges, (rows, count_of) = loop.optimizer_ranges, _operators(loop)
+    if len(ranges) == 0 or len(rows) == 0 or any(name.startswith(_TOGETHER) for name in count_of):
         return None
     # Each parameter has most of its operators once.
-    parameters = float(np.median(count))
+    parameters = float(np.median([*count_of.values()]))
     if loop.per_step(parameters) < LEAST_PARAMETERS or len(rows) < LEAST_OPERATORS * parameters:
         return None
     optimizer = _name_of_optimizer(loop)
@@ -72,6 +70,15 @@ def single_tensor_optimizer(loop: Loop) -> Answer:
     advice = advice.replace("the optimizer", optimizer)
     words = {"optimizer": optimizer, "operators": len(rows)}
     return Match(ranges, cost_ns, words, gain_ns=gain_ns, advice=advice, time=loop.when(ranges))
+
+
+def _operators(loop: Loop) -> tuple[Rows, dict[str, int]]:
+    """The operators that the optimizer calls, and how many there are of each name."""
+    rows = np.flatnonzero(loop.outermost & loop.in_optimizer)
+    names, counts = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)
+    return rows, {
+        loop.trace.strings[name]: count for name, count in zip(names.tolist(), counts.tolist(), strict=True)
+    }
 
 
 def _name_of_optimizer(loop: Loop) -> str:
@@ -92,16 +99,10 @@ def _name_of_optimizer(loop: Loop) -> str:
 ).selects
 def many_parameter_groups(loop: Loop) -> Answer:
     """An optimizer with an operator for each of many groups, of those that update several parameters at once."""
-    ranges, names = loop.optimizer_ranges, loop.trace.strings
-    rows = np.flatnonzero(loop.outermost & loop.in_optimizer)
-    used, count = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)
-    calls = [
-        often
-        for name, often in zip(used.tolist(), count.tolist(), strict=True)
-        if names[name].startswith(_TOGETHER)
-    ]
+    ranges, (rows, count_of) = loop.optimizer_ranges, _operators(loop)
+    together = [count for name, count in count_of.items() if name.startswith(_TOGETHER)]
     # Each group has an operator that it calls once.
-    groups = min(calls, default=0) / max(len(ranges), 1)
+    groups = min(together, default=0) / max(len(ranges), 1)
     if groups < LEAST_GROUPS:
         return None
     cost_ns = loop.optimizer_ns

@@ -157,7 +157,11 @@ def waiting(wait: int) -> tuple[str, str]:
 ).selects
 def python_bound(loop: Loop) -> Answer:
     """The function in which most Python runs between operators: time without operator, call of a runtime, or recorded wait."""
-    often = [gap for gap in loop.python_functions(LEAST_OFTEN_NS) if loop.per_step(gap.count) >= OFTEN]
+    short = loop.python_functions(LEAST_OFTEN_NS)
+    # Longer stretches are among these: a function has no more time in them.
+    if not any(loop.share(gap.time_ns) >= python_bound.least for gap in short):
+        return None
+    often = [gap for gap in short if loop.per_step(gap.count) >= OFTEN]
     functions = [gap for gap in (*loop.python_functions(LEAST_NS), *often) if gap.place]
     gap = max(functions, key=lambda gap: gap.time_ns, default=None)
     spans = loop.trace.columns("spans")

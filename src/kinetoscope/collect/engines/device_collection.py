@@ -57,7 +57,7 @@ class Segment:
     is_off: bool = False
 
     def stop(self) -> None:
-        """Stop the engine."""
+        """End the segment: its recording, or its failure, is known from then on."""
         # Read before the stop: work that is launched during it may be missing.
         self.end_ns = time.time_ns()
         try:

@@ -312,7 +312,7 @@ class Server(ThreadingHTTPServer):
             self.connections_changed.wait_for(lambda: not self.connections, _PATIENCE_S)
 
     def answer(self, path: str, query: Mapping[str, str]) -> Response:
-        """Respond to a path and a query."""
+        """Answer a request for data; one that fails is an answer, too, and leaves the server as it is."""
         if path == "api/traces":
             self._look_again()
         try:
