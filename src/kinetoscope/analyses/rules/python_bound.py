@@ -157,13 +157,7 @@ def waiting(wait: int) -> tuple[str, str]:
 ).selects
 def python_bound(loop: Loop) -> Answer:
     """The function in which most Python runs between operators: time without operator, call of a runtime, or recorded wait."""
-    short = loop.python_functions(LEAST_OFTEN_NS)
-    # Longer stretches are among these: a function has no more time in them.
-    if not any(loop.share(gap.time_ns) >= python_bound.least for gap in short):
-        return None
-    often = [gap for gap in short if loop.per_step(gap.count) >= OFTEN]
-    functions = [gap for gap in (*loop.python_functions(LEAST_NS), *often) if gap.place]
-    gap = max(functions, key=lambda gap: gap.time_ns, default=None)
+    gap = _longest_function(loop)
     spans = loop.trace.columns("spans")
     calls = int((is_call(spans["kind"]) & loop.threads[spans["thread"]]).sum())
     if gap is None or calls * DENSE_NS > loop.python.total_ns:
@@ -175,6 +169,17 @@ def python_bound(loop: Loop) -> Answer:
         np.array(gap.rows, np.int64), gap.time_ns, words, place=gap.place, module="", text=text, advice=advice,
         time=loop.python, kind_ns=gap.kind_ns,
     )  # fmt: skip
+
+
+def _longest_function(loop: Loop) -> Gap | None:
+    """The function in which most Python runs, in long stretches or in many short ones; None where none has enough for a finding."""
+    short = loop.python_functions(LEAST_OFTEN_NS)
+    # Longer stretches are among these: a function has no more time in them.
+    if not any(loop.share(gap.time_ns) >= python_bound.least for gap in short):
+        return None
+    often = [gap for gap in short if loop.per_step(gap.count) >= OFTEN]
+    functions = [gap for gap in (*loop.python_functions(LEAST_NS), *often) if gap.place]
+    return max(functions, key=lambda gap: gap.time_ns, default=None)
 
 
 def _text_of_wait(gap: Gap) -> tuple[str, str]:
