@@ -106,7 +106,7 @@ def _rows_above_floor(loop: Loop, ledger: ProcessLedger, *, with_python: bool) -
     is_slow = np.append((took_ns * best >= LEAST_TIMES_BEST * needed_ns) & tells, False)[by_call.of_row]
     is_fault = ((entry == Entry.SLOW) & is_slow) | (entry == Entry.NOT_NEEDED)
     is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python
-    is_fault &= (line >= 0) & (cells.cause[rows] != Cause.PROCESSOR)
+    is_fault &= (line >= 0) & ~np.isin(cells.cause[rows], (Cause.PROCESSOR, Cause.LAUNCH))
     return rows[is_fault], line[is_fault]
 
 

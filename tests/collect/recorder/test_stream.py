@@ -337,8 +337,9 @@ def test_sessions_that_always_overlap_need_bounded_space(
         work()
         before = after
     before.stop()
-    # Each is in use for the time of three calls of work(); what the last ones need lies where the first ones were.
-    assert max(sizes[10:]) <= 2 * max(sizes[:4])
+    # Each is in use for the time of three calls of work(); what the last ones need lies where the first ones were. The file grows
+    # by its own size, and other threads of this process may need a little more at any time; without reuse, it would be ten times as long.
+    assert max(sizes[10:]) <= 3 * max(sizes[:4])
 
 
 def test_each_thread_can_have_a_session_of_its_own() -> None:
