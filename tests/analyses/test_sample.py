@@ -86,6 +86,24 @@ def test_findings_of_a_sample_point_into_the_whole_and_say_so():
 
 
 @pytest.mark.usefixtures("small")
+def test_each_size_of_few_large_steps_has_its_share():
+    builder = TraceBuilder()
+    for number in range(40):
+        builder.step(number, number * STEP_NS, STEP_NS)
+        # Every fifth step is of another kind.
+        operators = 10 if number % 5 else 40
+        for index in range(operators):
+            length_ns = STEP_NS // operators
+            builder.span("aten::mul", number * STEP_NS + index * length_ns, length_ns)
+    trace = builder.build()
+    sample = sample_of(trace)
+    numbers = sample.trace.column("steps", "number")
+    assert 10 <= len(numbers) <= 20
+    assert sum(number % 5 == 0 for number in numbers[1:]) == round(len(numbers[1:]) / 5)
+    assert sample.times == pytest.approx(39 / len(numbers[1:]))
+
+
+@pytest.mark.usefixtures("small")
 def test_few_large_steps_are_looked_at_in_whole(monkeypatch):
     monkeypatch.setattr(sample_module, "FEWEST_STEPS", 80)
     trace = training(100)

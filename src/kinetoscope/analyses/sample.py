@@ -10,7 +10,6 @@ import numpy as np
 from kinetoscope.combine.cut import BEGINLESS_NS, TracePart, cut_with_rows
 from kinetoscope.model import units
 from kinetoscope.model.rows import begins_run, ends_run
-from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
 
@@ -25,7 +24,9 @@ MOST_SPANS = 1_000_000
 """A trace with more is looked at in part."""
 SAMPLED_SPANS = 500_000
 """So many spans a sample has, about."""
-FEWEST_STEPS = 64
+FEWEST_STEPS = 12
+MANY_STEPS = 64
+"""So many steps chosen evenly in time have some of each kind; of fewer, each size of step has its share."""
 _SPREAD = 2654435761
 
 
@@ -37,7 +38,7 @@ class Sample:
         trace: The part, with times as in the whole; the whole itself where it is small.
         rows: For each span of it the row in the whole.
         text: What it is, such as `1,600 of 12,000 steps`; empty where it is the whole.
-        times: How many times as many steps the whole has, or how many times as long it is without steps.
+        times: How many times as much time the steps of the whole take, the first left out, or how many times as long it is without steps.
     """
 
     trace: TraceData
@@ -65,8 +66,9 @@ def sample_of(trace: TraceData) -> Sample:
         if 2 * len(chosen) > len(trace.columns("steps")):
             return Sample(trace, np.arange(count))
         part = _part_of_steps(trace, chosen)
-        count = len(trace.columns("steps"))
-        text, times = f"{len(chosen):,} of {units.count(count, 'step')}", count / len(chosen)
+        duration_ns = trace.column("steps", "duration_ns")
+        text = f"{len(chosen):,} of {units.count(len(duration_ns), 'step')}"
+        times = float(duration_ns[1:].sum() / max(duration_ns[chosen[1:]].sum(), 1))
     else:
         part = _middle(trace, SAMPLED_SPANS / count)
         lasts_ns = int(part.end_ns[0] - part.start_ns[0])
@@ -77,15 +79,20 @@ def sample_of(trace: TraceData) -> Sample:
 
 def _steps(trace: TraceData, share: float) -> Rows:
     """The first step, those that were recorded in full, and one of each of equal groups of the others."""
-    steps, spans = trace.columns("steps"), trace.columns("spans")
-    count = len(steps)
-    groups = min(count, max(FEWEST_STEPS, int(share * count)))
-    edges = np.linspace(0, count, groups + 1).astype(np.int64)
+    spans, count = trace.columns("spans"), len(trace.columns("steps"))
+    most = min(count, max(FEWEST_STEPS, int(share * count)))
+    deep = np.setdiff1d(spans["step"][spans["shapes"] >= 0], [-1])
+    if len(deep) > most:
+        deep = deep[:0]
+    others = np.setdiff1d(np.arange(count), deep)
+    if most < MANY_STEPS:
+        sizes = np.bincount(spans["step"] + 1, minlength=count + 1)[1:]
+        others = others[np.argsort(sizes[others], kind="stable")]
+    groups = min(len(others), max(most - len(deep), most // 2))
+    edges = np.linspace(0, len(others), groups + 1).astype(np.int64)
     offset = (np.arange(groups) * _SPREAD % 2**32) / 2**32
-    even = edges[:-1] + (offset * np.diff(edges)).astype(np.int64)
-    recorded = step_at(spans["start_ns"][spans["shapes"] >= 0], steps["start_ns"], steps["duration_ns"])
-    deep = np.unique(recorded[recorded >= 0])
-    return np.unique(np.concatenate(([0], deep if len(deep) <= groups else deep[:0], even)))
+    even = others[edges[:-1] + (offset * np.diff(edges)).astype(np.int64)]
+    return np.unique(np.concatenate(([0], deep, even)))
 
 
 def _part_of_steps(trace: TraceData, chosen: Rows) -> TracePart:
