@@ -12,6 +12,7 @@ from kinetoscope.model import units
 from kinetoscope.model.rows import begins_run, ends_run
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +28,10 @@ SAMPLED_SPANS = 500_000
 FEWEST_STEPS = 12
 MANY_STEPS = 64
 """So many steps chosen evenly in time have some of each kind; of fewer, each size of step has its share."""
+LEAST_LARGER = 1.5
+"""Steps with so many times the spans of the next smaller one are of another kind."""
+LARGE_KIND = 0.2
+"""Of a kind with so large a part of all spans, a sample has enough steps to be one."""
 _SPREAD = 2654435761
 
 
@@ -78,21 +83,33 @@ def sample_of(trace: TraceData) -> Sample:
 
 
 def _steps(trace: TraceData, share: float) -> Rows:
-    """The first step, those that were recorded in full, and one of each of equal groups of the others."""
+    """The first step, and of each kind of the others an equal share: those that were recorded in full, and others evenly."""
     spans, count = trace.columns("spans"), len(trace.columns("steps"))
-    most = min(count, max(FEWEST_STEPS, int(share * count)))
-    deep = np.setdiff1d(spans["step"][spans["shapes"] >= 0], [-1])
-    if len(deep) > most:
-        deep = deep[:0]
-    others = np.setdiff1d(np.arange(count), deep)
-    if most < MANY_STEPS:
+    part = max(share, FEWEST_STEPS / count)
+    kinds = [np.arange(1, count)]
+    if part * count < MANY_STEPS:
         sizes = np.bincount(spans["step"] + 1, minlength=count + 1)[1:]
-        others = others[np.argsort(sizes[others], kind="stable")]
-    groups = min(len(others), max(most - len(deep), most // 2))
-    edges = np.linspace(0, len(others), groups + 1).astype(np.int64)
-    offset = (np.arange(groups) * _SPREAD % 2**32) / 2**32
-    even = others[edges[:-1] + (offset * np.diff(edges)).astype(np.int64)]
-    return np.unique(np.concatenate(([0], deep, even)))
+        order = kinds[0][np.argsort(sizes[1:], kind="stable")]
+        larger = np.flatnonzero(sizes[order][1:] > LEAST_LARGER * sizes[order][:-1]) + 1
+        kinds = np.split(order, larger)
+        large = [len(steps) for steps in kinds if sizes[steps].sum() >= LARGE_KIND * sizes[1:].sum()]
+        part = max(part, LEAST_OF_KIND / min(large))
+    is_deep = np.zeros(count, dtype=np.bool_)
+    is_deep[np.setdiff1d(spans["step"][spans["shapes"] >= 0], [-1])] = True
+    chosen = [np.zeros(1, np.int64)]
+    for steps in kinds:
+        left = min(max(1, round(part * len(steps))), len(steps))
+        for some in (steps[is_deep[steps]], steps[~is_deep[steps]]):
+            chosen.append(_evenly(some, min(left, len(some))))
+            left -= len(chosen[-1])
+    return np.unique(np.concatenate(chosen))
+
+
+def _evenly(steps: Rows, count: int) -> Rows:
+    """One of each of so many equal groups of some steps."""
+    edges = np.linspace(0, len(steps), count + 1).astype(np.int64)
+    offset = (np.arange(count) * _SPREAD % 2**32) / 2**32
+    return steps[edges[:-1] + (offset * np.diff(edges)).astype(np.int64)]
 
 
 def _part_of_steps(trace: TraceData, chosen: Rows) -> TracePart:
