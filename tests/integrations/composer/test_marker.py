@@ -1,3 +1,4 @@
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from kinetoscope.integrations.composer import (
     TorchProfiler,
     cyclic_schedule,
 )
+from kinetoscope.trace import concatenate
 from tests.integrations.composer.profilers import CPU, HANDLER, Handler, profiler_of
 
 
@@ -39,6 +41,9 @@ def recorded(tmp_path_factory):
             profiler.marker("progress").counter({"loss": number / 2, "rate": 1})
             profiler.marker("moment").instant()
             profiler.step()
+    with ExitStack() as opened:
+        cycles = [opened.enter_context(kinetoscope.open(path)) for _, (path,) in handler.saved_traces]
+        concatenate(cycles).save(folder / "all/both.json")
     traces = {}
     for path in folder.rglob("*.json*"):
         with kinetoscope.open(path) as trace:
@@ -48,7 +53,6 @@ def recorded(tmp_path_factory):
                 ],
                 "counters": trace.table("counters").to_pylist(),
                 "steps": trace.table("steps").to_pylist(),
-                "processes": trace.table("processes").to_pylist(),
             }
     return SimpleNamespace(
         traces=traces,
@@ -60,19 +64,17 @@ def recorded(tmp_path_factory):
 # -------------------------------------------------------------------------------------------------- what is in traces
 
 
-def test_each_cycle_has_a_trace_and_all_have_one_together(recorded):
+def test_each_cycle_has_a_trace_and_these_can_be_put_together(recorded):
     assert sorted(recorded.traces) == [
         "all/3.json.gz",
         "all/6.json.gz",
-        "all/merged_trace.json",
+        "all/both.json",
         "torch/rank0.3.pt.trace.json",
         "torch/rank0.6.pt.trace.json",
     ]
     assert [moment.batch for moment, _ in recorded.saved] == [3, 6]
     assert [moment.batch for moment, _ in recorded.torch] == [3, 6]
-    merged = recorded.traces["all/merged_trace.json"]
-    assert [step["number"] for step in merged["steps"]] == [1, 2, 4, 5]
-    assert [(row["rank"], row["error_ns"]) for row in merged["processes"]] == [(0, 0)]
+    assert [step["number"] for step in recorded.traces["all/both.json"]["steps"]] == [1, 2, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["all/6.json.gz", "torch/rank0.6.pt.trace.json"])
@@ -91,7 +93,7 @@ def test_marks_are_ranges_inside_the_steps(recorded, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers"), [("torch/rank0.6.pt.trace.json", [4, 5]), ("all/merged_trace.json", [1, 2, 4, 5])]
+    ("name", "numbers"), [("torch/rank0.6.pt.trace.json", [4, 5]), ("all/both.json", [1, 2, 4, 5])]
 )
 def test_counters_are_tracks_with_a_value_in_each_step(recorded, name, numbers):
     trace = recorded.traces[name]
@@ -233,13 +235,12 @@ def test_marks_of_composers_own_profiler_are_in_the_trace_of_our_handler(tmp_pat
 
 
 def test_a_file_that_something_else_wrote_is_taken(tmp_path, small_trace):
-    handler = JSONTraceHandler(**HANDLER, merged_trace_filename="all.ktrace")
+    handler = JSONTraceHandler(**HANDLER)
     state = SimpleNamespace(run_name="run", timestamp=Timestamp(batch=4), profiler=object())
     handler.init(state, None)
     small_trace.save("theirs.json")
     handler.process_chrome_json_trace_file(tmp_path / "theirs.json")
     handler.close(state, None)
-    for name in ("4.json", "all.ktrace"):
-        with kinetoscope.open(tmp_path / "all" / name) as trace:
-            assert trace.table("spans").column("name").to_pylist() == ["aten::mm"]
-            assert trace.info["rank"] == 0
+    with kinetoscope.open(tmp_path / "all/4.json") as trace:
+        assert trace.table("spans").column("name").to_pylist() == ["aten::mm"]
+        assert trace.info["rank"] == 0

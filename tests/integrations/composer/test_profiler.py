@@ -165,19 +165,7 @@ def test_wrong_arguments_are_refused_when_the_profiler_is_made(arguments, said):
         ({"folder": "{batch}"}, "folder=.*unknown variable {batch}; the variables are: run_name"),
         ({"filename": "{loss}.json"}, "filename=.*unknown variable {loss}; the variables are: .*batch_wct"),
         ({"filename": "a.txt"}, "this suffix is not supported"),
-        (
-            {"merged_trace_filename": "{batch}.json"},
-            "merged_trace_filename=.*unknown variable {batch}; the variables are: run_name",
-        ),
-        (
-            {"merged_trace_filename": "merged.txt"},
-            "merged_trace_filename='merged.txt': this suffix is not supported",
-        ),
-        (
-            {"merged_trace_remote_file_name": "{epoch}.json"},
-            "merged_trace_remote_file_name=.*unknown variable",
-        ),
-        ({"merged_trace_remote_file_name": "nostore://a.json"}, "unknown protocol nostore://"),
+        ({"remote_file_name": "nostore://a.json"}, "unknown protocol nostore://"),
         ({"num_traces_to_keep": 1.5}, "num_traces_to_keep=1.5"),
     ],
 )
@@ -219,8 +207,8 @@ def test_a_handler_without_anything_to_write_is_an_error_before_training():
     state.callbacks, state.run_name = None, None
     with pytest.raises(ArgumentError, match="run has no name"):
         JSONTraceHandler("all").init(state, object())
-    with pytest.raises(ArgumentError, match="merged_trace_remote_file_name contains {run_name}"):
-        JSONTraceHandler("all", "a.json", None).init(state, object())
+    with pytest.raises(ArgumentError, match="remote_file_name contains {run_name}"):
+        JSONTraceHandler("all", "a.json").init(state, object())
 
 
 def test_calls_at_the_wrong_moment_are_refused(engine):

@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import kinetoscope
 from kinetoscope.integrations import composer as ours
+from kinetoscope.trace import concatenate
 
 NO_COMPOSER = (
     "Composer is not installed or cannot be imported here: tools/try_composer.py makes an environment"
@@ -203,11 +205,8 @@ def test_our_profiler_and_trace_handler_in_composers_trainer(composer, train, tm
     plain, profiled = train(), train(profiler=profiler)
     assert all(torch.equal(a, b) for a, b in zip(plain.weights, profiled.weights, strict=True))
     assert [path.name for _, (path,) in handler.saved_traces] == ["ep1-ba18-rank0.json"]
-    assert sorted(path.name for path in (tmp_path / "run/traces").iterdir()) == [
-        "ep1-ba18-rank0.json",
-        "merged_trace.json",
-    ]
-    with kinetoscope.open(tmp_path / "run/traces/merged_trace.json") as trace:
+    assert [path.name for path in (tmp_path / "run/traces").iterdir()] == ["ep1-ba18-rank0.json"]
+    with kinetoscope.open(tmp_path / "run/traces/ep1-ba18-rank0.json") as trace:
         names = trace.table("spans").column("name").to_pylist()
         assert [step["number"] for step in trace.table("steps").to_pylist()] == [16, 17]
         # Composer marks what happens in ACTIVE batches; the last one of a cycle is ACTIVE_AND_SAVE.
@@ -221,7 +220,7 @@ def test_our_profiler_and_trace_handler_in_composers_trainer(composer, train, tm
 def test_our_trace_handler_under_composers_own_profiler(composer, train, tmp_path):
     from composer.profiler import Profiler, cyclic_schedule
 
-    handler = ours.JSONTraceHandler(merged_trace_filename="merged.ktrace")
+    handler = ours.JSONTraceHandler()
     train(epochs=1, profiler=Profiler(schedule=cyclic_schedule(**SCHEDULE), trace_handlers=[handler]))
     assert [path.name for _, (path,) in handler.saved_traces] == ["ep0-ba4-rank0.json", "ep0-ba8-rank0.json"]
     with kinetoscope.open(tmp_path / "run/traces/ep0-ba4-rank0.json") as trace:
@@ -252,7 +251,7 @@ class Net(composer.ComposerModel):
 
 dist.initialize_dist("cpu")
 data, model = TensorDataset(torch.randn(80, 16), torch.randint(0, 2, (80,))), Net()
-handler = ours.JSONTraceHandler(merged_trace_filename="merged.ktrace")
+handler = ours.JSONTraceHandler()
 trainer = composer.Trainer(
     model=model, train_dataloader=DataLoader(data, batch_size=4, sampler=dist.get_sampler(data)), max_duration="1ep",
     optimizers=torch.optim.SGD(model.parameters(), lr=0.1), run_name="two", device="cpu", progress_bar=False,
@@ -274,7 +273,7 @@ except RuntimeError:
 """
 
 
-def test_two_ranks_of_composers_trainer_are_in_one_trace(composer, tmp_path, monkeypatch):
+def test_two_ranks_of_composers_trainer_can_be_in_one_trace(composer, tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -303,9 +302,17 @@ def test_two_ranks_of_composers_trainer_are_in_one_trace(composer, tmp_path, mon
     assert names == [
         *(f"torch_traces/rank{rank}.{batch}.pt.trace.json" for rank in range(2) for batch in (4, 8)),
         *(f"traces/ep0-ba{batch}-rank{rank}.json" for batch in (4, 8) for rank in range(2)),
-        "traces/merged.ktrace",
     ]
-    with kinetoscope.open(tmp_path / "two/traces/merged.ktrace") as trace:
+    with ExitStack() as opened:
+        folder = tmp_path / "two/traces"
+        of_ranks = [
+            [
+                opened.enter_context(kinetoscope.open(folder / f"ep0-ba{batch}-rank{rank}.json"))
+                for batch in (4, 8)
+            ]
+            for rank in range(2)
+        ]
+        trace = kinetoscope.merge([concatenate(cycles) for cycles in of_ranks])
         assert [(row["rank"], row["clock"]) for row in trace.table("processes").to_pylist()] == [
             (0, "monotonic"),
             (1, "monotonic"),

@@ -2,7 +2,6 @@
 
 from kinetoscope.integrations.composer.callback import TorchProfiler, install_composer, uninstall_composer
 from kinetoscope.integrations.composer.files import Timestamp, TraceFiles
-from kinetoscope.integrations.composer.merging import merge_traces
 from kinetoscope.integrations.composer.profiler import Marker, Profiler
 from kinetoscope.integrations.composer.schedule import ProfilerAction, cyclic_schedule
 from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
@@ -17,6 +16,5 @@ __all__ = [
     "TraceFiles",
     "cyclic_schedule",
     "install_composer",
-    "merge_traces",
     "uninstall_composer",
 ]

@@ -7,7 +7,7 @@ import os
 import string
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -139,13 +139,6 @@ class Ranks:
             return replace(self, rank=rank)
         node_rank, local_rank = divmod(rank, self.local_world_size)
         return replace(self, rank=rank, local_rank=local_rank, node_rank=node_rank)
-
-    def of_this_machine(self) -> range:
-        """The ranks of this one's machine; all of the job where no launcher said which these are."""
-        if self.local_world_size < 2 and not os.environ.get("LOCAL_WORLD_SIZE"):
-            return range(self.world_size)
-        first = self.rank - self.local_rank
-        return range(first, first + self.local_world_size)
 
 
 FOLDER_VARIABLES = ("run_name", *vars(Ranks()))
@@ -439,11 +432,19 @@ class TraceFiles:
         if use_gzip:
             filename, remote_file_name = _gzipped(filename), _gzipped(remote_file_name)
         self._folder = NameTemplate("folder", folder, FOLDER_VARIABLES)
-        self.names: dict[str, NameTemplate] = {}
-        self.add_name("filename", filename)
-        self.add_name("remote_file_name", remote_file_name)
-        self.add_name("memory_filename", memory_filename, suffixes=MEMORY_SUFFIXES)
-        self.add_name("memory_remote_file_name", memory_remote_file_name)
+        names = {
+            "filename": filename,
+            "remote_file_name": remote_file_name,
+            "memory_filename": memory_filename,
+            "memory_remote_file_name": memory_remote_file_name,
+        }
+        self._names = {
+            argument: NameTemplate(argument, text, FILE_VARIABLES)
+            for argument, text in names.items()
+            if text is not None
+        }
+        for name in self._names.values():
+            _check_place(name.what, name.text)
         self.num_traces_to_keep = num_traces_to_keep
         self.overwrite = overwrite
         self.folder: Path | None = None
@@ -454,37 +455,6 @@ class TraceFiles:
         self._there: list[_Save] = []
         self._run_name = ""
         self._logger: Any = None
-
-    def add_name(
-        self,
-        what: str,
-        text: str | None,
-        variables: tuple[str, ...] = FILE_VARIABLES,
-        suffixes: Iterable[str] = TRACE_SUFFIXES,
-    ) -> None:
-        """Add the name of a file in the folder, or one to upload a file under; None is no name.
-
-        Args:
-            what: The argument it was given as; one to upload under has `remote` in it.
-            text: The name.
-            variables: The variables it may have.
-            suffixes: The suffixes that a file in the folder may have.
-
-        Raises:
-            ArgumentError: It has an unknown variable or suffix, or a protocol that is unknown.
-            MissingDependencyError: A URL needs a package that is not installed.
-        """
-        if text is None:
-            return
-        self.names[what] = NameTemplate(what, text, variables)
-        if "remote" not in what:
-            if not text.lower().endswith(tuple(suffixes)):
-                hint = " (that format is not packed by gzip)" if text.endswith(".gz") else ""
-                raise ArgumentError(
-                    f"{what}={text!r}: this suffix is not supported{hint}; use one of: {', '.join(suffixes)}."
-                )
-        elif is_url(text):
-            _check_url(what, text)
 
     @property
     def folder_template(self) -> str:
@@ -513,14 +483,14 @@ class TraceFiles:
             OSError: The folder cannot be created.
         """
         self._run_name, self._logger = run_name or "", logger
-        used = [self._folder, *(name for kind, name in self.names.items() if self.has_place(kind))]
+        used = [self._folder, *(name for kind, name in self._names.items() if self._has_place(kind))]
         needing = next((name.what for name in used if "run_name" in name.used), None)
         if not run_name and needing is not None:
             raise ArgumentError(
                 f"{needing} contains {{run_name}}, and the run has no name: pass run_name=..., or a {needing} without it."
             )
         self.ranks = Ranks.of_this_process()
-        folder = self.folder_of(self.ranks.rank)
+        folder = Path(self._folder.filled_in(self._run_name, self.ranks))
         folder.mkdir(parents=True, exist_ok=True)
         if not self.overwrite and (file := _first_file(folder)) is not None:
             raise FolderNotEmptyError(
@@ -531,9 +501,9 @@ class TraceFiles:
         self._warn_of_strange_names()
         return folder
 
-    def has_place(self, what: str) -> bool:
+    def _has_place(self, what: str) -> bool:
         """Whether there is a name, and a place for the file: a plain name to upload under needs a logger."""
-        name = self.names.get(what)
+        name = self._names.get(what)
         return name is not None and ("remote" not in what or is_url(name.text) or self._logger is not None)
 
     def save(
@@ -562,13 +532,13 @@ class TraceFiles:
         self._uploads.warn()
         # A trace has no `trace` of its own.
         trace: Trace = source.trace if hasattr(source, "trace") else source
-        of_ranks = [self.path("filename", timestamp, rank) for rank in range(self.ranks.world_size)]
-        path = self.path("filename", timestamp)
+        of_ranks = [self._path("filename", timestamp, rank) for rank in range(self.ranks.world_size)]
+        path = self._path("filename", timestamp, self.ranks.rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         trace.save(path)
         files = {"remote_file_name": path}
-        if "memory_filename" in self.names:
-            memory_path = self.path("memory_filename", timestamp)
+        if "memory_filename" in self._names:
+            memory_path = self._path("memory_filename", timestamp, self.ranks.rank)
             if self._wrote_memory(trace, memory_path):
                 files["memory_remote_file_name"] = memory_path
         save = _Save(timestamp, of_ranks, list(files.values()))
@@ -577,7 +547,9 @@ class TraceFiles:
         if written is not None:
             written(path)
         for kind, file in files.items():
-            self.upload(kind, file, timestamp, save.note_failure)
+            if kind in self._names:
+                name = self._names[kind].filled_in(self._run_name, self.ranks, timestamp)
+                self._uploads.send(file, name, self._logger, save.note_failure)
         self._let_go_of_the_oldest()
         self._uploads.warn()
         return path
@@ -586,26 +558,11 @@ class TraceFiles:
         """Finish the uploads, and warn of those that failed. Safe to call more than once; traces can be saved again after it."""
         self._uploads.wait()
 
-    def folder_of(self, rank: int) -> Path:
-        """Return the folder of a rank, once `start` was called.
-
-        Args:
-            rank: Its number in the job.
-        """
-        return Path(self._folder.filled_in(self._run_name, self.ranks.other(rank)))
-
-    def path(self, what: str, timestamp: Any = None, rank: int | None = None) -> Path:
+    def _path(self, what: str, timestamp: Any, rank: int) -> Path:
         """The local path of a file, of this rank or another."""
-        ranks = self.ranks if rank is None else self.ranks.other(rank)
-        return self.folder_of(ranks.rank) / self.names[what].filled_in(self._run_name, ranks, timestamp)
-
-    def upload(
-        self, what: str, path: Path, timestamp: Any = None, failed: Callable[[], object] = lambda: None
-    ) -> None:
-        """Upload a file to wherever the name for it says, if anywhere; `failed` is called if that fails."""
-        if what in self.names:
-            name = self.names[what].filled_in(self._run_name, self.ranks, timestamp)
-            self._uploads.send(path, name, self._logger, failed)
+        ranks = self.ranks.other(rank)
+        folder = self._folder.filled_in(self._run_name, ranks)
+        return Path(folder, self._names[what].filled_in(self._run_name, ranks, timestamp))
 
     def _wrote_memory(self, trace: Trace, path: Path) -> bool:
         """Write a memory timeline; a failure does not lose the trace."""
@@ -647,13 +604,13 @@ class TraceFiles:
 
     def _warn_of_strange_names(self) -> None:
         """Warn of settings that are valid but probably a mistake."""
-        name = self.names["filename"]
+        name = self._names["filename"]
         if self.ranks.local_world_size > 1 and not (self._folder.used | name.used) & {"rank", "local_rank"}:
             warn_user(
                 f"{self.ranks.local_world_size} processes of this machine write traces of the same name, "
                 f"{self._folder.text}/{name.text}, so they overwrite each other: put {{rank}} in the filename."
             )
-        if self.num_traces_to_keep == 0 and not self.has_place("remote_file_name"):
+        if self.num_traces_to_keep == 0 and not self._has_place("remote_file_name"):
             warn_user(
                 "num_traces_to_keep=0 deletes every trace once it is uploaded, and nothing is uploaded: set "
                 "remote_file_name to a URL such as s3://bucket/name.json."
@@ -661,6 +618,20 @@ class TraceFiles:
 
 
 FILE_ARGUMENTS = tuple(inspect.signature(TraceFiles).parameters)
+
+
+def _check_place(what: str, text: str) -> None:
+    """Raise unless the name of a file has a suffix that names a format, and the protocol of a URL is supported."""
+    if "remote" in what:
+        if is_url(text):
+            _check_url(what, text)
+        return
+    suffixes = MEMORY_SUFFIXES if what == "memory_filename" else TRACE_SUFFIXES
+    if not text.lower().endswith(suffixes):
+        hint = " (that format is not packed by gzip)" if text.endswith(".gz") else ""
+        raise ArgumentError(
+            f"{what}={text!r}: this suffix is not supported{hint}; use one of: {', '.join(suffixes)}."
+        )
 
 
 def _gzipped(name: Any) -> Any:

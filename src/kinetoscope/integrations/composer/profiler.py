@@ -164,7 +164,7 @@ class Profiler(TorchProfiler):
         sys_prof_stats_thread_interval_seconds: Seconds between two samples.
         **options: Arguments of `TorchProfiler`: those that Composer has, with `torch_prof_` before their names, such as
             `torch_prof_folder` and `torch_prof_with_stack`; `run_name`; and those of `kinetoscope.profile`. Ranks align their
-            clocks (`align_ranks`) where a `JSONTraceHandler` merges their traces, unless you say otherwise.
+            clocks (`align_ranks`) where there is a `JSONTraceHandler`, so that its traces can be merged, unless you say otherwise.
 
     Attributes:
         torch_profiler: Records and writes the traces: this object itself.
@@ -205,9 +205,9 @@ class Profiler(TorchProfiler):
                     interval_s=sys_prof_stats_thread_interval_seconds,
                 )
             )
-        merges = any(isinstance(handler, JSONTraceHandler) and handler.merges for handler in self._handlers)
+        has_files = any(isinstance(handler, JSONTraceHandler) for handler in self._handlers)
         options = {name.removeprefix("torch_prof_"): value for name, value in options.items()}
-        super().__init__(schedule=schedule, sources=sources, **{"align_ranks": merges, **options})
+        super().__init__(schedule=schedule, sources=sources, **{"align_ranks": has_files, **options})
 
     @property
     def torch_profiler(self) -> Self:

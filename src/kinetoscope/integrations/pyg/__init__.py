@@ -18,7 +18,6 @@ from kinetoscope.integrations.pyg.memory import (
     medibyte_to_megabyte,
     read_from_memlab,
 )
-from kinetoscope.integrations.pyg.nvtx import nvtxit
 from kinetoscope.integrations.pyg.profiling import (
     CPUStats,
     CPUStatsSummary,
@@ -31,6 +30,7 @@ from kinetoscope.integrations.pyg.profiling import (
 )
 from kinetoscope.integrations.pyg.recording import (
     format_prof_time,
+    nvtxit,
     print_time_total,
     rename_profile_file,
     save_profile_data,

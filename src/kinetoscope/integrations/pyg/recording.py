@@ -1,20 +1,25 @@
-"""`torch_profile` and what belongs to it: a block is recorded, its table printed, its timeline kept."""
+"""`torch_profile` and what belongs to it: a block is recorded, its table printed, its timeline kept; `nvtxit` marks calls."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
-from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, checked_whole
 from kinetoscope.collect import ProfilerActivity, profile, supported_activities
-from kinetoscope.integrations.pyg.checks import need_xpu
+from kinetoscope.integrations.pyg.checks import checked_function, name_of, need_xpu
 
 _SAVED = 5
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def format_prof_time(time: float) -> float:
@@ -195,3 +200,72 @@ def _longest_by(averages: Any) -> str:
     """By which time to sort: of the device where there is any, else of the host."""
     device = "self_device_time_total"
     return device if any(getattr(row, device, 0) > 0 for row in averages) else "self_cpu_time_total"
+
+
+def nvtxit(
+    name: str | None = None, n_warmups: int = 0, n_iters: int | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Mark each call of a function as a range `name_0`, `name_1` ...
+
+    With CUDA these are NVTX ranges, and CUDA's profiler runs while one of them is open, so that `nsys profile
+    --capture-range=cudaProfilerApi` records these calls only. Without, they are `record_function` ranges. A recording of
+    ours has either.
+
+    Args:
+        name: What the ranges are called; None takes the name of the function.
+        n_warmups: How many calls come before the first that is marked; they count in the numbers.
+        n_iters: How many calls are marked; None marks all.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ArgumentError: An argument has a value that cannot be used.
+    """
+    if name is not None and not isinstance(name, str):
+        hint = " Write `@nvtxit()` with brackets." if callable(name) else ""
+        raise ArgumentError(f"name={name!r} is not valid: need a text or None.{hint}")
+    checked_whole("n_warmups", n_warmups, 0)
+    end = None if n_iters is None else n_warmups + checked_whole("n_iters", n_iters, 0)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        checked_function(function, "nvtxit()")
+        called = name if name is not None else name_of(function)
+        numbers = itertools.count()
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            number = next(numbers)
+            is_marked = n_warmups <= number and (end is None or number < end)
+            with _range(f"{called}_{number}") if is_marked else nullcontext():
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+_lock = threading.Lock()
+_open_ranges = 0
+
+
+@contextmanager
+def _range(text: str) -> Iterator[None]:
+    """A range of NVTX, or of a recording where there is no CUDA. CUDA's profiler is on while one is open in any thread."""
+    global _open_ranges
+    if not torch.cuda.is_available():
+        with torch.profiler.record_function(text):
+            yield
+        return
+    with _lock:
+        if _open_ranges == 0:
+            torch.cuda.cudart().cudaProfilerStart()
+        _open_ranges += 1
+    try:
+        with torch.cuda.nvtx.range("{}", text):
+            yield
+    finally:
+        with _lock:
+            _open_ranges -= 1
+            if _open_ranges == 0:
+                torch.cuda.cudart().cudaProfilerStop()
