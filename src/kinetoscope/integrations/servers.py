@@ -51,18 +51,17 @@ def plug_in() -> None:
 
 
 @contextmanager
-def _harmless(what: str) -> Iterator[None]:
-    """Turn an exception into a warning: the server matters more."""
+def _harmless(what: str, warnings: list[str] | None = None) -> Iterator[None]:
+    """Turn an exception into a warning, but for those that were in `warnings` before: the server matters more."""
+    warnings = [] if warnings is None else warnings
     try:
         yield
     except Exception as error:  # noqa: BLE001  (whatever fails)
-        _warn(what, error)
+        if what not in warnings:
+            warnings.append(what)
+            from kinetoscope.collect import warn_user
 
-
-def _warn(what: str, error: Exception) -> None:
-    from kinetoscope.collect import warn_user
-
-    warn_user(f"{what}: {type(error).__name__}: {error}")
+            warn_user(f"{what}: {type(error).__name__}: {error}")
 
 
 class Iterations:
@@ -75,7 +74,7 @@ class Iterations:
     def __init__(self) -> None:
         self.is_open = False
         self._names: StepNames | None = None
-        self._has_failed = False
+        self._warnings: list[str] = []
 
     def begin(self, describe: Callable[[], tuple[str, dict[str, int]]]) -> None:
         """Begin a step.
@@ -88,7 +87,7 @@ class Iterations:
         recorder = current_recorder()
         if recorder is None:
             return
-        with self._warning_once():
+        with _harmless("an iteration of the engine is not named", self._warnings):
             from kinetoscope.collect import StepNames
 
             if self._names is None:
@@ -105,20 +104,11 @@ class Iterations:
         recorder = current_recorder()
         if recorder is None or not self.is_open:
             return
-        with self._warning_once():
+        with _harmless("an iteration of the engine is not named", self._warnings):
             self.is_open = False
             if self._names is not None:
                 self._names.end()
             recorder.idle()
-
-    @contextmanager
-    def _warning_once(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  (whatever fails)
-            if not self._has_failed:
-                self._has_failed = True
-                _warn("an iteration of the engine is not named", error)
 
 
 ITERATIONS = Iterations()

@@ -12,7 +12,6 @@ import kinetoscope._core as _core
 from kinetoscope.model.device_time import counted_launches, operators_around
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import (
-    Hierarchy,
     asynchronous_spans,
     device_spans,
 )
@@ -195,7 +194,7 @@ def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
         values: NDArray[np.int64] = trace.column("spans", column)
         tree = event_tree(trace)
         if not tree.is_everything:
-            attributed = attribute_again(trace, tree, on_device=on_device)
+            attributed = attribute_again(trace, on_device)
             values = np.zeros(len(values), dtype=np.int64)
             values[tree.rows] = attributed["span_self_bytes" if is_self else "span_bytes"]
             if not is_self:
@@ -216,27 +215,18 @@ def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
     return make
 
 
-def attribute_again(trace: TraceData, tree: Hierarchy, *, on_device: bool) -> dict[str, Any]:
-    """Attribute the allocations of the host, or of all devices, to the spans in the tree."""
-
-    def make() -> dict[str, Any]:
-        spans, allocations = trace.columns("spans"), trace.columns("allocations")
-        rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
-        of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
-        tree_row = np.full(len(spans) + 1, -1, dtype=np.int32)
-        tree_row[tree.rows] = np.arange(len(tree.rows), dtype=np.int32)
-        of_blocks = (
-            allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes")
-        )
-        attributed: dict[str, Any] = dict(
-            _core.attribute_allocations(  # type: ignore[call-arg]
-                *of_spans, tree_row[tree.parent[tree.rows]], tree.lane[tree.rows], *of_blocks
-            )
-        )
-        attributed["rows"] = rows
-        return attributed
-
-    return trace.cached(f"event_allocations_{on_device}", make)
+@derived
+def attribute_again(trace: TraceData, on_device: bool) -> dict[str, Any]:
+    """Attribute the allocations of the host, or of all devices, to the spans in the tree of events."""
+    spans, allocations, tree = trace.columns("spans"), trace.columns("allocations"), event_tree(trace)
+    rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
+    of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
+    tree_row = np.full(len(spans) + 1, -1, dtype=np.int32)
+    tree_row[tree.rows] = np.arange(len(tree.rows), dtype=np.int32)
+    of_blocks = (allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes"))
+    parent, lane = tree_row[tree.parent[tree.rows]], tree.lane[tree.rows]
+    attributed = _core.attribute_allocations(*of_spans, parent, lane, *of_blocks)  # type: ignore[call-arg]
+    return {**attributed, "rows": rows}
 
 
 def changes(trace: TraceData, rows: NDArray[Any]) -> NDArray[np.int64]:

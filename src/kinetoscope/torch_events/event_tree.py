@@ -117,31 +117,23 @@ class CallNumbers(NamedTuple):
     module: NDArray[np.int64]
 
 
-def call_numbers(trace: TraceData, parent: NDArray[np.int32]) -> CallNumbers | None:
-    """Number calls in the order in which they begin, and modules in that of their class; None without calls as events.
-
-    Args:
-        trace: What the events are of.
-        parent: For each span the event around it.
-    """
+@derived
+def call_numbers(trace: TraceData) -> CallNumbers | None:
+    """Number calls in the order in which they begin, and modules in that of their class; None without calls as events."""
     if not isinstance(trace, EventTrace):
         return None
-
-    def make() -> CallNumbers:
-        spans, of_call = trace.columns("spans"), trace.is_call
-        rows = np.flatnonzero(of_call)
-        numbers = numbers_of_calls(spans["kind"], spans["start_ns"])
-        around, module = (np.full(len(spans), -1, np.int64) for _ in range(2))
-        caller = parent[rows]
-        while (on := np.flatnonzero((caller >= 0) & ~of_call[caller])).size:
-            caller[on] = parent[caller[on]]
-        around[rows] = np.where(caller >= 0, numbers[caller], -1)
-        names = spans["name"][rows]
-        for name in np.unique(names[spans["kind"][rows] == SpanKind.MODULE]).tolist():
-            module[rows[names == name]] = module_number(trace.strings[name])
-        return CallNumbers(numbers, around, module)
-
-    return trace.cached("event_call_numbers", make)
+    spans, of_call, parent = trace.columns("spans"), trace.is_call, visible_spans(trace).parent
+    rows = np.flatnonzero(of_call)
+    numbers = numbers_of_calls(spans["kind"], spans["start_ns"])
+    around, module = (np.full(len(spans), -1, np.int64) for _ in range(2))
+    caller = parent[rows]
+    while (on := np.flatnonzero((caller >= 0) & ~of_call[caller])).size:
+        caller[on] = parent[caller[on]]
+    around[rows] = np.where(caller >= 0, numbers[caller], -1)
+    names = spans["name"][rows]
+    for name in np.unique(names[spans["kind"][rows] == SpanKind.MODULE]).tolist():
+        module[rows[names == name]] = module_number(trace.strings[name])
+    return CallNumbers(numbers, around, module)
 
 
 class EventStacks(NamedTuple):

@@ -467,7 +467,7 @@ class FunctionEvent(EventAttributes):
 
     def _call_number(self, which: str) -> int:
         """A number of a call; -1 where calls are no events."""
-        numbers_of_calls = call_numbers(self._trace, visible_spans(self._trace).parent)
+        numbers_of_calls = call_numbers(self._trace)
         return -1 if numbers_of_calls is None else int(getattr(numbers_of_calls, which)[self.row])
 
     @Computed

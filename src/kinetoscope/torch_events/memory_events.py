@@ -58,7 +58,7 @@ def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
         numbers = np.append(tree.rows, -1).astype(np.int32)
         span = np.full(len(span), -1, dtype=np.int32)
         for on_device in (False, True):
-            part = attribute_again(trace, tree, on_device=on_device)
+            part = attribute_again(trace, on_device)
             span[part["rows"]] = numbers[part["span"]]
     return visible_spans(trace).shown(span)
 

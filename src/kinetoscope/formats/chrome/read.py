@@ -19,7 +19,6 @@ import re
 from collections import defaultdict
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from enum import IntEnum
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
@@ -347,57 +346,43 @@ def _frames_of(text: str, table: object) -> list[str]:
     return names
 
 
-# The names of generated backward functions, and of those that accumulate gradients.
-_BACKWARD = re.compile(r"(?:[A-Za-z_]\w*Backward\d+|torch::autograd::\w+)")
-_MTIA_COPY, _MTIA_WAIT = "dma_request", "event_wait"
-# Ranges that torch itself adds. Releases before 1.9 wrote them as operators.
-_RANGES = ("Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
+# What the beginning of a name, or the whole of it, says about the kind of a span.
+_KIND_OF_NAME = re.compile(
+    "|".join(
+        f"(?P<{name}>{pattern})"
+        for name, pattern in {
+            "WRAPPER": re.escape(ENGINE_WRAPPER),
+            SpanKind.STEP.name: re.escape(STEP_MARK),
+            SpanKind.COLLECTIVE.name: "|".join(map(re.escape, TRANSFER_MARKS)),
+            SpanKind.MODULE.name: re.escape(MODULE_MARK),
+            # Ranges that torch itself adds. Releases before 1.9 wrote them as operators.
+            SpanKind.USER_ANNOTATION.name: r"Optimizer\.step#|Optimizer\.zero_grad#|enumerate\(DataLoader\)#",
+            # Of MTIA devices.
+            SpanKind.MEMCPY.name: r"dma_request\Z",
+            SpanKind.SYNC.name: r"event_wait\Z",
+            # Generated backward functions, and those that accumulate gradients.
+            SpanKind.BACKWARD.name: r"(?:[A-Za-z_]\w*Backward\d+|torch::autograd::\w+)\Z",
+        }.items()
+    )
+)
+_WRAPPER, _NO_KIND = 254, 255
 
 
-class NameClass(IntEnum):
-    """What a span's name says about its kind."""
-
-    NOTHING = 0
-    STEP = 1
-    TRANSFER = 2
-    MODULE = 3
-    WRAPPER = 4
-    BACKWARD = 5
-    MTIA_COPY = 6
-    RANGE = 7
-    MTIA_WAIT = 8
-
-
-def classify(strings: Sequence[str]) -> NDArray[np.uint8]:
-    """Return the `NameClass` of each string.
+def kinds_of_names(strings: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the kind that each string says a span of this name has, `_WRAPPER` for autograd's, `_NO_KIND` without.
 
     A backward function is recognized by the autograd wrapper with the same name; without wrappers, as in torch 1.8, by its
     own name.
     """
-    classes = np.zeros(len(strings), np.uint8)
-    wrapped: set[str] = set()
+    kinds = np.full(len(strings), _NO_KIND, np.uint8)
+    wrapped = {text.removeprefix(ENGINE_WRAPPER) for text in strings if text.startswith(ENGINE_WRAPPER)}
     for row, text in enumerate(strings):
-        if text.startswith(ENGINE_WRAPPER):
-            classes[row] = NameClass.WRAPPER
-            wrapped.add(text[len(ENGINE_WRAPPER) :])
-        elif text.startswith(STEP_MARK):
-            classes[row] = NameClass.STEP
-        elif text.startswith(TRANSFER_MARKS):
-            classes[row] = NameClass.TRANSFER
-        elif text.startswith(MODULE_MARK):
-            classes[row] = NameClass.MODULE
-        elif text.startswith(_RANGES):
-            classes[row] = NameClass.RANGE
-        elif text == _MTIA_COPY:
-            classes[row] = NameClass.MTIA_COPY
-        elif text == _MTIA_WAIT:
-            classes[row] = NameClass.MTIA_WAIT
-        elif _BACKWARD.fullmatch(text):
-            classes[row] = NameClass.BACKWARD
-    for row, text in enumerate(strings):
-        if text in wrapped and not classes[row]:
-            classes[row] = NameClass.BACKWARD
-    return classes
+        if (match := _KIND_OF_NAME.match(text)) is not None:
+            name = str(match.lastgroup)
+            kinds[row] = _WRAPPER if name == "WRAPPER" else SpanKind[name]
+        elif text in wrapped:
+            kinds[row] = SpanKind.BACKWARD
+    return kinds
 
 
 # torch before 1.10 wrote the sizes of allocations and frees but no addresses. There, a free is matched with the youngest
@@ -586,46 +571,36 @@ def restore_own_columns(
     paths = _modules(file_facts.get("modules"), tables, strings)
     if "arguments" not in spans:
         return
-    own_arguments = _OwnArguments(paths, len(tables["modules"]["class"]) if paths else 0)
-    row_of = np.array(
-        [own_arguments.row(text) for text in made(tables["arguments"]["json"])] + [-1], np.int32
-    )
+    module_count = len(tables["modules"]["class"]) if paths else 0
+    row_of_text: dict[str, int] = {}
+    texts = made(tables["arguments"]["json"])
+    split = [_split_arguments(text, paths, module_count, row_of_text) for text in texts]
+    flags, modules, rows = np.array([*split, (0, -1, -1)], np.int32).T
     column = spans["arguments"]
-    flags = np.array([*own_arguments.flags, 0], np.uint8)
-    modules = np.array([*own_arguments.modules, -1], np.int32)
     if flags.any():
-        spans["flags"] = spans["flags"] | flags[column]
+        spans["flags"] = spans["flags"] | flags[column].astype(np.uint8)
     if paths:
         spans["own_module"] = modules[column]
-    spans["arguments"] = row_of[column]
-    tables["arguments"] = {"json": list(own_arguments.texts)}
+    spans["arguments"] = rows[column]
+    tables["arguments"] = {"json": list(row_of_text)}
 
 
-class _OwnArguments:
-    """Splits the arguments of spans into those that become columns and the rest."""
-
-    def __init__(self, paths: dict[str, int], module_count: int) -> None:
-        self._paths, self._module_count = paths, module_count
-        self.texts: dict[str, int] = {}
-        self.flags: list[int] = []
-        self.modules: list[int] = []
-
-    def row(self, text: str) -> int:
-        """Return the row of the remaining arguments, -1 if none remain; append to `flags` and `modules`."""
-        flags, module = 0, -1
-        if any(f'"{key}":' in text for key in _KEYS):
-            arguments = json.loads(text)
-            for key, flag in _FLAGS.items():
-                flags |= flag if arguments.pop(key, None) is True else 0
-            path, row = arguments.pop(_MODULE, None), arguments.pop(_MODULE_ROW, None)
-            arguments.pop(_MODULE_CLASS, None)
-            module = self._paths.get(path, -1) if isinstance(path, str) else -1
-            if type(row) is int and 0 <= row < self._module_count:
-                module = row
-            text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False) if arguments else ""
-        self.flags.append(flags)
-        self.modules.append(module)
-        return self.texts.setdefault(text, len(self.texts)) if text else -1
+def _split_arguments(
+    text: str, paths: Mapping[str, int], module_count: int, row_of_text: dict[str, int]
+) -> tuple[int, int, int]:
+    """Return the flags and the module among arguments of a span, and the row of the rest, which is added; -1 for none."""
+    flags, module = 0, -1
+    if any(f'"{key}":' in text for key in _KEYS):
+        arguments = json.loads(text)
+        for key, flag in _FLAGS.items():
+            flags |= flag if arguments.pop(key, None) is True else 0
+        path, row = arguments.pop(_MODULE, None), arguments.pop(_MODULE_ROW, None)
+        arguments.pop(_MODULE_CLASS, None)
+        module = paths.get(path, -1) if isinstance(path, str) else -1
+        if type(row) is int and 0 <= row < module_count:
+            module = row
+        text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False) if arguments else ""
+    return flags, module, row_of_text.setdefault(text, len(row_of_text)) if text else -1
 
 
 def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> dict[str, int]:
@@ -649,13 +624,12 @@ def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> di
 def _cycles(listed: object) -> dict[str, NDArray[np.int64]] | None:
     """Build the table `cycles` from the header; return None if that has none."""
     names = STORED["cycles"].column_names
-    lists = [listed.get(name) for name in names] if isinstance(listed, dict) else []
-    if not lists or not all(
-        isinstance(values, list) and all(type(value) is int and abs(value) < 2**62 for value in values)
-        for values in lists
-    ):
+    if not isinstance(listed, dict):
         return None
-    columns = {name: np.array(values, np.int64) for name, values in zip(names, lists, strict=True)}
+    lists = {name: _whole_numbers(listed.get(name), 1 - 2**62, 2**62) for name in names}
+    if None in lists.values():
+        return None
+    columns = {name: np.array(values, np.int64) for name, values in lists.items()}
     return columns if len({len(column) for column in columns.values()}) == 1 else None
 
 
@@ -684,11 +658,15 @@ def _texts(value: object) -> Sequence[str]:
 
 
 def _own_rows(value: object, rows: int) -> NDArray[np.int32] | None:
-    if not isinstance(value, list) or len(value) != rows:
-        return None
-    if not all(type(row) is int and -1 <= row < rows for row in value):
-        return None
-    return np.array(value, np.int32)
+    numbers = _whole_numbers(value, -1, rows)
+    return None if numbers is None or len(numbers) != rows else np.array(numbers, np.int32)
+
+
+def _whole_numbers(value: object, least: int, end: int) -> list[int] | None:
+    is_valid = isinstance(value, list) and all(
+        type(number) is int and least <= number < end for number in value
+    )
+    return value if is_valid else None  # type: ignore[return-value]
 
 
 _SPAN_COLUMNS = (
@@ -931,23 +909,20 @@ class _Builder:
     def _kind(self) -> NDArray[np.uint8]:
         spans = self.spans
         kind: NDArray[np.uint8] = spans.take("category_kind")
-        named = classify(self.strings.texts)[spans["name"]]
+        named = kinds_of_names(self.strings.texts)[spans["name"]]
         on_device = self._on_device()
-        host = ~on_device
-        marks = np.isin(named, (NameClass.STEP, NameClass.TRANSFER, NameClass.RANGE))
-        kind[host & (kind == SpanKind.OPERATOR) & marks] = SpanKind.USER_ANNOTATION
-        ranges = host & (kind == SpanKind.USER_ANNOTATION)
-        kind[ranges & (named == NameClass.STEP)] = SpanKind.STEP
-        kind[ranges & (named == NameClass.TRANSFER)] = SpanKind.COLLECTIVE
-        kind[(kind == SpanKind.PYTHON) & (named == NameClass.MODULE)] = SpanKind.MODULE
-        backward = named == NameClass.BACKWARD
+        is_operator = ~on_device & (kind == SpanKind.OPERATOR)
+        marks = np.isin(named, (SpanKind.STEP, SpanKind.COLLECTIVE, SpanKind.USER_ANNOTATION))
+        renamed = marks & (is_operator | ~on_device & (kind == SpanKind.USER_ANNOTATION))
+        renamed |= (named == SpanKind.MODULE) & (kind == SpanKind.PYTHON)
+        kind[renamed] = named[renamed]
+        backward = named == SpanKind.BACKWARD
         for rows in (self.parts["backward"].rows, self._arrows_to_backward().end):
-            backward[rows] |= named[rows] != NameClass.WRAPPER
-        kind[backward & host & (kind == SpanKind.OPERATOR)] = SpanKind.BACKWARD
+            backward[rows] |= named[rows] != _WRAPPER
+        kind[backward & is_operator & ~renamed] = SpanKind.BACKWARD
         if DeviceType.MTIA in self.tracks.streams["device_type"]:
-            pieces = on_device & (kind == SpanKind.KERNEL)
-            kind[pieces & (named == NameClass.MTIA_COPY)] = SpanKind.MEMCPY
-            kind[pieces & (named == NameClass.MTIA_WAIT)] = SpanKind.SYNC
+            pieces = on_device & (kind == SpanKind.KERNEL) & np.isin(named, (SpanKind.MEMCPY, SpanKind.SYNC))
+            kind[pieces] = named[pieces]
         return kind
 
     def _scope(self) -> NDArray[np.uint8]:

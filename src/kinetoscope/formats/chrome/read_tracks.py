@@ -186,7 +186,7 @@ def read_tracks(
     begins_with = native["first_category"].tolist()
     fallback = _type_of_runtime(categories)
 
-    streams: dict[str, list[Any]] = {"device_type": [], "device_index": [], "number": [], "name": []}
+    streams: list[tuple[int, int, int, str]] = []
     thread_names: list[str] = []
     stream_of = np.full(count, -1, np.int32)
     for row in range(count):
@@ -202,11 +202,8 @@ def read_tracks(
         if kind is None and label is not None and label["type"] != "GPU":
             kind = COLLECTED_DEVICES[label["type"]]
         name = (texts[0].strip() if texts else "") or number_texts[row] or f"stream {numbers[row]}"
-        stream_of[row] = len(streams["name"])
-        streams["device_type"].append(fallback if kind is None else kind)
-        streams["device_index"].append(devices[row])
-        streams["number"].append(numbers[row])
-        streams["name"].append(name)
+        stream_of[row] = len(streams)
+        streams.append((fallback if kind is None else kind, devices[row], numbers[row], name))
         thread_names.append(f"{name} of device {devices[row]}")
     return FileTracks(
         on_device,
@@ -217,10 +214,10 @@ def read_tracks(
             "name": thread_names,
         },
         {
-            "device_type": np.array(streams["device_type"], np.uint8),
-            "device_index": np.array(streams["device_index"], np.int32),
-            "number": np.array(streams["number"], np.int64),
-            "name": streams["name"],
+            "device_type": np.array([kind for kind, *_ in streams], np.uint8),
+            "device_index": np.array([device for _, device, _, _ in streams], np.int32),
+            "number": np.array([number for _, _, number, _ in streams], np.int64),
+            "name": [name for *_, name in streams],
         },
         stream_of,
         sum(
@@ -235,32 +232,23 @@ def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names
     """Collect the names, labels and ranks in metadata events."""
     names = Names()
     for event_name, process, number, text, process_text, number_text in metadata:
-        key = (process, process_text)
-        if event_name == "thread_name":
-            if name := _text_argument(text, "name"):
-                names.threads.setdefault((*key, number, number_text), []).append(name)
+        key, parsed = (process, process_text), parsed_json(text)
+        arguments = parsed if isinstance(parsed, dict) else {}
+        name, label = (
+            value if isinstance(value := arguments.get(argument), str) else ""
+            for argument in ("name", "labels")
+        )
+        if event_name == "thread_name" and name:
+            names.threads.setdefault((*key, number, number_text), []).append(name)
         elif event_name == "process_name":
-            names.processes.setdefault(key, _text_argument(text, "name"))
+            names.processes.setdefault(key, name)
         elif event_name == "process_labels":
-            names.labels.setdefault(key, _text_argument(text, "labels"))
-        elif event_name == _COMPOSER_RANK and (rank := _number(text)) is not None:
-            names.ranks.setdefault(key, rank)
+            names.labels.setdefault(key, label)
+        elif event_name == _COMPOSER_RANK:
+            rank = arguments.get("value")
+            if type(rank) is int and 0 <= rank < _MOST_RANKS:
+                names.ranks.setdefault(key, rank)
     return names
-
-
-def _argument(text: str, key: str) -> Any:
-    arguments = parsed_json(text)
-    return arguments.get(key) if isinstance(arguments, dict) else None
-
-
-def _text_argument(text: str, key: str) -> str:
-    value = _argument(text, key)
-    return value if isinstance(value, str) else ""
-
-
-def _number(text: str) -> int | None:
-    value = _argument(text, "value")
-    return value if type(value) is int and 0 <= value < _MOST_RANKS else None
 
 
 def _thread_name(texts: list[str], process_thread: list[str], number_text: str) -> str:
@@ -280,8 +268,7 @@ def _bare(name: str) -> str:
 
 def _type_of_category(category: str) -> int | None:
     """Return the device type that a category is specific to, None if it is not."""
-    begin = category.partition("_")[0]
-    return _DEVICE_TYPES.get(begin)
+    return _DEVICE_TYPES.get(category.partition("_")[0])
 
 
 def _type_of_runtime(categories: Sequence[str]) -> int:

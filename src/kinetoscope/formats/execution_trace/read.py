@@ -122,7 +122,12 @@ _NUMBERS = {
     "rf_id": "rf_id", "torch_tid": "tid", "sequence": "seq_id", "forward_torch_tid": "fw_tid", "scope": "scope",
 }  # fmt: skip
 _TEXTS = ("op_schema", "kernel_backend", "kernel_file")
-_PARTS = ("values", "shapes", "types", "strides")
+# The side and the part of a node that each column has.
+_PARTS = {
+    "inputs": ("inputs", "values"), "input_shapes": ("inputs", "shapes"), "input_types": ("inputs", "types"),
+    "input_strides": ("inputs", "strides"), "outputs": ("outputs", "values"), "output_shapes": ("outputs", "shapes"),
+    "output_types": ("outputs", "types"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -159,11 +164,9 @@ class ExecutionTrace:
         Raises:
             ArgumentError: `name` is neither.
         """
-        if name == "nodes":
-            return to_arrow(table_definition("execution trace: nodes"), self.nodes)
-        if name == "tensors":
-            return to_arrow(table_definition("execution trace: tensors"), self.tensors)
-        raise ArgumentError(f"an execution trace has no table {name!r}; choose 'nodes' or 'tensors'")
+        if name not in ("nodes", "tensors"):
+            raise ArgumentError(f"an execution trace has no table {name!r}; choose 'nodes' or 'tensors'")
+        return to_arrow(table_definition(f"execution trace: {name}"), getattr(self, name))
 
 
 def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
@@ -257,13 +260,8 @@ def _node_columns(nodes: list[dict[str, Any]]) -> dict[str, Any]:
     columns["rf_id"][columns["rf_id"] == 0] = -1
     for name in _TEXTS:
         columns[name] = [_text(node_attributes.get(name)) for node_attributes in attributes]
-    for side in ("input", "output"):
-        parts_of_nodes = [_parts(node, f"{side}s") for node in nodes]
-        columns[f"{side}s"] = [parts["values"] for parts in parts_of_nodes]
-        columns[f"{side}_shapes"] = [parts["shapes"] for parts in parts_of_nodes]
-        columns[f"{side}_types"] = [parts["types"] for parts in parts_of_nodes]
-        if side == "input":
-            columns["input_strides"] = [parts["strides"] for parts in parts_of_nodes]
+    for column, (side, part) in _PARTS.items():
+        columns[column] = [_part(node.get(side), part) for node in nodes]
     return columns
 
 
@@ -276,16 +274,11 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _parts(node: Mapping[str, Any], side: str) -> dict[str, str | None]:
-    """Return the values, shapes, types and strides of one side of a node as JSON."""
-    contents = node.get(side)
-    if not isinstance(contents, dict):
-        return dict.fromkeys(_PARTS)
-    return {name: _compact(contents[name]) if name in contents else None for name in _PARTS}
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+def _part(side: object, name: str) -> str | None:
+    """Return the values, shapes, types or strides of one side of a node as JSON."""
+    if not isinstance(side, dict) or name not in side:
+        return None
+    return json.dumps(side[name], separators=(",", ":"), ensure_ascii=False)
 
 
 def _text(value: object) -> str | None:
