@@ -18,6 +18,8 @@ that code written for those keeps working. Each message says what was wrong, wit
 
 import operator
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Keeps the names in it alive, see `_import_aside`.
 _CODE = sys._getframe().f_code
@@ -77,6 +79,15 @@ def missing_torch(name: str) -> MissingDependencyError:
         f"kinetoscope.{name} needs PyTorch, which is not installed: install it with `pip install torch`. "
         "(Reading traces works without it.)"
     )
+
+
+@contextmanager
+def needed(message: str) -> Iterator[None]:
+    """Say what to install if an import of this block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependencyError(message) from error
 
 
 def checked_choice(option: str, value: object, values: tuple[str, ...]) -> str:

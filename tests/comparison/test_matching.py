@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.comparison.matching import LEVELS, matched, same_files, skeleton
+from kinetoscope.comparison.matching import matched, same_files, skeleton
 
 
 def partners(kind, base, new):
-    rows = matched(base, new, LEVELS[kind])
+    rows = matched(kind, base, new)
     return (
         {base[old]: new[row] for old, row in rows if old >= 0 and row >= 0},
         [base[old] for old, row in rows if row < 0],
@@ -81,7 +81,7 @@ KEYS = st.lists(st.tuples(*(st.sampled_from("ab") for _ in range(3))), max_size=
 
 @given(base=KEYS, new=KEYS)
 def test_every_row_is_matched_once_or_left(base, new):
-    rows = matched(base, new, LEVELS["operator"])
+    rows = matched("operator", base, new)
     assert sorted(old for old, _ in rows if old >= 0) == list(range(len(base)))
     assert sorted(row for _, row in rows if row >= 0) == list(range(len(new)))
     # Nothing that has an equal partner is left over.

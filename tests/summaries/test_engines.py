@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import kinetoscope
 from kinetoscope import ArgumentError, FormatError, MissingDependencyError, StateError
 from kinetoscope.cli import main
-from kinetoscope.summaries.engines import ENGINES, engine_of
+from kinetoscope.summaries.engines import ENGINES, outcomes
 from tests.summaries.test_job import COMPUTE_NS, rank_trace
 from tests.support.effort import STRESS
 from tests.support.s3 import s3, s3_server
@@ -43,7 +43,7 @@ def one_cluster():
 def run(one_cluster, tmp_path):
     def run(engine, function, names):
         items = [str(tmp_path / name) for name in names]
-        done = engine_of(engine)(function, items, workers=2, address=one_cluster.get(engine))
+        done = outcomes(engine, function, items, workers=2, address=one_cluster.get(engine))
         found = dict(done)
         assert sorted(found) == [*range(len(names))]
         return [found[place] for place in range(len(names))]
@@ -82,7 +82,7 @@ def test_dask_blames_no_item_for_a_neighbor_that_kills_their_worker(tmp_path):
         LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0", host="127.0.0.1") as cluster,
     ):
         address = cluster.scheduler_address
-        found = dict(engine_of("dask")(killed_with_neighbor, items, workers=None, address=address))
+        found = dict(outcomes("dask", killed_with_neighbor, items, address=address))
         # A cluster that is closed while it starts a worker anew fails.
         with Client(address) as client:
             client.wait_for_workers(1)

@@ -45,7 +45,7 @@ from kinetoscope.comparison.kinds import (
     typical_operators,
 )
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run, counts_of
-from kinetoscope.comparison.result import FASTER, SLOWER, Margins, time_verdict
+from kinetoscope.comparison.result import FASTER, SLOWER, Margins, step_difference
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
 from kinetoscope.comparison.verdict import Where, lines_of_places
 from kinetoscope.display.blocks import BlockColumn, Heading, TableBlock, as_markdown
@@ -649,17 +649,8 @@ def _how(count: str, runs: Sequence[Run]) -> str:
 
 def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     base, new = _like_with_like(time, runs)
-    estimate = Bootstrap(base, new).estimate_step()
-    old, now = (float(np.exp(log_ns[0])) for log_ns in (estimate.base, estimate.new))
-    width = float(estimate.half_width(time.margins.confidence)[0])
-    ratio, least = float(estimate.change[0]), time.margins.of_step(old)
-    low, high = (
-        (old * float(np.expm1(ratio + side * width)) for side in (-1, 1))
-        if np.isfinite(width)
-        else (-np.inf, np.inf)
-    )
-    sure = float(estimate.p[0]) <= 1 - time.margins.confidence
-    change = time_verdict(now - old, low, high, least, sure=sure)
+    step, width = step_difference(Bootstrap(base, new), time.margins, 1 - time.margins.confidence)
+    old, now, least = step.base_ns, step.new_ns, time.margins.of_step(step.base_ns)
     verdict, message = (
         CANNOT_TELL,
         f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})",
@@ -669,12 +660,12 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
         message += (
             f", which was measured on another machine ({time.machine}; here {other}): update the budget here"
         )
-    elif change == SLOWER:
+    elif step.verdict == SLOWER:
         verdict = BROKEN
-    elif change == FASTER:
+    elif step.verdict == FASTER:
         verdict, message = WON, f"{message}; lower the budget with --update"
     # That it may be faster does not matter here: only that it is not slower.
-    elif high <= least:
+    elif step.high_ns <= least:
         verdict = HELD
     elif not np.isfinite(width):
         message += (
@@ -682,7 +673,7 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
             "with --update, or delete its section [time]"
         )
     else:
-        message += f": {units.duration(high - (now - old))} more or less, more than the margin of {units.duration(least)}; record more, or longer"
+        message += f": {units.duration(step.high_ns - step.change_ns)} more or less, more than the margin of {units.duration(least)}; record more, or longer"
     return Checked(_STEP_TIME, verdict, old, now, message)
 
 

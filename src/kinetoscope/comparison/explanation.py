@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope.comparison.kinds import matched_kinds
-from kinetoscope.comparison.matching import LEVELS, matched, same_files
+from kinetoscope.comparison.matching import matched
 from kinetoscope.comparison.measures import by_run, noun_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
@@ -303,11 +303,7 @@ def _pairs(base: list[Key], new: list[Key]) -> tuple[dict[Key, Pair], dict[Key, 
     for kind in dict.fromkeys(key[0] for keys in sides for key in keys):
         keys_of_kind = [[key for key in keys if key[0] == kind] for keys in sides]
         compared = [[key[1:] for key in keys] for keys in keys_of_kind]
-        levels = LEVELS["line"] if kind == "line" else (lambda key: key,)
-        if kind == "line":
-            files = same_files(*((key[0] for key in keys) for keys in compared))
-            compared[1] = [(files[key[0]], *key[1:]) for key in compared[1]]
-        for base_index, new_index in matched(compared[0], compared[1], levels):
+        for base_index, new_index in matched("line" if kind == "line" else "part", *compared):
             pair = (
                 keys_of_kind[0][base_index] if base_index >= 0 else None,
                 keys_of_kind[1][new_index] if new_index >= 0 else None,

@@ -20,20 +20,23 @@ _TEMPLATE = re.compile(r"<.*>", re.DOTALL)
 _LINE_NUMBER = re.compile(r"\(\d+\)")
 
 
-def matched(base: Sequence[Key], new: Sequence[Key], levels: Iterable[Level]) -> list[tuple[int, int]]:
-    """Match rows, level by level: what has the same in common is matched in order.
+def matched(kind: str, base: Sequence[Key], new: Sequence[Key]) -> list[tuple[int, int]]:
+    """Match rows of a kind, level by level of `LEVELS`: what has the same in common is matched in order.
 
     Args:
+        kind: The kind of row.
         base: The keys of one side.
-        new: The keys of the other.
-        levels: For each round what rows must have in common.
+        new: The keys of the other; the files of lines may lie in another folder.
 
     Returns:
         The pairs of places, those of both sides first, then those of the base and of the other side that have no partner, which is -1.
     """
+    if kind == "line":
+        files = same_files((key[0] for key in base), (key[0] for key in new))
+        new = [(files[key[0]], *key[1:]) for key in new]
     pairs: list[tuple[int, int]] = []
     left = [*range(len(base))], [*range(len(new))]
-    for level in levels:
+    for level in LEVELS[kind]:
         waiting: dict[Hashable, list[int]] = {}
         for row in left[1]:
             if (common := level(new[row])) is not None:

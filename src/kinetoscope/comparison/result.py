@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.comparison.explanation import Explanation
+    from kinetoscope.comparison.statistics import Bootstrap
     from kinetoscope.display.blocks import Block
 
     Numbers = NDArray[np.float64]
@@ -179,6 +180,30 @@ def time_verdict(change: float, low: float, high: float, least: float, *, sure: 
     if sure and abs(change) >= least:
         return SLOWER if change > 0 else FASTER
     return SAME if -least <= low and high <= least else CANNOT_TELL
+
+
+def step_difference(bootstrap: Bootstrap, margins: Margins, rate: float) -> tuple[Difference, float]:
+    """How much a step differs between two sides.
+
+    Args:
+        bootstrap: The two sides.
+        margins: When the difference counts.
+        rate: How many of the verdicts may be false alarms.
+
+    Returns:
+        The difference, and half the width of the confidence interval of the logarithm of the ratio; infinite where it is unknown.
+    """
+    estimate = bootstrap.estimate_step()
+    width, ratio, p = (
+        float(values[0]) for values in (estimate.half_width(margins.confidence), estimate.change, estimate.p)
+    )
+    base_ns, new_ns = (float(np.exp(log_ns[0])) for log_ns in (estimate.base, estimate.new))
+    with np.errstate(over="ignore"):
+        low_ns, high_ns = (base_ns * float(np.expm1(ratio + side * width)) for side in (-1, 1))
+    if not np.isfinite(width):
+        low_ns, high_ns = -np.inf, np.inf
+    verdict = time_verdict(new_ns - base_ns, low_ns, high_ns, margins.of_step(base_ns), sure=p <= rate)
+    return Difference("step", "step", base_ns, new_ns, low_ns, high_ns, p, verdict), width
 
 
 @dataclass(eq=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.explanation import explained
-from kinetoscope.comparison.matching import LEVELS, matched, same_files
+from kinetoscope.comparison.matching import matched
 from kinetoscope.comparison.measures import COUNTS, TIMED, Run, counts_of
 from kinetoscope.comparison.result import (
     ADDED,
@@ -26,6 +26,7 @@ from kinetoscope.comparison.result import (
     Difference,
     Margins,
     Side,
+    step_difference,
     time_verdict,
 )
 from kinetoscope.comparison.statistics import Bootstrap, discoveries
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-    from kinetoscope.comparison.statistics import Estimate
 
     Numbers = NDArray[np.float64]
     Key = tuple[Any, ...]
@@ -89,39 +88,21 @@ def _in_turn(base: Sequence[Run], new: Sequence[Run]) -> tuple[Sequence[Run], Se
     return base, new, all(pair == {0, 1} for pair in pairs)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows of a kind that are looked at, with their estimates.
-
-    Attributes:
-        keys: The keys of each row in the base and in the other run; None where it is not there.
-        estimate: Their times.
-        base_counts: How many times each row runs in each step of the base.
-        new_counts: The same in the other run.
-    """
-
-    keys: list[tuple[Key | None, Key | None]]
-    estimate: Estimate
-    base_counts: Numbers
-    new_counts: Numbers
-
-
 class _Comparing:
     """One comparison on its way."""
 
     def __init__(self, base: Side, new: Side, margins: Margins, *, in_turn: bool, seed: int) -> None:
         self.base, self.new, self.margins = base, new, margins
         self.bootstrap = Bootstrap(base.series, new.series, in_turn=in_turn, seed=seed)
-        self.step = self.bootstrap.estimate_step()
-        self.base_ns, self.new_ns = (float(np.exp(log_ns[0])) for log_ns in (self.step.base, self.step.new))
         self.alarm = 1 - margins.confidence
-        self.rows = {kind: rows for kind in TIMED if (rows := self._rows(kind)) is not None}
+        self.step, self.width = step_difference(self.bootstrap, margins, _HALF * self.alarm)
+        self.base_ns = self.step.base_ns
         self.row_step_ns = self._undisturbed_ns()
 
     def compare(self) -> Comparison:
         """Compare everything."""
         differences: dict[str, list[Difference]] = {kind: self._differences(kind) for kind in TIMED}
-        step, reason = self._whole()
+        step, reason = self.step, self._reason() if self.step.verdict == CANNOT_TELL else ""
         moved, by_rows = step.change_ns, False
         if step.verdict == CANNOT_TELL and (net := self._net_of_rows(differences, step)) is not None:
             step = replace(step, verdict=SLOWER if net > 0 else FASTER)
@@ -178,22 +159,7 @@ class _Comparing:
             return None
         return net
 
-    def _whole(self) -> tuple[Difference, str]:
-        """The verdict on a step and, if that is unknown, why."""
-        p, width = float(self.step.p[0]), float(self.step.half_width(self.margins.confidence)[0])
-        ratio = float(self.step.change[0])
-        change_ns = self.new_ns - self.base_ns
-        with np.errstate(over="ignore"):
-            low_ns, high_ns = (self.base_ns * float(np.expm1(ratio + side * width)) for side in (-1, 1))
-        if not np.isfinite(width):
-            low_ns, high_ns = -np.inf, np.inf
-        verdict = time_verdict(
-            change_ns, low_ns, high_ns, self.margins.of_step(self.base_ns), sure=p <= _HALF * self.alarm
-        )
-        step = Difference("step", "step", self.base_ns, self.new_ns, low_ns, high_ns, p, verdict)
-        return step, self._reason(np.expm1(width)) if verdict == CANNOT_TELL else ""
-
-    def _reason(self, width: float) -> str:
+    def _reason(self) -> str:
         """Why it is unknown whether a step is faster."""
         if any(not run.unit.repeats for side in (self.base, self.new) for run in side.runs):
             return "a recording has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
@@ -204,6 +170,7 @@ class _Comparing:
                 "one recording does not show how much recordings of one program differ: another run of the same program may take longer "
                 f"throughout{exact}. For times, pass several of each run, recorded in turn, as `kinetoscope ab` records them"
             )
+        width = np.expm1(self.width)
         if width > _MOST_SHOWN:
             return (
                 "the recordings of one program differ too much, or are too few, for any difference of a step to show; "
@@ -214,17 +181,13 @@ class _Comparing:
             "does not show; record more, in turn"
         )
 
-    def _rows(self, kind: str) -> _Rows | None:
-        """The rows of a kind that take enough of a step, or run more or less often; None without any."""
-        keys = {"base": self.base.keys(kind), "new": self.new.keys(kind)}
-        new_keys = keys["new"]
-        if kind == "line":
-            files = same_files((key[0] for key in keys["base"]), (key[0] for key in new_keys))
-            new_keys = [(files[key[0]], *key[1:]) for key in new_keys]
-        rows = matched(keys["base"], new_keys, LEVELS[kind])
+    def _differences(self, kind: str) -> list[Difference]:
+        """The rows of a kind that take enough of a step, or run more or less often."""
+        keys = self.base.keys(kind), self.new.keys(kind)
+        rows = matched(kind, keys[0], keys[1])
         if not rows:
-            return None
-        sides = ((self.base, keys["base"], 0), (self.new, keys["new"], 1))
+            return []
+        sides = ((self.base, keys[0], 0), (self.new, keys[1], 1))
         sizes, often = [], []
         for (side, names, side_index), weights in zip(sides, self.bootstrap.own_weights, strict=True):
             here = np.array([row[side_index] for row in rows])
@@ -245,27 +208,29 @@ class _Comparing:
         tables = [side.table(kind, names) for (side, _, _), names in zip(sides, picked, strict=True)]
         # The parts of a step add up to it, so all are of the same steps.
         estimate = (self.bootstrap.estimate if kind == "part" else self.bootstrap.estimate_rows)(*tables)
-        base_counts, new_counts = (
-            side.table(kind, names, counts=True) for (side, _, _), names in zip(sides, picked, strict=True)
-        )
-        return _Rows([*zip(*picked, strict=True)], estimate, base_counts, new_counts)
-
-    def _differences(self, kind: str) -> list[Difference]:
-        rows = self.rows.get(kind)
-        if rows is None:
-            return []
-        sure = discoveries(rows.estimate.p, _HALF * self.alarm / len(TIMED))
-        width = rows.estimate.half_width(self.margins.confidence)
+        counts = [
+            side.table(kind, names, counts=True).T for (side, _, _), names in zip(sides, picked, strict=True)
+        ]
+        width = estimate.half_width(self.margins.confidence)
+        sure = discoveries(estimate.p, _HALF * self.alarm / len(TIMED))
+        values = (column.tolist() for column in (estimate.base, estimate.new, estimate.p, width, sure))
         return [
-            self._difference(kind, rows, index, float(width[index]), sure=bool(sure[index]))
-            for index in range(len(rows.keys))
+            self._difference(kind, *row)
+            for row in zip(*picked, *counts, zip(*values, strict=True), strict=True)
         ]
 
-    def _difference(self, kind: str, rows: _Rows, at: int, width: float, *, sure: bool) -> Difference:
-        base, new = rows.keys[at]
+    def _difference(
+        self,
+        kind: str,
+        base: Key | None,
+        new: Key | None,
+        base_counts: Numbers,
+        new_counts: Numbers,
+        values: tuple[float, float, float, float, bool],
+    ) -> Difference:
         key = new if new is not None else base
         assert key is not None  # noqa: S101  (a row is of at least one side)
-        base_ns, new_ns = (float(times_ns[at]) for times_ns in (rows.estimate.base, rows.estimate.new))
+        base_ns, new_ns, p, width, sure = values
         change = new_ns - base_ns
         text: dict[str, Any] = {}
         if kind in ("module", "operator"):
@@ -281,11 +246,7 @@ class _Comparing:
         elif kind == "collective":
             text = {"detail": f"{key[1]} ranks, {key[2]} bytes"}
         only = "base" if new is None else "new" if base is None else ""
-        counts = (
-            None
-            if kind == "part"
-            else count_difference(kind, rows.base_counts[:, at], rows.new_counts[:, at])
-        )
+        counts = None if kind == "part" else count_difference(kind, base_counts, new_counts)
         return Difference(
             kind,
             str(key[1] if kind == "line" else key[0]),
@@ -294,7 +255,7 @@ class _Comparing:
             # No time can fall by more than all of it.
             max(change - width, -base_ns) if np.isfinite(width) else -np.inf,
             change + width,
-            float(rows.estimate.p[at]),
+            p,
             self._row_verdict(kind, base_ns, change, width, sure=sure),
             None,
             None if counts is None else counts.usual[0],
@@ -333,7 +294,7 @@ class _Comparing:
             return np.array([0 if key is None else run.memory.get(key, 0) for run in side.runs], float)
 
         rows = []
-        for base_row, new_row in matched(base_keys, new_keys, LEVELS["memory"]):
+        for base_row, new_row in matched("memory", base_keys, new_keys):
             base_key = base_keys[base_row] if base_row >= 0 else None
             new_key = new_keys[new_row] if new_row >= 0 else None
             holder = ", ".join(filter(None, new_key or base_key or ()))

@@ -3,7 +3,7 @@
 An engine is a map: it decides what runs where, brings the results back as they come, and runs again what died with its worker. This package schedules nothing itself.
 
 It applies a function that can be pickled, and imported where it runs, to items, and yields the place of each with its result, or with what failed. `workers` is how many
-processes this machine starts, None for one for each processor; `address` is that of a cluster that runs already, None to start one here.
+processes this machine starts at most; `address` is that of a cluster that runs already, None to start one here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError, checked_choice
+from kinetoscope._errors import ArgumentError, StateError, checked_choice, needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +25,9 @@ TOGETHER = 3
 
 
 def here(
-    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+    function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
     """One item after the other, in this process."""
-    _no_cluster("here", address)
     for index, item in enumerate(items):
         try:
             outcome: Result | Exception = function(item)
@@ -38,15 +37,14 @@ def here(
 
 
 def processes(
-    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+    function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
     """Processes of this machine. One that dies, such as for lack of memory, takes no other item with it."""
-    _no_cluster("processes", address)
     left = dict(enumerate(items))
     for _ in range(TOGETHER):
         if not left:
             return
-        for index, outcome in _pooled(function, left, _workers(workers, len(left))):
+        for index, outcome in _pooled(function, left, min(workers, len(left))):
             del left[index]
             yield index, outcome
     for index, item in left.items():
@@ -82,21 +80,16 @@ def _pooled(
 
 
 def dask(
-    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+    function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
     """A Dask cluster: that at `address` (`tcp://host:8786`), or one of processes of this machine."""
-    try:
+    with needed(_MISSING.format("dask")):
         from distributed import Client, KilledWorker, LocalCluster, as_completed
-    except ImportError as error:
-        raise _missing("dask") from error
     with ExitStack() as opened:
         cluster: Any = address
         if cluster is None:
-            cluster = opened.enter_context(
-                LocalCluster(
-                    n_workers=_workers(workers, len(items)), threads_per_worker=1, dashboard_address=None
-                )
-            )
+            started = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+            cluster = opened.enter_context(started)
         client = opened.enter_context(Client(cluster, set_as_default=False))
         # Dask runs again what was lost with a worker, several times; items that raise are not tried again.
         futures = client.map(function, items, pure=False)
@@ -116,20 +109,19 @@ def dask(
 
 
 def ray(
-    function: Callable[[str], Result], items: Sequence[str], *, workers: int | None, address: str | None
+    function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
     """A Ray cluster: that at `address` (`auto`, `ray://host:10001`), or one of processes of this machine."""
-    try:
+    with needed(_MISSING.format("ray")):
         import ray as cluster
-    except ImportError as error:
-        raise _missing("ray") from error
     started_here = not cluster.is_initialized()
     if started_here:
-        processors = None if address else _workers(workers, len(items))
         if address is None:
             # A cluster for one command reports nothing to anybody.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        cluster.init(address, num_cpus=processors, include_dashboard=False, log_to_driver=False)
+        cluster.init(
+            address, num_cpus=None if address else workers, include_dashboard=False, log_to_driver=False
+        )
     try:
         remote = cluster.remote(max_retries=TOGETHER)(function)
         waiting = {remote.remote(item): index for index, item in enumerate(items)}
@@ -156,30 +148,37 @@ ENGINES: dict[str, Callable[..., Iterator[Outcome[Any]]]] = {
 }
 
 
-def engine_of(name: str) -> Callable[..., Iterator[Outcome[Any]]]:
-    """The engine of a name.
+def outcomes(
+    engine: str,
+    function: Callable[[str], Result],
+    items: Sequence[str],
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+) -> Iterator[Outcome[Result]]:
+    """Apply a function to items on an engine.
+
+    Args:
+        engine: Its name, one of `ENGINES`.
+        function: The function.
+        items: What it is applied to.
+        workers: How many processes this machine starts at most; None for one for each processor.
+        address: The address of a cluster that runs already; None to start one here.
 
     Raises:
-        ArgumentError: There is none.
+        ArgumentError: There is no such engine, or it has no cluster, or there are too few workers.
     """
-    return ENGINES[checked_choice("engine", name, tuple(ENGINES))]
-
-
-def _workers(wanted: int | None, items: int) -> int:
-    if wanted is not None and wanted < 1:
-        raise ArgumentError(f"workers={wanted!r} is not valid: use at least 1")
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(items, wanted or processors))
-
-
-def _no_cluster(name: str, address: str | None) -> None:
-    if address is not None:
+    checked_choice("engine", engine, tuple(ENGINES))
+    if address is not None and engine not in ("dask", "ray"):
         raise ArgumentError(
-            f"address={address!r}: the engine {name!r} uses this machine only; use dask or ray"
+            f"address={address!r}: the engine {engine!r} uses this machine only; use dask or ray"
         )
+    if workers is not None and workers < 1:
+        raise ArgumentError(f"workers={workers!r} is not valid: use at least 1")
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ENGINES[engine](function, items, max(1, min(len(items), workers or processors)), address)
 
 
-def _missing(name: str) -> MissingDependencyError:
-    return MissingDependencyError(
-        f'engine={name!r} needs a package that is not installed: install it with `pip install "kinetoscope[{name}]"`.'
-    )
+_MISSING = (
+    'engine={0!r} needs a package that is not installed: install it with `pip install "kinetoscope[{0}]"`.'
+)

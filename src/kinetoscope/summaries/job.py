@@ -22,7 +22,7 @@ from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.clocks import clocks, recorded_apart
 from kinetoscope.summaries.communication import coordinates, coordinates_of, exposed_communication, links
-from kinetoscope.summaries.engines import engine_of
+from kinetoscope.summaries.engines import outcomes
 from kinetoscope.summaries.findings import examine_job
 from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_step, less_waiting, stragglers
 from kinetoscope.summaries.replay import without_lateness
@@ -349,7 +349,7 @@ def summarize(
     names = [os.fspath(source) for source in sources]
     written: dict[Path, str] = {}
     failed: dict[int, Exception] = {}
-    for index, outcome in engine_of(engine)(summarized, names, workers=workers, address=address):
+    for index, outcome in outcomes(engine, summarized, names, workers=workers, address=address):
         source = names[index]
         if isinstance(outcome, Exception):
             failed[index] = outcome

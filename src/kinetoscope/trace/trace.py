@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._errors import ArgumentError, StateError, needed
 from kinetoscope._import_aside import import_aside
 from kinetoscope.combine.cut import ENDLESS_NS, TracePart, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
@@ -21,7 +20,7 @@ from kinetoscope.trace.tables import TABLES, checked_options, maker, rows_where
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pandas
     import polars
@@ -232,7 +231,7 @@ class Trace(TraceData):
         """
         table = self.table(name, **options)
         import_aside()
-        with _needed("to_pandas() needs pandas: install it with `pip install pandas`"):
+        with needed("to_pandas() needs pandas: install it with `pip install pandas`"):
             import pandas as pd
         import pyarrow as pa
 
@@ -259,7 +258,7 @@ class Trace(TraceData):
             MissingDependencyError: polars is not installed.
         """
         import_aside("polars")
-        with _needed("to_polars() needs polars: install it with `pip install polars`"):
+        with needed("to_polars() needs polars: install it with `pip install polars`"):
             import polars as pl
 
         return pl.DataFrame(self.table(name, **options))
@@ -277,7 +276,7 @@ class Trace(TraceData):
             ArgumentError: DuckDB rejected the query; the message is DuckDB's.
             MissingDependencyError: DuckDB is not installed (``pip install kinetoscope[sql]``).
         """
-        with _needed("trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"):
+        with needed("trace.sql() needs DuckDB: install it with `pip install kinetoscope[sql]`"):
             import duckdb
 
         with duckdb.connect(":memory:") as connection:
@@ -518,15 +517,6 @@ def _stretches(
         previous = row
     left = [window for window in windows if window[0] < window[1]]
     return np.array([start for start, _ in left], np.int64), np.array([end for _, end in left], np.int64)
-
-
-@contextmanager
-def _needed(message: str) -> Iterator[None]:
-    """Say what to install if an import of this block fails."""
-    try:
-        yield
-    except ImportError as error:
-        raise MissingDependencyError(message) from error
 
 
 def _nanoseconds(name: str, value: Any) -> int:
