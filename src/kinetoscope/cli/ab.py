@@ -6,12 +6,12 @@ import math
 import random
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.cli.compare import comparison_options, margins_of, show
+from kinetoscope.cli.compare import ComparisonOptions, comparison_options
 from kinetoscope.display.terminal import echo
 
 if TYPE_CHECKING:
@@ -76,13 +76,7 @@ def command(
     seed: int | None,
     processors: str | None,
     output: Path | None,
-    percent: float,
-    least: str,
-    confidence: float,
-    warm_up: int | None,
-    rows: int,
-    as_json: bool,
-    html_file: str | None,
+    **comparison_values: Any,
 ) -> None:
     """Run two programs in turn, in random order, and compare them like `kinetoscope compare`.
 
@@ -94,12 +88,14 @@ def command(
     """
     import tempfile
 
+    from kinetoscope.comparison.result import Margins
     from kinetoscope.launcher.interleave import MOST_SEEDS, Interleaved, pinned
 
     commands = _split(words)
     _check(len(commands), revisions, calibrate=calibrate)
     seed = random.randrange(MOST_SEEDS) if seed is None else seed  # noqa: S311  (an order of runs is no secret)
-    margins = margins_of(percent, least, confidence)
+    options = ComparisonOptions(**comparison_values)
+    margins = Margins(options.percent, options.least_ns, options.confidence)
     with ExitStack() as opened:
         temporary = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kinetoscope-ab-")))
         folder = (output or temporary).absolute()
@@ -107,7 +103,7 @@ def command(
         contenders = _contenders(commands, revisions, temporary, opened)
         on = opened.enter_context(pinned(processors))
         order = random.Random(seed)  # noqa: S311  (an order of runs is no secret)
-        turns = Interleaved(contenders, folder, order, margins, warm_up)
+        turns = Interleaved(contenders, folder, order, margins, options.warm_up)
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
         echo(f"seed {seed}, {where}", err=True)
         try:
@@ -115,11 +111,11 @@ def command(
         except (KeyboardInterrupt, KinetoscopeError, OSError):
             # What has run so far is not lost; the error follows.
             if turns.rounds:
-                show(turns.compare(), rows, as_json=as_json, html_file=html_file)
+                options.show(turns.compare())
             raise
-        show(comparison, rows, as_json=as_json, html_file=html_file)
+        options.show(comparison)
     if calibrate:
-        echo(_calibrated(comparison, turns.rounds), err=as_json)
+        echo(_calibrated(comparison, turns.rounds), err=options.as_json)
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:

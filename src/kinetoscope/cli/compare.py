@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from kinetoscope.display.terminal import console, echo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kinetoscope.comparison.result import Comparison, Margins
+    from kinetoscope.comparison.result import Comparison
 
 WARM_UP = click.option(
     "--warm-up",
@@ -64,44 +65,44 @@ def comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def margins_of(percent: float, least: str, confidence: float) -> Margins:
-    """When a difference counts, by the options."""
-    from kinetoscope.comparison.result import Margins
-    from kinetoscope.model.units import parse_duration
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """The values of `comparison_options`."""
 
-    return Margins(percent, float(parse_duration(least)), confidence)
+    percent: float
+    least: str
+    confidence: float
+    warm_up: int | None
+    rows: int
+    as_json: bool
+    html_file: str | None
 
+    @property
+    def least_ns(self) -> float:
+        """The option --least as a number."""
+        from kinetoscope.model.units import parse_duration
 
-def show(comparison: Comparison, rows: int, *, as_json: bool, html_file: str | None) -> None:
-    """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
-    if html_file is not None:
-        from kinetoscope.cli.opening import open_trace
-        from kinetoscope.cli.output import refuse_to_overwrite
-        from kinetoscope.viewer.server.report import comparison_page, write_page
+        return float(parse_duration(self.least))
 
-        refuse_to_overwrite(Path(html_file), [*comparison.base.names, *comparison.new.names])
-        with open_trace(comparison.base.names[0]) as base, open_trace(comparison.new.names[0]) as new:
-            text = comparison_page(comparison, base, new)
-        write_page(text, Path(html_file))
-    echo(comparison.to_json() if as_json else comparison.to_text(rows, console().width))
+    def show(self, comparison: Comparison) -> None:
+        """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
+        if self.html_file is not None:
+            from kinetoscope.cli.opening import open_trace
+            from kinetoscope.cli.output import refuse_to_overwrite
+            from kinetoscope.viewer.server.report import comparison_page, write_page
+
+            refuse_to_overwrite(Path(self.html_file), [*comparison.base.names, *comparison.new.names])
+            with open_trace(comparison.base.names[0]) as base, open_trace(comparison.new.names[0]) as new:
+                text = comparison_page(comparison, base, new)
+            write_page(text, Path(self.html_file))
+        echo(comparison.to_json() if self.as_json else comparison.to_text(self.rows, console().width))
 
 
 @click.command("compare")
 @click.argument("base", metavar="BASE", type=click.Path(readable=False))
 @click.argument("new", metavar="NEW", type=click.Path(readable=False))
 @comparison_options
-def command(
-    base: str,
-    new: str,
-    *,
-    percent: float,
-    least: str,
-    confidence: float,
-    warm_up: int | None,
-    rows: int,
-    as_json: bool,
-    html_file: str | None,
-) -> None:
+def command(base: str, new: str, **values: Any) -> None:
     """Compare two runs: what takes longer or less, how sure that is, and which counts changed.
 
     BASE and NEW are each a trace or, for several recordings of one program, a folder of traces or a quoted pattern such as
@@ -113,13 +114,13 @@ def command(
     from kinetoscope.cli.opening import recordings
     from kinetoscope.trace.opening import compare
 
-    margins = margins_of(percent, least, confidence)
+    options = ComparisonOptions(**values)
     comparison = compare(
         recordings(base),
         recordings(new),
-        percent=margins.percent,
-        least_ns=margins.least_ns,
-        confidence=margins.confidence,
-        warm_up=warm_up,
+        percent=options.percent,
+        least_ns=options.least_ns,
+        confidence=options.confidence,
+        warm_up=options.warm_up,
     )
-    show(comparison, rows, as_json=as_json, html_file=html_file)
+    options.show(comparison)

@@ -222,9 +222,13 @@ class Joining:
 
     Attributes:
         SORTED_BY: The column that the rows of a table must be in order of, of tables that have one.
+        SHARED: The tables of which rows are one if they have one identity.
+        DERIVED: The tables that are derived again.
     """
 
     SORTED_BY: ClassVar = {"spans": "thread", "allocations": "time_ns", "samples": "time_ns"}
+    SHARED: ClassVar[tuple[str, ...]] = tuple(IDENTITY)
+    DERIVED: ClassVar[tuple[str, ...]] = ("steps",)
 
     def __init__(self, parts: list[JoinedTrace]) -> None:
         self._parts = parts
@@ -232,22 +236,29 @@ class Joining:
         self._tables: dict[str, dict[str, Any]] = {}
 
     def run(self) -> TraceData:
-        """Join table after table, each after those that it refers to."""
+        """Join the strings, what is shared, and then every table."""
         self._join_strings()
-        self._join_rows("processes")
-        for name in IDENTITY:
+        self._begin()
+        for name in self.SHARED:
             self._join_dictionary(name)
+        tables = [name for name in STORED if name not in (*self._tables, *self.DERIVED, "losses")]
+        # References lead to any table: all are numbered before any is moved.
+        orders = {name: self._number_rows(name) for name in tables}
+        for name, order in orders.items():
+            self._put_in_order(name, order)
+        self._tables["losses"] = self._losses()
+        return self._parts[0].trace.from_columns(self._tables, strings=self._strings, info=self._info())
+
+    def _begin(self) -> None:
+        """Join what other tables refer to while they are numbered."""
+        self._number_rows("processes")
         self._number_cycles()
-        for name in ("cycles", "origins", "spans", *STORED):
-            if name not in self._tables and name not in ("losses", "steps"):
-                self._join_rows(name)
-        self._tables["losses"] = joined_losses(
-            [(part.trace.columns("losses"), self._numbers(part)) for part in self._parts]
-        )
-        cycles = [(part.trace, part.offset_ns, self._numbers(part)) for part in self._parts]
-        return self._parts[0].trace.from_columns(
-            self._tables, strings=self._strings, info=joined_info(cycles)
-        )
+
+    def _losses(self) -> dict[str, list[Any]]:
+        return joined_losses([(part.trace.columns("losses"), self._numbers(part)) for part in self._parts])
+
+    def _info(self) -> dict[str, Any]:
+        return joined_info([(part.trace, part.offset_ns, self._numbers(part)) for part in self._parts])
 
     def _join_strings(self) -> None:
         rows: dict[str, int] = {}
@@ -320,13 +331,12 @@ class Joining:
         rows = sorted(set(part.rows["cycles"].tolist()) - {-1})
         return [self._tables["cycles"]["number"][row] for row in rows]
 
-    def _join_rows(self, name: str) -> None:
-        self._put_in_order(name, self._number_rows(name))
-
     def _put_in_order(self, name: str, order: Rows | None) -> None:
         """Concatenate the rows of a table that are numbered already, and put them in their order."""
-        rows = slice(None) if order is None else order
-        self._tables[name] = {column: self._column(name, column)[rows] for column in self._given(name)}
+        columns = {column: self._column(name, column) for column in self._given(name)}
+        self._tables[name] = (
+            columns if order is None else {column: taken(values, order) for column, values in columns.items()}
+        )
 
     def _number_rows(self, name: str) -> Rows | None:
         """Assign the new rows of a table, and return their order; None where that of the traces is the right one."""
@@ -371,6 +381,11 @@ class Joining:
         if column in POINTS_IN_TIME:
             return values + part.offset_ns
         return values
+
+
+def taken(values: Any, rows: Rows) -> Any:
+    """Some rows of a column, which is an array or a list."""
+    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
 
 
 def row_map(rows: Any) -> Rows:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
-from kinetoscope.combine.concatenate import POINTS_IN_TIME, REFERENCE
+from kinetoscope.combine.concatenate import POINTS_IN_TIME, REFERENCE, taken
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
 from kinetoscope.model.rows import rows_of_runs
@@ -84,7 +84,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
         if name == "strings":
             strings = [strings[row] for row in rows.tolist()]
         else:
-            tables[name] = {column: _taken(values, rows) for column, values in tables[name].items()}
+            tables[name] = {column: taken(values, rows) for column, values in tables[name].items()}
         for table, column in _references(name, tables):
             tables[table][column] = new_row[tables[table][column]]
     return strings
@@ -114,10 +114,6 @@ def _references(name: str, tables: dict[str, dict[str, Any]]) -> list[tuple[str,
         for column in columns
         if STORED[table].column(column).unit == f"{REFERENCE}{name}"
     ]
-
-
-def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
-    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values[rows]
 
 
 BEGINLESS_NS, ENDLESS_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -565,7 +561,7 @@ class _Cutting:
         columns = self._trace.columns(name)
         new_columns: dict[str, Any] = {}
         for column in columns.given:
-            values = _taken(columns[column], rows)
+            values = taken(columns[column], rows)
             target = STORED[name].column(column).unit.removeprefix(REFERENCE)
             if target in _RENUMBERED:
                 values = self._place_of(target)[values]

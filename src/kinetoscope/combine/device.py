@@ -8,7 +8,7 @@ the device's work is the operator's. Dictionaries of the device's trace are put 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -137,6 +137,8 @@ def join_device(host: AnyTrace, device: AnyTrace, tid_of: Mapping[int, int] | No
 class _Join(Joining):
     """One merge: the host's rows keep their places in all tables but those in order of time."""
 
+    SHARED: ClassVar = ()
+
     def __init__(self, host: TraceData, device: TraceData, tid_of: Mapping[int, int]) -> None:
         self._host, self._device, self._tid_of = host, device, tid_of
         begins = [trace.run_info.start_realtime_ns for trace in (host, device)]
@@ -146,32 +148,28 @@ class _Join(Joining):
         self._host_part, self._device_part = JoinedTrace(host, 0), JoinedTrace(device, offset_ns)
         super().__init__([self._host_part, self._device_part])
 
-    def run(self) -> TraceData:
-        """Strings, threads, the clocks, and then every table."""
-        self._join_strings()
-        threads = self._match_threads()
-        fit = fit_clocks(self._thread_times(threads))
+    def _begin(self) -> None:
+        """Threads, the clocks, and the host's cycles."""
+        threads, host_threads = self._match_threads(), len(self._host.columns("threads"))
+        self._fit = fit_clocks(self._thread_times(threads))
         self._begin_at_zero()
-        host_threads = len(self._host.columns("threads"))
         self._host_part.rows["threads"] = row_map(range(host_threads))
         self._device_part.rows["threads"] = row_map(threads)
-        tables = [name for name in STORED if name not in ("threads", "steps", "cycles", "losses")]
-        # References lead to any table: all are numbered before any is moved.
-        orders = {name: self._number_rows(name) for name in tables}
-        for name, order in orders.items():
-            self._put_in_order(name, order)
         # The host's threads, followed by those that only the device's trace has.
-        rows = [*range(host_threads), *(host_threads + np.flatnonzero(threads >= host_threads))]
-        columns = {column: self._column("threads", column) for column in self._given("threads")}
-        self._tables["threads"] = {
-            column: [values[row] for row in rows] for column, values in columns.items()
-        } | {"index": np.arange(len(rows))}
+        added = host_threads + np.flatnonzero(threads >= host_threads)
+        self._thread_order = np.append(np.arange(host_threads), added)
         self._tables["cycles"] = {
             column: self._moved(self._host_part, "cycles", column)
             for column in ("number", "start_ns", "duration_ns")
         }
-        self._tables["losses"] = self._losses(fit)
-        return self._host.from_columns(self._tables, strings=self._strings, info=self._info(fit))
+
+    def _number_rows(self, name: str) -> Rows | None:
+        return self._thread_order if name == "threads" else super()._number_rows(name)
+
+    def _put_in_order(self, name: str, order: Rows | None) -> None:
+        super()._put_in_order(name, order)
+        if name == "threads":
+            self._tables[name]["index"] = np.arange(len(self._thread_order))
 
     def _match_threads(self) -> Rows:
         """The new row of each thread of the device's trace: the host's own, or one behind them."""
@@ -268,26 +266,26 @@ class _Join(Joining):
         names = {column for part in self._parts for column in part.trace.columns(name).given}
         return [column for column in STORED[name].column_names if column in names]
 
-    def _losses(self, fit: Fit) -> dict[str, list[Any]]:
+    def _losses(self) -> dict[str, list[Any]]:
         losses = [loss for trace in (self._host, self._device) for loss in losses_of(trace.columns("losses"))]
         if not self._clocks_known:
             losses.append(Loss.of("device_clock_unknown"))
-        elif not fit.fits:
+        elif not self._fit.fits:
             why = (
-                f"{fit.calls_crossing} of {fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
-                f"by up to {fit.largest_crossing_ns} ns: times of devices are off by as much, and their work may be counted for "
+                f"{self._fit.calls_crossing} of {self._fit.calls} calls of the device's runtime have the begin or end of an operator inside them, "
+                f"by up to {self._fit.largest_crossing_ns} ns: times of devices are off by as much, and their work may be counted for "
                 "a neighbour of the operator that launched it."
             )
-            losses.append(Loss.of("device_clock_misfit", fit.calls_crossing, why=why))
+            losses.append(Loss.of("device_clock_misfit", self._fit.calls_crossing, why=why))
         return loss_columns(losses)
 
-    def _info(self, fit: Fit) -> dict[str, Any]:
+    def _info(self) -> dict[str, Any]:
         info = dict(self._host.info)
         for key in _OF_THE_DEVICE:
             if key in self._device.info:
                 info.setdefault(key, self._device.info[key])
         checks = info.get("clock_checks")
-        info["clock_checks"] = {**(checks if isinstance(checks, dict) else {}), **fit.as_info()}
+        info["clock_checks"] = {**(checks if isinstance(checks, dict) else {}), **self._fit.as_info()}
         for key in ("start_realtime_ns", "start_monotonic_ns"):
             if isinstance(info.get(key), int):
                 info[key] -= self._host_part.offset_ns

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.concatenate import IDENTITY, POINTS_IN_TIME, WITHIN_EACH, JoinedTrace, Joining
+from kinetoscope.combine.concatenate import POINTS_IN_TIME, WITHIN_EACH, JoinedTrace, Joining
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import (
     Placement,
@@ -49,8 +49,6 @@ _NOT_DERIVED: dict[str, Sequence[str]] = {
     "samples": ("step",),
     "steps": STORED["steps"].column_names,
 }
-# Shared by all processes that have it.
-_SHARED = ("frames", "stacks", "shapes", "arguments")
 # Metadata of one process that would be wrong for the whole trace.
 _OF_EACH = frozenset({"processes", "complete", "stop_ns", "cycle", "cycles", "pauses", "clock_checks"})
 
@@ -113,36 +111,16 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
 class _MergedProcesses(Joining):
     # Spans are in order, as their threads are not mixed.
     SORTED_BY: ClassVar = {"allocations": "time_ns", "samples": "time_ns", "steps": "start_ns"}
+    SHARED: ClassVar = ("frames", "stacks", "shapes", "arguments")
+    DERIVED: ClassVar = ()
 
     def __init__(self, parts: list[JoinedTrace], first_began_ns: int) -> None:
         super().__init__(parts)
         self._first_began_ns = first_began_ns
 
-    def run(self) -> TraceData:
-        """Join table after table, each after those that it refers to."""
-        self._join_strings()
-        self._join_processes()
-        for name in ("threads", "streams"):
-            self._join_rows(name)
-        for name in IDENTITY:
-            if name in _SHARED:
-                self._join_dictionary(name)
-            elif name not in self._tables:
-                self._join_rows(name)
-        self._join_rows("cycles")
-        self._join_rows("origins")
-        # Spans and steps refer to each other, so both need their rows before either is moved.
-        for name in ("spans", "steps"):
-            self._number_rows(name)
-        for name in ("spans", "steps", *STORED):
-            if name not in self._tables and name != "losses":
-                self._join_rows(name)
-        self._tables["losses"] = self._losses()
-        return self._parts[0].trace.from_columns(self._tables, strings=self._strings, info=self._info())
-
     # Processes
 
-    def _join_processes(self) -> None:
+    def _begin(self) -> None:
         """A row for each process, those of traces that were put together before among them."""
         columns: dict[str, list[Any]] = {column: [] for column in STORED["processes"].column_names}
         for part in self._parts:
