@@ -69,9 +69,16 @@ def whole_number(query: Query, name: str, default: int) -> int:
     return int(value)
 
 
-def integer(text: str) -> int | None:
-    """Parse a whole number, which may be negative; None for other texts, or more than nine digits."""
-    return int(text) if text.removeprefix("-").isdecimal() and len(text) <= _MOST_DIGITS else None
+def integer(query: Query, name: str, default: int | str = "") -> int:
+    """Return an option as a whole number, which may be negative.
+
+    Raises:
+        ArgumentError: It is missing and has no default, is something else, or has more than nine digits.
+    """
+    text = query.get(name, str(default))
+    if not text.removeprefix("-").isdecimal() or len(text) > _MOST_DIGITS:
+        raise ArgumentError(f"{name}={text[:50]!r} is not valid: need a whole number")
+    return int(text)
 
 
 def choice(query: Query, name: str, values: Sequence[str]) -> str:

@@ -101,7 +101,7 @@ def test_any_step_that_both_have_can_be_drawn(offers):
         ("compare/nothing", {}, 404, "no such route"),
         ("compare/steps/other", {}, 404, "no such route"),
         ("compare/steps", {"step": "999"}, 400, "base has no step 999: it has "),
-        ("compare/steps", {"step": "-1"}, 400, "step='-1' is not the number of a step"),
+        ("compare/steps", {"step": "-1"}, 400, "base has no step -1: it has "),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(offers, path, query, status, said):

@@ -51,24 +51,20 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
     # Summaries of a job cannot be compared.
     traces = [number for number, offer in enumerate(offers) if offer.job is None]
     defaults = [*traces, len(offers), len(offers)][:2]
-    numbers = [_place(offers, query, name, default) for default, name in zip(defaults, SIDES, strict=True)]
-    sides = {
-        name: _trace(offers[number_of_trace]) for name, number_of_trace in zip(SIDES, numbers, strict=True)
-    }
+    numbers = [_number(offers, query, name, default) for default, name in zip(defaults, SIDES, strict=True)]
+    sides = {name: _trace(offers[number]) for name, number in zip(SIDES, numbers, strict=True)}
     _, _, rest = path.partition("/")
     part, _, side = rest.partition("/")
     if part == "steps" and (not side or side in sides):
-        number = integer(query["step"]) if "step" in query else None
-        if "step" in query and (number is None or number < 0):
-            raise ArgumentError(f"step={query['step'][:50]!r} is not the number of a step")
+        asked = integer(query, "step") if "step" in query else None
         if side:
-            return boxes(sides[side], step(sides[side], side, number))
-        return {name: step(trace, name, number) for name, trace in sides.items()}
+            return boxes(sides[side], step(sides[side], side, asked))
+        return {name: step(trace, name, asked) for name, trace in sides.items()}
     if rest and rest not in TABLES:
         raise LookupError(path)
     runs = [
-        replace(_run(trace), name=offers[number_of_trace].name)
-        for trace, number_of_trace in zip(sides.values(), numbers, strict=True)
+        replace(_run(trace), name=offers[number].name)
+        for trace, number in zip(sides.values(), numbers, strict=True)
     ]
     comparison = compare_runs(runs[:1], runs[1:])
     if rest:
@@ -133,7 +129,14 @@ def step(trace: Trace, side: str, number: int | None = None) -> dict[str, Any]:
     loop, run = Loop(trace), _run(trace)
     if not run.unit.repeats:
         return {"step": None, "start_ns": 0, "duration_ns": 0, "tracks": []}
-    index = _typical(run) if number is None else _with_number(run, side, number)
+    if number is None:
+        # At the lower quartile of durations; longer ones were often disturbed on a busy machine.
+        index = run.counted[np.argsort(run.step_ns[run.counted], kind="stable")[len(run.counted) // 4]]
+    elif number in run.numbers:
+        index = np.argmax(run.numbers == number)
+    else:
+        first, last = int(run.numbers.min()), int(run.numbers.max())
+        raise ArgumentError(f"{side} has no step {number}: it has {first} to {last}")
     track_ids = {
         track.id
         for track in timeline(trace)
@@ -166,32 +169,17 @@ def boxes(trace: Trace, drawn: dict[str, Any]) -> pyarrow.Table:
     )
 
 
-def _with_number(run: Run, side: str, number: int) -> int:
-    rows = np.flatnonzero(run.numbers == number)
-    if len(rows) == 0:
-        first, last = int(run.numbers.min()), int(run.numbers.max())
-        raise ArgumentError(f"{side} has no step {number}: it has {first} to {last}")
-    return int(rows[0])
-
-
-def _typical(run: Run) -> int:
-    """Return the index of the step at the lower quartile of durations; longer ones were often disturbed on a busy machine."""
-    counted = run.counted
-    return int(counted[np.argsort(run.step_ns[counted], kind="stable")[len(counted) // 4]])
-
-
 @derived
 def _run(trace: Trace) -> Run:
     return run_of(trace, with_account=True)
 
 
-def _place(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
-    text = query.get(name, str(default))
-    trace_number = integer(text)
-    if trace_number is None or not 0 <= trace_number < len(offers):
+def _number(offers: Sequence[Offer], query: Query, name: str, default: int) -> int:
+    number = integer(query, name, default)
+    if not 0 <= number < len(offers):
         open_now = units.count(len(offers), "trace")
-        raise ArgumentError(f"{name}={text[:50]!r} is not valid: {open_now} can be compared, numbered from 0")
-    return trace_number
+        raise ArgumentError(f"{name}='{number}' is not valid: {open_now} can be compared, numbered from 0")
+    return number
 
 
 def _trace(offer: Offer) -> Trace:

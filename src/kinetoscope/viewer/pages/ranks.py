@@ -72,9 +72,9 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
             case "table":
                 return table(job)
             case "step":
-                return step(job, _row(job, query), _whole(query, "step"))
+                return step(job, _row(job, query), integer(query, "step"))
             case "arrivals":
-                return arrivals(job, _whole(query, "collective"))
+                return arrivals(job, integer(query, "collective"))
     raise LookupError(path)
 
 
@@ -245,16 +245,8 @@ def _steps(job: Job) -> Rows:
 
 
 def _row(job: Job, query: Query) -> int:
-    rank = _whole(query, "rank")
+    rank = integer(query, "rank")
     rows = np.flatnonzero(job.sections.ranks == rank)
     if not len(rows):
         raise ArgumentError(f"rank={rank} is not valid: there is no summary of it")
     return int(rows[0])
-
-
-def _whole(query: Query, name: str) -> int:
-    text = query.get(name, "")
-    number = integer(text)
-    if number is None:
-        raise ArgumentError(f"{name}={text[:50]!r} is not valid: need a whole number")
-    return number
