@@ -20,10 +20,14 @@ from kinetoscope.display.blocks import ERROR, GOOD, WARNING, Paragraph
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterator
+
     from torch.profiler import ProfilerActivity
 
     from kinetoscope.collect import EngineStatus
+
+    # The subject, what was found and, if that can be good or bad, which it is.
+    Line = tuple[str, str, str]
 
 OK, POOR, BAD = "ok", "poor", "bad"
 _TONES = {OK: GOOD, POOR: WARNING, BAD: ERROR}
@@ -32,25 +36,8 @@ _LONGEST_LABEL = 14
 _REPLACED = (
     "replaced by Kinetoscope: something called kinetoscope.install() at start-up (sitecustomize, a .pth file)"
 )
+_SLOWER = "kineto (torch's own collector): slower, and without modules"
 _OF_TORCH = "torch's own (kinetoscope.install() or `kinetoscope run --install` replaces it)"
-
-
-class _Findings:
-    """What was found, line by line: printed at once, or collected for JSON."""
-
-    def __init__(self, printer: Console | None) -> None:
-        """Start without lines; they are collected if `printer` is None."""
-        self._printer = printer
-        self.lines: list[dict[str, str]] = []
-
-    def add(self, label: str, text: str, state: str = "") -> None:
-        """Add a line: its subject, what was found and, if that can be good or bad, which it is."""
-        from kinetoscope.display.lines import print_blocks
-
-        self.lines.append({"label": label, "text": text, "state": state})
-        if self._printer is not None:
-            fact = Paragraph(text, label.ljust(_LONGEST_LABEL), _TONES.get(state, ""))
-            print_blocks(self._printer, [fact], self._printer.width)
 
 
 @click.command("doctor")
@@ -61,75 +48,71 @@ def command(*, build: bool, as_json: bool) -> None:
 
     The exit code is 0 if any engine can record, even if it is only torch's own collector.
     """
+    from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.terminal import console
 
-    report = _Findings(None if as_json else console())
-    records = _examine(report, build=build)
+    printer, lines = console(), []
+    for label, text, state in _lines(build=build):
+        lines.append({"label": label, "text": text, "state": state})
+        if not as_json:
+            fact = Paragraph(text, label.ljust(_LONGEST_LABEL), _TONES.get(state, ""))
+            print_blocks(printer, [fact], printer.width)
+    records = not any(line["label"] == "Engine" and line["state"] == BAD for line in lines)
     if as_json:
-        echo_json({"records": records, "lines": report.lines})
+        echo_json({"records": records, "lines": lines})
     if not records:
         sys.exit(1)
 
 
-def _examine(report: _Findings, *, build: bool) -> bool:
-    report.add("Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}")
-    report.add("Python", f"{platform.python_version()}, {sys.executable}")
-    report.add(
-        "Machine",
-        f"{platform.system()} {platform.machine()}, {units.count(os.cpu_count() or 1, 'processor')}",
-    )
+def _lines(*, build: bool) -> Iterator[Line]:
+    yield "Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}", ""
+    yield "Python", f"{platform.python_version()}, {sys.executable}", ""
+    processors = units.count(os.cpu_count() or 1, "processor")
+    yield "Machine", f"{platform.system()} {platform.machine()}, {processors}", ""
     text, problem = _torch()
-    report.add("PyTorch", f"{text}: {problem}" if problem else text, BAD if problem else "")
+    yield "PyTorch", f"{text}: {problem}" if problem else text, BAD if problem else ""
     if problem:
-        report.add("Engine", "none", BAD)
-        return False
-    report.add("Compiler", *_compiler())
+        yield "Engine", "none", BAD
+        return
+    yield "Compiler", *_compiler()
     if build:
-        _compile_anew(report)
+        yield "Built", _compile_anew(), OK
 
     from kinetoscope.collect import (
         ProfilerActivity,
         is_installed,
+        kineto_status,
         native_engine_status,
         supported_activities,
     )
 
     status = native_engine_status(_say)
-    _native_lines(report, status)
-    problem = _kineto_problem()
-    _engine_line(report, status, supported_activities() - {ProfilerActivity.CPU}, problem)
-    _kineto_line(report, problem)
-    report.add("torch.profiler", _REPLACED if is_installed() else _OF_TORCH)
-    return status.available or not problem
-
-
-def _native_lines(report: _Findings, status: EngineStatus) -> None:
-    report.add("Recorder", status.reason, OK if status.available else BAD)
+    yield "Recorder", status.reason, OK if status.available else BAD
     for name, value in status.details.items():
         test, _, feature = name.partition("self-test: ")
-        if feature and not test:
-            passed = value == "ok"
-            report.add(
-                "",
-                f"{'✓' if passed else '✗'} {feature}{'' if passed else f': {value}'}",
-                OK if passed else BAD,
-            )
+        if not feature or test:
+            yield "", f"{name}: {value}", ""
+        elif value == "ok":
+            yield "", f"✓ {feature}", OK
         else:
-            report.add("", f"{name}: {value}")
+            yield "", f"✗ {feature}: {value}", BAD
+    problem = _kineto_problem()
+    yield from _engine_lines(status, supported_activities() - {ProfilerActivity.CPU}, problem)
+    try:
+        yield "Kineto", problem or kineto_status(), BAD if problem else OK
+    except RecorderError as error:
+        yield "Kineto", str(error), BAD
+    yield "torch.profiler", _REPLACED if is_installed() else _OF_TORCH, ""
 
 
-def _engine_line(
-    report: _Findings, status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
-) -> None:
-    if kineto_problem and not status.available:
-        report.add("Engine", "none (see Recorder and Kineto)", BAD)
-        return
+def _engine_lines(
+    status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
+) -> Iterator[Line]:
     if not status.available:
-        report.add(
-            "Engine",
-            "kineto (torch's own collector): slower, and without modules (see Recorder)",
-            POOR,
-        )
+        if kineto_problem:
+            yield "Engine", "none (see Recorder and Kineto)", BAD
+        else:
+            yield "Engine", f"{_SLOWER} (see Recorder)", POOR
         return
     from kinetoscope.collect import hybrid_status
 
@@ -138,23 +121,14 @@ def _engine_line(
         for device in sorted(devices, key=lambda device: device.name)
     }
     for name, check in checks.items():
-        report.add("Hybrid", f"{name}: {check.reason}", OK if check.available else POOR)
+        yield "Hybrid", f"{name}: {check.reason}", OK if check.available else POOR
     if not checks:
-        report.add("Engine", "native", OK)
+        yield "Engine", "native", OK
     elif all(check.available for check in checks.values()):
-        names = ", ".join(checks)
-        report.add(
-            "Engine",
-            f"hybrid: the native engine for the host, torch's own collector for {names}",
-            OK,
-        )
+        hybrid = f"hybrid: the native engine for the host, torch's own collector for {', '.join(checks)}"
+        yield "Engine", hybrid, OK
     else:
-        report.add(
-            "Engine",
-            "kineto (torch's own collector): slower, and without modules (see Hybrid); engine='native' still records the host "
-            "natively",
-            POOR,
-        )
+        yield "Engine", f"{_SLOWER} (see Hybrid); engine='native' still records the host natively", POOR
 
 
 def _kineto_problem() -> str:
@@ -172,19 +146,6 @@ def _kineto_problem() -> str:
     except Exception as error:  # noqa: BLE001  (whatever fails in torch is the report)
         return f"cannot record here: {type(error).__name__}: {error}"
     return "" if "aten::add" in names else "cannot record here: its recording lacks an operator that ran"
-
-
-def _kineto_line(report: _Findings, problem: str) -> None:
-    """Print how the data of torch's own collector is read, and whether it makes its event objects."""
-    from kinetoscope.collect import kineto_status
-
-    if problem:
-        report.add("Kineto", problem, BAD)
-        return
-    try:
-        report.add("Kineto", kineto_status(), OK)
-    except RecorderError as error:
-        report.add("Kineto", str(error), BAD)
 
 
 def _torch() -> tuple[str, str]:
@@ -214,8 +175,12 @@ def _compiler() -> tuple[str, str]:
     return f"{version.stdout.partition(chr(10))[0]}, {' '.join(command)}", ""
 
 
-def _compile_anew(report: _Findings) -> None:
-    """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete."""
+def _compile_anew() -> str:
+    """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete.
+
+    Returns:
+        Where it is, and how long that took.
+    """
     import torch
 
     from kinetoscope.collect import BuildError
@@ -231,7 +196,7 @@ def _compile_anew(report: _Findings) -> None:
             library.replace(cache / library.name)
     except BuildError as error:
         raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
-    report.add("Built", f"{cache / library.name} in {units.duration(time.monotonic_ns() - begin_ns)}", OK)
+    return f"{cache / library.name} in {units.duration(time.monotonic_ns() - begin_ns)}"
 
 
 def _say(line: str) -> None:

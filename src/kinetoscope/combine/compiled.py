@@ -377,8 +377,8 @@ class _Origins:
         """The frames that a stack has below the generated file's, outermost first."""
         entry, frames = self._sites.entry[stack], []
         while stack != entry:
-            frames.append(self._stacks.value("frame", stack))
-            stack = self._stacks.value("parent", stack)
+            frames.append(self._stacks.columns["frame"][stack])
+            stack = self._stacks.columns["parent"][stack]
         return frames[::-1]
 
     def _stack(self, around: int, frames: tuple[SourceFrame, ...], below: list[int]) -> int:
@@ -400,10 +400,10 @@ class _Origins:
         name = outer.function.rpartition(".")[2]
         stack = around
         while stack >= 0:
-            frame = self._stacks.value("frame", stack)
-            parent = self._stacks.value("parent", stack)
-            if frame >= 0 and self._origins.texts[self._frames.value("file", frame)] == outer.file:
-                function = self._origins.texts[self._frames.value("function", frame)].rpartition(".")[2]
+            frame = self._stacks.columns["frame"][stack]
+            parent: int = self._stacks.columns["parent"][stack]
+            if frame >= 0 and self._origins.texts[self._frames.columns["file"][frame]] == outer.file:
+                function = self._origins.texts[self._frames.columns["function"][frame]].rpartition(".")[2]
                 if function == name or function.startswith(f"{_RESUMED}{name}_at_"):
                     return parent
             stack = parent
@@ -432,10 +432,6 @@ class _Growing:
 
     def __len__(self) -> int:
         return len(self.columns[self._identity[0]])
-
-    def value(self, column: str, row: int) -> int:
-        value: int = self.columns[column][row]
-        return value
 
     def find(self, key: tuple[Any, ...]) -> int:
         """The first row with this identity; -1 without."""
@@ -472,7 +468,7 @@ class _Modules:
         self._by_address: dict[int, int] = {}
         self._roots: dict[tuple[str, int | str, int], int] = {}
         for row in range(len(self.grown)):
-            self._child.setdefault((self.grown.value("parent", row), self.grown.value("name", row)), row)
+            self._child.setdefault((self.grown.columns["parent"][row], self.grown.columns["name"][row]), row)
             if trace.columns("modules")["address"][row]:
                 self._by_address[int(trace.columns("modules")["address"][row])] = row
 
@@ -488,7 +484,11 @@ class _Modules:
         inner = modules[-1]
         base, parts = _parsed(inner.path)
         classes = {_parsed(module.path)[1]: module.class_name for module in modules}
-        if base == _WRAPPED and root >= 0 and self.grown.value("class", root) == self._strings.row(_WRAPPER):
+        if (
+            base == _WRAPPED
+            and root >= 0
+            and self.grown.columns["class"][root] == self._strings.row(_WRAPPER)
+        ):
             wrapped = self._descend(root, ("_orig_mod",), 0, {("_orig_mod",): modules[0].class_name})
             return self._descend(wrapped, parts, 0, classes)
         if base == "self" and root >= 0 and (not parts or self._find(root, parts[0]) >= 0):

@@ -260,7 +260,7 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
     if len(of_size) > 1:
         (size, name), (other_size, other) = list(of_size.items())[:2]
         raise ArgumentError(
-            f"{name} is of a job of {_ranks(size)} and {other} of a job of {_ranks(other_size)}. Pass the traces of one job; "
+            f"{name} is of a job of {units.count(size, 'rank')} and {other} of a job of {units.count(other_size, 'rank')}. Pass the traces of one job; "
             "kinetoscope.trace.merge_processes merges any traces."
         )
     for recorded in of_process.values():
@@ -272,7 +272,3 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
                     f"{name} and {other} are of one process. Pass one trace for each rank; join the cycles of a process "
                     "with kinetoscope.trace.concatenate."
                 )
-
-
-def _ranks(count: int) -> str:
-    return f"{count:,} rank{'' if count == 1 else 's'}"

@@ -482,7 +482,7 @@ def updated_budget(
         elif section == "time" and (start := re.match(r"\s*(steps_us|step_kinds|machine)\s*=", line)):
             if start[1] == "steps_us":
                 skipping = "]]" not in line.replace(" ", "")
-                line = "\n".join([_steps_line(runs), *_kinds_line(runs)])
+                line = "\n".join(_step_lines(runs))
             elif start[1] == "step_kinds":
                 skipping = "]]" not in line.replace(" ", "")
                 continue
@@ -539,31 +539,24 @@ def _time_lines(runs: Sequence[Run]) -> list[str]:
         'least = "10us"',
         "confidence = 0.99",
         f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}",
-        _steps_line(runs),
-        *_kinds_line(runs),
+        *_step_lines(runs),
     ]
 
 
-def _steps_line(runs: Sequence[Run]) -> str:
-    """The times of the steps of each recording, the last ones of a long one."""
-    last_ns = (run.step_ns[run.counted][-_MOST_STEPS:].tolist() for run in runs)
-    return _lists("steps_us", [[f"{time_ns / 1000:.1f}" for time_ns in times_ns] for times_ns in last_ns])
-
-
-def _lists(name: str, lists: Sequence[Sequence[str]]) -> str:
-    inner = ", ".join(f"[{', '.join(texts)}]" for texts in lists)
-    return f"{name} = [{inner}]"
-
-
-def _kinds_line(runs: Sequence[Run]) -> list[str]:
-    """For each step the number of operators of its kind; nothing where all steps are of one kind."""
+def _step_lines(runs: Sequence[Run]) -> list[str]:
+    """The times of the last steps of each recording and, where they are of several kinds, the number of operators of the kind of each."""
+    times_us = [
+        [round(time_ns / 1000, 1) for time_ns in run.step_ns[run.counted][-_MOST_STEPS:].tolist()]
+        for run in runs
+    ]
+    lines = [f"steps_us = {json.dumps(times_us)}"]
     kinds, merged = kind_of_steps(runs), merged_kinds(runs)
-    if len(np.unique(kinds)) < 2:
-        return []
-    ends = np.cumsum([len(run.counted) for run in runs])
-    operators = np.array([str(typical_operators(kind)) for kind, _ in merged])[kinds]
-    last = [of_recording[-_MOST_STEPS:].tolist() for of_recording in np.split(operators, ends[:-1])]
-    return [_lists("step_kinds", last)]
+    if len(np.unique(kinds)) > 1:
+        ends = np.cumsum([len(run.counted) for run in runs])
+        operators = np.array([typical_operators(kind) for kind, _ in merged])[kinds]
+        last = [of_recording[-_MOST_STEPS:].tolist() for of_recording in np.split(operators, ends[:-1])]
+        lines.append(f"step_kinds = {json.dumps(last)}")
+    return lines
 
 
 def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:

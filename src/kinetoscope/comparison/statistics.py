@@ -193,14 +193,17 @@ class Bootstrap:
         """The weight of each step of each side, as recorded."""
         return self._own[0][0], self._own[1][0]
 
+    @property
+    def _fractions(self) -> list[float]:
+        """Those of which enough steps are left."""
+        fewest = min(len(side.step_ns) for side in self._sides)
+        return [fraction for fraction in FRACTIONS if fraction == 1.0 or fraction * fewest >= LEAST_STEPS]
+
     def _best_fraction(self) -> float:
         if not (self.base.alike and self.new.alike):
             return 1.0
-        fewest = min(len(side.step_ns) for side in self._sides)
         errors: dict[float, float] = {}
-        for fraction in FRACTIONS:
-            if fraction < 1.0 and fraction * fewest < LEAST_STEPS:
-                continue
+        for fraction in self._fractions:
             means = [
                 side.weights(copies, fraction) @ side.step_ns
                 for side, copies in zip(self._sides, self._copies, strict=True)
@@ -232,10 +235,7 @@ class Bootstrap:
         estimates = [self.estimate(base, new)]
         if min(side.recordings for side in self._sides) > 1 and self.base.alike and self.new.alike:
             copies = [copies / copies.sum(axis=1, keepdims=True) for copies in self._copies]
-            fewest = min(len(side.step_ns) for side in self._sides)
-            for fraction in FRACTIONS:
-                if fraction < 1.0 and fraction * fewest < LEAST_STEPS:
-                    continue
+            for fraction in self._fractions:
                 values = [
                     side.of_fastest(times_ns, fraction)
                     for side, times_ns in zip(self._sides, (base, new), strict=True)

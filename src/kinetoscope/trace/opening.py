@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from kinetoscope._errors import ArgumentError, FormatError
+from kinetoscope._errors import ArgumentError, FormatError, checked_whole
 from kinetoscope._import_aside import import_aside
 from kinetoscope.model import units
 from kinetoscope.storage.byte_source import ByteSource
@@ -118,8 +118,8 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         ("max_memory_bytes", max_memory_bytes),
         ("max_uncompressed_bytes", max_uncompressed_bytes),
     ):
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise ArgumentError(f"{name}={limit!r}: pass a number of bytes that is not negative.")
+        if limit is not None:
+            checked_whole(name, limit, 0, " bytes, or None")
     limits = _Limits(max_memory_bytes, max_uncompressed_bytes)
     if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
         return _open_folder(Path(source), limits, progress)
@@ -467,8 +467,8 @@ def compare(
     from kinetoscope.comparison.result import Margins
     from kinetoscope.comparison.runs import compare_runs
 
-    if warm_up is not None and (type(warm_up) is not int or warm_up < 0):
-        raise ArgumentError(f"warm_up={warm_up!r} is not valid: pass a number of steps, 0 or more, or None")
+    if warm_up is not None:
+        checked_whole("warm_up", warm_up, 0, " steps, or None")
     margins = Margins(percent, least_ns, confidence)
     return compare_runs(_runs(base, "base", warm_up), _runs(new, "new", warm_up), margins, seed=seed)
 

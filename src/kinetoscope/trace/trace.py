@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError, StateError, needed
+from kinetoscope._errors import ArgumentError, StateError, checked_choice, checked_whole, needed
 from kinetoscope._import_aside import import_aside
 from kinetoscope.combine.cut import ENDLESS_NS, TracePart, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
@@ -319,8 +319,13 @@ class Trace(TraceData):
             ArgumentError: The window is empty, lies outside the trace, or `device` is something else.
             StateError: The trace was closed.
         """
-        start = _nanoseconds("start_ns", start_ns)
-        end = ENDLESS_NS if end_ns is None else _nanoseconds("end_ns", end_ns)
+        since_start = " nanoseconds from the start of the trace"
+        start = checked_whole("start_ns", start_ns, 0, since_start)
+        end = ENDLESS_NS if end_ns is None else checked_whole("end_ns", end_ns, 0, since_start)
+        if end > ENDLESS_NS:
+            raise ArgumentError(
+                f"end_ns is {end}, far behind the end of the trace; leave it out for all of it"
+            )
         if end <= start:
             raise ArgumentError(
                 f"the window starts at {start} ns and ends at {end} ns: the end must be after the start"
@@ -330,7 +335,10 @@ class Trace(TraceData):
             raise ArgumentError(
                 f"the window starts at {units.duration(start)}, but the trace is only {units.duration(lasted_ns)} long"
             )
-        note = {"window_ns": [start, None if end == ENDLESS_NS else end], "device": _device_rule(device)}
+        note = {
+            "window_ns": [start, None if end == ENDLESS_NS else end],
+            "device": checked_choice("device", device, DEVICE_RULES),
+        }
         return cut(self, TracePart.of_window(self, start, end, by_launch=device == "launch", said=note))
 
     def select_steps(self, numbers: Iterable[int], *, device: str = "launch") -> Trace:
@@ -351,17 +359,13 @@ class Trace(TraceData):
             ArgumentError: A step is not in the trace, the trace has no steps, or `device` is not valid.
             StateError: The trace was closed.
         """
-        wanted = sorted({operator.index(number) for number in numbers})
         steps = self.columns("steps")
         existing = steps["number"]
         if len(existing) == 0:
             raise ArgumentError(
                 "the trace has no steps; call step() in the loop while recording, or use a window"
             )
-        missing = sorted(set(wanted) - set(existing.tolist()))
-        if missing or not wanted:
-            problem = f"the trace has no step {units.ranges(missing)}" if missing else "no step was passed"
-            raise ArgumentError(f"{problem}; it has {units.ranges(existing.tolist())}")
+        wanted = _existing(numbers, "step", existing.tolist())
         rows = np.flatnonzero(np.isin(existing, wanted))
         start, end = _stretches(rows, existing, steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
         if len(start) == 0:
@@ -371,7 +375,7 @@ class Trace(TraceData):
         note = {
             "steps": wanted,
             "windows_ns": np.column_stack((start, end)).tolist(),
-            "device": _device_rule(device),
+            "device": checked_choice("device", device, DEVICE_RULES),
         }
         part = TracePart(int(start[0]), start, end, steps=rows, by_launch=device == "launch", said=note)
         return cut(self, part)
@@ -394,17 +398,13 @@ class Trace(TraceData):
         import_aside()
         from kinetoscope.tables.stored import rank
 
-        wanted = sorted({operator.index(number) for number in ranks})
         own_rank = rank(self)
         of_thread = self.column("threads", "rank")
         of_thread = np.where(of_thread < 0, -1 if own_rank is None else own_rank, of_thread)
         existing = sorted(set(of_thread.tolist()) - {-1} | ({own_rank} if own_rank is not None else set()))
         if not existing:
             raise ArgumentError("the trace has no ranks")
-        missing = sorted(set(wanted) - set(existing))
-        if missing or not wanted:
-            problem = f"the trace has no rank {units.ranges(missing)}" if missing else "no rank was passed"
-            raise ArgumentError(f"{problem}; it has {units.ranges(existing)}")
+        wanted = _existing(ranks, "rank", existing)
         threads = np.isin(of_thread, [*wanted, -1])
         part = TracePart.of_window(self, 0, ENDLESS_NS, threads=threads, said={"ranks": wanted})
         return cut(self, part)
@@ -519,22 +519,14 @@ def _stretches(
     return np.array([start for start, _ in left], np.int64), np.array([end for _, end in left], np.int64)
 
 
-def _nanoseconds(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(
-            f"{name} is {value!r}; pass a whole number of nanoseconds from the start of the trace"
-        ) from None
-    if not 0 <= number <= ENDLESS_NS:
-        raise ArgumentError(f"{name} is {number}; pass nanoseconds from the start of the trace, so 0 or more")
-    return number
-
-
-def _device_rule(device: str) -> str:
-    if device not in DEVICE_RULES:
-        raise ArgumentError(f"device={device!r}: choose one of: {', '.join(DEVICE_RULES)}")
-    return device
+def _existing(numbers: Iterable[int], noun: str, existing: list[int]) -> list[int]:
+    """Numbers in order, each of which the trace has."""
+    wanted = sorted({operator.index(number) for number in numbers})
+    missing = sorted(set(wanted) - set(existing))
+    if missing or not wanted:
+        problem = f"the trace has no {noun} {units.ranges(missing)}" if missing else f"no {noun} was passed"
+        raise ArgumentError(f"{problem}; it has {units.ranges(existing)}")
+    return wanted
 
 
 _WORD = re.compile(r"\w+")
