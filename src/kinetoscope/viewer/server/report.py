@@ -36,7 +36,7 @@ from kinetoscope.viewer.requests import Limited, MadeFile
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
 from kinetoscope.viewer.timeline.counters import counters_of
-from kinetoscope.viewer.timeline.rows import label_maker, span_tracks
+from kinetoscope.viewer.timeline.rows import labels_of, span_tracks
 from kinetoscope.viewer.timeline.span import (
     Numbers,
     SharedFacts,
@@ -171,7 +171,7 @@ def items_of(trace: Trace, most: int) -> Items:
             taken[store.spans] = taken.copy()
         if before is not None:
             taken = taken[store.start_ns[taken] < before]
-        ids, texts, kind = label_maker(trace, store)(taken)
+        ids, texts, kind, spans_taken = labels_of(trace, store, taken)
         name_ids, used = few_texts(ids, texts)
         first_row[key] = rows
         columns["start"].append(store.start_ns[taken])
@@ -179,7 +179,7 @@ def items_of(trace: Trace, most: int) -> Items:
         columns["row"].append(rows + np.searchsorted(store.edges, taken, side="right") - 1)
         columns["name"].append(name_ids + np.int32(len(names)))
         columns["kind"].append(kind)
-        columns["span"].append(np.full(len(taken), -1) if store.spans is None else store.spans[taken])
+        columns["span"].append(spans_taken)
         names += map(to_utf8, used)
         rows += len(store.edges) - 1
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}

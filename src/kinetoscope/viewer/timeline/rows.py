@@ -6,7 +6,7 @@ enough to find what lies in any time range by two binary searches, at any level 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import derived
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -42,7 +42,7 @@ class Rows:
         start_ns: Start of each item.
         sum_ns: Cumulative durations: of all items before each one, and of all items.
         spans: The row of each item in the table `spans`; None if items are not spans.
-        names: If items are not spans, the index of each one's name in `texts`.
+        names: If items are not spans, the index of each one's name in `texts`; else empty.
         texts: The names.
         kind: The kind of items that are not spans.
     """
@@ -51,7 +51,7 @@ class Rows:
     start_ns: NDArray[np.int64]
     sum_ns: NDArray[np.int64]
     spans: NDArray[np.int32] | None = None
-    names: NDArray[np.int32] | None = None
+    names: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     texts: Sequence[str] = ()
     kind: SpanKind = SpanKind.PYTHON
 
@@ -156,35 +156,38 @@ def span_tracks(trace: Trace) -> SpanTracks:
     rows = replace(rows, spans=spans_in_order)
     row_of_span = np.empty(len(spans_in_order), np.int32)
     row_of_span[spans_in_order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(rows.edges))
-    tracks = []
-    for index, code in enumerate(used.tolist()):
-        first, last = int(firsts[index]), int(firsts[index + 1])
-        thread = int(spans["thread"][spans_in_order[rows.edges[first]]])
-        tracks.append(
-            Track(
-                code % TRACK_SORTS,
-                code // TRACK_SORTS,
-                max(int(process[thread]), 0),
-                thread,
-                rows,
-                first,
-                last - first,
-            )
-        )
+    thread = spans["thread"][spans_in_order[rows.edges[firsts[:-1]]]]
+    tracks = _tracks(rows, firsts, used % TRACK_SORTS, used // TRACK_SORTS, process[thread], thread)
     return SpanTracks(
         tracks, rows, row_of_span, np.repeat(np.arange(len(used), dtype=np.int32), np.diff(firsts))
     )
 
 
-def label_maker(
-    trace: Trace, rows: Rows
-) -> Callable[[NDArray[Any]], tuple[NDArray[Any], Sequence[str], NDArray[Any]]]:
-    """Return a function from items to their names and kinds: indices, the texts that these refer to, and kinds."""
-    if rows.spans is not None:
-        name, kind, spans = trace.column("spans", "name"), trace.column("spans", "kind"), rows.spans
-        return lambda items: (name[spans[items]], trace.strings, kind[spans[items]])
-    names = rows.names if rows.names is not None else np.zeros(len(rows.start_ns), np.int32)
-    return lambda items: (names[items], rows.texts, np.full(len(items), rows.kind, np.uint8))
+def _tracks(
+    rows: Rows,
+    firsts: NDArray[np.int64],
+    sorts: NDArray[Any],
+    numbers: NDArray[Any],
+    processes: NDArray[Any],
+    threads: NDArray[Any],
+) -> list[Track]:
+    columns = sorts, numbers, np.maximum(processes, 0), threads, firsts[:-1], np.diff(firsts)
+    values = zip(*(column.tolist() for column in columns), strict=True)
+    return [
+        Track(sort, number, process, thread, rows, first, count)
+        for sort, number, process, thread, first, count in values
+    ]
+
+
+def labels_of(
+    trace: Trace, rows: Rows, items: NDArray[Any]
+) -> tuple[NDArray[Any], Sequence[str], NDArray[Any], NDArray[np.int32]]:
+    """Of some items the names, as indices of texts, the texts, the kinds, and the spans, -1 for what is none."""
+    if rows.spans is None:
+        none = np.full(len(items), -1, np.int32)
+        return rows.names[items], rows.texts, np.full(len(items), rows.kind, np.uint8), none
+    spans, columns = rows.spans[items], trace.columns("spans")
+    return columns["name"][spans], trace.strings, columns["kind"][spans], spans
 
 
 def _rows(
@@ -228,18 +231,10 @@ def tracks_of_items(
     firsts, order, rows = _rows(track, len(used), level, start_ns, duration_ns)
     names, texts, kind = labels
     rows = replace(rows, names=names[order], texts=texts, kind=kind)
-    return [
-        Track(
-            sort,
-            number,
-            number if process is None else max(int(process[number]), 0),
-            -1 if process is None else number,
-            rows,
-            int(firsts[index]),
-            int(firsts[index + 1] - firsts[index]),
-        )
-        for index, number in enumerate(used.tolist())
-    ]
+    sorts, none = np.full(len(used), sort), np.full(len(used), -1)
+    if process is None:
+        return _tracks(rows, firsts, sorts, used, used, none)
+    return _tracks(rows, firsts, sorts, used, process[used], used)
 
 
 def track_numbers(trace: Trace) -> NDArray[np.int32]:

@@ -11,7 +11,7 @@ from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.viewer.requests import Limited, number, whole_number
-from kinetoscope.viewer.timeline.rows import label_maker
+from kinetoscope.viewer.timeline.rows import labels_of
 from kinetoscope.viewer.timeline.tracks import timeline
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def search(trace: Trace, query: Query) -> Limited:
     since_ns = number(query, "from") if "from" in query else -np.inf
     total, parts, texts = 0, [], list[str]()
     for rows, tracks in _stores(trace):
-        ids, words, kinds = label_maker(trace, rows)(np.arange(len(rows.start_ns)))
+        ids, words, *_ = labels_of(trace, rows, np.arange(len(rows.start_ns)))
         items = np.flatnonzero(_with(words, text)[ids])
         total += len(items)
         items = items[rows.start_ns[items] >= since_ns]
@@ -46,15 +46,16 @@ def search(trace: Trace, query: Query) -> Limited:
         row = np.searchsorted(rows.edges, items, side="right") - 1
         firsts = np.array([track.first for track in tracks])
         track = np.searchsorted(firsts, row, side="right") - 1
-        name_ids, used = few_texts(ids[items], words)
+        ids, words, kinds, spans = labels_of(trace, rows, items)
+        name_ids, used = few_texts(ids, words)
         parts.append(
             {
                 "start_ns": rows.start_ns[items],
                 "duration_ns": rows.duration_ns(items),
                 "track": np.array([track.id for track in tracks], np.int32)[track],
                 "row": row - firsts[track],
-                "span": np.full(len(items), -1, np.int32) if rows.spans is None else rows.spans[items],
-                "kind": kinds[items],
+                "span": spans,
+                "kind": kinds,
                 "name": name_ids + len(texts),
             }
         )

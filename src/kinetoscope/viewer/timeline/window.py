@@ -15,7 +15,7 @@ import pyarrow as pa
 from kinetoscope.model.arrow import Labels, compact, few_texts, number_array, text_array
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.viewer.requests import window_of
-from kinetoscope.viewer.timeline.rows import label_maker
+from kinetoscope.viewer.timeline.rows import labels_of
 from kinetoscope.viewer.timeline.tracks import chosen
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ def window(trace: Trace, query: Query) -> pa.Table:
         if len(boxes.item) == 0:
             continue
         rows, item, last = track.rows, boxes.item, boxes.item + boxes.count - 1
-        ids, words, kind = label_maker(trace, rows)(item)
+        ids, words, kind, spans = labels_of(trace, rows, item)
         name_ids, used = few_texts(ids, words)
         begin = rows.start_ns[item]
-        none = np.full(len(item), -1, np.int32)
         parts.append({
             "track": np.full(len(item), track.id, np.int32),
             "row": boxes.row - np.int32(track.first),
@@ -69,7 +68,7 @@ def window(trace: Trace, query: Query) -> pa.Table:
             "duration": (rows.start_ns[last] - begin + rows.duration_ns(last)).astype(np.float64),
             "busy": (rows.sum_ns[last + 1] - rows.sum_ns[item]).astype(np.float64),
             "count": boxes.count.astype(np.int32),
-            "span": none if rows.spans is None else rows.spans[item],
+            "span": spans,
             "name": name_ids + np.int32(len(texts)),
             "kind": kind,
         })  # fmt: skip
