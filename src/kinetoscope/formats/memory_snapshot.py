@@ -24,7 +24,7 @@ import numpy as np
 
 from kinetoscope._errors import FormatError
 from kinetoscope.model import units
-from kinetoscope.model.losses import Loss, counted_losses, loss_columns
+from kinetoscope.model.losses import counted_losses, loss_columns
 from kinetoscope.model.run_info import SNAPSHOT
 from kinetoscope.model.schema import FLAG_INSTANT, FLAG_UNFINISHED, DeviceType, SpanKind
 from kinetoscope.model.steps import MARK
@@ -140,6 +140,11 @@ class _Snapshot:
                 for segment in segments
             ),
         }
+        absent = {
+            "snapshot_lacks_spans": 1,
+            "snapshot_without_history": int(not any(self._histories)),
+            "snapshot_without_stacks": int(not self._stacks),
+        }
         if self._base_us:
             info["start_realtime_ns"] = self._base_us * 1000
         if self._failures:
@@ -162,7 +167,7 @@ class _Snapshot:
             "stacks": _table(list(self._stacks), dict.fromkeys(("parent", "frame"), np.int32)),
             "spans": _table(spans, _SPAN_COLUMNS),
             "allocations": allocations,
-            "losses": loss_columns([*self._absent(), *counted_losses(self._lost)]),
+            "losses": loss_columns(counted_losses(absent | self._lost)),
         }  # fmt: skip
         return TraceData.from_columns(tables, strings=self._strings.texts, info=info, path=path)
 
@@ -323,14 +328,6 @@ class _Snapshot:
                 row = self._stacks.setdefault((row, frame_row), len(self._stacks))
             self._rows_of_lists[id(frames)] = row
         return row
-
-    def _absent(self) -> list[Loss]:
-        codes = ["snapshot_lacks_spans"]
-        if not any(self._histories):
-            codes.append("snapshot_without_history")
-        if not self._stacks:
-            codes.append("snapshot_without_stacks")
-        return [Loss.of(code) for code in codes]
 
 
 _COLUMNS: dict[str, Any] = {

@@ -42,6 +42,8 @@ __all__ = ["KinetoscopeKwargs", "profiled"]
 _TRAINER = f"accelerate {accelerate.__version__}"
 # Methods of an accelerator that read or write checkpoints.
 _CHECKPOINTS = ("save_state", "save_model", "load_state")
+# Arguments of `ProfileKwargs` that a session has, too.
+_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 
 
 class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.profile` is)
@@ -202,13 +204,8 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
         log_to_tracker: object = False,
         **options: Any,
     ) -> None:
-        switches = {
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_stack": with_stack,
-            "with_flops": with_flops,
-            "with_modules": with_modules,
-        }
+        arguments = locals()
+        switches = {name: arguments[name] for name in _SWITCHES}
         super().__init__(
             activities=activities,
             schedule_option=schedule_option,
@@ -216,12 +213,12 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
             output_trace_dir=output_trace_dir,
             **switches,
         )
-        arguments = {
+        arguments |= {
             "schedule": None if schedule_option is None else _schedule(schedule_option),
             "whole_run": schedule_option is None,
             "options": {"activities": activities, **switches, **options},
         }
-        self._checked = checked_options(locals() | arguments)
+        self._checked = checked_options(arguments)
         if output_trace_dir is not None:
             TraceFolder(Path(output_trace_dir), Path(), overwrite=True)
         self._folder: TraceFolder | None = None

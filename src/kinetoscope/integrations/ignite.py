@@ -45,7 +45,7 @@ class AttachedProfiler(TraceAccess):
         }
         add = self._engine.add_event_handler
         add(Events.GET_BATCH_STARTED, self._fetch)
-        add(Events.ITERATION_STARTED, self._iterate)
+        add(Events.ITERATION_STARTED, lambda engine: self._step(engine.state.iteration))
         for name, (begins, ends) in spans.items():
             add(begins, lambda _, name=name: self._profiler.open(name))
             add(ends, lambda _, name=name: self._profiler.close(name))
@@ -81,10 +81,6 @@ class AttachedProfiler(TraceAccess):
         if engine.state.epoch_length is not None:
             self._step(engine.state.iteration + 1)
 
-    def _iterate(self, engine: Any) -> None:
-        """Start a step whose wait was not recorded."""
-        self._step(engine.state.iteration)
-
     def _iteration_completed(self, engine: Any) -> None:
         """End a step. The handlers behind this one may run another engine, to evaluate, or write a checkpoint."""
         self._profiler.close_step()
@@ -92,6 +88,7 @@ class AttachedProfiler(TraceAccess):
         self._profiler.flight.close_step()
 
     def _step(self, number: int) -> None:
+        """Start a step, if it was not started with its wait."""
         if self._waits:
             self._begin()
         self._profiler.open_step(number)

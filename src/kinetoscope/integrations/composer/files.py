@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-_COUNTS = ("epoch", "batch", "batch_in_epoch", "sample", "sample_in_epoch", "token", "token_in_epoch")
-_DURATIONS = ("total_wct", "epoch_wct", "batch_wct")
 _NO_TIME = timedelta(0)
 
 
@@ -99,8 +97,11 @@ class Timestamp:
 
 def values_of(timestamp: Any) -> dict[str, int | float]:
     """The counts of a timestamp, ours or Composer's, as whole numbers, and its durations in seconds."""
-    counts: dict[str, int | float] = {name: int(getattr(timestamp, name, 0)) for name in _COUNTS}
-    return counts | {name: getattr(timestamp, name, _NO_TIME).total_seconds() for name in _DURATIONS}
+    values = {name: getattr(timestamp, name, default) for name, default in vars(Timestamp()).items()}
+    return {
+        name: value.total_seconds() if isinstance(value, timedelta) else int(value)
+        for name, value in values.items()
+    }
 
 
 @dataclass(frozen=True)

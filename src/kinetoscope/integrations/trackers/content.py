@@ -166,8 +166,9 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
     # Names of artifacts and files allow no other letters.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip(".-") or "trace"
     full_trace = trace
-    if facts:
-        trace = _last_steps(trace)
+    numbers = np.unique(trace.columns("steps")["number"]).tolist()
+    if facts and len(numbers) > _MOST_INCIDENT_STEPS:
+        trace = trace.select_steps(numbers[-_MOST_INCIDENT_STEPS:])
     findings = examine(trace)
     saved = folder / f"{name}.ktrace"
     full_trace.save(saved)
@@ -175,14 +176,13 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
         (folder / INCIDENT).write_text(json.dumps(dict(facts), indent=1, default=str))
     report = folder / REPORT
     report.write_text(report_page(trace, name, most=_MOST_ITEMS), "utf-8", "replace")
-    numbers = full_trace.columns("steps")["number"]
     scalars = _scalars(trace, findings, facts)
     return Content(
         name=name,
-        step=int(numbers.max()) if len(numbers) else int(facts.get("step") or 0),
+        step=numbers[-1] if numbers else int(facts.get("step") or 0),
         scalars=scalars,
         tables={
-            "modules": _table(_largest_modules(trace), _MODULE_COLUMNS),
+            "modules": _table(sort_rows(modules(trace), "total_ns").slice(0, _MOST_MODULES), _MODULE_COLUMNS),
             "findings": _table(table_of(findings), _FINDING_COLUMNS),
         },
         summary=_summary(name, findings),
@@ -191,13 +191,6 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
         trace=saved,
         report=report,
     )
-
-
-def _last_steps(trace: Trace) -> Trace:
-    numbers = np.unique(trace.columns("steps")["number"]).tolist()
-    if len(numbers) <= _MOST_INCIDENT_STEPS:
-        return trace
-    return trace.select_steps(numbers[-_MOST_INCIDENT_STEPS:])
 
 
 def _scalars(trace: Trace, report: Report, facts: Mapping[str, Any]) -> dict[str, float]:
@@ -222,10 +215,6 @@ def _scalars(trace: Trace, report: Report, facts: Mapping[str, Any]) -> dict[str
     return {
         name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)
     }
-
-
-def _largest_modules(trace: Trace) -> pyarrow.Table:
-    return sort_rows(modules(trace), "total_ns").slice(0, _MOST_MODULES)
 
 
 def _table(table: pyarrow.Table, columns: tuple[str, ...]) -> pyarrow.Table:
