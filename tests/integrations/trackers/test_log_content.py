@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kinetoscope
-from kinetoscope.integrations.trackers.content import make_content, opened
+from kinetoscope.integrations.trackers.log import make_content, opened
 from tests.support.request_marks import begin_mark, end_mark
 from tests.support.server_trace import Server
 
