@@ -35,7 +35,7 @@ from kinetoscope.torch_events.event_numbers import (
     event_of_launch,
     numbers,
 )
-from kinetoscope.torch_events.event_sums import Computed, EventAttributes
+from kinetoscope.torch_events.event_sums import Computed, EventAttributes, T
 from kinetoscope.torch_events.event_tree import (
     call_numbers,
     event_ids,
@@ -235,15 +235,16 @@ class Kernel(NamedTuple):
     duration: float
 
 
-def _recorded(attribute: str, description: str) -> Computed[Any]:
+class _Recorded(Computed[T]):
     """The attribute that is a number of the trace, times in microseconds."""
 
-    def value(event: FunctionEvent) -> float:
-        number = event.recorded(attribute)
-        return number / 1000 if attribute in TIMES else number
+    def __init__(self, description: str) -> None:
+        super().__init__(self._value)
+        self.__doc__ = description
 
-    value.__doc__ = description
-    return Computed(value)
+    def _value(self, event: FunctionEvent) -> Any:
+        number = event.recorded(self.name)
+        return number / 1000 if self.name in TIMES else number
 
 
 class FunctionEvent(EventAttributes):
@@ -366,29 +367,23 @@ class FunctionEvent(EventAttributes):
         """
         return int(numbers(self._trace, SUMS[attribute])[self.row])
 
-    cpu_time_total: Computed[float] = _recorded("cpu_time_total", "Host time, in microseconds.")
-    self_cpu_time_total: Computed[float] = _recorded(
-        "self_cpu_time_total",
-        "Host time without that of the events inside it, in microseconds; never negative.",
+    cpu_time_total = _Recorded[float]("Host time, in microseconds.")
+    self_cpu_time_total = _Recorded[float](
+        "Host time without that of the events inside it, in microseconds; never negative."
     )
-    device_time_total: Computed[float] = _recorded("device_time_total", "Device time, in microseconds.")
-    self_device_time_total: Computed[float] = _recorded(
-        "self_device_time_total", "Device time without that of the events inside it, in microseconds."
+    device_time_total = _Recorded[float]("Device time, in microseconds.")
+    self_device_time_total = _Recorded[float](
+        "Device time without that of the events inside it, in microseconds."
     )
-    cpu_memory_usage: Computed[int] = _recorded("cpu_memory_usage", "Host bytes allocated minus freed.")
-    self_cpu_memory_usage: Computed[int] = _recorded(
-        "self_cpu_memory_usage", "Host bytes allocated minus freed, without the events inside it."
+    cpu_memory_usage = _Recorded[int]("Host bytes allocated minus freed.")
+    self_cpu_memory_usage = _Recorded[int]("Host bytes allocated minus freed, without the events inside it.")
+    device_memory_usage = _Recorded[int]("Device bytes allocated minus freed.")
+    self_device_memory_usage = _Recorded[int](
+        "Device bytes allocated minus freed, without the events inside it."
     )
-    device_memory_usage: Computed[int] = _recorded(
-        "device_memory_usage", "Device bytes allocated minus freed."
-    )
-    self_device_memory_usage: Computed[int] = _recorded(
-        "self_device_memory_usage", "Device bytes allocated minus freed, without the events inside it."
-    )
-    flops: Computed[int] = _recorded(
-        "flops",
+    flops = _Recorded[int](
         "Floating-point operations of the call; 0 without `with_flops=True` or if unknown. Those of an operator inside another are "
-        "counted once, at the operator that the formula is for.",
+        "counted once, at the operator that the formula is for."
     )
 
     @Computed
