@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -552,10 +552,14 @@ class TorchProfiler(Callback):
         if not session.cycles or not _log.isEnabledFor(logging.INFO):
             return
         averages = session.key_averages()
-        for device in ("cpu",) if {*session.activities} == {ProfilerActivity.CPU} else ("cpu", "device"):
+        for device in ("cpu", "device") if self._has_device(session.activities) else ("cpu",):
             _log.info("%s", averages.table(sort_by=f"{device}_time_total", row_limit=_ROWS))
             if session.profile_memory:
                 _log.info("%s", averages.table(sort_by=f"self_{device}_memory_usage", row_limit=_ROWS))
+
+    @staticmethod
+    def _has_device(activities: Iterable[Any]) -> bool:
+        return any(activity != ProfilerActivity.CPU for activity in activities)
 
     def _look_for_another(self, state: Any) -> None:
         """Raise an error if Composer's own TorchProfiler writes to the same folder."""
