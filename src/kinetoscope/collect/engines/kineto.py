@@ -21,7 +21,7 @@ import torch.profiler
 from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
-from kinetoscope._errors import ArgumentError, KinetoscopeError, RecorderError, StateError
+from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
 from kinetoscope.collect.engines.kineto_columns import note_this_thread
 from kinetoscope.collect.engines.kineto_recording import MONOTONIC_KEY, KinetoRecording, read_before_the_next
 from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
@@ -86,8 +86,7 @@ class KinetoEngine:
         self._refuse_second_user()
         read_before_the_next()
         # Loaded now because ranges use it after the start, when loading would be recorded as Python calls.
-        with contextlib.suppress(RecorderError):
-            self._recorder = ready_recorder()
+        self._recorder = ready_recorder()
         self._request = request
         self._collector = self.torch_profiler = _make_collector(request)
         self._pauses = Pauses()

@@ -41,6 +41,7 @@ from kinetoscope.collect.request.torch_settings import changed_settings
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.run_info import RunInfo
+from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.trace import Trace
 
 Result = TypeVar("Result")
@@ -145,7 +146,7 @@ class KinetoRecording:
         """Return the object for `prof.profiler.kineto_results`; None if there are no results."""
         if self._results is None:
             return None
-        return ResultsApi(self._results, self, has_objects=self._has_objects)
+        return ResultsApi(self.trace, self._results, "" if self._has_objects else _NO_OBJECTS)
 
     def discard(self) -> None:
         """Drop torch's results; a trace that is already built stays available."""
@@ -258,6 +259,10 @@ def read_before_the_next() -> None:
             recording.trace()
 
 
+_NO_OBJECTS = (
+    "torch did not make because they slow down each stop: pass "
+    "experimental_config=torch._C._profiler._ExperimentalConfig() to the session to get them, or"
+)
 # Metadata that comes from torch's text.
 _FROM_TORCH = frozenset(
     {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
@@ -273,17 +278,19 @@ def _losses(read: Trace, tables: Tables) -> list[Loss]:
 
 
 class ResultsApi:
-    """Replaces torch's `_ProfilerResult` in `prof.profiler`, which can be saved only once, and was, to build the trace."""
+    """Replaces torch's `_ProfilerResult` in `prof.profiler`: torch can save one only once, and the native engine has none."""
 
-    def __init__(self, results: Any, recording: KinetoRecording, *, has_objects: bool) -> None:
-        """Wrap torch's results."""
+    def __init__(self, trace: Callable[[], Trace], results: Any | None, why_no_objects: str) -> None:
+        """Wrap a trace and torch's results, if there are any; the reason is empty if they have torch's event objects."""
+        self._trace = trace
         self._results = results
-        self._recording = recording
-        self._has_objects = has_objects
+        self._why_no_objects = why_no_objects
 
     def trace_start_ns(self) -> int:
         """Start of the recording, in nanoseconds since 1970."""
-        return int(self._results.trace_start_ns())
+        if self._results is not None:
+            return int(self._results.trace_start_ns())
+        return int(self._trace().run_info.start_realtime_ns or 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording in Chrome's format.
@@ -293,7 +300,7 @@ class ResultsApi:
         """
         from kinetoscope.formats.chrome.write import write_chrome_trace
 
-        write_chrome_trace(self._recording.trace(), os.fspath(path), identity=False)
+        write_chrome_trace(self._trace(), file_path(path), identity=False)
 
     def events(self) -> Any:
         """torch's raw event objects.
@@ -312,11 +319,10 @@ class ResultsApi:
         return self._objects("experimental_event_tree")()
 
     def _objects(self, call: str) -> Any:
-        if not self._has_objects:
+        if self._why_no_objects:
             raise StateError(
-                f"prof.profiler.kineto_results.{call}() needs event objects, which torch did not make because they slow down "
-                "each stop: pass experimental_config=torch._C._profiler._ExperimentalConfig() to the session to get "
-                "them, or use install(engine='kineto') if you cannot change the program. prof.events() and "
-                "prof.trace.table('spans') have the same data."
+                f"prof.profiler.kineto_results.{call}() needs event objects, which {self._why_no_objects} use "
+                "install(engine='kineto') if you cannot change the program. prof.events() and prof.trace.table('spans'), "
+                "with its column `parent`, have the same data."
             )
         return getattr(self._results, call)

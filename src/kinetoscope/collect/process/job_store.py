@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 
+from kinetoscope.collect.process.rank import in_process_group
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -63,10 +65,7 @@ class JobStore:
 
 def is_distributed() -> bool:
     """Whether this process is one of several ranks."""
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return False
-    return int(distributed.get_world_size()) > 1
+    return in_process_group() and int(torch.distributed.get_world_size()) > 1
 
 
 def wait_for_key(

@@ -13,11 +13,16 @@ import torch.distributed
 RANK_PLACE = "{rank}"
 
 
+def in_process_group() -> bool:
+    """Whether a process group is initialized."""
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
 def process_group() -> dict[str, str]:
     """Return the metadata `distributedInfo` as a JSON text; empty unless a process group is initialized."""
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
+    if not in_process_group():
         return {}
+    distributed = torch.distributed
     backend = distributed.get_backend()
     facts: dict[str, object] = {
         "backend": backend,
@@ -33,11 +38,7 @@ def process_group() -> dict[str, str]:
 
 def own_rank() -> int | None:
     """Return the rank of this process: of its process group or, before that is initialized, of `RANK`; else None."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isascii() and rank.isdecimal() else None
+    return int(torch.distributed.get_rank()) if in_process_group() else _from_launcher("RANK")
 
 
 def rank_info() -> dict[str, str]:
@@ -72,8 +73,13 @@ def numbered(path: Path, number: int) -> Path:
 
 def rank_count() -> int:
     """Return the number of ranks; 1 outside a distributed job."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    size = os.environ.get("WORLD_SIZE", "")
-    return int(size) if size.isascii() and size.isdecimal() else 1
+    if in_process_group():
+        return int(torch.distributed.get_world_size())
+    size = _from_launcher("WORLD_SIZE")
+    return 1 if size is None else size
+
+
+def _from_launcher(variable: str) -> int | None:
+    """The number that the launcher of the job has set in an environment variable."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -10,7 +10,6 @@ import json
 import os
 import sysconfig
 import threading
-from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,19 @@ _CALLS = int(Recorded.CALLS | Recorded.MODULE_SPANS)
 _BUFFERED = 1
 
 
-class _Stopped(ctypes.Structure):
+class StopReport(ctypes.Structure):
+    """What the recorder reports when it stops.
+
+    Attributes:
+        faults: Number of operators that are missing because a callback of the recorder failed.
+        unnamed_modules: Number of module instances whose names are not known yet.
+        idle: 0 if a thread did not leave a callback of the recorder within the time limit.
+        call_threads_lost: Number of threads whose Python calls are missing, because another profiler replaced ours.
+        file_lost: Not 0 if another program truncated the file during the recording.
+        dropped: Number of records that are missing because the disk had no room for them; `Stream.stop` counts them.
+    """
+
+    dropped = 0
     _fields_ = (
         ("faults", ctypes.c_uint64),
         ("unnamed_modules", ctypes.c_uint64),
@@ -72,7 +83,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "kinetoscope_recorder_position": (_INT, ctypes.POINTER(_LONG), _SIZE),
     "kinetoscope_recorder_free_before": (_INT, _LONG),
     "kinetoscope_recorder_path": (_INT, _TEXT, _SIZE),
-    "kinetoscope_recorder_stop": (_INT, ctypes.POINTER(_Stopped)),
+    "kinetoscope_recorder_stop": (_INT, ctypes.POINTER(StopReport)),
     "kinetoscope_recorder_resume": (_INT, _TEXT, _SIZE),
     "kinetoscope_recorder_step_switch": (_ADDRESS,),
     "kinetoscope_recorder_allow_step_switch": (_INT, _INT),
@@ -98,27 +109,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "kinetoscope_recorder_observed_kernel": (_OBJECT, _OBJECT, _OBJECT),
     "kinetoscope_forget_sessions_before": (_INT, _UINT),
 }
-
-
-@dataclass(frozen=True)
-class StopReport:
-    """What the recorder reports when it stops.
-
-    Attributes:
-        faults: Number of operators that are missing because a callback of the recorder failed.
-        unnamed_modules: Number of module instances whose names are not known yet.
-        idle: False if a thread did not leave a callback of the recorder within the time limit.
-        call_threads_lost: Number of threads whose Python calls are missing, because another profiler replaced ours.
-        file_lost: Whether another program truncated the file during the recording.
-        dropped: Number of records that are missing because the disk had no room for them.
-    """
-
-    faults: int
-    unnamed_modules: int
-    idle: bool
-    call_threads_lost: int = 0
-    file_lost: bool = False
-    dropped: int = 0
 
 
 class _UnloadableError(RecorderError):
@@ -308,17 +298,11 @@ class Recorder:
         Raises:
             StateError: Nothing is being recorded in this process, which may be a forked child.
         """
-        stopped = _Stopped()
+        stopped = StopReport()
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
             raise StateError("the native recorder is not recording in this process")
         self._unhook_new_threads()
-        return StopReport(
-            stopped.faults,
-            stopped.unnamed_modules,
-            bool(stopped.idle),
-            stopped.call_threads_lost,
-            bool(stopped.file_lost),
-        )
+        return stopped
 
     def _reset_calls_in_child(self) -> None:
         self._library.kinetoscope_recorder_forget_calls()
@@ -551,11 +535,7 @@ def replace_recorder(
 
 
 def ready_recorder() -> Recorder | None:
-    """Return the recorder of this process if it is loaded or can be loaded without compiling, else None.
-
-    Raises:
-        RecorderError: There is a library for this torch, but it cannot be loaded, not even after recompiling.
-    """
+    """Return the recorder of this process if it is loaded or can be loaded without compiling, else None."""
     import torch
 
     global _loaded
@@ -563,7 +543,7 @@ def ready_recorder() -> Recorder | None:
         if _loaded is None:
             try:
                 _loaded = _built_recorder(build.library_name(torch)) or _prebuilt_recorder(torch)
-            except (build.BuildError, OSError):
+            except (build.BuildError, RecorderError, OSError):
                 return None
         return _loaded
 

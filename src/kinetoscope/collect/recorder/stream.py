@@ -8,7 +8,6 @@ session are stored in the recording under keys of its own, so that they survive 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import tempfile
@@ -331,31 +330,22 @@ class Stream:
         with self._changed:
             if session not in self._active():
                 raise StateError("the native engine is not recording: call start() first")
-            session.stopped_by = threading.get_ident()
+            session.stopped_by, recorder = threading.get_ident(), session.recorder
             if self._active():
                 session.mark_end()
                 self._change()
-                lost = (
-                    session.recorder.lost_call_threads() - session.lost_before if session.what & _CALLS else 0
-                )
-                return StopReport(
-                    faults=0,
-                    unnamed_modules=session.recorder.resolve([]),
-                    idle=True,
-                    call_threads_lost=lost,
-                    dropped=session.recorder.dropped(session._begin),
-                )
-            try:
-                stopped = session.recorder.stop()
-            except StateError:
-                self._subscriptions.remove(session)
-                raise
-            session.mark_end()
-            return dataclasses.replace(
-                stopped,
-                call_threads_lost=stopped.call_threads_lost - session.lost_before,
-                dropped=session.recorder.dropped(session._begin),
-            )
+                lost = recorder.lost_call_threads() if session.what & _CALLS else session.lost_before
+                stopped = StopReport(unnamed_modules=recorder.resolve([]), idle=1, call_threads_lost=lost)
+            else:
+                try:
+                    stopped = recorder.stop()
+                except StateError:
+                    self._subscriptions.remove(session)
+                    raise
+                session.mark_end()
+            stopped.call_threads_lost -= session.lost_before
+            stopped.dropped = recorder.dropped(session._begin)
+            return stopped
 
     def close(self, session: Subscription) -> StreamPart | None:
         """Close a session.

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 import torch.profiler
@@ -81,6 +81,7 @@ from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from kinetoscope.torch_events.event_numbers import FLOPS_OF_EVENTS
 
 if TYPE_CHECKING:
+    from kinetoscope.collect.engines.kineto_recording import ResultsApi
     from kinetoscope.trace import Trace
 
 
@@ -110,47 +111,16 @@ P = ParamSpec("P")
 S = TypeVar("S", bound="_KinetoProfile")
 
 
-class SessionOwner:
-    """The process that a session belongs to."""
-
-    def __init__(self) -> None:
-        """Make the current process the owner."""
-        self.process = os.getpid()
-        self._warned = False
-
-    def refuses(self, session: _KinetoProfile, call: str) -> bool:
-        """Whether a method must do nothing, because a forked child calls it on the active session of its parent.
-
-        If the session is not active, the child becomes its owner.
-        """
-        if self.process == os.getpid():
-            return False
-        if not session._is_under_way():
-            # The parent had no active recording at the fork: the child may use its copy of the session.
-            self.process = os.getpid()
-            session._reset_in_child()
-            return False
-        if not self._warned:
-            self._warned = True
-            warn_user(
-                f"{call}() was called in process {os.getpid()}, a fork of process {self.process}, which owns "
-                "this session: the call has no effect. Create a session in the child to record it."
-            )
-        return True
-
-
 def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
     """Make a method do nothing, with a warning, in a forked child of the process that owns the active session."""
     call = method.__name__.strip("_")
 
     @functools.wraps(method)
     def checked(self: S, *args: P.args, **keywords: P.kwargs) -> None:
-        if not self._owner.refuses(self, call):
+        if not self._refuses(call):
             method(self, *args, **keywords)
 
-    checked_method: Any = checked
-    typed: Callable[Concatenate[S, P], None] = checked_method
-    return typed
+    return cast("Callable[Concatenate[S, P], None]", checked)
 
 
 def _option(name: str) -> Any:
@@ -228,7 +198,8 @@ class _KinetoProfile:
         self._cycles = FinishedCycles(keep_all=options.acc_events)
         self._trace_id: str | None = None
         self._stopwatch = Stopwatch()
-        self._owner = SessionOwner()
+        # The process that the session belongs to.
+        self._process = os.getpid()
         self._warned_of: set[str] = set()
 
     def _own_sources(self, options: RecordingOptions) -> tuple[Source, ...]:
@@ -241,6 +212,31 @@ class _KinetoProfile:
         record_deep = getattr(self._engine, "record_deep", None)
         if record_deep is not None:
             record_deep(deep)
+
+    def _refuses(self, call: str) -> bool:
+        """Whether a method must do nothing, because a forked child calls it on the active session of its parent.
+
+        If the session is not active, the child becomes its owner.
+        """
+        if self._process == os.getpid():
+            return False
+        if not self._is_under_way():
+            # The parent had no active recording at the fork: the child may use its copy of the session.
+            self._process = os.getpid()
+            self._reset_in_child()
+            return False
+        self._warn_once(
+            "fork",
+            f"{call}() was called in process {os.getpid()}, a fork of process {self._process}, which owns "
+            "this session: the call has no effect. Create a session in the child to record it.",
+        )
+        return True
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        """Warn, unless the session has warned of this kind of problem before."""
+        if kind not in self._warned_of:
+            self._warned_of.add(kind)
+            warn_user(message)
 
     # ------------------------------------------------------------------------------------------------- metadata
 
@@ -417,7 +413,7 @@ class _KinetoProfile:
 
     def _finish(self, *, keep: bool) -> Closed:
         """Close the recording even if the observer fails; `keep=False` discards a warm-up that no active step followed."""
-        if self._owner.refuses(self, "stop"):
+        if self._refuses("stop"):
             return Closed()
         with DeferredSignals() as deferred:
             try:
@@ -574,12 +570,11 @@ class _KinetoProfile:
         if not earlier.worth_reading:
             return
         earlier.discard()
-        if "dropped" not in self._warned_of:
-            self._warned_of.add("dropped")
-            warn_user(
-                "a finished recording was dropped because the next one ended before it was read: export it or "
-                "read `prof.trace` in on_trace_ready, or pass acc_events=True to keep all of them."
-            )
+        self._warn_once(
+            "dropped",
+            "a finished recording was dropped because the next one ended before it was read: export it or "
+            "read `prof.trace` in on_trace_ready, or pass acc_events=True to keep all of them.",
+        )
 
     def _is_under_way(self) -> bool:
         """Whether a recording is prepared or active."""
@@ -600,8 +595,8 @@ class _KinetoProfile:
         self._sources = self._sources.fresh()
 
     def _why_no_trace(self) -> str:
-        if self._is_under_way() and self._owner.process != os.getpid():
-            return f"this process is a fork of process {self._owner.process}, which records; create a session here to record this one."
+        if self._is_under_way() and self._process != os.getpid():
+            return f"this process is a fork of process {self._process}, which records; create a session here to record this one."
         if self._state is SessionState.RECORDING:
             return "the recording is still running; call stop() first."
         if self._state is SessionState.PREPARED:
@@ -967,9 +962,14 @@ class ProfilerApi:
         self._session = session
 
     @property
-    def kineto_results(self) -> KinetoResultsApi | None:
+    def kineto_results(self) -> ResultsApi | None:
         """The last cycle; None before one has finished."""
-        return None if self._session._cycles.last is None else KinetoResultsApi(self._session)
+        if self._session._cycles.last is None:
+            return None
+        from kinetoscope.collect.engines.kineto_recording import ResultsApi
+
+        why = "only torch's own collector makes: pass engine='kineto' to the session, or"
+        return ResultsApi(lambda: self._session.trace, None, why)
 
     @property
     def function_events(self) -> Any:
@@ -1029,43 +1029,3 @@ _OF_SESSION = frozenset(
         "use_device", "with_flops", "with_modules", "with_stack",
     }
 )  # fmt: skip
-
-
-class KinetoResultsApi:
-    """API-compatible with the collector's `_ProfilerResult`."""
-
-    def __init__(self, session: _KinetoProfile) -> None:
-        self._session = session
-
-    def trace_start_ns(self) -> int:
-        """Start of the recording, in nanoseconds since 1970."""
-        return int(self._session.trace.run_info.start_realtime_ns or 0)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the last cycle in Chrome's format."""
-        self._session.export_chrome_trace(path)
-
-    def events(self) -> Any:
-        """Not available: torch's raw events come only from its own collector.
-
-        Raises:
-            StateError: Always; the message names an alternative.
-        """
-        raise _only_with_kineto("events()", "prof.events() and prof.trace.table('spans')")
-
-    def experimental_event_tree(self) -> Any:
-        """Not available: torch's event tree comes only from its own collector.
-
-        Raises:
-            StateError: Always; the message names an alternative.
-        """
-        raise _only_with_kineto(
-            "experimental_event_tree()", "prof.trace.table('spans'), with its column `parent`,"
-        )
-
-
-def _only_with_kineto(call: str, instead: str) -> StateError:
-    return StateError(
-        f"prof.profiler.kineto_results.{call} has event objects of torch's own collector only: pass engine='kineto' to the "
-        f"session (or install(engine='kineto') if you cannot change the program). {instead} have the same data with any engine."
-    )

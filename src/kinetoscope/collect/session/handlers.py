@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import StateError
-from kinetoscope.collect.process.rank import own_rank, process_group
+from kinetoscope.collect.process.rank import in_process_group, own_rank
 
 
 def tensorboard_trace_handler(
@@ -51,5 +51,4 @@ def tensorboard_trace_handler(
 
 def _default_worker() -> str:
     """Return a name that is unique among the processes of the job: host, process id and rank."""
-    in_group = bool(process_group())
-    return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_group else "")
+    return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_process_group() else "")

@@ -625,7 +625,7 @@ _ENTERED: weakref.WeakSet[profile] = weakref.WeakSet()
 def _leave_at_exit() -> None:
     """Leave the blocks that did not end, as those in generators, while Python and torch can still be used."""
     for session in list(_ENTERED):
-        if session._owner.process == os.getpid():
+        if session._process == os.getpid():
             try:
                 session._leave(may_raise=False)
             except Exception as error:  # noqa: BLE001  (the program ends as it would without us)

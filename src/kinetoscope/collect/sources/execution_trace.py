@@ -26,7 +26,7 @@ import torch.distributed
 from torch._C import _profiler as torch_observer
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.collect.process.rank import rank_filled_in
+from kinetoscope.collect.process.rank import in_process_group, rank_filled_in
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.storage.atomic_write import open_packed
 
@@ -371,9 +371,9 @@ def _finish_file(growing: Path, final: Path) -> None:
 
 def _record_process_groups() -> None:
     """Record the process groups as a node of the trace, in torch's format."""
-    distributed: Any = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
+    if not in_process_group():
         return
+    distributed: Any = torch.distributed
     groups = json.dumps(distributed.distributed_c10d._world.pg_config_info, default=str)
     handle = torch.autograd._record_function_with_args_enter(GROUPS_NODE, groups)
     torch.autograd._record_function_with_args_exit(handle)

@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from kinetoscope._errors import RecorderError
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
@@ -61,11 +60,7 @@ class ObservedKernels(SharedHooks):
 
 
 def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    try:
-        recorder = ready_recorder()
-    except RecorderError:
-        recorder = None
-    if recorder is not None:
+    if (recorder := ready_recorder()) is not None:
         return recorder.observed_kernel(kernel, name)
 
     def call(*arguments: Any) -> Any:

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch.autograd import profiler as collector
 
-from kinetoscope._errors import RecorderError
-from kinetoscope.collect.recorder.library import Recorder, ready_recorder
+from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 
 _bindings: Any = torch._C._profiler
@@ -46,7 +45,8 @@ class TorchRanges(SharedHooks):
         self._theirs = bool(collector._is_profiler_enabled)
         self._put(collector, "_set_is_profiler_enabled", self._flag_is_set)
         vars(collector)["_is_profiler_enabled"] = True
-        theirs, recorder = getattr(_bindings, _NAME, None), _recorder()
+        # Without a recorder, torch's own collector records, and opens these ranges itself.
+        theirs, recorder = getattr(_bindings, _NAME, None), ready_recorder()
         if isinstance(theirs, type) and recorder is not None:
             self._put(_bindings, _NAME, recorder.fast_range_class(theirs))
         pipes = sys.modules.get(_PIPES)
@@ -89,14 +89,6 @@ class _AutogradOfPipes:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.autograd, name)
-
-
-def _recorder() -> Recorder | None:
-    """The recorder; without one, torch's own collector records, and opens these ranges itself."""
-    try:
-        return ready_recorder()
-    except RecorderError:
-        return None
 
 
 TORCH_RANGES = TorchRanges()
