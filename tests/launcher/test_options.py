@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kinetoscope import ArgumentError
-from kinetoscope.collect import SessionState, change_at
+from kinetoscope.collect import Move, SessionState
 from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from tests.support.noting_engine import NotingEngine
@@ -69,13 +69,13 @@ def test_what_the_launcher_would_ignore_is_refused():
         ((6, None), range(6, 30)),
     ],
 )
-def test_the_schedule_records_the_chosen_steps_under_their_own_numbers(steps, recorded):
+def test_the_chosen_steps_are_recorded_under_their_own_numbers(steps, recorded):
     made = LaunchOptions(prefix=Path("/runs/first"), steps=steps)
-    schedule = made.schedule()
     assert made.first_step == recorded.start
     state, seen = SessionState.WAITING, []
     for step in range(30):
-        state = state.after(*change_at(schedule, step).do)
+        if (move := made.move_at(step)) is not None:
+            state = state.after(*([Move.PREPARE] if move is Move.START else []), move)
         if state is SessionState.RECORDING:
             seen.append(step)
     assert seen == list(recorded)

@@ -38,7 +38,7 @@ _NAMES = {
     "session.handlers": "tensorboard_trace_handler",
     "session.out_of_memory": "is_out_of_memory report_out_of_memory",
     "session.profile": "profile",
-    "session.schedule": "Schedule change_at record_always schedule scheduled_action",
+    "session.schedule": "Schedule record_always schedule scheduled_action",
     "session.state": "Move SessionState",
     "session.steps": "steps",
     "sources.data_loading": "DataLoading",

@@ -46,7 +46,6 @@ from kinetoscope.collect.session.out_of_memory import is_out_of_memory as is_out
 from kinetoscope.collect.session.out_of_memory import report_out_of_memory as report_out_of_memory
 from kinetoscope.collect.session.profile import profile as profile
 from kinetoscope.collect.session.schedule import Schedule as Schedule
-from kinetoscope.collect.session.schedule import change_at as change_at
 from kinetoscope.collect.session.schedule import record_always as record_always
 from kinetoscope.collect.session.schedule import schedule as schedule
 from kinetoscope.collect.session.schedule import scheduled_action as scheduled_action
@@ -114,7 +113,6 @@ __all__ = [
     "begin_range",
     "build",
     "calibrate",
-    "change_at",
     "checked_callable",
     "checked_choices",
     "checked_summary",

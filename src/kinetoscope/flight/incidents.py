@@ -15,6 +15,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,42 +44,30 @@ def rank_name(rank: int) -> str:
     return f"rank{rank}"
 
 
+@dataclass
 class Incidents:
     """Writes the incidents of one rank.
 
     Attributes:
+        attempt: The folder of an attempt, below which it writes.
+        rank: This rank.
+        most_in_an_hour: How many incidents of a reason are written within an hour.
+        now_s: The system's clock.
+        most_bytes: What incidents and captures may take for each rank of the attempt, together.
         kept: The files of the incidents that this process wrote, the oldest first.
         refused: How many were not written because there were too many within an hour.
         uncopied: What the last incident said whose copy failed; None without one.
     """
 
-    def __init__(
-        self,
-        attempt: Path,
-        rank: int,
-        most_in_an_hour: int,
-        now_s: Callable[[], float] = time.time,
-        *,
-        most_bytes: float = math.inf,
-    ) -> None:
-        """Write below the folder of an attempt.
-
-        Args:
-            attempt: The folder.
-            rank: This rank.
-            most_in_an_hour: How many incidents of a reason are written within an hour.
-            now_s: The system's clock.
-            most_bytes: What incidents and captures may take for each rank of the attempt, together.
-        """
-        self._folder = attempt / INCIDENTS
-        self._rank = rank
-        self._most = most_in_an_hour
-        self._now_s = now_s
-        self._most_bytes = most_bytes
-        self._written_s: defaultdict[str, deque[float]] = defaultdict(deque)
-        self.kept: list[Path] = []
-        self.refused = 0
-        self.uncopied: dict[str, Any] | None = None
+    attempt: Path
+    rank: int
+    most_in_an_hour: int
+    now_s: Callable[[], float] = time.time
+    most_bytes: float = math.inf
+    kept: list[Path] = field(default_factory=list, init=False)
+    refused: int = field(default=0, init=False)
+    uncopied: dict[str, Any] | None = field(default=None, init=False)
+    _written_s: defaultdict[str, deque[float]] = field(default_factory=lambda: defaultdict(deque), init=False)
 
     def write(
         self,
@@ -102,18 +91,18 @@ class Incidents:
             The recording, or None if there were too many incidents of this reason within an hour. If it could not be copied, the file is missing, and
             `uncopied` says why.
         """
-        now_s = self._now_s()
+        now_s = self.now_s()
         written_s = self._written_s[reason]
         while written_s and now_s - written_s[0] >= _HOUR_S:
             written_s.popleft()
-        if not asked and len(written_s) >= self._most:
+        if not asked and len(written_s) >= self.most_in_an_hour:
             self.refused += 1
             return None
         if not asked:
             written_s.append(now_s)
-        incident = {"reason": reason, "rank": self._rank, "time_s": now_s, **facts}
-        folder = self._folder / name if name else self._place(reason, now_s)
-        path = folder / f"{rank_name(self._rank)}.recording"
+        incident = {"reason": reason, "rank": self.rank, "time_s": now_s, **facts}
+        folder = self.attempt / INCIDENTS / name if name else self._place(reason, now_s)
+        path = folder / f"{rank_name(self.rank)}.recording"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             copy(path)
@@ -133,35 +122,35 @@ class Incidents:
 
     def new_capture(self, step: int) -> Path:
         """The name of the recording of a capture that begins with a step."""
-        name = f"{rank_name(self._rank)}-step{step}"
-        paths = (self._folder.parent / CAPTURES / f"{name}{number}.recording" for number in _NUMBERS)
+        name = f"{rank_name(self.rank)}-step{step}"
+        paths = (self.attempt / CAPTURES / f"{name}{number}.recording" for number in _NUMBERS)
         return next(path for path in paths if not path.exists())
 
     def _place(self, reason: str, now_s: float) -> Path:
         """The folder of an incident: that of another rank if it had one of the same kind just before."""
         name = "".join(letter if letter.isalnum() else "-" for letter in reason)[:40].strip("-") or "asked"
-        for other in reversed(incident_folders(self._folder.parent)):
+        for other in reversed(incident_folders(self.attempt)):
             began_s = time_of(other)
             same = other.name.partition("-")[2] == name and not self._has_own(other)
             if same and began_s is not None and abs(now_s - began_s) <= _TOGETHER_S:
                 return other
         text = time.strftime(_TIME, time.gmtime(now_s))
-        folders = (self._folder / f"{text}-{name}{number}" for number in _NUMBERS)
+        folders = (self.attempt / INCIDENTS / f"{text}-{name}{number}" for number in _NUMBERS)
         return next(folder for folder in folders if not self._has_own(folder))
 
     def _has_own(self, folder: Path) -> bool:
-        return (folder / f"{rank_name(self._rank)}.json").exists()
+        return (folder / f"{rank_name(self.rank)}.json").exists()
 
     def sweep(self) -> None:
         """Remove the oldest incidents and captures of too many, or of too many bytes, but never the newest, nor the first incident, which may have caused the others."""
-        attempt = self._folder.parent
+        attempt = self.attempt
         captures = (attempt / CAPTURES).glob("*.recording")
         newest: list[tuple[float, list[Path]]] = [
             *((path.stat().st_mtime, [*path.iterdir(), path]) for path in incident_folders(attempt)[1:]),
             *((path.stat().st_mtime, [path, path.with_suffix(".json")]) for path in captures),
         ]
         newest.sort(reverse=True)
-        left_bytes = self._most_bytes * max(len(list(attempt.glob("rank*.recording"))), 1)
+        left_bytes = self.most_bytes * max(len(list(attempt.glob("rank*.recording"))), 1)
         for number, (_, paths) in enumerate(newest):
             left_bytes -= sum(path.stat().st_blocks * 512 for path in paths if path.exists())
             if number and (left_bytes < 0 or number >= _MOST_KEPT - 1):

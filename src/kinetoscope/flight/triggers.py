@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -179,44 +180,37 @@ def on_device_out_of_memory(tell: Callable[[str], object]) -> None:
     torch.cuda._lazy_call(lambda: attach(observer))
 
 
+@dataclass(eq=False)
 class Endings:
-    """Tells of the end of a program before it ends."""
+    """Tells of the end of a program before it ends.
 
-    def __init__(
-        self,
-        on_exception: Callable[[BaseException], object] | None,
-        on_exit: Callable[[], object] | None,
-        on_code: Callable[[object, BaseException | None], object] | None = None,
-        on_exec: Callable[[bool], object] | None = None,
-    ) -> None:
-        """Prepare.
+    Attributes:
+        on_exception: Called with an exception that ends the program; None: not to be told.
+        on_exit: Called on SIGTERM; None: not to be told.
+        on_code: Called by `sys.exit` on the main thread with what is not success, and the exception that is being handled. Whether the program
+            ends by it is not known yet.
+        on_exec: Called with True before another program takes the place of this one, and with False if that failed.
+    """
 
-        Args:
-            on_exception: Called with an exception that ends the program; None: not to be told.
-            on_exit: Called on SIGTERM; None: not to be told.
-            on_code: Called by `sys.exit` on the main thread with what is not success, and the exception that is being handled. Whether the program
-                ends by it is not known yet.
-            on_exec: Called with True before another program takes the place of this one, and with False if that failed.
-        """
-        self._on_exception = on_exception
-        self._on_exit = on_exit
-        self._on_code = on_code
-        self._on_exec = on_exec
-        self._process = os.getpid()
-        self._handler: Any = None
-        self._replaced = Replacements()
+    on_exception: Callable[[BaseException], object] | None
+    on_exit: Callable[[], object] | None
+    on_code: Callable[[object, BaseException | None], object] | None = None
+    on_exec: Callable[[bool], object] | None = None
+    _process: int = field(default_factory=os.getpid, init=False)
+    _handler: Any = field(default=None, init=False)
+    _replaced: Replacements = field(default_factory=Replacements, init=False)
 
     def watch(self) -> None:
         """Begin to watch; of SIGTERM only where the program does not ignore it, and on the main thread."""
-        if self._on_exception is not None:
+        if self.on_exception is not None:
             self._replaced.put(sys, "excepthook", partial(self._ends_by_exception, sys.excepthook))
-        if self._on_code is not None:
+        if self.on_code is not None:
             self._replaced.put(sys, "exit", self._exit)
-        if self._on_exec is not None:
+        if self.on_exec is not None:
             # The other functions of this family call these.
             for name in ("execv", "execve"):
                 self._replaced.put(os, name, partial(self._exec, getattr(os, name)))
-        if self._on_exit is None or threading.current_thread() is not threading.main_thread():
+        if self.on_exit is None or threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
         if before is signal.SIG_IGN or before is None:
@@ -230,11 +224,11 @@ class Endings:
         on_main = threading.current_thread() is threading.main_thread()
         if self._handler is not None and on_main and signal.getsignal(signal.SIGTERM) == self._ends_by_signal:
             signal.signal(signal.SIGTERM, self._handler)
-        self._on_exception = self._on_exit = self._on_code = self._on_exec = None
+        self.on_exception = self.on_exit = self.on_code = self.on_exec = None
 
     def _exit(self, status: object = None, /) -> NoReturn:
         """In place of `sys.exit`: tell of a code that is no success."""
-        tell = self._on_code
+        tell = self.on_code
         is_main = threading.current_thread() is threading.main_thread()
         if tell is not None and status not in (None, 0) and is_main and os.getpid() == self._process:
             tell(status, sys.exception())
@@ -242,7 +236,7 @@ class Endings:
 
     def _exec(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """In place of `os.execv` and `os.execve`, which return only if they fail."""
-        tell = self._on_exec if os.getpid() == self._process else None
+        tell = self.on_exec if os.getpid() == self._process else None
         if tell is not None:
             tell(True)
         try:
@@ -259,7 +253,7 @@ class Endings:
         trace: TracebackType | None,
     ) -> None:
         """Tell of an exception, then do what is usual. At the prompt of an interactive Python, it ends nothing."""
-        tell = self._on_exception
+        tell = self.on_exception
         is_prompt = hasattr(sys, "ps1") or sys.flags.interactive
         if (
             tell is not None
@@ -272,7 +266,7 @@ class Endings:
 
     def _ends_by_signal(self, number: int, frame: FrameType | None) -> None:
         """Tell of SIGTERM, then do what would have been done."""
-        tell = self._on_exit
+        tell = self.on_exit
         if tell is not None and os.getpid() == self._process:
             tell()
         if callable(self._handler):

@@ -6,7 +6,6 @@ import atexit
 import json
 import os
 import re
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.collect import OPTIONS, RecordingOptions, checked_summary
+from kinetoscope.collect import OPTIONS, Move, RecordingOptions, checked_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kinetoscope.collect import ProfilerAction, profile
+    from kinetoscope.collect import profile
     from kinetoscope.launcher.program import Program
 
 _CHOSEN_BY_SESSION = ("activities", "path")
@@ -126,20 +125,10 @@ class LaunchOptions:
         """The first optimizer step that is recorded."""
         return 0 if self.steps is None else self.steps[0]
 
-    def schedule(self) -> Callable[[int], ProfilerAction]:
-        """When to record: a schedule of optimizer steps, counted from the start of the program. Imports torch.
-
-        Raises:
-            MissingDependencyError: The installed torch is too old.
-        """
-        from kinetoscope.collect import Schedule, record_always
-
-        if self.steps is None:
-            return record_always
-        first, end = self.steps
-        # Without an end, a cycle that is longer than any run.
-        active = sys.maxsize if end is None else end - first
-        return Schedule(wait=first, warmup=0, active=active, repeat=1)
+    def move_at(self, step: int) -> Move | None:
+        """Whether recording starts or stops when an optimizer step begins, counted from the start of the program."""
+        first, end = self.steps or (0, None)
+        return Move.START if step == first else Move.STOP if step == end else None
 
     def to_json(self) -> str:
         """The options as text, for another process.

@@ -23,7 +23,7 @@ from kinetoscope.launcher.unrecorded import children_cpu_s
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from kinetoscope.collect import Cycle, ProfilerAction, profile
+    from kinetoscope.collect import Cycle, profile
     from kinetoscope.launcher.overhead import Overhead
     from kinetoscope.launcher.program import Program
     from kinetoscope.trace import Trace
@@ -115,7 +115,6 @@ class ProgramRecording:
         self._before: HelperTime | None = None
         self._helpers: HelperTime | None = None
         self._optimizer: int | None = None
-        self._schedule: Callable[[int], ProfilerAction] | None = None
         self._watches_steps = False
         self.steps_done = 0
         self.messages: list[str] = []
@@ -223,7 +222,8 @@ class ProgramRecording:
         self._on_torch()
         self._state = self._state.after(Move.BEGIN)
         try:
-            self._schedule = self._options.schedule()
+            # Not possible if the installed torch is too old.
+            from kinetoscope.collect import profile  # noqa: F401
         except KinetoscopeError as error:
             self._cannot_start(error)
             return
@@ -285,17 +285,13 @@ class ProgramRecording:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        """Apply the schedule at the start of the next step."""
-        from kinetoscope.collect import change_at
-
-        if self._schedule is None:
-            return
-        for move in change_at(self._schedule, self.steps_done).do:
-            if move is Move.START:
-                self._start()
-            elif move is Move.STOP:
-                self._stop()
-                self._stop_watching_steps()
+        """Start or stop if the next step is the first one to record, or not to."""
+        move = self._options.move_at(self.steps_done)
+        if move is Move.START:
+            self._start()
+        elif move is Move.STOP:
+            self._stop()
+            self._stop_watching_steps()
 
     def _stop_watching_steps(self) -> None:
         if self._watches_steps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import KinetoscopeError, StateError
@@ -169,19 +170,23 @@ class HybridEngine:
             return None, str(error)
 
 
+@dataclass(eq=False)
 class HybridRecording:
-    """The recordings of the host and of the devices, which become one trace."""
+    """The recordings of the host and of the devices, which become one trace.
 
-    def __init__(
-        self, host: Recording, devices: Recording | None, threads: dict[int, int], failure: str
-    ) -> None:
-        """Store both; `threads` maps thread ids of the device runtime to native thread ids."""
-        self._host = host
-        self._devices = devices
-        self._threads = threads
-        self._failure = failure
-        self._trace: Trace | None = None
-        self._lock = threading.Lock()
+    Attributes:
+        host: That of the host.
+        devices: That of the devices; None if there is none.
+        threads: The native thread ids by the thread ids of the device runtime.
+        failure: Why the devices' recording is missing or cannot be read.
+    """
+
+    host: Recording
+    devices: Recording | None
+    threads: dict[int, int]
+    failure: str
+    _trace: Trace | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def trace(self) -> Trace:
         """Return the merged trace; the first call reads both recordings and merges them.
@@ -193,35 +198,35 @@ class HybridRecording:
 
         with self._lock:
             if self._trace is None:
-                host = self._host.trace()
+                host = self.host.trace()
                 device = self._device_trace()
                 self._trace = (
-                    _without_devices(host, self._failure)
+                    _without_devices(host, self.failure)
                     if device is None
-                    else join_device(host, device, self._threads)
+                    else join_device(host, device, self.threads)
                 )
             return self._trace
 
     def _device_trace(self) -> Trace | None:
         """The devices' trace; None, with the reason in `_failure`, if there is none."""
-        if self._devices is None:
+        if self.devices is None:
             return None
         try:
-            return self._devices.trace()
+            return self.devices.trace()
         except KinetoscopeError as error:
-            self._failure = str(error)
+            self.failure = str(error)
             return None
 
     @property
     def rows(self) -> AppendedRows | None:
         """Rows that sources appended to the host's recording and `trace()` does not contain; valid after `trace()`."""
-        return getattr(self._host, "rows", None)
+        return getattr(self.host, "rows", None)
 
     def discard(self) -> None:
         """Delete the recordings of the host and of the devices."""
-        self._host.discard()
-        if self._devices is not None:
-            self._devices.discard()
+        self.host.discard()
+        if self.devices is not None:
+            self.devices.discard()
 
 
 def _without_devices(host: Trace, why: str) -> Trace:

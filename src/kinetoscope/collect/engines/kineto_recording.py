@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -93,40 +94,37 @@ class BackgroundCall(Generic[Result]):
 MONOTONIC_KEY = "monotonic_of_realtime_ns"
 
 
+@dataclass(eq=False)
 class KinetoRecording:
-    """A recording of torch's collector, which becomes a trace on demand."""
+    """A recording of torch's collector, which becomes a trace on demand.
 
-    engine = "kineto"
+    Attributes:
+        results: torch's results; None if there are none, or once they were read or discarded.
+        request: What was recorded.
+        pauses: When collection was paused.
+        window_ns: The length of the recording.
+        has_objects: Whether torch has made its event objects.
+        losses: What torch did not record.
+        taken_by: The code of the loss if there are no results.
+        storages: Parts of the table `storages`.
+    """
 
-    def __init__(
-        self,
-        results: Any | None,
-        request: RecordingRequest,
-        pauses: Pauses,
-        window_ns: int = 0,
-        *,
-        has_objects: bool = False,
-        losses: Sequence[Loss] = (),
-        taken_by: str = "recording_taken",
-        storages: Sequence[dict[str, Any]] = (),
-    ) -> None:
-        """Store torch's results; None if there are none.
+    results: Any | None
+    request: RecordingRequest
+    pauses: Pauses
+    window_ns: int = 0
+    has_objects: bool = False
+    losses: Sequence[Loss] = ()
+    taken_by: str = "recording_taken"
+    storages: Sequence[dict[str, Any]] = ()
+    _process: int = field(default_factory=os.getpid, init=False)
+    _reading: BackgroundCall[Trace] | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-        `has_objects` says whether torch has made its event objects. `losses` say what torch did not record. `taken_by` is the code of the loss if there are no results. `storages` are parts of the table `storages`.
-        """
-        self._storages = storages
-        self._results = results
-        self._taken = results is None
-        self._taken_by = taken_by
-        self._losses = losses
-        self._request = request
-        self._pauses = pauses
-        self._window_ns = window_ns
-        self._has_objects = has_objects
-        self._process = os.getpid()
-        self._made: BackgroundCall[Trace] | None = None
-        self._lock = threading.Lock()
-        if results is not None and request.activities != {ProfilerActivity.CPU}:
+    def __post_init__(self) -> None:
+        """Note whether there is anything to read."""
+        self._taken = self.results is None
+        if self.results is not None and self.request.activities != {ProfilerActivity.CPU}:
             _UNREAD.add(self)
 
     def trace(self) -> Trace:
@@ -136,21 +134,21 @@ class KinetoRecording:
             StateError: The recording was discarded, or the parent of this forked process is reading it.
         """
         with self._lock:
-            if self._made is None:
-                if self._results is None and not self._taken:
+            if self._reading is None:
+                if self.results is None and not self._taken:
                     raise StateError("this recording was discarded: there is no trace of it.")
-                self._made = BackgroundCall(functools.partial(self._build, self._results))
-        return self._made.result()
+                self._reading = BackgroundCall(functools.partial(self._build, self.results))
+        return self._reading.result()
 
     def api(self) -> ResultsApi | None:
         """Return the object for `prof.profiler.kineto_results`; None if there are no results."""
-        if self._results is None:
+        if self.results is None:
             return None
-        return ResultsApi(self.trace, self._results, "" if self._has_objects else _NO_OBJECTS)
+        return ResultsApi(self.trace, self.results, "" if self.has_objects else _NO_OBJECTS)
 
     def discard(self) -> None:
         """Drop torch's results; a trace that is already built stays available."""
-        self._results = None
+        self.results = None
         _UNREAD.discard(self)
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
@@ -161,11 +159,11 @@ class KinetoRecording:
         from kinetoscope.storage.recording import add_storages
         from kinetoscope.trace import Trace
 
-        info: dict[str, Any] = {key: json.loads(text) for key, text in self._request.info.items()}
-        if pauses := self._pauses.as_list():
+        info: dict[str, Any] = {key: json.loads(text) for key, text in self.request.info.items()}
+        if pauses := self.pauses.as_list():
             info["pauses"] = pauses
         info |= {
-            "engine": self.engine,
+            "engine": "kineto",
             "torch_version": str(torch.__version__),
             "host": socket.gethostname(),
             "import_folders": import_folders(),
@@ -178,7 +176,7 @@ class KinetoRecording:
         strings = [""]
         lost: list[Loss] = []
         if results is None:
-            lost.append(Loss.of(self._taken_by))
+            lost.append(Loss.of(self.taken_by))
         else:
             try:
                 read = self._read(results, may_start_threads)
@@ -191,33 +189,33 @@ class KinetoRecording:
                 lost += _losses(read, tables)
                 if "start_realtime_ns" not in info:
                     info["start_realtime_ns"] = int(results.trace_start_ns())
-                if self._has_objects:
+                if self.has_objects:
                     strings = restore_quotes(tables, strings, results, info["start_realtime_ns"])
-                if self._has_objects and self._request.options.needs_shapes:
+                if self.has_objects and self.request.options.needs_shapes:
                     note_keywords(tables, strings, results, info["start_realtime_ns"])
-                if self._has_objects and self._setting(EVENT_METADATA):
+                if self.has_objects and self._setting(EVENT_METADATA):
                     note_event_metadata(tables, results.events(), info["start_realtime_ns"])
-            strings, unseen = add_storages(tables, self._storages, strings, info["start_realtime_ns"])
+            strings, unseen = add_storages(tables, self.storages, strings, info["start_realtime_ns"])
             lost += counted_losses(unseen)
-        lost += self._losses
+        lost += self.losses
         lost += paused_losses(info.get("pauses"))
         run = RunInfo.of(info)
         if isinstance(monotonic_of_realtime_ns, int) and run.start_realtime_ns is not None:
             info["start_monotonic_ns"] = run.start_realtime_ns + monotonic_of_realtime_ns
         tables["losses"] = loss_columns(lost)
-        tables["cycles"] = one_cycle(run.cycle_number, max(self._window_ns, run.stop_ns or 0))
-        self._results = None
+        tables["cycles"] = one_cycle(run.cycle_number, max(self.window_ns, run.stop_ns or 0))
+        self.results = None
         return Trace.from_columns(tables, strings=strings, info=info)
 
     def _read(self, results: Any, may_start_threads: bool) -> Trace:
         """Parse torch's text, and remove what the session does not record."""
         text = read_text(results, may_start_threads=may_start_threads)
-        if self._has_objects and UNWRITABLE in text["strings"]:
+        if self.has_objects and UNWRITABLE in text["strings"]:
             text = read_objects(results) or text
         leave_out_unselected(
             text,
-            self._request.activity_filters.get(ProfilerActivity.CPU),
-            self._pauses.windows_ns("CPU"),
+            self.request.activity_filters.get(ProfilerActivity.CPU),
+            self.pauses.windows_ns("CPU"),
         )
         leave_out_own_calls(text)
         mark_transfers(text)
@@ -233,14 +231,14 @@ class KinetoRecording:
             strings = split_overloads(tables, strings)
         if "threads" in tables:
             number_threads(tables)
-        device = device_of([name_of(activity) for activity in self._request.activities])
+        device = device_of([name_of(activity) for activity in self.request.activities])
         if device is not None and "streams" in tables:
             tables["streams"]["device_type"][:] = device
         stated = {key: value for key, value in read.info.items() if key in _FROM_TORCH}
         return tables, strings, stated
 
     def _setting(self, name: str) -> bool:
-        return bool(changed_settings(self._request.options.experimental_config).get(name))
+        return bool(changed_settings(self.request.options.experimental_config).get(name))
 
 
 # Recordings with device activity that were not read yet.
@@ -277,14 +275,17 @@ def _losses(read: Trace, tables: Tables) -> list[Loss]:
     return lost
 
 
+@dataclass(frozen=True)
 class ResultsApi:
-    """Replaces torch's `_ProfilerResult` in `prof.profiler`: torch can save one only once, and the native engine has none."""
+    """Replaces torch's `_ProfilerResult` in `prof.profiler`: torch can save one only once, and the native engine has none.
 
-    def __init__(self, trace: Callable[[], Trace], results: Any | None, why_no_objects: str) -> None:
-        """Wrap a trace and torch's results, if there are any; the reason is empty if they have torch's event objects."""
-        self._trace = trace
-        self._results = results
-        self._why_no_objects = why_no_objects
+    It has the methods of torch's, for the trace and torch's results, if there are any; `_why_no_objects` is empty if these have torch's
+    event objects.
+    """
+
+    _trace: Callable[[], Trace]
+    _results: Any | None
+    _why_no_objects: str
 
     def trace_start_ns(self) -> int:
         """Start of the recording, in nanoseconds since 1970."""

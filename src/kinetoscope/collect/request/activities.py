@@ -107,11 +107,6 @@ def collector_takes(keyword: str) -> bool:
     return keyword in inspect.signature(torch.autograd.profiler.profile).parameters
 
 
-def takes_use_cuda() -> bool:
-    """Whether the installed torch still has the keyword `use_cuda`, which 2.14 removed."""
-    return collector_takes("use_cuda")
-
-
 def as_items(choices: ActivityChoices) -> tuple[ActivityItem, ...]:
     """Convert the result of `checked_choices` back to a value of `activities`."""
     return tuple(

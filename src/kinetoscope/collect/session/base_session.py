@@ -460,13 +460,7 @@ class _KinetoProfile:
             described_devices() | calibration() | rank_info() | self._preset_metadata | self._cycle_metadata
         )
         self._cycle_metadata = {}
-        cycle = Cycle(
-            recording,
-            info,
-            worth_reading=keep,
-            number=self._cycles.finished,
-            stats=self._stopwatch.stats,
-        )
+        cycle = Cycle(recording, info, keep, self._cycles.finished, self._stopwatch.stats)
         for earlier in self._cycles.add(cycle):
             self._drop(earlier)
         if keep:

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -73,29 +73,27 @@ def us_since(begin_ns: int) -> int:
     return (time.perf_counter_ns() - begin_ns) // 1000
 
 
+@dataclass(eq=False)
 class Cycle:
-    """A recording that becomes a trace on first use."""
+    """A recording that becomes a trace on first use.
 
-    def __init__(
-        self,
-        recording: SourcedRecording,
-        info: Mapping[str, str],
-        *,
-        worth_reading: bool,
-        number: int = 0,
-        stats: SessionStats | None = None,
-    ) -> None:
-        """Wrap a recording, without reading it. `info` are JSON texts that are added to the trace's metadata."""
-        self._unread: SourcedRecording | None = recording
-        self._info = dict(info)
-        # Whether this is a recorded cycle of the schedule; a warm-up that no active step followed is not.
-        self.counts = worth_reading
-        self._trace: Trace | None = None
-        self._parts: tuple[Trace, list[AppendedRows]]
-        self._stats = stats
-        self._held = False
-        self._lock = threading.Lock()
-        self.number = number
+    Attributes:
+        unread: The recording, until it was read.
+        info: JSON texts that are added to the trace's metadata.
+        counts: Whether this is a recorded cycle of the schedule; a warm-up that no active step followed is not.
+        number: The number of the cycle.
+        stats: What recording cost, and reading costs.
+    """
+
+    unread: SourcedRecording | None
+    info: dict[str, str]
+    counts: bool
+    number: int
+    stats: SessionStats | None
+    _trace: Trace | None = field(default=None, init=False)
+    _parts: tuple[Trace, list[AppendedRows]] = field(init=False)
+    _held: bool = field(default=False, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
     def worth_reading(self) -> bool:
@@ -107,14 +105,14 @@ class Cycle:
         from kinetoscope.combine.sources import with_rows
 
         with self._lock:
-            if self._unread is not None:
+            if self.unread is not None:
                 begin_ns = time.perf_counter_ns()
-                self._parts = without_rows, rows = self._unread.read()
-                without_rows.info.update(_values(self._info))
-                self._trace, self._unread = with_rows(without_rows, rows), None
-                if self._stats is not None:
-                    self._stats.number_of_events = len(self._trace.columns("spans"))
-                    self._stats.parse_kineto_call_duration_us = us_since(begin_ns)
+                self._parts = without_rows, rows = self.unread.read()
+                without_rows.info.update(_values(self.info))
+                self._trace, self.unread = with_rows(without_rows, rows), None
+                if self.stats is not None:
+                    self.stats.number_of_events = len(self._trace.columns("spans"))
+                    self.stats.parse_kineto_call_duration_us = us_since(begin_ns)
             return self._trace  # type: ignore[return-value]
 
     @property
@@ -126,7 +124,7 @@ class Cycle:
     def add_info(self, info: Mapping[str, str]) -> None:
         """Add JSON texts to the trace's metadata, also after the trace was built."""
         with self._lock:
-            self._info.update(info)
+            self.info.update(info)
             if self._trace is not None:
                 self._trace.info.update(_values(info))
                 self._parts[0].info.update(_values(info))
@@ -137,8 +135,8 @@ class Cycle:
 
     def discard(self) -> None:
         """Delete the recording and its files, unless `hold` was called."""
-        if not self._held and self._unread is not None:
-            self._unread.discard()
+        if not self._held and self.unread is not None:
+            self.unread.discard()
 
 
 class Cycles(Sequence["Trace"]):

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.collect.process.user_warnings import warn_user
@@ -129,25 +129,29 @@ class Closed:
 HANDLER = "the handler of a signal"
 
 
+@dataclass
 class Failures:
-    """The failures during one transition of a session."""
+    """The failures during one transition of a session.
 
-    def __init__(self, on_error: OnError, step: int) -> None:
-        """Start with no failures; `step` is the step number in warnings."""
-        self._on_error = on_error
-        self._step = step
-        self._stored: list[tuple[str, BaseException]] = []
+    Attributes:
+        on_error: The option of the session.
+        step: The step number in warnings.
+    """
+
+    on_error: OnError
+    step: int
+    _stored: list[tuple[str, BaseException]] = field(default_factory=list)
 
     def note(self, whose: str, error: BaseException) -> None:
         """Store an exception for `raise_first`, or warn of it at once if `on_error` is "warn".
 
         Interrupts and exceptions of the program's signal handlers are always stored.
         """
-        if self._on_error == "raise" or not isinstance(error, Exception) or whose == HANDLER:
+        if self.on_error == "raise" or not isinstance(error, Exception) or whose == HANDLER:
             self._stored.append((whose, error))
         else:
             warn_user(
-                f"{whose} failed at step {self._step}, profiling continues: {type(error).__name__}: {error}"
+                f"{whose} failed at step {self.step}, profiling continues: {type(error).__name__}: {error}"
             )
 
     def raise_first(self, *, may_raise: bool) -> None:

@@ -24,8 +24,8 @@ from kinetoscope.collect.request.activities import (
     ProfilerAction,
     as_items,
     checked_choices,
+    collector_takes,
     record_function,
-    takes_use_cuda,
 )
 from kinetoscope.collect.request.options import (
     OPTION_NAMES,
@@ -164,7 +164,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     ) -> None:
         options = {name: value for name, value in locals().items() if name in OPTION_NAMES}
         if use_cuda is not None:
-            if not takes_use_cuda():
+            if not collector_takes("use_cuda"):
                 raise UnknownKeywordError(
                     f"use_cuda={use_cuda!r}: torch 2.14 removed this keyword, so the installed torch does not have it. "
                     "Add ProfilerActivity.CUDA to `activities`, or leave it out."

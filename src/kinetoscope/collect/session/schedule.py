@@ -146,16 +146,6 @@ def transition(before: ProfilerAction, after: ProfilerAction | None) -> Transiti
     return _TRANSITIONS.get((before, after), _NOTHING)
 
 
-def change_at(asked_schedule: Callable[[int], ProfilerAction], step: int) -> Transition:
-    """Return what to do at the start of a step; the action before step 0 is NONE.
-
-    Raises:
-        ArgumentError: The schedule returned something that is not an action, or one that only torch sets.
-    """
-    before = ProfilerAction.NONE if step == 0 else scheduled_action(asked_schedule, step - 1)
-    return transition(before, scheduled_action(asked_schedule, step))
-
-
 _NOTHING = Transition()
 _NONE, _WARMUP = ProfilerAction.NONE, ProfilerAction.WARMUP
 _RECORD, _SAVE = ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE

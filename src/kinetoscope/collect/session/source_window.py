@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kinetoscope.collect.process.user_warnings import warn_user
@@ -209,33 +210,33 @@ class SourceWindow:
                 warn_user(f"{_named(source)} records nothing, profiling continues: {why}")
 
 
+@dataclass
 class SourcedRecording:
-    """The recording of an engine with the data of the sources."""
+    """The recording of an engine with the data of the sources.
 
-    def __init__(
-        self,
-        recording: Recording,
-        gathered: list[tuple[Source, Gathered]],
-        failures: list[tuple[Source, str]],
-        kept_rows: KeptRows | None,
-    ) -> None:
-        """Store the parts without reading them. `kept_rows` were kept in memory, not in the recording's file."""
-        self._recording = recording
-        self._kept = kept_rows
-        self._gathered = gathered
-        self._failures = failures
+    Attributes:
+        recording: That of the engine.
+        gathered: What sources of the user's have returned.
+        failures: Why data of sources is missing.
+        kept_rows: Appended rows that were kept in memory, not in the recording's file.
+    """
+
+    recording: Recording
+    gathered: list[tuple[Source, Gathered]]
+    failures: list[tuple[Source, str]]
+    kept_rows: KeptRows | None
 
     def read(self) -> tuple[Trace, list[AppendedRows]]:
         """Return the engine's trace with the data of the user's sources, and the rows that our sources appended, which it lacks."""
-        trace = self._recording.trace()
-        rows = getattr(self._recording, "rows", None) if self._kept is None else self._kept.rows()
+        trace = self.recording.trace()
+        rows = getattr(self.recording, "rows", None) if self.kept_rows is None else self.kept_rows.rows()
         missing: list[tuple[Source, str]] = []
-        for source, part in self._gathered:
+        for source, part in self.gathered:
             try:
                 trace = part.add_to(trace)
             except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
                 missing.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
-        trace = _with_losses(trace, [*self._failures, *missing])
+        trace = _with_losses(trace, [*self.failures, *missing])
         # Last, because warnings may be turned into exceptions.
         for source, why in missing:
             warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
@@ -243,10 +244,10 @@ class SourcedRecording:
 
     def discard(self) -> None:
         """Delete the engine's recording and the data of the sources."""
-        self._recording.discard()
-        self._kept = None
-        while self._gathered:
-            source, part = self._gathered.pop()
+        self.recording.discard()
+        self.kept_rows = None
+        while self.gathered:
+            source, part = self.gathered.pop()
             try:
                 part.discard()
             except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
