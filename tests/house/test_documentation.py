@@ -151,7 +151,7 @@ def test_pages_on_launching_and_notebooks_have_every_option():
         if option.flag:
             assert f"`{option.long_flag}" in launching, option.name
             assert f"`{option.name}=" in launching, option.name
-        for name in option.magic:
+        for name in option.magic_flags:
             assert f"`{'-' if len(name) == 1 else '--'}{name}`" in notebooks, option.name
 
 

@@ -231,10 +231,10 @@ def test_the_options_of_a_line():
 
 
 @pytest.mark.parametrize(
-    "option", [option for option in OPTIONS.values() if option.magic], ids=lambda option: option.name
+    "option", [option for option in OPTIONS.values() if option.magic_flags], ids=lambda option: option.name
 )
 def test_every_option_of_a_recording_is_in_the_help_and_changes_the_default(option):
-    for name in option.magic:
+    for name in option.magic_flags:
         written = f"{'-' if len(name) == 1 else '--'}{name}"
         settings = notebook.settings_of(notebook.parsed(written, in_cell=True))
         recording = RecordingOptions.launched(**settings)

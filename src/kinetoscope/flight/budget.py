@@ -64,9 +64,8 @@ class StepPlan:
 
     def records(self, step: int) -> bool:
         """Whether a step is recorded."""
-        if self.level == 0:
-            return self._chosen_of(step, CONTROL_LEVEL) != step
-        return self._chosen_of(step, self.level) == step
+        _, level, records_others = self.rule
+        return (self._chosen_of(step, level) == step) is not records_others
 
     def next_after(self, step: int) -> int:
         """The first recorded step after one that is not recorded, if not all are; else the next step."""

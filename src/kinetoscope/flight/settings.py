@@ -95,10 +95,8 @@ def folder_of_jobs(environment: Mapping[str, str] = os.environ) -> Path:
 
 def job_name(environment: Mapping[str, str] = os.environ) -> str:
     """A name that all ranks of a job on this machine have in common: of its launcher, or of the program and its process."""
-    for variable in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
-        name = environment.get(variable, "")
-        if name and name != "none":
-            return _as_file_name(name)
+    if name := _launched_job(environment):
+        return _as_file_name(name)
     program = program_name(sys.argv, sys.orig_argv)
     # The ranks of one machine are children of one launcher.
     process = os.getppid() if environment.get("LOCAL_RANK") else os.getpid()
@@ -122,12 +120,14 @@ def program_name(arguments: Sequence[str], python_arguments: Sequence[str]) -> s
 
 def plan_name(environment: Mapping[str, str] = os.environ) -> str:
     """A name that all ranks of a job have in common on all machines, for the plan of its steps."""
-    run = environment.get("TORCHELASTIC_RUN_ID", "")
-    if run and run != "none":
-        return run
-    return environment.get("SLURM_JOB_ID") or ":".join(
-        environment.get(variable, "") for variable in ("MASTER_ADDR", "MASTER_PORT")
-    )
+    address = ":".join(environment.get(variable, "") for variable in ("MASTER_ADDR", "MASTER_PORT"))
+    return _launched_job(environment) or address
+
+
+def _launched_job(environment: Mapping[str, str]) -> str:
+    """The name that the launcher or the batch system gave the job; empty if neither did."""
+    names = (environment.get(variable, "") for variable in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"))
+    return next((name for name in names if name and name != "none"), "")
 
 
 def attempt_name(environment: Mapping[str, str] = os.environ) -> str:

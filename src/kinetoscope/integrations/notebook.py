@@ -98,9 +98,9 @@ def _file_to_save(text: str) -> str:
 def _recording_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that decide what is recorded, as they are declared."""
     for name, option in reversed(list(OPTIONS.items())):
-        if not option.magic:
+        if not option.magic_flags:
             continue
-        written = [f"{'-' if len(flag) == 1 else '--'}{flag}" for flag in reversed(option.magic)]
+        written = [f"{'-' if len(flag) == 1 else '--'}{flag}" for flag in reversed(option.magic_flags)]
         off = "do not " if option.when_launched else ""
         magic = _argument(
             *written,
@@ -240,7 +240,7 @@ def settings_of(options: Namespace) -> dict[str, bool]:
 
 
 def _unknown(written: str) -> str:
-    flags = [flag for option in OPTIONS.values() for flag in option.magic if len(flag) > 1]
+    flags = [flag for option in OPTIONS.values() for flag in option.magic_flags if len(flag) > 1]
     options = ["out", "save", "rows", "quiet", *flags]
     name = written.lstrip("-").partition("=")[0]
     near = difflib.get_close_matches(name, options, n=1)

@@ -237,11 +237,16 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
         with warnings.catch_warnings():
             # One session makes all recordings, and most of them are never read.
             warnings.simplefilter("ignore")
-            programs = [
-                TimedProgram([_training_step(rows=8, width=32)], 8, time.thread_time_ns),
-                TimedProgram(_single_layers(rows=8, width=32), 8, time.thread_time_ns, _overwrite_caches()),
-            ]
-            return measured(programs, options.session(None))
+            # Independent of the defaults that the program has set.
+            with torch.inference_mode(mode=False), torch.enable_grad():
+                with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+                    step, layers = _training_step(rows=8, width=32), _single_layers(rows=8, width=32)
+                # No `torch.device` here: it would send every call through a Python function, which few programs do.
+                programs = [
+                    TimedProgram([step], 8, time.thread_time_ns),
+                    TimedProgram(layers, 8, time.thread_time_ns, _overwrite_caches()),
+                ]
+                return measured(programs, options.session(None))
     finally:
         torch.set_num_threads(threads)
         if collecting:
@@ -373,37 +378,33 @@ def _training_step(rows: int, width: int) -> Callable[[], None]:
     from torch import nn
 
     def step() -> None:
-        # No `torch.device` here: it would send every call through a Python function, which few programs do.
-        with torch.inference_mode(mode=False), torch.enable_grad():
-            hidden = inputs
-            for index, layer in enumerate(layers):
-                output = layer(hidden)
-                if index % 2 == 0:
-                    weights = torch.softmax(output.transpose(-2, -1) @ output / width**0.5, dim=-1)
-                    output = (output @ weights).view(2, rows, width)
-                hidden = hidden + output
-            hidden.square().mean().backward()
-            with torch.no_grad():
-                for parameter, (mean, square, steps) in zip(parameters, moments, strict=True):
-                    gradient = parameter.grad
-                    steps.add_(1.0)
-                    parameter.mul_(1 - 1e-5)
-                    mean.lerp_(gradient, 0.1)
-                    square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-                    parameter.addcdiv_(mean, (square.sqrt() / 0.9).add_(1e-8), value=-1e-4)
-                    parameter.grad = None
+        hidden = inputs
+        for index, layer in enumerate(layers):
+            output = layer(hidden)
+            if index % 2 == 0:
+                weights = torch.softmax(output.transpose(-2, -1) @ output / width**0.5, dim=-1)
+                output = (output @ weights).view(2, rows, width)
+            hidden = hidden + output
+        hidden.square().mean().backward()
+        with torch.no_grad():
+            for parameter, (mean, square, steps) in zip(parameters, moments, strict=True):
+                gradient = parameter.grad
+                steps.add_(1.0)
+                parameter.mul_(1 - 1e-5)
+                mean.lerp_(gradient, 0.1)
+                square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+                parameter.addcdiv_(mean, (square.sqrt() / 0.9).add_(1e-8), value=-1e-4)
+                parameter.grad = None
 
-    # Independent of the defaults that the program has set.
-    with torch.device("cpu"), torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
-        layers = nn.Sequential(
-            *(nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU()) for _ in range(4))
-        ).to(torch.float32)
-        inputs = torch.randn(2, rows, width, dtype=torch.float32)
-        parameters = list(layers.parameters())
-        moments = [
-            (torch.zeros_like(parameter), torch.zeros_like(parameter), torch.zeros((), dtype=torch.float32))
-            for parameter in parameters
-        ]
+    layers = nn.Sequential(
+        *(nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU()) for _ in range(4))
+    ).to(torch.float32)
+    inputs = torch.randn(2, rows, width, dtype=torch.float32)
+    parameters = list(layers.parameters())
+    moments = [
+        (torch.zeros_like(parameter), torch.zeros_like(parameter), torch.zeros((), dtype=torch.float32))
+        for parameter in parameters
+    ]
     return step
 
 
@@ -417,24 +418,16 @@ def _single_layers(rows: int, width: int) -> list[Callable[[], object]]:
     import torch
     from torch import nn
 
-    def in_training(part: Callable[[], object]) -> Callable[[], object]:
-        def run() -> None:
-            with torch.inference_mode(mode=False), torch.enable_grad():
-                part()
-
-        return run
-
     def update() -> None:
         with torch.no_grad():
             mean.lerp_(parameter, 0.1)
 
-    with torch.device("cpu"), torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
-        linear = nn.Linear(width, width).to(torch.float32)
-        norm = nn.LayerNorm(width).to(torch.float32)
-        inputs = torch.randn(2, rows, width, dtype=torch.float32)
-        parameter = torch.randn(width, width, dtype=torch.float32)
-        mean = torch.zeros_like(parameter)
-    layers: list[Callable[[], object]] = [
+    linear = nn.Linear(width, width).to(torch.float32)
+    norm = nn.LayerNorm(width).to(torch.float32)
+    inputs = torch.randn(2, rows, width, dtype=torch.float32)
+    parameter = torch.randn(width, width, dtype=torch.float32)
+    mean = torch.zeros_like(parameter)
+    return [
         lambda: linear(inputs),
         lambda: norm(inputs),
         lambda: torch.softmax(inputs, dim=-1),
@@ -443,4 +436,3 @@ def _single_layers(rows: int, width: int) -> list[Callable[[], object]]:
         update,
         lambda: norm(linear(inputs)).sum().backward(),
     ]
-    return [in_training(layer) for layer in layers]

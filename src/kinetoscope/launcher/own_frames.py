@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import numpy as np
 
+from kinetoscope.combine.extend import extend
 from kinetoscope.launcher.program import OUR_FOLDERS
-from kinetoscope.model.schema import STORED
 from kinetoscope.trace import Trace
 
 _OURS = (
@@ -44,6 +44,6 @@ def without_launcher(trace: Trace) -> Trace:
     if not first.any():
         return trace
     parents[first] = -1
-    tables = {name: {key: trace.columns(name)[key] for key in trace.columns(name).given} for name in STORED}
-    tables["stacks"]["parent"] = parents
-    return Trace.from_columns(tables, strings=trace.strings, info=trace.info, path=trace.path)
+    return extend(
+        trace, tables={"stacks": {name: stacks[name] for name in stacks.given} | {"parent": parents}}
+    )

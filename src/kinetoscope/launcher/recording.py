@@ -357,7 +357,7 @@ class InstalledRecording(ProgramRecording):
     def why_nothing(self) -> str:
         """Say why nothing was recorded."""
         if self.state is SessionState.IDLE:
-            return "the program never imported torch"
+            return super().why_nothing()
         return "the program finished no recording with torch.profiler; without --install the whole program is recorded"
 
     def _torch_imported(self) -> None:

@@ -67,7 +67,7 @@ def test_the_page_of_options_says_what_is_declared():
         default = f"`{option.default!r}`".replace("'", '"')
         if option.launched is not None:
             default += f"; `{option.launched!r}` where Kinetoscope starts the program or cell"
-        flags = ", ".join(f"`{'-' if len(short) == 1 else '--'}{short}`" for short in option.magic)
+        flags = ", ".join(f"`{'-' if len(short) == 1 else '--'}{short}`" for short in option.magic_flags)
         assert row["what it does"] == option.help
         assert row["default"] == default
         assert row["`kinetoscope run`"] == (f"`{flag}`" if flag else "")
@@ -100,7 +100,7 @@ def test_what_findings_and_marked_tests_name_are_options():
 def test_no_two_options_have_a_flag_or_a_name_in_notebooks_in_common():
     for names in (
         [option.flag for option in OPTIONS.values() if option.flag],
-        [name for option in OPTIONS.values() for name in option.magic],
+        [name for option in OPTIONS.values() for name in option.magic_flags],
     ):
         assert len(names) == len(set(names))
 

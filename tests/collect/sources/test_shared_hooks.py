@@ -30,8 +30,8 @@ class Hooks(SharedHooks):
 
     def _install(self, first):
         if first:
-            self._put(self.module, "function", ours)
-            self._put(self.scope, "function", ours)
+            self._replaced.put(self.module, "function", ours)
+            self._replaced.put(self.scope, "function", ours)
         if self.fails:
             raise AttributeError("another release")
 

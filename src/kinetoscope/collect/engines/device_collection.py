@@ -21,6 +21,7 @@ from kinetoscope._errors import KinetoscopeError, StateError
 from kinetoscope.collect.engines.kineto import KinetoEngine
 from kinetoscope.collect.request.torch_settings import changed_settings
 from kinetoscope.model import units
+from kinetoscope.model.losses import Loss, paused_losses
 from kinetoscope.model.pauses import Pauses
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from kinetoscope.collect.request.activities import ProfilerActivity
     from kinetoscope.collect.request.options import Engine, Recording, RecordingRequest
-    from kinetoscope.model.losses import Loss
     from kinetoscope.trace import Trace
 
 
@@ -113,7 +113,6 @@ class DevicePart:
         from kinetoscope.combine.concatenate import concatenate
         from kinetoscope.combine.cut import TracePart, cut
         from kinetoscope.combine.extend import extend
-        from kinetoscope.model.losses import paused_losses
 
         segments = self.segments
         self.collection.finish(segments)
@@ -156,8 +155,6 @@ class DevicePart:
 
     def _interruptions(self) -> list[Loss]:
         """The losses from restarts of the collector, and from segments that failed."""
-        from kinetoscope.model.losses import Loss
-
         losses: list[Loss] = []
         segments = self.segments
         gaps_ns = [

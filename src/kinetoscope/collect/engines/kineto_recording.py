@@ -38,7 +38,7 @@ from kinetoscope.collect.engines.kineto_text import read_objects, read_text
 from kinetoscope.collect.process.machine import boot, import_folders
 from kinetoscope.collect.request.activities import name_of
 from kinetoscope.collect.request.options import RecordingRequest
-from kinetoscope.collect.request.torch_settings import changed_settings
+from kinetoscope.collect.request.torch_settings import EVENT_METADATA, changed_settings
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.run_info import RunInfo
@@ -154,10 +154,8 @@ class KinetoRecording:
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Build the trace from torch's text and our metadata, with losses for everything that is missing."""
         _UNREAD.discard(self)
-        from kinetoscope.collect.request.torch_settings import EVENT_METADATA
         from kinetoscope.model.steps import one_cycle
         from kinetoscope.storage.recording import add_storages
-        from kinetoscope.trace import Trace
 
         info: dict[str, Any] = {key: json.loads(text) for key, text in self.request.info.items()}
         if pauses := self.pauses.as_list():

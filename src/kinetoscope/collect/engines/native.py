@@ -178,8 +178,10 @@ class NativeEngine:
         missing_calls = STREAM.start(subscription, file)
         unrecorded_calls = self._calls_missing or missing_calls
         if subscription.number == 0:
-            self._note_actual_path(recorder)
-            self._keep_open()
+            path = self._note_actual_path(recorder)
+            # After a change of user, as by `os.setuid`, the process might no longer be allowed to open the file.
+            with contextlib.suppress(OSError):
+                self._opened = _OpenFile(path)
         if unrecorded_calls:
             info["calls_missing"] = json.dumps(unrecorded_calls)
         subscription.add_info(info)
@@ -317,12 +319,6 @@ class NativeEngine:
             self._remove = weakref.finalize(self, _remove_own, self._path, self._process)
         return self._path
 
-    def _keep_open(self) -> None:
-        """Keep the file open: after a change of user, as by `os.setuid`, the process might no longer be allowed to open it."""
-        self._opened = None
-        with contextlib.suppress(OSError):
-            self._opened = None if self._path is None else _OpenFile(self._path)
-
     def _readable(self, recorder: Recorder, path: Path) -> Path:
         """Return the file to read: a copy if the process has changed its user and may not open its own recording."""
         opened, self._opened = self._opened, None
@@ -348,14 +344,16 @@ class NativeEngine:
         )
         return copy
 
-    def _note_actual_path(self, recorder: Recorder) -> None:
+    def _note_actual_path(self, recorder: Recorder) -> Path:
         """Store the actual path of the recording, and warn if it is not the requested one."""
-        requested, self._path = self._path, recorder.recording_path() or self._path
-        if self._path != requested:
+        requested = self._new_path()
+        path = self._path = recorder.recording_path() or requested
+        if path != requested:
             warn_user(
-                f"another process records into {requested}, so this recording is written to {self._path}. Give each process "
+                f"another process records into {requested}, so this recording is written to {path}. Give each process "
                 "its own path."
             )
+        return path
 
     def _watch_storages(self, subscription: Subscription) -> list[dict[str, Any]]:
         from kinetoscope.collect.sources.storages import StorageWatch, living_in_process

@@ -36,10 +36,10 @@ FILES_THAT_CALL_THE_PROGRAM = (
 DECORATED_REQUEST = "Request.__call__.<locals>.traced"
 FUNCTIONS_THAT_CALL_THE_PROGRAM = (
     DECORATED_REQUEST,
-    "_HandedOver.__call__",
     "_follow_generator",
     "_follow_generator.<locals>.in_request",
     "_follow_items",
+    "_run_in_request",
     "_wrap_steps.<locals>.run",
 )
 _SUSPENDS = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR

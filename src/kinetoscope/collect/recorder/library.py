@@ -130,6 +130,43 @@ class Recorder:
         taken: Its origin, such as `CACHED`.
     """
 
+    # Functions of the library that are called as they are, without `kinetoscope_recorder_` in front of their names.
+    hooked_threads: Callable[[], int]
+    """Number of threads with a hook for Python calls; 0 while no calls are recorded. From Python 3.12 on, 1 for all threads."""
+    lost_call_threads: Callable[[], int]
+    """Number of threads whose Python calls are missing in this recording, because another profiler replaced our hook."""
+    free_before: Callable[[int], object]
+    """Let the recording reuse the space of records from before a tick; without effect in a ring, which does so anyway.
+
+    Spans that ended later are kept, and so are rows of tables and names.
+    """
+    step_switch: Callable[[], int]
+    """The address of the functions that pause and resume session 0 from step to step; see native/core/recording/step_switch.h."""
+    range_marks: Callable[[], int]
+    """The address of the functions that open and close ranges without torch; see native/core/recording/range_marks.h."""
+    unwatch_steps: Callable[[], None]
+    """End `watch_steps`, and unmap the log."""
+    tensor_reader_class: Callable[[], type]
+    """Return the class of objects that read addresses of plain tensors' storages; see `native_reader`."""
+    fast_range_class: Callable[[type], type]
+    """Return a class that replaces `theirs`, torch's `record_function`, and opens ranges with less overhead while recording."""
+    before_collector: Callable[[], None]
+    """Call this right before torch's collector begins to call its callbacks on the calling thread.
+
+    Then `after_collector` right after it, and `collector_stopped` when it has stopped, on the same thread. Without them, a
+    range that is open across two recordings makes torch write to freed memory; see `native/recorder/collector_guard.h`.
+    """
+    after_collector: Callable[[], None]
+    """Call this right after torch's collector has begun to call its callbacks."""
+    collector_stopped: Callable[[], None]
+    """Call this when torch's collector has stopped; ranges that are still open remain guarded."""
+    observed_kernel: Callable[[Callable[..., Any], str], Callable[..., Any]]
+    """Wrap `kernel`, so that each call of it is inside a range called `name`."""
+    settle: Callable[[], None]
+    """Wait a short time until the checksums of earlier recordings are written."""
+    close: Callable[[], object]
+    """Finish and close the file."""
+
     def __init__(self, path: Path, taken: str = COMPILED) -> None:
         """Load the library at ``path``.
 
@@ -152,6 +189,8 @@ class Recorder:
         for name, (returned, *arguments) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype, function.argtypes = returned, arguments
+        for name in Recorder.__annotations__:
+            setattr(self, name, getattr(library, f"kinetoscope_recorder_{name}"))
         from torch.nn import Module
 
         # Kept alive, because the recorder compares the address of this code object with those of running frames.
@@ -249,14 +288,6 @@ class Recorder:
             raise RecorderError(f"cannot record: {message}")
         return message
 
-    def hooked_threads(self) -> int:
-        """Number of threads with a hook for Python calls; 0 while no calls are recorded. From Python 3.12 on, 1 for all threads."""
-        return int(self._library.kinetoscope_recorder_hooked_threads())
-
-    def lost_call_threads(self) -> int:
-        """Number of threads whose Python calls are missing in this recording, because another profiler replaced our hook."""
-        return int(self._library.kinetoscope_recorder_lost_call_threads())
-
     def forget_sessions_before(self, number: int) -> None:
         """Let the recorder drop the metadata of sessions with lower numbers in the current recording."""
         self._library.kinetoscope_forget_sessions_before(number)
@@ -277,13 +308,6 @@ class Recorder:
         now = self.position()
         before = since or [0] * len(now)
         return sum(sum(now[part]) - sum(before[part]) for part in _DROPPED)
-
-    def free_before(self, tick: int) -> None:
-        """Let the recording reuse the space of records from before a tick; without effect in a ring, which does so anyway.
-
-        Spans that ended later are kept, and so are rows of tables and names.
-        """
-        self._library.kinetoscope_recorder_free_before(tick)
 
     def recording_path(self) -> Path | None:
         """Return the path of the current recording, or None."""
@@ -346,14 +370,6 @@ class Recorder:
             )
         return self._text
 
-    def step_switch(self) -> int:
-        """The address of the functions that pause and resume session 0 from step to step; see native/core/recording/step_switch.h."""
-        return int(self._library.kinetoscope_recorder_step_switch())
-
-    def range_marks(self) -> int:
-        """The address of the functions that open and close ranges without torch; see native/core/recording/range_marks.h."""
-        return int(self._library.kinetoscope_recorder_range_marks())
-
     def allow_step_switch(self, allowed: bool) -> bool:
         """Let the functions of `step_switch` be called, as session 0 is the only one, or no more; return whether recording is paused."""
         return bool(self._library.kinetoscope_recorder_allow_step_switch(int(allowed)))
@@ -379,10 +395,6 @@ class Recorder:
             raise RecorderError(f"steps cannot be watched: {self._text}")
         return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
-    def unwatch_steps(self) -> None:
-        """End `watch_steps`, and unmap the log."""
-        self._library.kinetoscope_recorder_unwatch_steps()
-
     def modules(self) -> list[tuple[int, Any]]:
         """List the live modules that were recorded, each with its id, which is its row in the table `modules` plus 1.
 
@@ -396,37 +408,6 @@ class Recorder:
     def watch_tensors(self, tensors: Sequence[Any]) -> int:
         """Record when the memory of tensors from before the recording is freed; return how many were not watched yet."""
         return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
-
-    def tensor_reader_class(self) -> type:
-        """Return the class of objects that read addresses of plain tensors' storages; see `native_reader`."""
-        reader_class: type = self._library.kinetoscope_recorder_tensor_reader_class()
-        return reader_class
-
-    def fast_range_class(self, theirs: type) -> type:
-        """Return a class that replaces `theirs`, torch's `record_function`, and opens ranges with less overhead while recording."""
-        range_class: type = self._library.kinetoscope_recorder_fast_range_class(theirs)
-        return range_class
-
-    def before_collector(self) -> None:
-        """Call this right before torch's collector begins to call its callbacks on the calling thread.
-
-        Then `after_collector` right after it, and `collector_stopped` when it has stopped, on the same thread. Without them, a
-        range that is open across two recordings makes torch write to freed memory; see `native/recorder/collector_guard.h`.
-        """
-        self._library.kinetoscope_recorder_before_collector()
-
-    def after_collector(self) -> None:
-        """Call this right after torch's collector has begun to call its callbacks."""
-        self._library.kinetoscope_recorder_after_collector()
-
-    def collector_stopped(self) -> None:
-        """Call this when torch's collector has stopped; ranges that are still open remain guarded."""
-        self._library.kinetoscope_recorder_collector_stopped()
-
-    def observed_kernel(self, kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Wrap `kernel`, so that each call of it is inside a range called `name`."""
-        observed: Callable[..., Any] = self._library.kinetoscope_recorder_observed_kernel(kernel, name)
-        return observed
 
     def resolve(self, modules: Sequence[Any]) -> int:
         """Find the names of recorded instances in ``modules``; return how many still have no name."""
@@ -473,14 +454,6 @@ class Recorder:
     def own_steps(self, session: int | None) -> None:
         """Assign step marks that this thread opens from now on to a session, by its number in the recording, or to none."""
         self._library.kinetoscope_recorder_own_steps(0 if session is None else session + 1)
-
-    def settle(self) -> None:
-        """Wait a short time until the checksums of earlier recordings are written."""
-        self._library.kinetoscope_recorder_settle()
-
-    def close(self) -> None:
-        """Finish and close the file."""
-        self._library.kinetoscope_recorder_close()
 
 
 _loaded: Recorder | None = None

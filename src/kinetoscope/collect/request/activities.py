@@ -107,13 +107,6 @@ def collector_takes(keyword: str) -> bool:
     return keyword in inspect.signature(torch.autograd.profiler.profile).parameters
 
 
-def as_items(choices: ActivityChoices) -> tuple[ActivityItem, ...]:
-    """Convert the result of `checked_choices` back to a value of `activities`."""
-    return tuple(
-        activity if choice == ActivityChoice() else {activity: choice} for activity, choice in choices.items()
-    )
-
-
 def extensions(configs: Iterable[Any]) -> dict[str, str]:
     """Convert settings of extensions of torch's collector to the strings that it takes."""
     entries: dict[str, str] = {}

@@ -21,7 +21,7 @@ from kinetoscope.summaries import SUFFIX
 if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
-    from kinetoscope.collect.request.activities import ActivityChoice, ActivityItem
+    from kinetoscope.collect.request.activities import ActivityChoice, ActivityChoices, ActivityItem
     from kinetoscope.trace import Trace
 
 EngineName = Literal["auto", "native", "kineto"]
@@ -261,13 +261,13 @@ def _on_error(name: str, value: OnError) -> OnError:
     return value
 
 
-def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> tuple[ActivityItem, ...] | None:
+def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> ActivityChoices | None:
     """Check activities, see `checked_choices`; None means all that the machine has."""
     if activities is None:
         return None
-    from kinetoscope.collect.request.activities import as_items, checked_choices
+    from kinetoscope.collect.request.activities import checked_choices
 
-    return as_items(checked_choices(activities))
+    return checked_choices(activities)
 
 
 def _config(_name: str, config: Any) -> Any:
@@ -314,7 +314,7 @@ class Option:
         flag_help: Additional help text of the flag.
         metavar: The placeholder for its value in the command line's help; switches and choices have none.
         read: Parses its value on the command line.
-        magic: Its flags of `%%kinetoscope`, the long one first, without dashes; a flag that begins with `no-` turns it off.
+        magic: Its flags of `%%kinetoscope`; None makes that of a switch from `flag`.
         launched: Its default if Kinetoscope itself starts the recording of a program or cell; None: the same as `default`.
         stays: Why values other than the default cannot be passed to another process; empty if they can.
         recorded: Whether it decides what is recorded, so that it is stored in the metadata of the trace.
@@ -331,7 +331,7 @@ class Option:
     flag_help: str = ""
     metavar: str = ""
     read: Callable[[str], Any] | None = None
-    magic: tuple[str, ...] = ()
+    magic: tuple[str, ...] | None = None
     launched: Any = None
     stays: str = ""
     recorded: bool = False
@@ -348,6 +348,13 @@ class Option:
     def when_launched(self) -> Any:
         """Its default if Kinetoscope itself starts the recording of a program or cell."""
         return self.default if self.launched is None else self.launched
+
+    @property
+    def magic_flags(self) -> tuple[str, ...]:
+        """Its flags of `%%kinetoscope`, the long one first, without dashes; a flag that begins with `no-` turns it off."""
+        if self.magic is not None or not (self.flag and self.is_switch):
+            return self.magic or ()
+        return (f"no-{self.flag}" if self.when_launched else self.flag,)
 
     @property
     def long_flag(self) -> str:
@@ -382,7 +389,7 @@ class RecordingOptions:
         ArgumentError: An option has a value that cannot be used; the message names it and the valid ones.
     """
 
-    activities: tuple[ActivityItem, ...] | None = _declare(
+    activities: Iterable[ActivityItem] | None = _declare(
         "What to record: the processor, and kinds of devices.",
         _activities,
         stays="they are chosen when the program has imported torch",
@@ -391,7 +398,6 @@ class RecordingOptions:
     record_shapes: bool = _switch(
         "Record the shapes, dtypes and scalars of each operator's inputs.",
         flag="shapes",
-        magic=("shapes",),
         recorded=True,
     )
     profile_memory: bool = _switch(
@@ -413,13 +419,11 @@ class RecordingOptions:
     with_flops: bool = _switch(
         "Count the floating-point operations of each operator, from the shapes of its inputs.",
         flag="flops",
-        magic=("flops",),
         recorded=True,
     )
     with_modules: bool = _switch(
         "Record the `nn.Module` path of each operator.",
         flag="modules",
-        magic=("no-modules",),
         launched=True,
         recorded=True,
         warnings={
@@ -435,19 +439,16 @@ class RecordingOptions:
     python_calls: bool = _switch(
         "Record every call of a Python function.",
         flag="python-calls",
-        magic=("python-calls",),
         recorded=True,
     )
     module_spans: bool = _switch(
         "Record every call of an `nn.Module` with its exact start and end, and the modules of operators.",
         flag="module-spans",
-        magic=("module-spans",),
         recorded=True,
     )
     garbage_collection: bool = _switch(
         "Record collections of Python's garbage.",
         flag="gc",
-        magic=("no-gc",),
         launched=True,
         warnings={
             "kineto": "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; engine='native' can.",
@@ -456,7 +457,6 @@ class RecordingOptions:
     tensor_versions: bool = _switch(
         "Record which storage each tensor of an operator has, and its version, to find work whose result existed already.",
         flag="tensor-versions",
-        magic=("tensor-versions",),
         recorded=True,
         warnings={"kineto": "without effect: {names}. engine='native' records the versions of tensors."},
     )
@@ -464,14 +464,12 @@ class RecordingOptions:
         "Record some steps in full, with the shapes of inputs and the versions of tensors, from which those of the other steps are "
         "estimated: the first ones, then one of 64.",
         flag="deep-steps",
-        magic=("no-deep-steps",),
         launched=True,
         recorded=True,
     )
     samples: bool = _switch(
         "Read the Python stack of every thread 100 times a second.",
         flag="samples",
-        magic=("no-samples",),
         default=True,
     )
     experimental_config: Any = _declare(
@@ -539,6 +537,7 @@ class RecordingOptions:
     source: bool = _switch(
         "Store the text of hot source lines in the trace.",
         flag="source",
+        magic=(),
         default=True,
     )
     align_ranks: bool = _switch(

@@ -66,7 +66,6 @@ from kinetoscope.collect.session.cycle import (
     us_since,
 )
 from kinetoscope.collect.session.failures import HANDLER, Closed, DeferredSignals, yielding_to_interrupts
-from kinetoscope.collect.session.memory_profile import MemoryProfile
 from kinetoscope.collect.session.out_of_memory import report_out_of_memory
 from kinetoscope.collect.session.source_window import ObserverWindow, SourceWindow
 from kinetoscope.collect.session.state import Move, SessionState
@@ -701,6 +700,8 @@ class _KinetoProfile:
         """
         self._need_memory("_memory_profile()")
         theirs = self._torch_memory_profile()
+        from kinetoscope.collect.session.memory_profile import MemoryProfile
+
         return MemoryProfile(self.trace) if theirs is None else theirs
 
     def _torch_memory_profile(self) -> Any | None:

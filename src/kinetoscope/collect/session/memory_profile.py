@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler._memory_profiler import Action, Category, TensorKey, _Storage
 
-from kinetoscope._import_aside import import_aside
+from kinetoscope.tables.memory.categories import MemoryCategory, judged_blocks
+from kinetoscope.tables.memory.timeline import changes_of, content_changes, device_names, need_memory
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
@@ -30,9 +31,6 @@ class MemoryProfile:
         Raises:
             ArgumentError: It has none.
         """
-        import_aside()
-        from kinetoscope.tables.memory.timeline import need_memory
-
         need_memory(trace)
         self._trace = trace
 
@@ -43,10 +41,7 @@ class MemoryProfile:
         Times are nanoseconds since 1970, or -1 for blocks that were allocated before the recording. The version counts how
         often the block's contents had been overwritten before the event.
         """
-        import_aside()
         trace, keys = self._trace, self._keys
-        from kinetoscope.tables.memory.timeline import changes_of
-
         epoch_ns = trace.run_info.start_realtime_ns or 0
         events: list[tuple[int, int, int, int]] = []
         for device in range(len(self._judged.blocks.devices)):
@@ -60,8 +55,6 @@ class MemoryProfile:
                     strict=True,
                 )
             )
-        from kinetoscope.tables.memory.timeline import content_changes
-
         written_ns, written = content_changes(trace)
         size = self._judged.blocks.bytes
         events.extend(
@@ -84,9 +77,6 @@ class MemoryProfile:
     @cached_property
     def categories(self) -> dict[TensorKey, Category | None]:
         """The category of each block, such as PARAMETER; None if unknown."""
-        import_aside()
-        from kinetoscope.tables.memory.categories import MemoryCategory
-
         names = {
             number: getattr(Category, MemoryCategory(number).name, None)
             for number in set(self._judged.category.tolist())
@@ -102,17 +92,11 @@ class MemoryProfile:
 
     @cached_property
     def _judged(self) -> Any:
-        import_aside()
-        from kinetoscope.tables.memory.categories import judged_blocks
-
         return judged_blocks(self._trace)
 
     @cached_property
     def _keys(self) -> list[TensorKey]:
-        import_aside()
         blocks = self._judged.blocks
-        from kinetoscope.tables.memory.timeline import device_names
-
         names = device_names(self._trace)
         devices = [torch.device(name) for name in names]
         return [

@@ -22,7 +22,6 @@ from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import (
     ActivityItem,
     ProfilerAction,
-    as_items,
     checked_choices,
     collector_takes,
     record_function,
@@ -171,7 +170,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 )
             warn_user("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning)
             on = checked_switch("use_cuda", use_cuda)
-            options["activities"] = as_items(checked_choices(activities, use_cuda=on))
+            options["activities"] = checked_choices(activities, use_cuda=on)
         self._set_up(RecordingOptions(**options), schedule, on_trace_ready)
 
     @classmethod
@@ -473,28 +472,23 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             # While signals are not deferred yet: it may compile the recorder. A failure is raised again by the move itself.
             with suppress(RecorderError):
                 self._choose_engine()
+        # Valid in any state, because an interrupt may have skipped a move.
         with DeferredSignals(interrupts=False) as deferred:
-            self._do_to_engine(do, run, before, failures, forgiving=forgiving)
+            if do is Move.PREPARE:
+                if self._state is SessionState.RECORDING:
+                    self._closed(failures, keep=True)
+                with self._forgiven(forgiving):
+                    self.prepare_trace()
+            elif do is Move.START:
+                if self._state is not SessionState.RECORDING and not self._started(forgiving=forgiving):
+                    # Otherwise the handler would be called with the previous cycle.
+                    run.recorded = False
+            elif self._state.has_engine or self._cycles_begun:
+                worth_keeping = before is not ProfilerAction.WARMUP
+                if self._closed(failures, keep=worth_keeping) and worth_keeping:
+                    run.recorded = run.ever_recorded = True
         if deferred.error is not None:
             failures.note(HANDLER, deferred.error)
-
-    def _do_to_engine(
-        self, do: Move, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
-    ) -> None:
-        """Prepare, start or stop the engine; valid in any state, because an interrupt may have skipped a move."""
-        if do is Move.PREPARE:
-            if self._state is SessionState.RECORDING:
-                self._closed(failures, keep=True)
-            with self._forgiven(forgiving):
-                self.prepare_trace()
-        elif do is Move.START:
-            if self._state is not SessionState.RECORDING and not self._started(forgiving=forgiving):
-                # Otherwise the handler would be called with the previous cycle.
-                run.recorded = False
-        elif self._state.has_engine or self._cycles_begun:
-            worth_keeping = before is not ProfilerAction.WARMUP
-            if self._closed(failures, keep=worth_keeping) and worth_keeping:
-                run.recorded = run.ever_recorded = True
 
     def _started(self, *, forgiving: bool) -> bool:
         """Start to record; return False if that failed and is only a warning."""

@@ -166,10 +166,8 @@ class CompiledModules:
         # torch 2.7 and 2.8 do not have this setting, and collect kernels only when they write debugging files.
         if getattr(config.trace, "provenance_tracking_level", None) == 0:
             config.trace.provenance_tracking_level = _BASIC_PROVENANCE
-        notes, compiles = (
-            getattr(debug, _NOTES_KERNELS, None),
-            getattr(GraphLowering, "compile_to_module", None),
-        )
+        notes = getattr(debug, _NOTES_KERNELS, None)
+        compiles = getattr(GraphLowering, "compile_to_module", None)
         if notes is None or compiles is None:
             return
         noting = self._noting
@@ -301,10 +299,8 @@ def _generated_kernels(text: str) -> set[str]:
 def _described(schedule: Any) -> tuple[tuple[Node, ...], int]:
     """Return the nodes that a kernel computes, and the number of bytes that it reads and writes; -1 if unknown."""
     if not isinstance(schedule, (list, tuple)):
-        origin, operator_called = (
-            getattr(schedule, "origin_node", None),
-            getattr(schedule, "op_overload", None),
-        )
+        origin = getattr(schedule, "origin_node", None)
+        operator_called = getattr(schedule, "op_overload", None)
         # Its origins also contain the nodes of its inputs.
         called = [node for node in schedule.origins if node.target is operator_called]
         origins, size = [origin] if origin is not None else called or list(schedule.origins), -1

@@ -140,7 +140,7 @@ class CompileHooks(SharedHooks):
             return answer
 
         report.__wrapped__ = theirs  # type: ignore[attr-defined]
-        self._put(module, _REPORT, report)
+        self._replaced.put(module, _REPORT, report)
 
     def _note(self, metrics: Any) -> None:
         """Copy the metrics of a compilation that has just ended; a failure becomes a loss."""

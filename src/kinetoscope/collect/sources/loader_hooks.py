@@ -103,11 +103,11 @@ class LoaderHooks(SharedHooks):
             self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
             weakref.finalize(self, _remove_own, self._folder, os.getpid())
         kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
-        self._put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
+        self._replaced.put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
         loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
-        self._put(_utils.worker, "_worker_loop", loop)
-        self._put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
-        self._put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
+        self._replaced.put(_utils.worker, "_worker_loop", loop)
+        self._replaced.put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
+        self._replaced.put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
 
     def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def create_timed(*arguments: Any, **keywords: Any) -> Any:

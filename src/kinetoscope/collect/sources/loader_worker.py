@@ -9,8 +9,8 @@ Uses no random numbers, and changes nothing of the program except the loop that 
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 import struct
 import threading
 import time
@@ -169,7 +169,7 @@ class RecordedLoop:
         The function is pickled by name, because under its name pickle would find this object instead.
         """
         name = getattr(self.loop, "__qualname__", None)
-        loop = self.loop if name is None else (self.loop.__module__, name)
+        loop = self.loop if name is None else f"{self.loop.__module__}:{name}"
         return _unpickled, (loop, self._folder, self._number_of_loader())
 
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
@@ -210,9 +210,4 @@ class RecordedLoop:
 
 
 def _unpickled(loop: Any, folder: str, number: int) -> RecordedLoop:
-    if isinstance(loop, tuple):
-        module, name = loop
-        loop = importlib.import_module(module)
-        for part in name.split("."):
-            loop = getattr(loop, part)
-    return RecordedLoop(loop, folder, lambda: number)
+    return RecordedLoop(pkgutil.resolve_name(loop) if isinstance(loop, str) else loop, folder, lambda: number)

@@ -48,7 +48,7 @@ class ObservedKernels(SharedHooks):
                         self.module_is_loaded(file)
             return answer
 
-        self._put(AsyncCompile, "wait", wait)
+        self._replaced.put(AsyncCompile, "wait", wait)
         for module in PyCodeCache.modules:
             self._observe(vars(module))
 
@@ -56,7 +56,7 @@ class ObservedKernels(SharedHooks):
         """Replace the kernels of a generated module, whose global variables are `scope`."""
         for name, kernel in [*scope.items()]:
             if isinstance(kernel, types.BuiltinFunctionType) and kernel.__name__ == "kernel":
-                self._put(scope, name, _observed(kernel, name))
+                self._replaced.put(scope, name, _observed(kernel, name))
 
 
 def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:

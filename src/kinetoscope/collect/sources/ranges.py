@@ -16,6 +16,13 @@ from kinetoscope.collect.request.activities import record_function
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 
 
+class _OfThread(threading.local):
+    """The open ranges of a thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+
+
 class LibraryRanges:
     """The open ranges of ITT or NVTX: a stack for each thread, and those that are closed by a handle."""
 
@@ -25,17 +32,16 @@ class LibraryRanges:
 
     def forget(self) -> None:
         """Close all open ranges, because their recording has ended; torch closes a range when its last reference is dropped."""
-        self._of_thread = threading.local()
+        self._of_thread = _OfThread()
         self._by_handle: dict[object, Any] = {}
 
     def open(self, name: object) -> None:
         """Open a range, nested in the thread's open ones."""
-        self._stack().append(_opened(name))
+        self._of_thread.stack.append(_opened(name))
 
     def close(self) -> None:
         """Close the thread's innermost range; without one, do nothing, as the libraries do."""
-        stack = self._stack()
-        if stack:
+        if stack := self._of_thread.stack:
             stack.pop().__exit__(None, None, None)
 
     def open_by_handle(self, handle: object, name: object) -> None:
@@ -52,12 +58,6 @@ class LibraryRanges:
         """Record an instant, as an empty range."""
         with record_function(str(name)):
             return
-
-    def _stack(self) -> list[Any]:
-        stack: list[Any] | None = getattr(self._of_thread, "stack", None)
-        if stack is None:
-            stack = self._of_thread.stack = []
-        return stack
 
 
 def _opened(name: object) -> Any:
@@ -137,7 +137,7 @@ class Routes(SharedHooks):
             module = sys.modules.get(name)
             library = getattr(module, variable, None)
             if library is not None and not isinstance(library, _RecordedLibrary):
-                self._put(module, variable, _RecordedLibrary(library, ranges))
+                self._replaced.put(module, variable, _RecordedLibrary(library, ranges))
 
 
 ROUTES = Routes()

@@ -408,21 +408,25 @@ def _follow_generator(description: Description, items: Iterator[Any]) -> Generat
         block.finish(error)
 
 
-class _HandedOver:
-    """A function that runs on a thread of a pool, as part of a request."""
+def _run_in_request(request: RequestState, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function that was handed to a thread of a pool, as part of a request."""
+    before = _CURRENT.set(request)
+    is_new = _FOLLOWER.enter(request)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        if is_new:
+            _FOLLOWER.leave(request)
+        _CURRENT.reset(before)
 
-    def __init__(self, request: RequestState, function: Callable[..., Any]) -> None:
-        self._request, self._function = request, function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        before = _CURRENT.set(self._request)
-        is_new = _FOLLOWER.enter(self._request)
-        try:
-            return self._function(*args, **kwargs)
-        finally:
-            if is_new:
-                _FOLLOWER.leave(self._request)
-            _CURRENT.reset(before)
+def _handed_over(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is handed to a pool of threads in place of a function: it belongs to the request that hands it over, if there is one."""
+    request = _CURRENT.get()
+    if request is None or request.has_ended:
+        return function
+    _FOLLOWER.note(request, SUBMITTED)
+    return functools.partial(_run_in_request, request, function)
 
 
 _installing = threading.Lock()
@@ -465,11 +469,7 @@ def _wrap_submit() -> None:
 
     @functools.wraps(submit)
     def handing_over(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        request = _CURRENT.get()
-        if request is None or request.has_ended:
-            return submit(self, function, *args, **kwargs)
-        _FOLLOWER.note(request, SUBMITTED)
-        return submit(self, _HandedOver(request, function), *args, **kwargs)
+        return submit(self, _handed_over(function), *args, **kwargs)
 
     concurrent.futures.ThreadPoolExecutor.submit = handing_over  # type: ignore[method-assign]
 
@@ -482,11 +482,7 @@ def _wrap_anyio() -> None:
 
     @functools.wraps(run_sync)
     async def handing_over(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        request = _CURRENT.get()
-        if request is not None and not request.has_ended:
-            _FOLLOWER.note(request, SUBMITTED)
-            function = _HandedOver(request, function)
-        return await run_sync(function, *args, **kwargs)
+        return await run_sync(_handed_over(function), *args, **kwargs)
 
     module.run_sync = handing_over
 

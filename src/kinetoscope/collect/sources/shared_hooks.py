@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from typing import Any
 
 from kinetoscope._replacements import Replacements
 
@@ -50,9 +49,6 @@ class SharedHooks(ABC):
     @abstractmethod
     def _install(self, first: bool) -> None:
         """Replace what is there to be replaced; called for each session, with whether it is the first."""
-
-    def _put(self, owner: Any, name: str, ours: Any) -> None:
-        self._replaced.put(owner, name, ours)
 
     def _restore(self) -> None:
         self._replaced.restore()

@@ -377,35 +377,32 @@ class Living:
         are in a young generation.
         """
         with self._looking:
-            return self._look()
-
-    def _look(self) -> tuple[list[Module], list[Optimizer], list[Tensor]]:
-        owners = self._owners
-        if owners is None or not _HAS_GENERATIONS:
-            self.reader.forget()
-            objects, self._worth = live_objects(_WANTED)
-            self._owners = owners = {}
-            self._add_callback()
-            self._frozen = 0
-        else:
-            objects, _ = _young()
-        frozen = gc.get_freeze_count()
-        if frozen != self._frozen:
-            objects += self.reader.frozen()
-            self._frozen = frozen
-        tensors = self._meet(objects, owners)
-        del objects
-        modules: list[Module] = []
-        optimizers: list[Optimizer] = []
-        for number, reference in _listed(owners):
-            owner = reference()
-            if owner is None:
-                owners.pop(number, None)
-            elif isinstance(owner, Module):
-                modules.append(owner)
+            owners = self._owners
+            if owners is None or not _HAS_GENERATIONS:
+                self.reader.forget()
+                objects, self._worth = live_objects(_WANTED)
+                self._owners = owners = {}
+                self._add_callback()
+                self._frozen = 0
             else:
-                optimizers.append(owner)
-        return modules, optimizers, tensors
+                objects, _ = _young()
+            frozen = gc.get_freeze_count()
+            if frozen != self._frozen:
+                objects += self.reader.frozen()
+                self._frozen = frozen
+            tensors = self._meet(objects, owners)
+            del objects
+            modules: list[Module] = []
+            optimizers: list[Optimizer] = []
+            for number, reference in _listed(owners):
+                owner = reference()
+                if owner is None:
+                    owners.pop(number, None)
+                elif isinstance(owner, Module):
+                    modules.append(owner)
+                else:
+                    optimizers.append(owner)
+            return modules, optimizers, tensors
 
     def _meet(self, objects: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
         """Add objects to the known ones; return plain tensors without a storage, of which no weak reference can be stored."""

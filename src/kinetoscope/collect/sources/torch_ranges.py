@@ -43,15 +43,15 @@ class TorchRanges(SharedHooks):
         if not first:
             return
         self._theirs = bool(collector._is_profiler_enabled)
-        self._put(collector, "_set_is_profiler_enabled", self._flag_is_set)
+        self._replaced.put(collector, "_set_is_profiler_enabled", self._flag_is_set)
         vars(collector)["_is_profiler_enabled"] = True
         # Without a recorder, torch's own collector records, and opens these ranges itself.
         theirs, recorder = getattr(_bindings, _NAME, None), ready_recorder()
         if isinstance(theirs, type) and recorder is not None:
-            self._put(_bindings, _NAME, recorder.fast_range_class(theirs))
+            self._replaced.put(_bindings, _NAME, recorder.fast_range_class(theirs))
         pipes = sys.modules.get(_PIPES)
         if getattr(pipes, "torch", None) is torch:
-            self._put(pipes, "torch", _TorchOfPipes())
+            self._replaced.put(pipes, "torch", _TorchOfPipes())
 
     def _restore(self) -> None:
         super()._restore()

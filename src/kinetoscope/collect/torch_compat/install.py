@@ -6,6 +6,7 @@ either class; and `uninstall` finds all replacements by identity, without touchi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -13,8 +14,8 @@ import threading
 import types
 from abc import ABCMeta
 from collections.abc import Callable, Iterator
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch.profiler
 
@@ -45,24 +46,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Installation:
+class Installation(contextlib.ExitStack):
     """The result of `install`. As a context manager, it undoes that call at the end of the block."""
 
     def __init__(self, undo: Callable[[], None] | None) -> None:
         """Store the function that undoes the call; None if the call changed nothing."""
-        self._undo = undo
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Undo the call, unless that was done already."""
-        undo, self._undo = self._undo, None
+        super().__init__()
         if undo is not None:
-            undo()
+            self.callback(undo)
 
 
 def install(*, engine: EngineName = "auto") -> Installation:
