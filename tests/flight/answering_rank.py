@@ -13,7 +13,7 @@ if os.environ["MASTER_PORT"] != "0":
 recorder = kinetoscope.leave_on(keep="4MiB", on=("nan", "hang"))
 recorder._follow_plan = lambda *_: None
 recorder._plan.records = lambda step: True
-recorder._others._answer_s = 2.0
+recorder._others.answer_s = 2.0
 model = torch.nn.Linear(8, 8)
 recorder.step(0)
 print("ready", flush=True)

@@ -14,7 +14,8 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,47 +53,41 @@ _CONSEQUENCE = re.compile(
 )
 
 
+@dataclass(eq=False)
 class OtherRanks:
-    """Tells the other ranks of this rank's incidents, and looks for theirs."""
+    """Tells the other ranks of this rank's incidents, and looks for theirs.
 
-    def __init__(
-        self,
-        attempt: Path,
-        rank: int,
-        follow: Follow,
-        *,
-        look_s: float = LOOK_S,
-        answer_s: float = ANSWER_S,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Prepare.
+    Attributes:
+        attempt: The folder of this start of the job.
+        rank: This rank.
+        follow: Called with the name of the folder of another rank's incident and what that rank says of it, on a thread of this
+            object: copies this rank's ring there; returns the recording, or None.
+        look_s: Seconds between looks.
+        answer_s: How long other ranks have to answer.
+        clock_s: A clock that is never set.
+    """
 
-        Args:
-            attempt: The folder of this start of the job.
-            rank: This rank.
-            follow: Called with the name of the folder of another rank's incident and what that rank says of it, on a thread of this
-                object: copies this rank's ring there; returns the recording, or None.
-            look_s: Seconds between looks.
-            answer_s: How long other ranks have to answer.
-            clock_s: A clock that is never set.
-        """
-        self._attempt, self._rank, self._follow = attempt, rank, follow
-        self._look_s, self._answer_s, self._clock_s = look_s, answer_s, clock_s
-        self._store = JobStore("incidents")
-        self._store_next_s = 0.0
-        # How many incidents of the store were looked at; -1 before the first look.
-        self._seen = -1
-        self._known: set[str] = set()
-        self._to_tell: list[dict[str, Any]] = []
-        # The folders of incidents whose ranks are still to be listed, and when.
-        self._due_s: dict[Path, float] = {}
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+    attempt: Path
+    rank: int
+    follow: Follow
+    look_s: float = LOOK_S
+    answer_s: float = ANSWER_S
+    clock_s: Callable[[], float] = time.monotonic
+    _store: JobStore = field(default_factory=partial(JobStore, "incidents"), init=False)
+    _store_next_s: float = field(default=0.0, init=False)
+    # How many incidents of the store were looked at; -1 before the first look.
+    _seen: int = field(default=-1, init=False)
+    _known: set[str] = field(default_factory=set, init=False)
+    _to_tell: list[dict[str, Any]] = field(default_factory=list, init=False)
+    # The folders of incidents whose ranks are still to be listed, and when.
+    _due_s: dict[Path, float] = field(default_factory=dict, init=False)
+    _wake: threading.Event = field(default_factory=threading.Event, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin to look; incidents that are there already are not followed."""
-        self._known = {incident.name for incident in incident_folders(self._attempt)}
+        self._known = {incident.name for incident in incident_folders(self.attempt)}
         self._thread = threading.Thread(target=self._run, name="kinetoscope-ranks", daemon=True)
         self._thread.start()
 
@@ -102,9 +97,9 @@ class OtherRanks:
             return
         incident = path.parent
         self._known.add(incident.name)
-        self._due_s[incident] = self._clock_s() + self._answer_s
+        self._due_s[incident] = self.clock_s() + self.answer_s
         self._to_tell.append(
-            {"folder": incident.name, "from": self._rank, "json": str(path.with_suffix(".json"))}
+            {"folder": incident.name, "from": self.rank, "json": str(path.with_suffix(".json"))}
         )
         self._wake.set()
 
@@ -117,11 +112,11 @@ class OtherRanks:
             thread.join(_TIMEOUT_S)
         for incident in list(self._due_s):
             with suppress(OSError):
-                list_ranks(self._attempt, incident, self._rank)
+                list_ranks(self.attempt, incident, self.rank)
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._look_s)
+            self._wake.wait(self.look_s)
             self._wake.clear()
             if self._stopping:
                 return
@@ -131,7 +126,7 @@ class OtherRanks:
                     look()
 
     def _look_in_folder(self) -> None:
-        for incident in incident_folders(self._attempt):
+        for incident in incident_folders(self.attempt):
             if incident.name in self._known:
                 continue
             facts = [rank.facts for rank in incident_ranks(incident) if rank.facts]
@@ -141,17 +136,17 @@ class OtherRanks:
     def _answer(self, name: str, facts: Mapping[str, Any]) -> Path | None:
         """Copy this rank's ring into the incident of another one, unless it has done so."""
         self._known.add(name)
-        incident = self._attempt / INCIDENTS / name
-        if (incident / f"{rank_name(self._rank)}.json").exists():
+        incident = self.attempt / INCIDENTS / name
+        if (incident / f"{rank_name(self.rank)}.json").exists():
             return None
-        path = self._follow(name, facts)
+        path = self.follow(name, facts)
         if path is not None:
-            self._due_s[path.parent] = self._clock_s() + self._answer_s + self._look_s
+            self._due_s[path.parent] = self.clock_s() + self.answer_s + self.look_s
         return path
 
     def _look_in_store(self) -> None:
         """Tell the ranks of other machines, and follow theirs."""
-        now_s = self._clock_s()
+        now_s = self.clock_s()
         if not is_distributed():
             # Nobody else is to be told.
             self._to_tell.clear()
@@ -178,20 +173,20 @@ class OtherRanks:
             facts = message.get("facts") or {}
             # Of before this rank first looked, only what has just happened is not over.
             is_old = self._seen < 0 and abs(time.time() - float(facts.get("time_s", 0))) > _NEW_S
-            if message.get("from") != self._rank and message.get("folder") not in self._known and not is_old:
+            if message.get("from") != self.rank and message.get("folder") not in self._known and not is_old:
                 path = self._answer(str(message["folder"]), facts)
                 answer = {"host": socket.gethostname(), "path": None if path is None else str(path)}
-                store.set(f"answer/{message['folder']}/{self._rank}", json.dumps(answer))
+                store.set(f"answer/{message['folder']}/{self.rank}", json.dumps(answer))
         self._seen = count
         self._store_next_s = now_s + _STORE_S
 
     def _list_due(self) -> None:
         """List the ranks of the incidents that all had time to answer."""
-        now_s = self._clock_s()
+        now_s = self.clock_s()
         for incident in [incident for incident, due_s in list(self._due_s.items()) if due_s <= now_s]:
             del self._due_s[incident]
             if not (incident / SUMMARY).exists():
-                list_ranks(self._attempt, incident, self._rank, self._answers(incident.name))
+                list_ranks(self.attempt, incident, self.rank, self._answers(incident.name))
 
     def _answers(self, name: str) -> dict[int, dict[str, Any]]:
         """What ranks of other machines have answered to an incident."""

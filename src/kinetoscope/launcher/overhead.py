@@ -180,16 +180,15 @@ def _waited_ns(trace: Trace, process: ProcessRow | None) -> int:
     if process is not None:
         counted &= steps["process_row"] == process
         of_process = np.append(trace.column("threads", "process_row"), -1) == process
-    rows = np.flatnonzero(counted)
-    if len(rows) == 0:
-        first, last = recorded_extent(trace, ProcessRow(-1) if process is None else process)
-        waits = processor_waits(trace, running_thread(trace, of_process))
-        return int(waits.within(np.array([first]), np.array([last])).sum())
-    start_ns = steps["start_ns"][rows].astype(np.int64)
-    end_ns = start_ns + steps["duration_ns"][rows]
+    threads, start_ns = thread_of_step[counted], steps["start_ns"][counted].astype(np.int64)
+    end_ns = start_ns + steps["duration_ns"][counted]
+    if not counted.any():
+        threads = np.array([running_thread(trace, of_process)])
+        extent = recorded_extent(trace, ProcessRow(-1) if process is None else process)
+        start_ns, end_ns = (np.array([edge_ns]) for edge_ns in extent)
     waited_ns = 0
-    for thread in np.unique(thread_of_step[rows]).tolist():
-        in_thread = thread_of_step[rows] == thread
+    for thread in np.unique(threads).tolist():
+        in_thread = threads == thread
         waited_ns += int(processor_waits(trace, thread).within(start_ns[in_thread], end_ns[in_thread]).sum())
     return waited_ns
 

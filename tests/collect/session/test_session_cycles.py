@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError, StateError, profile, schedule
-from kinetoscope.collect.session.profile import running
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from tests.support.effort import examples
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
@@ -96,7 +96,7 @@ def test_any_schedule_does_what_torch_does(actions, steps):
             log = session.log
         outcome.append((ready, said, current, [call for call in log if call != "prepare"]))
     assert outcome[0] == outcome[1]
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -189,9 +189,9 @@ def test_a_nested_session_is_refused_and_the_outer_one_continues():
     with outer:
         with pytest.raises(StateError, match="another Kinetoscope session is already recording"):
             inner.start()
-        assert running() is outer
+        assert ACTIVE_SESSIONS.current() is outer
     with inner:
-        assert running() is inner
+        assert ACTIVE_SESSIONS.current() is inner
 
 
 @pytest.mark.usefixtures("native")

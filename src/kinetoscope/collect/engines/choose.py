@@ -52,7 +52,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     devices = activities - {ProfilerActivity.CPU}
     beyond_native = sorted(activity.name for activity in devices)
     with_host = ProfilerActivity.CPU in activities
-    chooses_kinds = any(choice.kinds is not None for choice in options.activity_choices.values())
+    chooses_kinds = bool(options.activity_filters)
     advice = ""
     if beyond_native and not with_host:
         obstacle = f"the native recorder does not record {', '.join(beyond_native)} activity alone"
@@ -134,8 +134,8 @@ def _ignored_of(
 ) -> list[str]:
     """Name the parts of an option that have no effect with this engine, which supports it only in part or not at all."""
     if name == "activities":
-        kinds = options.activity_choices.get(ProfilerActivity.CPU)
-        names = ["the kinds of ProfilerActivity.CPU"] if kinds is not None and kinds.kinds is not None else []
+        chooses = ProfilerActivity.CPU in options.activity_filters
+        names = ["the kinds of ProfilerActivity.CPU"] if chooses else []
         if kind == "native":
             collectors = [type(config).__name__ for config in options.extension_configs]
             names += [collector for collector in collectors if collector != _CUSPY]

@@ -79,18 +79,15 @@ class HybridEngine:
             experimental_config=for_torchs_collector(options.experimental_config, trace_only=True),
             post_processing_timeout_s=options.post_processing_timeout_s,
         )
+        devices = RecordingRequest(
+            request.activities - _HOST,
+            for_devices,
+            torch_objects=request.torch_objects,
+            trace_id=request.trace_id,
+        )
         self._without_devices = ""
         try:
-            self._devices.prepare(
-                dataclasses.replace(
-                    request,
-                    activities=request.activities - _HOST,
-                    options=for_devices,
-                    path=None,
-                    info={},
-                    record_function_ids=False,
-                )
-            )
+            self._devices.prepare(devices)
         except StateError as error:
             self._leave_out_devices(error)
 

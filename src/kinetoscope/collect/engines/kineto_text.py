@@ -27,10 +27,8 @@ from kinetoscope._errors import RecorderError
 _PIPE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
 _POLL_S = 0.0005
-_INSTANT_WITH_DURATION, _INSTANT = (
-    b'"ph":"X","cat":"cpu_instant_event"',
-    b'"ph":"i","cat":"cpu_instant_event"',
-)
+_INSTANT_WITH_DURATION = b'"ph":"X","cat":"cpu_instant_event"'
+_INSTANT = b'"ph":"i","cat":"cpu_instant_event"'
 
 
 def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]:

@@ -597,11 +597,6 @@ def _stop_at_exit() -> None:
     recorder.settle()
 
 
-def _after_fork() -> None:
-    """In a forked child: replace the lock, which a thread of the parent may hold for long."""
-    global _status_lock
-    _status_lock = threading.Lock()
-
-
 atexit.register(_stop_at_exit)
-os.register_at_fork(after_in_child=_after_fork)
+# A thread of the parent may hold the lock for long.
+os.register_at_fork(after_in_child=_status_lock._at_fork_reinit)  # type: ignore[attr-defined]

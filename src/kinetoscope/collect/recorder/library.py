@@ -162,6 +162,10 @@ class Recorder:
     """Call this when torch's collector has stopped; ranges that are still open remain guarded."""
     observed_kernel: Callable[[Callable[..., Any], str], Callable[..., Any]]
     """Wrap `kernel`, so that each call of it is inside a range called `name`."""
+    watch_tensors: Callable[[list[Any]], int]
+    """Record when the memory of tensors from before the recording is freed; return how many were not watched yet."""
+    resolve: Callable[[list[Any]], int]
+    """Find the names of recorded instances in ``modules``; return how many still have no name."""
     settle: Callable[[], None]
     """Wait a short time until the checksums of earlier recordings are written."""
     close: Callable[[], object]
@@ -405,14 +409,6 @@ class Recorder:
         self._library.kinetoscope_recorder_modules(living)
         return living
 
-    def watch_tensors(self, tensors: Sequence[Any]) -> int:
-        """Record when the memory of tensors from before the recording is freed; return how many were not watched yet."""
-        return int(self._library.kinetoscope_recorder_watch_tensors(list(tensors)))
-
-    def resolve(self, modules: Sequence[Any]) -> int:
-        """Find the names of recorded instances in ``modules``; return how many still have no name."""
-        return int(self._library.kinetoscope_recorder_resolve(list(modules)))
-
     def add_info(self, info: Mapping[str, str]) -> None:
         """Write metadata to the recording, as JSON texts by key."""
         for key, text in info.items():
@@ -585,10 +581,5 @@ def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool =
         raise RecorderError(str(error)) from error
 
 
-def _after_fork() -> None:
-    """In a forked child: replace the lock, which a thread of the parent may hold for long."""
-    global _loading
-    _loading = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# A thread of the parent may hold the lock for long.
+os.register_at_fork(after_in_child=_loading._at_fork_reinit)  # type: ignore[attr-defined]

@@ -592,6 +592,12 @@ class RecordingOptions:
         return checked_choices(self.activities)
 
     @property
+    def activity_filters(self) -> dict[ProfilerActivity, frozenset[str]]:
+        """The event kinds to record, for activities whose kinds were selected."""
+        choices = self.activity_choices.items()
+        return {activity: choice.kinds for activity, choice in choices if choice.kinds is not None}
+
+    @property
     def extension_configs(self) -> tuple[Any, ...]:
         """Settings of extensions of torch's collector, such as torch's `PerformanceMetricsConfig`, of all activities."""
         return tuple(config for choice in self.activity_choices.values() for config in choice.configs)
@@ -656,8 +662,5 @@ class RecordingRequest:
     @property
     def activity_filters(self) -> dict[ProfilerActivity, frozenset[str]]:
         """The event kinds to record, for activities whose kinds were selected."""
-        return {
-            activity: choice.kinds
-            for activity, choice in self.options.activity_choices.items()
-            if choice.kinds is not None and activity in self.activities
-        }
+        filters = self.options.activity_filters.items()
+        return {activity: kinds for activity, kinds in filters if activity in self.activities}

@@ -175,11 +175,7 @@ class _KinetoProfile:
             options = dataclasses.replace(options, engine=self._default_engine)
         self._options = options
         self.activities = set(options.activity_choices)
-        self.activity_filters = {
-            activity: set(choice.kinds)
-            for activity, choice in options.activity_choices.items()
-            if choice.kinds is not None
-        }
+        self.activity_filters = {name: set(kinds) for name, kinds in options.activity_filters.items()}
         self._recordable = recordable(self.activities)
         # The user's JSON texts: of every cycle, and of this cycle or, between cycles, the next one.
         self._preset_metadata: dict[str, str] = {}

@@ -53,20 +53,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def running() -> _KinetoProfile | None:
-    """Return the session that is prepared or recording in this process, or None."""
-    session = ACTIVE_SESSIONS.current()
-    return session if isinstance(session, _KinetoProfile) else None
-
-
+@dataclasses.dataclass(eq=False)
 class _Run:
     """A run, from `start` to `stop`. A session whose `_run` is another object was stopped meanwhile."""
 
-    def __init__(self) -> None:
-        self.recorded = False  # whether the last cycle was recorded
-        self.ever_recorded = False
-        self.changing = False  # whether a transition is in progress
-        self.ends_recorded = False  # whether its end stopped a recording, for the handler
+    recorded: bool = False  # whether the last cycle was recorded
+    ever_recorded: bool = False
+    changing: bool = False  # whether a transition is in progress
+    ends_recorded: bool = False  # whether its end stopped a recording, for the handler
 
 
 class profile(_KinetoProfile):  # noqa: N801  (torch's name)

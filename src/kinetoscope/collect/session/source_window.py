@@ -64,10 +64,8 @@ class ObserverWindow:
                 self._is_closing = closing_here = True
             observer.stop()
             self._is_open = False
-        except Exception as error:  # noqa: BLE001  (raised again by the caller)
-            self._is_open = False
-            return error
-        except BaseException as error:  # noqa: BLE001  (likewise)
+        except BaseException as error:  # noqa: BLE001  (raised again by the caller)
+            self._is_open &= not isinstance(error, Exception)
             return error
         finally:
             if closing_here:

@@ -99,35 +99,31 @@ class _RecordedLibrary:
         return call
 
 
-class _Permanent:
-    """Stands for `install` among the sessions."""
-
-
-_PERMANENT = _Permanent()
-
-
 class Routes(SharedHooks):
-    """Installs the wrappers in torch's modules for ITT and NVTX while a session records or `install` is active."""
+    """Installs the wrappers in torch's modules for ITT and NVTX while a session records or `install` is active.
+
+    It stands for `install` among the sessions itself.
+    """
 
     # Module, its variable for the library, and the open ranges.
     _PLACES = (("torch.profiler.itt", "_itt", ITT), ("torch.cuda.nvtx", "_nvtx", NVTX))
 
     def install(self, installed: bool) -> None:
         """Record ranges permanently, for `install`, or stop doing so."""
-        (super().open if installed else super().close)(_PERMANENT)
+        (super().open if installed else super().close)(self)
 
     def close(self, session: object) -> None:
         """Stop recording ranges for a session; does nothing if it did not record."""
         with self._lock:
             if session in self._sessions:
                 super().close(session)
-                if self._sessions <= {_PERMANENT}:
+                if self._sessions <= {self}:
                     for _, _, ranges in self._PLACES:
                         ranges.forget()
 
     def forget_sessions(self) -> None:
         """In a forked child: remove the wrappers, unless they are permanent."""
-        installed = _PERMANENT in self._sessions
+        installed = self in self._sessions
         super().forget_sessions()
         if installed:
             self.install(True)

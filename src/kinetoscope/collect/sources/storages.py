@@ -293,15 +293,15 @@ class StorageWatch:
         for name, parameter in _held(module, "_parameters"):
             number = _identity(parameter)
             self._held_parameters.add(number)
-            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, _Holder(owner, number, name))
-            if (gradient := self._gradient(parameter)) is not None:
-                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, _Holder(owner, number, name))
+            self._add_parameter(now_ns, parameter, _Holder(owner, number, name))
         for name, buffer in _held(module, "_buffers"):
             self._seen.add(now_ns, StorageRole.BUFFER, buffer, _Holder(owner, name=name))
 
-    def _gradient(self, parameter: Tensor) -> Tensor | None:
-        gradient = self._reader.gradient(parameter)
-        return gradient if isinstance(gradient, Tensor) else None
+    def _add_parameter(self, now_ns: int, parameter: Tensor, holder: _Holder) -> None:
+        """Add rows for a parameter and its gradient."""
+        self._seen.add(now_ns, StorageRole.PARAMETER, parameter, holder)
+        if isinstance(gradient := self._reader.gradient(parameter), Tensor):
+            self._seen.add(now_ns, StorageRole.GRADIENT, gradient, holder)
 
     def _scan_optimizer(self, now_ns: int, optimizer: Optimizer) -> None:
         try:
@@ -314,11 +314,8 @@ class StorageWatch:
             return
         for parameter in self._reader.parameters(parameters):
             number = _identity(parameter)
-            if number in self._held_parameters:
-                continue
-            self._seen.add(now_ns, StorageRole.PARAMETER, parameter, _Holder(parameter=number))
-            if (gradient := self._gradient(parameter)) is not None:
-                self._seen.add(now_ns, StorageRole.GRADIENT, gradient, _Holder(parameter=number))
+            if number not in self._held_parameters:
+                self._add_parameter(now_ns, parameter, _Holder(parameter=number))
         for parameter, values in states:
             number = _identity(parameter)
             flat = type(values) is dict and all(type(value) in _PLAIN for value in values.values())

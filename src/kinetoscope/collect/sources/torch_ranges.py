@@ -50,8 +50,10 @@ class TorchRanges(SharedHooks):
         if isinstance(theirs, type) and recorder is not None:
             self._replaced.put(_bindings, _NAME, recorder.fast_range_class(theirs))
         pipes = sys.modules.get(_PIPES)
+        # Not `torch.autograd._profiler_enabled` itself, because the compiler compares that by identity.
+        ours = _Overlay(torch, autograd=_Overlay(torch.autograd, _profiler_enabled=lambda: True))
         if getattr(pipes, "torch", None) is torch:
-            self._replaced.put(pipes, "torch", _TorchOfPipes())
+            self._replaced.put(pipes, "torch", ours)
 
     def _restore(self) -> None:
         super()._restore()
@@ -69,26 +71,15 @@ class TorchRanges(SharedHooks):
                 self._theirs = bool(enable)
 
 
-class _TorchOfPipes:
-    """Replaces `torch` in the module of data pipes, for which a profiler is enabled.
+class _Overlay:
+    """Replaces a module, with some attributes of its own, in another module that uses it."""
 
-    `torch.autograd._profiler_enabled` itself is not replaced, because the compiler compares it by identity.
-    """
-
-    def __init__(self) -> None:
-        self.autograd = _AutogradOfPipes()
+    def __init__(self, theirs: Any, **ours: Any) -> None:
+        vars(self).update(ours)
+        self._theirs = theirs
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-class _AutogradOfPipes:
-    @staticmethod
-    def _profiler_enabled() -> bool:
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch.autograd, name)
+        return getattr(self._theirs, name)
 
 
 TORCH_RANGES = TorchRanges()
