@@ -142,5 +142,5 @@ def no_registered_cost_stays() -> Iterator[None]:
 
 def running_session() -> object:
     """Returns the session that records now, if the part of the package that could record was ever loaded."""
-    session = sys.modules.get("kinetoscope.collect.session.profile")
-    return session.running() if session is not None else None
+    sessions = sys.modules.get("kinetoscope.collect.process.active_sessions")
+    return sessions.ACTIVE_SESSIONS.current() if sessions is not None else None

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -202,10 +202,9 @@ def take_name_of_python() -> None:
     Linux names a process after its script, which is `kinetoscope` here, and each thread after the one that starts it: unnamed
     threads of the program would have that name, in the trace and in `top`.
     """
-    try:
+    # There is no such file on other systems, and nothing depends on it.
+    with suppress(OSError):
         Path("/proc/self/comm").write_text(os.path.basename(sys.executable)[:15], encoding="utf-8")
-    except OSError:
-        return  # There is no such file on other systems, and nothing depends on it.
 
 
 @contextmanager

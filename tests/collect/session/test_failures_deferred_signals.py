@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kinetoscope
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.session.failures import DeferredSignals
 from tests.support.noting_engine import NotingEngine
 
@@ -144,7 +145,7 @@ def test_an_alarm_in_start_is_raised_and_leaves_nothing_taken(alarm, call):
     session = kinetoscope.profile(engine=Alarmed(call))
     with pytest.raises(TimeoutError, match="too long"):
         session.start()
-    assert kinetoscope.collect.session.profile.running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 def test_stopping_a_session_that_is_prepared_and_does_not_record_leaves_nothing_taken():
@@ -155,4 +156,4 @@ def test_stopping_a_session_that_is_prepared_and_does_not_record_leaves_nothing_
     session.prepare_trace()
     with pytest.warns(UserWarning, match="nothing was recorded"):
         session.stop()
-    assert kinetoscope.collect.session.profile.running() is None
+    assert ACTIVE_SESSIONS.current() is None

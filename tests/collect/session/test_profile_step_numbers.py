@@ -11,6 +11,7 @@ import torch
 
 import kinetoscope
 from kinetoscope import ArgumentError, Trace
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from tests.support import warm_python
 from tests.support.recorded import CPU, named, profile
 
@@ -147,7 +148,7 @@ def test_an_invalid_step_number_is_refused(number: Any) -> None:
     prof = profile()
     with pytest.raises(ArgumentError, match=r"number=.* is not valid: need a whole number >= 0, or nothing"):
         prof.step(number)
-    assert (prof.step_num, kinetoscope.collect.session.profile.running()) == (0, None)
+    assert (prof.step_num, ACTIVE_SESSIONS.current()) == (0, None)
 
 
 def test_in_a_ring_without_calls_of_step_nothing_is_marked() -> None:

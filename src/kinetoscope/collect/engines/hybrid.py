@@ -28,6 +28,8 @@ from kinetoscope.collect.request.options import (
 from kinetoscope.collect.request.torch_settings import for_torchs_collector
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
@@ -86,17 +88,17 @@ class HybridEngine:
             trace_id=request.trace_id,
         )
         self._without_devices = ""
-        try:
-            self._devices.prepare(devices)
-        except StateError as error:
-            self._leave_out_devices(error)
+        self._try_devices(lambda: self._devices.prepare(devices))
 
-    def _leave_out_devices(self, error: StateError) -> None:
-        """Record the host alone, with a warning, or raise the error if the devices are needed."""
-        if self._needs_devices:
-            raise error
-        self._without_devices = str(error)
-        warn_user(f"devices are not recorded: {error}")
+    def _try_devices(self, do: Callable[[], None]) -> None:
+        """Prepare or start the devices; if they are in use, record the host alone, with a warning, or raise the error if they are needed."""
+        try:
+            do()
+        except StateError as error:
+            if self._needs_devices:
+                raise
+            self._without_devices = str(error)
+            warn_user(f"devices are not recorded: {error}")
 
     def start(self) -> None:
         """Start both engines or none; the devices first, so that the kernels of every recorded operator are recorded.
@@ -108,21 +110,14 @@ class HybridEngine:
         # Set before both: after an interrupt in the middle, `stop` must stop what was started.
         self._running = True
         try:
-            self._start_devices()
+            if not self._without_devices:
+                self._try_devices(self._devices.start)
             self._host.start()
         except BaseException:
             self._running = False
             with contextlib.suppress(KinetoscopeError):
                 self._devices.stop().discard()
             raise
-
-    def _start_devices(self) -> None:
-        if self._without_devices:
-            return
-        try:
-            self._devices.start()
-        except StateError as error:
-            self._leave_out_devices(error)
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Pause or resume activities, each in the engine that records it."""

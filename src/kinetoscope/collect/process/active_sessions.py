@@ -25,10 +25,12 @@ class ActiveSessions:
         """Make a session active, or raise StateError if another one is using its engine. A second call does nothing."""
         with self._lock:
             self._stop_abandoned()
-            if why := self.why_not(session, engine):
+            engines = [other for reference, other in self._sessions if reference() not in (None, session)]
+            same = any(other.name == engine.name for other in engines)
+            if same and not getattr(engine, "joins_others", False):
                 raise StateError(
-                    f"another Kinetoscope session is already recording in this process: {why}. Stop it before starting a second "
-                    "one."
+                    f"another Kinetoscope session is already recording in this process: the engine {engine.name!r} makes one "
+                    "recording at a time. Stop it before starting a second one."
                 )
             if all(reference() is not session for reference, _ in self._sessions):
                 self._sessions.append((weakref.ref(session), engine))
@@ -41,14 +43,6 @@ class ActiveSessions:
             for entry in entries:
                 if entry in self._sessions:
                     self._sessions.remove(entry)
-
-    def why_not(self, session: Any, engine: Any) -> str:
-        """Say why a session cannot use an engine while other sessions are active; empty if it can."""
-        engines = [other for reference, other in list(self._sessions) if reference() not in (None, session)]
-        same = any(other.name == engine.name for other in engines)
-        if not same or getattr(engine, "joins_others", False):
-            return ""
-        return f"the engine {engine.name!r} makes one recording at a time"
 
     def current(self) -> Any:
         """Return the active session that was started first, or None."""

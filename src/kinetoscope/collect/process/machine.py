@@ -8,6 +8,7 @@ import platform
 import site
 import sys
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,11 +30,9 @@ def described_devices() -> dict[str, str]:
             for index in range(torch.cuda.device_count())
         ]
     facts = {"devices": json.dumps(devices), "torch_threads": json.dumps(torch.get_num_threads())}
-    try:
+    # torch raises this if the program has set precisions through both of its interfaces.
+    with suppress(RuntimeError):
         facts["float32_matmul_precision"] = json.dumps(torch.get_float32_matmul_precision())
-    except RuntimeError:
-        # torch raises this if the program has set precisions through both of its interfaces.
-        return facts
     return facts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 
 _OWN_PACKAGES = ("kinetoscope.collect", "kinetoscope.flight", "kinetoscope.integrations")
 
@@ -18,7 +19,5 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 def warn_safely(message: str) -> None:
     """Warn; where warnings are errors, the program and its threads still must not fail."""
-    try:
+    with suppress(Warning):
         warn_user(message)
-    except Warning:
-        return

@@ -65,7 +65,7 @@ from kinetoscope.collect.session.cycle import (
     Stopwatch,
     us_since,
 )
-from kinetoscope.collect.session.failures import HANDLER, Closed, DeferredSignals, yielding_to_interrupts
+from kinetoscope.collect.session.failures import DeferredSignals, Failures, yielding_to_interrupts
 from kinetoscope.collect.session.out_of_memory import report_out_of_memory
 from kinetoscope.collect.session.source_window import ObserverWindow, SourceWindow
 from kinetoscope.collect.session.state import Move, SessionState
@@ -402,14 +402,17 @@ class _KinetoProfile:
         Raises:
             StateError: No recording was ever started.
         """
-        closed = self._finish(keep=True)
-        if closed.failure is not None:
-            raise closed.failure
+        failures = Failures("raise", 0)
+        self._finish(failures, keep=True)
+        failures.raise_first(may_raise=True)
 
-    def _finish(self, *, keep: bool) -> Closed:
-        """Close the recording even if the observer fails; `keep=False` discards a warm-up that no active step followed."""
+    def _finish(self, failures: Failures | None = None, *, keep: bool) -> bool:
+        """Close the recording even if the observer fails, which is noted if asked; return whether a recording was active.
+
+        `keep=False` discards a warm-up that no active step followed.
+        """
         if self._refuses("stop"):
-            return Closed()
+            return False
         with DeferredSignals() as deferred:
             try:
                 failure = self._observer.close()
@@ -420,9 +423,12 @@ class _KinetoProfile:
                     recorded = self._stop_engine(keep)
             if recorded and keep:
                 self._write_summary()
+        failures = failures or Failures("raise", 0)
         if deferred.error is not None and (failure is None or not isinstance(deferred.error, Exception)):
-            return Closed(recorded, deferred.error, HANDLER)
-        return Closed(recorded, failure)
+            failures.note_handler(deferred.error)
+        else:
+            failures.note_observer(failure)
+        return recorded
 
     def _stop_engine(self, keep: bool) -> bool:
         """Stop the engine and store its recording; return whether something was recorded."""

@@ -116,17 +116,7 @@ def yielding_to_interrupts(call: str) -> Iterator[bool]:
         warn_user(f"{call} failed: {type(error).__name__}: {error}")
 
 
-@dataclass(frozen=True)
-class Closed:
-    """The result of closing a recording: whether one was active, and the exception to report to the user."""
-
-    recorded: bool = False
-    failure: BaseException | None = None
-    whose: str = "the execution trace observer"
-
-
-# The origin of an exception that a signal handler of the program raised.
-HANDLER = "the handler of a signal"
+_HANDLER = "the handler of a signal"
 
 
 @dataclass
@@ -142,17 +132,27 @@ class Failures:
     step: int
     _stored: list[tuple[str, BaseException]] = field(default_factory=list)
 
-    def note(self, whose: str, error: BaseException) -> None:
-        """Store an exception for `raise_first`, or warn of it at once if `on_error` is "warn".
+    def note(self, whose: str, error: BaseException | None) -> None:
+        """Store an exception, if there is one, for `raise_first`, or warn of it at once if `on_error` is "warn".
 
         Interrupts and exceptions of the program's signal handlers are always stored.
         """
-        if self.on_error == "raise" or not isinstance(error, Exception) or whose == HANDLER:
+        if error is None:
+            return
+        if self.on_error == "raise" or not isinstance(error, Exception) or whose == _HANDLER:
             self._stored.append((whose, error))
         else:
             warn_user(
                 f"{whose} failed at step {self.step}, profiling continues: {type(error).__name__}: {error}"
             )
+
+    def note_handler(self, error: BaseException | None) -> None:
+        """Note the exception that a signal handler of the program raised, if one did."""
+        self.note(_HANDLER, error)
+
+    def note_observer(self, error: BaseException | None) -> None:
+        """Note the exception that the execution trace observer raised, if it did."""
+        self.note("the execution trace observer", error)
 
     def raise_first(self, *, may_raise: bool) -> None:
         """Raise the first stored exception and warn of the others; with `may_raise=False` only an interrupt is raised."""

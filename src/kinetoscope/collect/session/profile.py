@@ -40,7 +40,7 @@ from kinetoscope.collect.request.options import (
 )
 from kinetoscope.collect.session.base_session import _KinetoProfile, already_recording, by_owner
 from kinetoscope.collect.session.decorated import decorated
-from kinetoscope.collect.session.failures import HANDLER, DeferredSignals, Failures, yielding_to_interrupts
+from kinetoscope.collect.session.failures import DeferredSignals, Failures, yielding_to_interrupts
 from kinetoscope.collect.session.schedule import Schedule, record_always, scheduled_action, transition
 from kinetoscope.collect.session.state import Move, SessionState
 from kinetoscope.collect.sources.execution_trace import ExecutionTraceObserver
@@ -384,8 +384,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 self._end_without_run()
             else:
                 self._end_run(run, failures)
-        if deferred.error is not None:
-            failures.note(HANDLER, deferred.error)
+        failures.note_handler(deferred.error)
         return run
 
     def _end_without_run(self) -> None:
@@ -405,18 +404,17 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             self.close_mark()
             if run.changing:
                 # A transition is in progress, in a caller or another thread, which notices that the run has ended.
-                self._closed(failures, keep=False)
+                self._finish(failures, keep=False)
             elif self._state is SessionState.RECORDING:
-                run.recorded = run.ends_recorded = self._closed(failures, keep=True)
+                run.recorded = run.ends_recorded = self._finish(failures, keep=True)
                 run.ever_recorded |= run.recorded
             elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
-                self._closed(failures, keep=False)
+                self._finish(failures, keep=False)
             elif self._state is SessionState.PREPARED:
                 # An exception was raised between preparing and recording.
-                self._closed(failures, keep=False)
+                self._finish(failures, keep=False)
             # After an interrupt the observer may still be running although the recording is closed.
-            if (failure := self._observer.close()) is not None:
-                failures.note("the execution trace observer", failure)
+            failures.note_observer(self._observer.close())
         except BaseException:
             with self._lock:
                 if self._state.has_engine and self._run is None:
@@ -449,7 +447,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             run.changing = False
         if self._run is None:
             # stop() was called meanwhile: the engine must not be left recording.
-            self._closed(failures, keep=False)
+            self._finish(failures, keep=False)
         if change.warning is not None:
             warn_user(change.warning)
         failures.raise_first(may_raise=True)
@@ -470,7 +468,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         with DeferredSignals(interrupts=False) as deferred:
             if do is Move.PREPARE:
                 if self._state is SessionState.RECORDING:
-                    self._closed(failures, keep=True)
+                    self._finish(failures, keep=True)
                 with self._forgiven(forgiving):
                     self.prepare_trace()
             elif do is Move.START:
@@ -479,10 +477,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                     run.recorded = False
             elif self._state.has_engine or self._cycles_begun:
                 worth_keeping = before is not ProfilerAction.WARMUP
-                if self._closed(failures, keep=worth_keeping) and worth_keeping:
+                if self._finish(failures, keep=worth_keeping) and worth_keeping:
                     run.recorded = run.ever_recorded = True
-        if deferred.error is not None:
-            failures.note(HANDLER, deferred.error)
+        failures.note_handler(deferred.error)
 
     def _started(self, *, forgiving: bool) -> bool:
         """Start to record; return False if that failed and is only a warning."""
@@ -501,13 +498,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 raise
             warn_user(f"this cycle is not recorded (step {self.step_num}): {error}")
             self._not_begun = f"the cycle of step {self.step_num} could not be recorded: {error}"
-
-    def _closed(self, failures: Failures, *, keep: bool) -> bool:
-        """Close the recording and note a failure of the observer; return whether a recording was active."""
-        closed = self._finish(keep=keep)
-        if closed.failure is not None:
-            failures.note(closed.whose, closed.failure)
-        return closed.recorded
 
     def _call_handler(self, failures: Failures) -> None:
         """Call `on_trace_ready`, and note an exception that it raises."""
