@@ -38,7 +38,7 @@ MORE = {
     "syntax": "%%kinetoscope\nif:",
     "wrong": "%%kinetoscope --colour\nnever = 1",
     "await": "%%kinetoscope\nawait never",
-    "recorded twice": "%%kinetoscope -q\nfrom kinetoscope.collect.session.profile import running\nrunning() is not None",
+    "recorded twice": "%%kinetoscope -q\nfrom kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS\nACTIVE_SESSIONS.current() is not None",
     "lost": (
         "%%kinetoscope\nimport glob, os, tempfile\n"
         "for path in glob.glob(f'{tempfile.gettempdir()}/kinetoscope-{os.getpid()}-*/*'): os.unlink(path)\n7"

@@ -16,7 +16,7 @@ from kinetoscope import ArgumentError, ProfilerActivity, profile, supported_acti
 from kinetoscope.collect import RecordingOptions, choose_engine
 from kinetoscope.collect.engines import hybrid_check as hybrid_module
 from kinetoscope.collect.engines.hybrid import HybridEngine
-from kinetoscope.collect.session.profile import running
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
 
@@ -137,7 +137,7 @@ def test_a_missing_device_alone_is_an_error_of_the_start_as_in_torch():
     with pytest.raises(AssertionError, match=r"CUDA is not available here\. Available: CPU") as caught:
         ours.start()
     assert isinstance(caught.value, ArgumentError)
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 @no_cuda

@@ -11,8 +11,8 @@ import pytest
 from torch.profiler import ProfilerAction
 
 from kinetoscope import ArgumentError, RecorderError, StateError, profile, schedule
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.session.base_session import _KinetoProfile
-from kinetoscope.collect.session.profile import running
 from tests.support import warm_python
 from tests.support.effort import times
 from tests.support.noting_engine import NotingEngine
@@ -31,7 +31,7 @@ def test_an_exception_in_the_profiled_code_still_gives_a_trace(error):
         raise error
     assert engine.log == DONE
     assert len(ready) == 1
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 def test_the_programs_own_exception_is_not_replaced_by_the_handlers():
@@ -64,7 +64,7 @@ def test_the_exception_of_a_handler_is_raised_after_the_session_is_done(error):
         session.step()
     session.stop()
     assert engine.log == [*DONE, "build"] * 2
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 def test_on_error_warn_turns_the_handlers_failure_into_a_warning():
@@ -88,7 +88,7 @@ def test_an_engine_that_cannot_begin_leaves_nothing_behind(call, error):
     session = profile(engine=engine)
     with pytest.raises(type(error)):
         session.start()
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
     session.start()
     session.stop()
     assert engine.log[-3:] == DONE
@@ -99,7 +99,7 @@ def test_an_engine_that_cannot_stop_releases_the_active_session():
     session.start()
     with pytest.raises(RecorderError, match="lost"):
         session.stop()
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 def test_stop_from_another_thread():
@@ -291,7 +291,7 @@ def everything(session):
 def test_a_forked_child_leaves_the_parents_recording_alone():
     with profile(engine=NotingEngine()) as session:
         assert in_child(lambda: everything(session)) == "['prepare', 'start'] 0 ['step() was cal']"
-        assert in_child(running) == "None"
+        assert in_child(ACTIVE_SESSIONS.current) == "None"
 
 
 def test_a_forked_child_is_told_to_record_itself():
@@ -335,7 +335,7 @@ def test_the_low_level_session_is_driven_by_hand():
     engine = NotingEngine()
     session = _KinetoProfile(engine=engine)
     session.prepare_trace()
-    assert running() is session
+    assert ACTIVE_SESSIONS.current() is session
     session.start_trace()
     session.stop_trace()
     assert engine.log == DONE
@@ -344,4 +344,4 @@ def test_the_low_level_session_is_driven_by_hand():
         session.stop()
     session.prepare_trace()
     session.stop_trace()
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None

@@ -13,7 +13,7 @@ import torch
 import kinetoscope.collect
 from kinetoscope import ProfilerActivity, StateError, profile, schedule
 from kinetoscope.collect.engines.native import native_engine_status
-from kinetoscope.collect.session.profile import running
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.sources import ranges
 from tests.support.effort import times
 from tests.support.noting_engine import NotingEngine
@@ -133,7 +133,7 @@ def interrupt_everywhere(make_engine, check, stride=1, **more):
             for session in sessions:
                 if session._ever_started:
                     session.stop()
-            assert running() is None, line
+            assert ACTIVE_SESSIONS.current() is None, line
             assert not isinstance(torch.profiler.itt._itt, ranges._RecordedLibrary), line
             check(line)
         line += stride
@@ -175,7 +175,7 @@ def test_an_interrupted_stop_leaves_nothing_recording(steps, leave):
             except KeyboardInterrupt:
                 interrupted = True
             assert interrupted == at.done, line
-            assert (ExactEngine.on, running(), session._run) == (0, None, None), line
+            assert (ExactEngine.on, ACTIVE_SESSIONS.current(), session._run) == (0, None, None), line
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, line
             if not at.done:
                 break

@@ -11,8 +11,8 @@ from torch._C._profiler import _ExperimentalConfig
 
 import kinetoscope
 from kinetoscope import ArgumentError, ProfilerActivity, StateError, profile, schedule
+from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.request import torch_settings as experimental_module
-from kinetoscope.collect.session.profile import running
 from tests.support import warm_python
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
@@ -105,7 +105,7 @@ def test_an_observer_that_cannot_start_leaves_nothing_running():
     session = profile(engine=recorder, execution_trace_observer=observer)
     with pytest.raises(OSError, match="no room to start"):
         session.start()
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
     assert observer.log == ["observer start"]
     session.start()
     session.stop()
@@ -120,7 +120,7 @@ def test_an_engine_that_cannot_start_stops_the_observer():
     with pytest.raises(StateError, match="busy"):
         session.start()
     assert observer.log == ["observer start", "observer stop"]
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 def test_an_observer_that_cannot_stop_takes_nothing_with_it():
@@ -133,7 +133,7 @@ def test_an_observer_that_cannot_stop_takes_nothing_with_it():
         session.stop()
     assert ready == [session]
     assert session.trace is not None
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 def test_with_on_error_warn_the_failure_of_an_observer_is_a_warning():
@@ -265,14 +265,14 @@ def test_an_id_that_is_no_text_is_refused_before_anything_begins(made):
     with pytest.raises(ArgumentError, match=f"custom_trace_id_callback returned {made!r}"):
         session.start()
     assert recorder.log == []
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 def test_a_callback_that_fails_leaves_nothing_running():
     session = profile(engine=NotingEngine(), custom_trace_id_callback=lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         session.start()
-    assert running() is None
+    assert ACTIVE_SESSIONS.current() is None
 
 
 # ------------------------------------------------------------------------------------------------ experimental settings
