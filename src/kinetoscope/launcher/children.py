@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
 _NOTED = ("process_name", "rank", "ended")
 # Metadata of one process that would be wrong for a trace without the program's own.
 _OF_ONE = ("parent_process", "ancestors", "began", "command", "executable", "recorded_parent", "ended")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A trace of the program and its children.
+
+    Attributes:
+        trace: The trace; None where no process recorded anything.
+        children: How many children are in it.
+        messages: What the user should know about them that is not in the trace's `losses`.
+    """
+
+    trace: Trace | None
+    children: int
+    messages: tuple[str, ...]
 
 
 class Children:
@@ -87,7 +103,7 @@ class Children:
         """Whether the folder can be read: not after `os.setuid` or the like."""
         return os.access(self._folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
-    def join(self, program_trace: Trace | None, program: str) -> tuple[Trace | None, list[str]]:
+    def join(self, program_trace: Trace | None, program: str) -> Joined:
         """Merge the recordings of the children into the program's trace.
 
         Args:
@@ -95,8 +111,8 @@ class Children:
             program: The program's name.
 
         Returns:
-            The trace of all, on one clock, without children that ran no operator; None where no process recorded anything. Its `losses`
-            have the processes that could not be recorded or followed. And messages with what else the user should know about them.
+            The trace of all, on one clock, without children that ran no operator. Its `losses` have the processes that
+            could not be recorded or followed.
         """
         from kinetoscope.combine.extend import extend
         from kinetoscope.combine.processes import merge_processes
@@ -134,7 +150,8 @@ class Children:
         if joined is not None and losses:
             joined = extend(joined, losses=losses)
         folder = self._options.shown(self._folder)
-        return joined, _messages(losses if joined is None else [], self._running, folder)
+        messages = _messages(losses if joined is None else [], self._running, folder)
+        return Joined(joined, len(child_traces), tuple(messages))
 
     def clear(self) -> None:
         """Remove the files that are merged into the trace, except those of processes that still run."""
