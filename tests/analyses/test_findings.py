@@ -69,7 +69,7 @@ def test_any_trace_has_findings_whose_shares_are_shares(trace):
 
 
 def slow_python():
-    """Three steps with one operator each, after which nothing runs for most of the step."""
+    """Eight steps with one operator each, after which nothing runs for most of the step; of the last one nobody knows what ran then."""
     builder = TraceBuilder()
     for step in range(8):
         builder.step(step, step * 10_000_000, 10_000_000)
@@ -92,8 +92,8 @@ def test_python_between_operators_has_its_place_its_share_and_its_evidence():
         "train.py:3",
         "train",
     )
-    assert finding.share_percent == pytest.approx(80.0)
-    assert finding.gain_ns == 8 * 8_000_000
+    assert finding.share_percent == pytest.approx(70.0)
+    assert finding.gain_ns == 7 * 8_000_000
     names = {trace.strings[trace.column("spans", "name")[row]] for row in finding.spans}
     assert names == {"aten::mm"}
 
@@ -547,7 +547,7 @@ def path(tmp_path):
 def test_the_command_says_what_to_change(path):
     done = CliRunner().invoke(main, ["findings", path])
     assert done.exit_code == 0
-    assert "1. Python in train (train.py:3) runs for 80.0 % of step time" in " ".join(done.stdout.split())
+    assert "1. Python in train (train.py:3) runs for 70.0 % of step time" in " ".join(done.stdout.split())
     assert "Cannot tell about memory-growth" in done.stdout
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
 

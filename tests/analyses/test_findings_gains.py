@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.findings import examine
-from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule_findings import findings_with_gains, owners, rule_findings
-from kinetoscope.display.sentence import sentence
+from kinetoscope.display.sentence import plain, sentence
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.intervals import Intervals
 from tests.analyses.planted_devices import MS, PLANTED, US, Gpu
@@ -69,6 +69,25 @@ def test_only_a_cause_in_the_same_time_hides_a_finding():
         len(ranked([kernel, finding("low-occupancy", 60, earlier | later), finding("tf32-off", 90, later)]))
         == 2
     )
+
+
+def test_what_explains_a_loop_gains_all_of_the_loop():
+    line, loop = SourceLine("train.py", 5, "train"), SourceLine("train.py", 4, "train", 7)
+    when = Intervals.between(0, 8_000)
+    read = finding("scalar-read", 5_000, when, place=line)
+    (owner,) = findings_with_gains(
+        [read, finding("tiny-operators", 8_000, when, place=loop)], Intervals.between(0, 10_000)
+    )
+    assert (owner.code, owner.gain_ns) == ("scalar-read", 8_000)
+    assert plain(owner.finding) == "1.0 % of step time; 80.0 % with what else runs at train.py:4-7"
+    # What is not of a loop, or elsewhere, is left out as before.
+    elsewhere = SourceLine("net.py", 4, "forward")
+    for effect in (
+        finding("device-idle", 8_000, when, place=loop),
+        finding("tiny-operators", 8_000, when, place=elsewhere),
+    ):
+        (owner,) = findings_with_gains([read, effect], Intervals.between(0, 10_000))
+        assert (owner.code, owner.gain_ns) == ("scalar-read", 5_000)
 
 
 def one_step():

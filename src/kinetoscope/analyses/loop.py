@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 10
 """A finding names at most this many spans as its evidence."""
+MOST_TIMES = 10.0
+"""What a step has more of than so many times the third quartile of all is not usual."""
 # A time is above zero with a certainty of 97.5 % if it is this many standard deviations above it.
 _SURE = 1.96
 _ENGINE_FILES = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
@@ -856,7 +858,9 @@ def usual_kinds(kind: Rows) -> Rows:
 
 
 def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Rows) -> NDArray[np.float64]:
-    """What the values of each key come to in the steps of each kind, a row each, at their usual pace: the median over these steps times their number.
+    """What the values of each key come to in the steps of each kind, a row each, at their usual pace: without what happens in few steps only.
+
+    A value counts up to `MOST_TIMES` the third quartile: time that some steps take more, such as for pages of memory, is time of the program.
 
     Args:
         key: The key of each value.
@@ -868,18 +872,29 @@ def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Ro
     totals = []
     for kind_number, often in enumerate(Groups(kind, int(kind.max(initial=-1)) + 1).sizes().tolist()):
         of_kind = kind[step] == kind_number
-        totals.append(medians(key[of_kind], value[of_kind], keys, often) * often)
+        key_of, value_of = key[of_kind], value[of_kind].astype(np.float64)
+        if often >= LEAST_OF_KIND:
+            (third_quartile,) = _at_ranks(key_of, value_of, keys, often, 3 * (often - 1) // 4)
+            value_of = np.minimum(value_of, MOST_TIMES * third_quartile[key_of])
+        totals.append(Groups(key_of, keys).sums(value_of))
     return np.array(totals).reshape(-1, keys)
 
 
-def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np.float64]:
-    """The median of `count` values of each key, of which those that are not given are 0."""
+def _at_ranks(
+    key: Rows, value: NDArray[Any], keys: int, count: int, *ranks: int
+) -> list[NDArray[np.float64]]:
+    """The values of each key at some ranks, from 0, of `count` values, of which those that are not given are 0."""
     order = np.lexsort((value, key))
     key, value = key[order], np.append(value[order], 0.0)
     first = np.searchsorted(key, np.arange(keys))
     zeros = count - (np.searchsorted(key, np.arange(keys), side="right") - first)
-    middle = [
+    return [
         np.where(rank >= zeros, value[np.clip(first + rank - zeros, 0, len(value) - 1)], 0.0)
-        for rank in ((count - 1) // 2, count // 2)
+        for rank in ranks
     ]
-    return np.asarray((middle[0] + middle[1]) / 2)
+
+
+def medians(key: Rows, value: NDArray[Any], keys: int, count: int) -> NDArray[np.float64]:
+    """The median of `count` values of each key, of which those that are not given are 0."""
+    lower, upper = _at_ranks(key, value, keys, count, (count - 1) // 2, count // 2)
+    return (lower + upper) / 2

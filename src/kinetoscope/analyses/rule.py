@@ -97,6 +97,7 @@ class Rule:
         explains: Findings that this one is a cause of: each is left out where its causes explain half of it.
         cause: What the account of steps calls the time that the change leaves out; None where the change leaves nothing out.
         is_predicted: Whether the gain is a prediction rather than a ceiling.
+        of_loop: Whether it is about all that a Python loop runs: what explains it gains all of it.
         of_requests: Whether it looks at requests only.
         of_kinds: Whether the sentence says in which kinds of steps it happens; not where it is about single steps.
         every: Whether each match is a finding of its own, and not only the one with the largest gain.
@@ -115,6 +116,7 @@ class Rule:
     explains: tuple[str, ...] = ()
     cause: Cause | None = None
     is_predicted: bool = False
+    of_loop: bool = False
     of_requests: bool = False
     of_kinds: bool = True
     every: bool = False

@@ -11,6 +11,7 @@ import numpy as np
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import RULES
+from kinetoscope.display.sentence import sentence
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.units_of_work import Unit
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Said = TypeVar("Said")
 
+LEAST_EFFECT = 0.1
+"""What a cause gains of what it explains, it says from this part of step time on."""
 # Sums of parts of nanoseconds are exact to so much.
 _ROUNDING_NS = 1e-3
 
@@ -98,7 +101,8 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     """Divide the time of steps among findings: each row of it has one owner, so that gains add up to no more than there is.
 
     Rows are the stretches between the edges of what findings are about. Causes come before what they explain, then the largest gain. A finding owns rows up to its
-    gain: first those that no other one speaks of. One of whose rows its causes own half of its gain says nothing new, and is left out.
+    gain: first those that no other one speaks of. One of whose rows its causes own half of its gain says nothing new, and is left out: of a loop, the
+    cause in the same function gains the rest, too.
 
     Args:
         findings: What rules and the account say.
@@ -119,7 +123,7 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     left_ns = row_ns.copy()
     owned_ns: list[NDArray[np.float64]] = []
     explained_by: list[set[int]] = []
-    result: list[RowOwner] = []
+    left_out: set[int] = set()
     for index, (finding, time, rows) in enumerate(zip(ordered, times, has_rows, strict=True)):
         causes = {
             cause
@@ -135,16 +139,41 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
         )
         gain_ns = min(finding.gain_ns or 0, row_ns[rows].sum())
         owned_ns.append(np.zeros(len(row_ns)))
+        owner = index
         if causes and 2 * of_causes_ns >= gain_ns:
-            continue
-        gain_ns = int(min(gain_ns, left_ns[rows].sum() + _ROUNDING_NS))
+            left_out.add(index)
+            gain_ns = min(gain_ns - of_causes_ns, left_ns[rows].sum())
+            here = [cause for cause in explained_by[index] if _same_function(ordered[cause], finding)]
+            of_loop = finding.code in RULES and RULES[finding.code].of_loop
+            if not (here and of_loop) or gain_ns < LEAST_EFFECT * row_ns.sum():
+                continue
+            owner = max(here, key=lambda cause: owned_ns[cause][rows].sum())
+            ordered[owner] = _with_effect(ordered[owner], finding, int(gain_ns), row_ns.sum())
+        gain_ns = int(min(gain_ns, left_ns[rows].sum() + _ROUNDING_NS)) + owned_ns[owner].sum()
         for pieces in (rows & is_free, rows):
-            missing_ns = gain_ns - owned_ns[index].sum()
+            missing_ns = gain_ns - owned_ns[owner].sum()
             taken_ns = left_ns[pieces] * min(1.0, missing_ns / max(left_ns[pieces].sum(), 1.0))
-            owned_ns[index][pieces] += taken_ns
+            owned_ns[owner][pieces] += taken_ns
             left_ns[pieces] -= taken_ns
-        result.append(RowOwner(finding, None if finding.gain_ns is None else gain_ns))
+    result = [
+        RowOwner(finding, None if finding.gain_ns is None else int(owned_ns[index].sum() + _ROUNDING_NS))
+        for index, finding in enumerate(ordered)
+        if index not in left_out
+    ]
     return sorted(result, key=lambda owner: _rank(owner.finding))
+
+
+def _with_effect(cause: Finding, effect: Finding, more_ns: int, whole_ns: float) -> Finding:
+    """A finding that gains so much more of what it explains."""
+    gain_ns = (cause.gain_ns or 0) + more_ns
+    time = cause.time if cause.time is None or effect.time is None else cause.time | effect.time
+    share = 100.0 * gain_ns / max(whole_ns, 1.0)
+    text = sentence(
+        f"{cause.finding['text']}; {{}} with what else runs at {effect.place}",
+        *cause.finding["values"],
+        (share, "%"),
+    )
+    return replace(cause, finding=text, gain_ns=gain_ns, share_percent=share, time=time)
 
 
 def _rank(finding: Finding) -> tuple[float, float, str]:
@@ -170,5 +199,10 @@ def _explains(cause: Finding, finding: Finding) -> bool:
     if finding.code in RULES:
         is_cause = cause.code in RULES and finding.code in RULES[cause.code].explains
         return is_cause and (finding.rank == cause.rank or -1 in (finding.rank, cause.rank))
-    here, there = finding.place, cause.place
-    return bool(here) and cause.code in RULES and (here.file, here.function) == (there.file, there.function)
+    return cause.code in RULES and _same_function(cause, finding)
+
+
+def _same_function(cause: Finding, effect: Finding) -> bool:
+    """Whether two findings are about lines of one function."""
+    here, there = cause.place, effect.place
+    return bool(here) and (here.file, here.function) == (there.file, there.function)

@@ -23,6 +23,8 @@ from kinetoscope.tables.stacks import in_user_code
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from kinetoscope.analyses.finding import Finding
     from kinetoscope.analyses.loop import Loop, Rows, SourceLine
     from kinetoscope.ledger.ledger import Cells, ProcessLedger
@@ -63,12 +65,15 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     spent_ns, needed_ns = int(cells.time_ns[counted].sum()), int(cells.needed_ns[counted].sum())
     if spent_ns < LEAST_TIMES_FLOOR * needed_ns:
         return []
-    rows, line_of_row = _rows_above_floor(loop, ledger, with_python=not any(map(_explains_python, others)))
+    with_python = not any(map(_explains_python, others))
+    rows, line_of_row, is_fault = _rows_above_floor(loop, ledger, with_python=with_python)
     step = ledger.counted_step[cells.step]
     above_ns = cells.time_ns - cells.needed_ns
     least_ns = SLOW_LINE.least / 100 * spent_ns
     findings = []
-    for at_lines, lines in _blocks(loop, line_of_row, above_ns[rows], least_ns)[:MOST_LINES]:
+    for at_lines, lines in _blocks(loop, line_of_row[is_fault], above_ns[rows[is_fault]], least_ns)[
+        :MOST_LINES
+    ]:
         of_lines = rows[np.isin(line_of_row, lines)]
         usual_ns = min(loop.usual_sum(step[of_lines], above_ns[of_lines]), int(above_ns[of_lines].sum()))
         is_named = any(
@@ -87,8 +92,10 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     return findings
 
 
-def _rows_above_floor(loop: Loop, ledger: ProcessLedger, *, with_python: bool) -> tuple[Rows, Rows]:
-    """The cells that may be a fault of a line of the program, and the line of each."""
+def _rows_above_floor(
+    loop: Loop, ledger: ProcessLedger, *, with_python: bool
+) -> tuple[Rows, Rows, NDArray[np.bool_]]:
+    """The cells above the floor at lines of the program, the line of each, and which may be faults: those of a line with a slow operator belong to it."""
     cells = ledger.cells
     rows, stack = stacks_of_cells(ledger)
     nodes, node_of_stack = line_nodes(loop.trace)
@@ -106,8 +113,12 @@ def _rows_above_floor(loop: Loop, ledger: ProcessLedger, *, with_python: bool) -
     is_slow = np.append((took_ns * best >= LEAST_TIMES_BEST * needed_ns) & tells, False)[by_call.of_row]
     is_fault = ((entry == Entry.SLOW) & is_slow) | (entry == Entry.NOT_NEEDED)
     is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python
-    is_fault &= (line >= 0) & ~np.isin(cells.cause[rows], (Cause.PROCESSOR, Cause.LAUNCH))
-    return rows[is_fault], line[is_fault]
+    belongs = (line >= 0) & ~np.isin(cells.cause[rows], (Cause.PROCESSOR, Cause.LAUNCH))
+    of_slow = (entry == Entry.SLOW) & np.isin(
+        line, np.unique(line[(entry == Entry.SLOW) & is_slow & belongs])
+    )
+    counts = belongs & (is_fault | of_slow)
+    return rows[counts], line[counts], is_fault[counts]
 
 
 def _blocks(

@@ -107,6 +107,7 @@ def _with_what_is_read(loop: Loop, place: SourceLine, reads: Rows) -> Rows:
     least=10.0,
     explains=("device-idle", "launch-bound", "small-kernels"),
     is_predicted=True,
+    of_loop=True,
 ).selects
 def tiny_operators(loop: Loop) -> Answer:
     """Lines of loops that run small operators."""
