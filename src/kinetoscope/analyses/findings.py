@@ -113,7 +113,7 @@ def examine(trace: TraceData) -> Report:
             findings=tuple(of_whole),
             sample=sample.text,
             count=round(sample.times * report.count) if report.unit.repeats else report.count,
-            whole_ns=round(sample.times * report.whole_ns),
+            whole_ns=round(sample.times * report.whole_ns) if report.unit.repeats else trace.duration_ns,
         )
     return _examine(trace)
 

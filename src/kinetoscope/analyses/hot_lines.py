@@ -55,6 +55,8 @@ _NEARLY_ALL = 0.85
 _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
 # Where so much of what operators do repeats the step before, the program runs one batch again and again.
 _EVERYTHING = 0.5
+MOSTLY = 2.0
+"""What is left out of an operator is most of it from so many times on what is slow of it."""
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
 # What the program can change; of a blocked thread, by what it waits for.
 _CHANGEABLE = (*(cause for cause in Cause if cause.advice), Cause.BLOCKED, Cause.LENGTH)
@@ -83,6 +85,8 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     line, cells_there = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
     if cause == Cause.BLOCKED and not line:
         return None
+    rows = _with_the_rest(account, rows)
+    usual_ns = loop.usual_sum(account.counted_step[cells.step[rows]], cells.time_ns[rows])
     spans = np.unique(cells.span[cells_there])
     spans = spans[spans >= 0]
     does, words, advice = _words(loop, account, cause, str(line), rows, cells_there)
@@ -97,6 +101,17 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
         gain_ns=min(usual_ns, int(cells.time_ns[rows].sum())), time=_when(loop, cells, rows),
     )  # fmt: skip
     return HOT_LINE.finding(loop, match)
+
+
+def _with_the_rest(account: ProcessLedger, rows: Rows) -> Rows:
+    """Some cells with the time of the same operators that is slow, where most of what they do is left out: then it goes, too."""
+    cells = account.cells
+    operators = Groups.by([cells.step, cells.name, cells.stack, cells.module])
+    is_left_out = np.zeros(len(cells.step), dtype=np.bool_)
+    is_left_out[rows] = (cells.entry[rows] == Entry.NOT_NEEDED) & (cells.name[rows] >= 0)
+    left_out_ns = operators.sums(cells.time_ns, is_left_out)[operators.of_row]
+    goes = (cells.entry == Entry.SLOW) & (MOSTLY * cells.time_ns <= left_out_ns)
+    return np.union1d(rows, np.flatnonzero(goes))
 
 
 def operator_of_cells(trace: TraceData, cells: Cells, rows: Rows) -> tuple[int, int]:

@@ -43,7 +43,7 @@ class Sample:
         trace: The part, with times as in the whole; the whole itself where it is small.
         rows: For each span of it the row in the whole.
         text: What it is, such as `1,600 of 12,000 steps`; empty where it is the whole.
-        times: How many times as much time the steps of the whole take, the first left out, or how many times as long it is without steps.
+        times: How many times as much time the steps of the whole take, the first left out, or how many times as many spans it has without steps.
     """
 
     trace: TraceData
@@ -78,7 +78,7 @@ def sample_of(trace: TraceData) -> Sample:
         part = _middle(trace, SAMPLED_SPANS / count)
         lasts_ns = int(part.end_ns[0] - part.start_ns[0])
         text = f"{units.duration(lasts_ns)} of {units.duration(trace.duration_ns)}"
-        times = trace.duration_ns / max(lasts_ns, 1)
+        times = count / SAMPLED_SPANS
     return Sample(*cut_with_rows(trace, part), text, times)
 
 
