@@ -425,27 +425,23 @@ class _Growing:
             column: list(stored[column]) if isinstance(stored[column], list) else stored[column].tolist()
             for column in {*stored.given, *identity}
         }
-        self._row_of: dict[tuple[Any, ...], int] = {}
+        self.row_of: dict[tuple[Any, ...], int] = {}
         keys = zip(*(self.columns[column] for column in identity), strict=True)
         for row, key in enumerate(keys):
-            self._row_of.setdefault(key, row)
+            self.row_of.setdefault(key, row)
 
     def __len__(self) -> int:
         return len(self.columns[self._identity[0]])
 
-    def find(self, key: tuple[Any, ...]) -> int:
-        """The first row with this identity; -1 without."""
-        return self._row_of.get(key, -1)
-
     def row(self, key: tuple[Any, ...], **other_values: Any) -> int:
         """The row with this identity, added if it is new; then with the given values of other columns."""
-        row = self._row_of.get(key)
+        row = self.row_of.get(key)
         return self.add(key, **other_values) if row is None else row
 
     def add(self, key: tuple[Any, ...], **other_values: Any) -> int:
         """A new row with an identity that another row may have, too."""
         added = len(self)
-        self._row_of.setdefault(key, added)
+        self.row_of.setdefault(key, added)
         values = dict(zip(self._identity, key, strict=True)) | other_values
         for column, stored_values in self.columns.items():
             stored_values.append(values.get(column, STORED[self.name].column(column).default))
@@ -507,7 +503,7 @@ class _Modules:
         key = (module.class_name, module.address or module.path, caller)
         root = self._roots.get(key)
         if root is None:
-            row = self.grown.find((-1, 0, self._strings.row(module.class_name)))
+            row = self.grown.row_of.get((-1, 0, self._strings.row(module.class_name)), -1)
             taken = row < 0 or row in self._roots.values()
             root = self._roots[key] = (
                 self.grown.add((-1, 0, self._strings.row(module.class_name)), caller=caller) if taken else row

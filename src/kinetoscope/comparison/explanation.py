@@ -164,7 +164,7 @@ class Explanation:
             "new_ns": self.new_ns,
             "change_ns": self.new_ns - self.base_ns,
             "sentence": self.sentence,
-            "parts": [_part_as_dict(part) for part in self.parts],
+            "parts": [_as_dict(part) for part in self.parts],
             "kinds": [
                 {
                     "base_step": None if kind.base_step < 0 else kind.base_step,
@@ -174,28 +174,19 @@ class Explanation:
                     "base_ns": kind.base_ns if kind.base_share else None,
                     "new_ns": kind.new_ns if kind.new_share else None,
                     "change_ns": kind.change_ns if kind.base_share and kind.new_share else None,
-                    "parts": [_part_as_dict(part) for part in kind.parts],
+                    "parts": [_as_dict(part) for part in kind.parts],
                 }
                 for kind in self.kinds
             ],
         }
 
 
-def _amounts(change: Spent) -> dict[str, Any]:
-    """What time is spent on, and how much of it on both sides."""
-    return {name: getattr(change, name) for name in ("what", "base_ns", "new_ns", "change_ns")}
-
-
-def _part_as_dict(part: PartChange) -> dict[str, Any]:
-    return _amounts(part) | {
-        "file": part.file or None,
-        "line": part.line if part.file else None,
-        "base_line": part.base_line if part.base_line >= 0 else None,
-        "function": part.function or None,
-        "text": part.text or None,
-        "module": part.module or None,
-        "spent": [_amounts(spent) for spent in part.spent],
-    }
+def _as_dict(change: Spent) -> dict[str, Any]:
+    """What time is spent on, how much of it on both sides, and where."""
+    values = {name: None if value in ("", -1) else value for name, value in vars(change).items()}
+    if isinstance(change, PartChange):
+        values["spent"] = [_as_dict(spent) for spent in change.spent]
+    return values | {"change_ns": change.change_ns}
 
 
 def signed(time_ns: float) -> str:

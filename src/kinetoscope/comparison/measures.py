@@ -268,9 +268,9 @@ def run_of(
         step_kind=loop.work.kind,
         kind_operators=recording.kind_operators(),
     )
-    for count in ("allocations", "allocated_bytes", "peak_bytes"):
-        if not memory_recorded(trace):
-            run.reasons[count] = "record with profile_memory=True"
+    if not memory_recorded(trace):
+        counts = ("allocations", "allocated_bytes", "peak_bytes")
+        run.reasons |= dict.fromkeys(counts, "record with profile_memory=True")
     if "flops" not in run.step_counts:
         run.reasons["flops"] = counted_flops(trace).why
     if "python_calls" not in run.step_counts:

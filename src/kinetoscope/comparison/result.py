@@ -513,10 +513,8 @@ def _unconfirmed(comparison: Comparison, counted: str) -> str:
     else:
         moved = f"time {'rose' if percent > 0 else 'fell'} by about {units.change_percent(abs(percent)).lstrip('+')}"
     counts = [len(side.runs) for side in (comparison.base, comparison.new)]
-    recordings = {(1, 1): "one recording each", (1, 2): "one recording of the base"}.get(
-        (min(counts[0], 2), min(counts[1], 2)), "one recording of the new run"
-    )
-    text = f"{moved} ({units.duration(step.base_ns)} -> {units.duration(step.new_ns)} a {comparison.noun}), {recordings}: unconfirmed; `kinetoscope ab` confirms"
+    one_of = "each" if max(counts) == 1 else f"of the {'base' if counts[0] == 1 else 'new run'}"
+    text = f"{moved} ({units.duration(step.base_ns)} -> {units.duration(step.new_ns)} a {comparison.noun}), one recording {one_of}: unconfirmed; `kinetoscope ab` confirms"
     return f"{counted}; {text}" if counted else text
 
 

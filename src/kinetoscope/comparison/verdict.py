@@ -252,9 +252,7 @@ def _frames(trace: TraceData, stack: NDArray[Any]) -> NDArray[np.int32]:
 def _steps_of(trace: TraceData, count: str, rows: Rows) -> NDArray[np.int64]:
     """The step in which each row of a count is, among those of the loop; -1 outside."""
     loop, blocks = Loop(trace), trace.columns("allocations")
-    if count == "operators":
-        return loop.step_of(rows)
-    if count == "kernels":
+    if count in ("operators", "kernels"):
         call = starters(trace).call[rows]
         return loop.step_of(np.where(call >= 0, call, rows))
     if count == "peak_bytes":

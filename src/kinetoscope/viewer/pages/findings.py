@@ -1,13 +1,15 @@
-"""The findings of a trace for the overview, with links to the spans, operators and source lines of the evidence."""
+"""What is judged of a trace: its findings, with links to the spans, operators and source lines of the evidence, and its health."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope.analyses import health as judgement
 from kinetoscope.analyses.findings import as_dict, examine, unknown_lines, whose_line
 from kinetoscope.display.printable import printable
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
+from kinetoscope.storage.live_recording import is_running
 
 if TYPE_CHECKING:
     from kinetoscope.analyses.findings import Report
@@ -48,3 +50,8 @@ def _evidence(trace: Trace, span: int) -> dict[str, Any]:
         "kind": KIND_NAMES[kind],
         "duration_ns": int(spans["duration_ns"][span]),
     }
+
+
+def health(trace: Trace, query: Query) -> dict[str, Any]:
+    """Respond to `health`. Not cached: whether the recording continues may change at any time."""
+    return judgement.health(trace, running=is_running(trace.run_info))

@@ -55,33 +55,17 @@ class Counter:
     time_ns: NDArray[np.int64]
     value: NDArray[np.float64]
 
+    def track(self) -> dict[str, Any]:
+        """The track in the format of `tracks`."""
+        texts = {name: getattr(self, name) for name in ("id", "label", "device", "detail", "unit")}
+        low, high = float(self.value.min()), float(self.value.max())
+        return texts | {"sort": "counter", "rows": 1, "spans": len(self.time_ns), "low": low, "high": high}
+
 
 @derived
 def counters_of(trace: Trace) -> list[Counter]:
     """Return the counters of a trace, which are cached."""
     return [*_memory(trace), *_sampled(trace)]
-
-
-def counter_tracks(trace: Trace) -> list[tuple[int, dict[str, Any]]]:
-    """Return the tracks of counters in the format of `tracks`, each with the row of its process."""
-    return [
-        (
-            counter.process,
-            {
-                "id": counter.id,
-                "label": counter.label,
-                "sort": "counter",
-                "rows": 1,
-                "spans": len(counter.time_ns),
-                "device": counter.device,
-                "detail": counter.detail,
-                "unit": counter.unit,
-                "low": float(counter.value.min()),
-                "high": float(counter.value.max()),
-            },
-        )
-        for counter in counters_of(trace)
-    ]
 
 
 def counter(trace: Trace, query: Query) -> pa.Table:

@@ -19,7 +19,7 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.compiling import compile_phases
 from kinetoscope.tables.host.rebuilt_calls import shown_frames
 from kinetoscope.tables.step_kinds import kinds_of_steps, main_kind
-from kinetoscope.viewer.timeline.counters import counter_tracks
+from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import (
     COMPILING,
     MODULES,
@@ -96,8 +96,8 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
             "of": track_id(THREAD, track.number) if track.sort in (PYTHON, MODULES) else None,
             "runs": track.rows.spans is None,
         })  # fmt: skip
-    for process, counter in counter_tracks(trace):
-        groups[min(process, len(groups) - 1)]["tracks"].append(counter)
+    for counter in counters_of(trace):
+        groups[min(counter.process, len(groups) - 1)]["tracks"].append(counter.track())
     start, end = whole_of(trace)
     return {
         "start_ns": start,
