@@ -119,13 +119,10 @@ def command(
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:
-    commands: list[list[str]] = [[]]
-    for word in words:
-        if word == _SEPARATOR and len(commands) < 2:
-            commands.append([])
-        else:
-            commands[-1].append(word)
-    return commands
+    if _SEPARATOR not in words:
+        return [list(words)]
+    end = words.index(_SEPARATOR)
+    return [list(words[:end]), list(words[end + 1 :])]
 
 
 def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> None:

@@ -77,16 +77,15 @@ def _build(path: Path, warm_up: int | None) -> Build | None:
     from kinetoscope.comparison.history import build_of, build_of_comparison
     from kinetoscope.trace.opening import measure_runs
 
-    if path.suffix == _SUMMARY or (path.is_dir() and any(file.suffix == _SUMMARY for file in path.iterdir())):
+    names = (path.name, *(os.listdir(path) if path.is_dir() else ()))
+    if any(name.endswith(_SUMMARY) for name in names):
         return _build_of_summaries(path)
     if path.suffix == ".json":
         with path.open(encoding="utf-8", errors="replace") as file:
             is_comparison = file.read(10) == '{"verdict"'
         if is_comparison:
             return build_of_comparison(json.loads(path.read_text("utf-8")), path.name)
-    if path.is_dir() and not any(name.endswith(TRACES) for name in (path.name, *os.listdir(path))):
-        return None
-    if not path.is_dir() and not path.name.endswith(TRACES):
+    if not any(name.endswith(TRACES) for name in names):
         return None
     return build_of(measure_runs(recordings(os.fspath(path)), warm_up=warm_up), path.name)
 

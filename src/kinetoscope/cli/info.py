@@ -38,15 +38,10 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
     printer = console()
     with open_trace(path) as trace:
         facts = [Paragraph(f"{path}, {_size(path, trace)}", "Trace"), *describe(trace.overview())]
+        facts = [fact for fact in facts if with_command_line or fact.label != "Program"]
         if as_json:
-            values = _as_dict(path, trace)
-            values["facts"] = {
-                fact.label: fact.text for fact in facts if with_command_line or fact.label != "Program"
-            }
-            echo_json(values)
+            echo_json(_as_dict(path, trace) | {"facts": {fact.label: fact.text for fact in facts}})
             return
-    if not with_command_line:
-        facts = [fact for fact in facts if fact.label != "Program"]
     print_blocks(printer, facts, printer.width)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
+    from kinetoscope.model.trace_data import AnyTrace
     from kinetoscope.storage.appended_rows import AppendedRows
 
 # The tables of a recording. Times are nanoseconds of the monotonic clock, 0 for what has not happened yet. Of several rows of one
@@ -119,7 +119,8 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     if killed := sum(worker.killed for worker in workers):
         losses.append(Loss.of("killed_workers", killed))
     if not workers:
-        if _has_workers(trace):
+        # Of a loader with workers the name of what waits for its batches says so.
+        if any(text.startswith(NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings):
             losses.append(Loss.of("workers_not_recorded"))
         return extend(trace, losses=losses) if losses else trace
     on_the_wall_ns = (trace.run_info.start_realtime_ns or 0) - begin_ns
@@ -146,10 +147,6 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     # All of it is from the file of the process.
     merged.path = trace.path
     return merged
-
-
-def _has_workers(trace: TraceData) -> bool:
-    return any(text.startswith(NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings)
 
 
 _STRINGS = ["", FETCH_BATCH, COLLATE_BATCH]

@@ -140,7 +140,6 @@ class Run:
         step_counts: For each of `STEP_COUNTS` the number in each step; without those that were not recorded.
         run_counts: The same of `RUN_COUNTS`, for the run.
         memory: The bytes of each holder at the peak.
-        texts: The text of the lines that the trace has.
         losses: Which numbers of the trace are not exact, and why; empty if all are.
         scopes: The counts in each step of single modules and operators, of those that were requested.
         machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
@@ -163,7 +162,6 @@ class Run:
     step_counts: dict[str, Numbers]
     run_counts: dict[str, int]
     memory: dict[Key, int]
-    texts: dict[str, dict[int, str]]
     losses: str
     scopes: dict[Scope, dict[str, Numbers]]
     machine: str
@@ -235,7 +233,9 @@ def run_of(
     recording = _Recording(trace, loop)
     compiling = loop.compilations
     label = name or (str(trace.path) if trace.path is not None else "the trace")
-    left_out = _left_out(step_ns, compiling) if warm_up is None else warm_up
+    # Of three steps or more at least one.
+    slow = max(1, leading_steps(step_ns, compiling)) if steps >= LEAST_STEPS else 0
+    left_out = slow if warm_up is None else warm_up
     if left_out >= steps:
         raise ArgumentError(
             f"{label}: {units.count(left_out, 'step')} left out, which leaves none of its {steps:,}: leave out fewer, or record more"
@@ -258,7 +258,6 @@ def run_of(
         recording.step_counts(),
         recording.run_counts(loop.late_compilations),
         _memory_by_holder(trace),
-        source_lines(trace),
         inexact(trace.losses),
         {scope: recording.scoped(scope) for scope in scopes},
         _machine(trace),
@@ -289,11 +288,6 @@ def _machine(trace: TraceData) -> str:
         f"torch {run.torch_version}" if run.torch_version else "",
     ]
     return ", ".join(str(fact) for fact in facts if fact)
-
-
-def _left_out(step_ns: Numbers, compiling: Rows) -> int:
-    """How many of the first steps do not count: those that warm up, and the first of several in any case."""
-    return max(1, leading_steps(step_ns, compiling)) if len(step_ns) >= LEAST_STEPS else 0
 
 
 class _Recording:

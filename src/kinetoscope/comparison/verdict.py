@@ -174,17 +174,19 @@ def stored_places(trace: TraceData) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True)
 class _Group:
-    """What there is of a count at one place: an operator or kernel, module and line."""
+    """What there is of a count at one place: an operator or kernel, module and line.
+
+    Attributes:
+        function: What stands for the place without its line.
+        key: What stands for the place in the `[places]` of a budget.
+        amount: How much there is.
+        where: The place.
+    """
 
     function: str
-    line: str
+    key: str
     amount: int
     where: Where
-
-    @property
-    def key(self) -> str:
-        """Its key in the `[places]` of a budget."""
-        return f"{self.function}.{self.line}"
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,8 @@ def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
             function = f"{os.path.basename(file)}:{definition}"
             line = line_text(trace, file, int(trace.column("frames", "line")[frame]))
         where = _where(trace, counted, row, _in_words(count)(amount))
-        groups.append(_Group(_hash(*caller, name, module, function), _hash(line), amount, where))
+        function_hash = _hash(*caller, name, module, function)
+        groups.append(_Group(function_hash, f"{function_hash}.{_hash(line)}", amount, where))
     return groups
 
 

@@ -87,7 +87,8 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
     column = table.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    order = "ascending" if _is_text(column.type) else "descending"
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    order = "ascending" if is_text else "descending"
     return table.take(pc.array_sort_indices(column, order=order))
 
 
@@ -246,7 +247,3 @@ def _flat(column: pa.ChunkedArray) -> Any:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

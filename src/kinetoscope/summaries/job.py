@@ -190,11 +190,18 @@ class Job:
 
         width = int(of_step.max(initial=0)) + 1
         records, steps = sections.rows("steps"), sections.numbers("steps", "step")
-        less, coordinates = less_waiting(sections), self._places()
+        less = less_waiting(sections)
+        dimensions = sorted(coordinates_of(sections).items())
+        coordinates = [
+            " ".join(f"{name}={index[row]}" for name, index in dimensions if index[row] >= 0) or None
+            for row in rank.tolist()
+        ]
+        memory = np.full(len(self), -1, dtype=np.int64)
+        np.maximum.at(memory, sections.rows("memory"), sections.numbers("memory", "bytes"))
         columns: dict[str, Any] = {
             "rank": sections.ranks[rank],
             "host": self.summaries["host"].take(number_array(rank)).to_pylist(),
-            "coordinates": [coordinates[row] for row in rank.tolist()],
+            "coordinates": coordinates,
             "device": self.summaries["device"].take(number_array(rank)).to_pylist(),
             "step_kind": kind if by == "kind" else np.full(len(rank), -1),
             "steps": Groups(
@@ -204,7 +211,7 @@ class Job:
             "exposed_ns": usual(*exposed_by_step(sections)),
             "late_ns": usual(*sections.late_by_step),
             "holds_up_ns": usual(*less),
-            "memory_bytes": self._largest("memory", "bytes")[rank],
+            "memory_bytes": memory[rank],
             "findings": sections.counts("findings")[rank],
             "losses": sections.counts("losses")[rank],
             "source": self.summaries["source"].take(number_array(rank)).to_pylist(),
@@ -219,97 +226,78 @@ class Job:
 
     def step_kinds(self) -> pyarrow.Table:
         """Return the table `step_kinds`: the kinds of steps of the job, those with most time first."""
-        return _step_kinds(self.sections)
+        operators, kind = self.sections.kinds
+        rows, duration = self.sections.rows("steps"), self.sections.numbers("steps", "duration_ns")
+        cells, by_kind = Groups.by([rows, kind]), Groups(kind, len(operators))
+        first, of_rank = cells.first, cells.medians(duration)
+        ranks_by_kind = Groups(kind[first], len(operators))
+        slowest = np.array(
+            [
+                max(np.flatnonzero(kind[first] == number).tolist(), key=of_rank.__getitem__)
+                for number in range(len(operators))
+            ],
+            dtype=np.int64,
+        )
+        columns: dict[str, Any] = {
+            "kind": np.arange(len(operators)),
+            "ranks": ranks_by_kind.sizes(),
+            "steps": by_kind.sizes(),
+            "share_percent": percent(by_kind.sums(duration), int(duration.sum())),
+            "step_ns": ranks_by_kind.medians(of_rank),
+            "slowest_rank": self.sections.ranks[rows[first[slowest]]],
+            "slowest_ns": of_rank[slowest],
+            "operators": np.array([typical_operators(of_kind) for of_kind in operators], dtype=np.int64),
+            "most_of": most_of(operators),
+        }
+        return to_arrow(table_definition("job: step_kinds"), columns)
 
     def durations(self) -> pyarrow.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
-        return _durations(self.sections)
-
-    def _places(self) -> list[str | None]:
-        dimensions = sorted(coordinates_of(self.sections).items())
-        return [
-            " ".join(f"{name}={index[row]}" for name, index in dimensions if index[row] >= 0) or None
-            for row in range(len(self))
-        ]
-
-    def _largest(self, section: str, name: str) -> NDArray[np.int64]:
-        largest = np.full(len(self), -1, dtype=np.int64)
-        np.maximum.at(largest, self.sections.rows(section), self.sections.numbers(section, name))
-        return largest
+        row_of: dict[tuple[str, str], int] = {}
+        empty = np.zeros(0, dtype=np.int64)
+        sketches = Sketches(empty, empty.astype(np.int16), empty, empty)
+        on_ranks: list[int] = []
+        for records in self.sections.batches("sketches"):
+            sketched = Groups.by([codes_of(records[column]) for column in ("kind", "name")])
+            group, first = sketched.of_row, number_array(sketched.first)
+            kinds, names = (records[column].take(first).to_pylist() for column in ("kind", "name"))
+            rows = np.array(
+                [row_of.setdefault(key, len(row_of)) for key in zip(kinds, names, strict=True)],
+                dtype=np.int64,
+            )
+            on_ranks += [0] * (len(row_of) - len(on_ranks))
+            of_ranks = group[Groups.by([group, to_numpy(records["row"])]).first]
+            for row, count in zip(rows.tolist(), Groups(of_ranks, len(rows)).sizes().tolist(), strict=True):
+                on_ranks[row] += count
+            sketches = sketches.joined(
+                Sketches(
+                    rows[group],
+                    integers(records["bucket"]).astype(np.int16),
+                    integers(records["count"]),
+                    integers(records["total_ns"]),
+                )
+            )
+        groups = len(row_of)
+        by_name = Groups(sketches.group, groups)
+        total = by_name.sums(sketches.total)
+        columns: dict[str, Any] = {
+            "kind": [kind for kind, _ in row_of],
+            "name": [name for _, name in row_of],
+            "ranks": np.array(on_ranks, dtype=np.int64),
+            "count": by_name.sums(sketches.count),
+            "total_ns": total,
+        }
+        columns |= {
+            column: sketches.quantile(part, len(names))
+            for column, part in (("median_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99))
+        }
+        return to_arrow(table_definition("job: durations"), columns, np.argsort(-total, kind="stable"))
 
 
 def _named(ranks: NDArray[np.int64]) -> str:
     text = ", ".join(map(str, ranks[:_NAMED].tolist()))
     more = f" and {len(ranks) - _NAMED:,} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {text}{more}"
-
-
-def _step_kinds(sections: Sections) -> pyarrow.Table:
-    operators, kind = sections.kinds
-    rows, duration = sections.rows("steps"), sections.numbers("steps", "duration_ns")
-    cells, by_kind = Groups.by([rows, kind]), Groups(kind, len(operators))
-    first, of_rank = cells.first, cells.medians(duration)
-    ranks_by_kind = Groups(kind[first], len(operators))
-    slowest = np.array(
-        [
-            max(np.flatnonzero(kind[first] == number).tolist(), key=of_rank.__getitem__)
-            for number in range(len(operators))
-        ],
-        dtype=np.int64,
-    )
-    columns: dict[str, Any] = {
-        "kind": np.arange(len(operators)),
-        "ranks": ranks_by_kind.sizes(),
-        "steps": by_kind.sizes(),
-        "share_percent": percent(by_kind.sums(duration), int(duration.sum())),
-        "step_ns": ranks_by_kind.medians(of_rank),
-        "slowest_rank": sections.ranks[rows[first[slowest]]],
-        "slowest_ns": of_rank[slowest],
-        "operators": np.array([typical_operators(of_kind) for of_kind in operators], dtype=np.int64),
-        "most_of": most_of(operators),
-    }
-    return to_arrow(table_definition("job: step_kinds"), columns)
-
-
-def _durations(sections: Sections) -> pyarrow.Table:
-    row_of: dict[tuple[str, str], int] = {}
-    empty = np.zeros(0, dtype=np.int64)
-    sketches = Sketches(empty, empty.astype(np.int16), empty, empty)
-    on_ranks: list[int] = []
-    for records in sections.batches("sketches"):
-        sketched = Groups.by([codes_of(records[column]) for column in ("kind", "name")])
-        group, first = sketched.of_row, number_array(sketched.first)
-        kinds, names = (records[column].take(first).to_pylist() for column in ("kind", "name"))
-        rows = np.array(
-            [row_of.setdefault(key, len(row_of)) for key in zip(kinds, names, strict=True)], dtype=np.int64
-        )
-        on_ranks += [0] * (len(row_of) - len(on_ranks))
-        of_ranks = group[Groups.by([group, to_numpy(records["row"])]).first]
-        for row, count in zip(rows.tolist(), Groups(of_ranks, len(rows)).sizes().tolist(), strict=True):
-            on_ranks[row] += count
-        sketches = sketches.joined(
-            Sketches(
-                rows[group],
-                integers(records["bucket"]).astype(np.int16),
-                integers(records["count"]),
-                integers(records["total_ns"]),
-            )
-        )
-    groups = len(row_of)
-    by_name = Groups(sketches.group, groups)
-    total = by_name.sums(sketches.total)
-    columns: dict[str, Any] = {
-        "kind": [kind for kind, _ in row_of],
-        "name": [name for _, name in row_of],
-        "ranks": np.array(on_ranks, dtype=np.int64),
-        "count": by_name.sums(sketches.count),
-        "total_ns": total,
-    }
-    columns |= {
-        column: sketches.quantile(part, len(names))
-        for column, part in (("median_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99))
-    }
-    return to_arrow(table_definition("job: durations"), columns, np.argsort(-total, kind="stable"))
 
 
 def summarize(

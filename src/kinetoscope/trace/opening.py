@@ -182,7 +182,7 @@ def _open_folder(folder: Path, limits: _Limits, progress: Progress | None) -> Tr
     from kinetoscope.storage.table_files import STORED_FILE
 
     if ranks := incident_recordings(folder):
-        return _open_incident(ranks)
+        return open(ranks[0]) if len(ranks) == 1 else _with_incident(merge(ranks), ranks)
     if (folder / STORED_FILE).is_file():
         trace = _open_file(folder / STORED_FILE, limits, progress)
         trace.path = folder
@@ -342,12 +342,6 @@ def _open_own(source: ByteSource, path: Path, head: bytes, limits: _Limits) -> T
         trace.path = None
         trace.info["source"] = source.name
     return trace
-
-
-def _open_incident(paths: list[Path]) -> Trace:
-    if len(paths) == 1:
-        return open(paths[0])
-    return _with_incident(merge(paths), paths)
 
 
 def _with_incident(trace: Trace, paths: list[Path]) -> Trace:
