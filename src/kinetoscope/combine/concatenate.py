@@ -56,13 +56,8 @@ def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, 
         The metadata.
     """
     infos = [trace.info for trace, _, _ in parts]
-    joined: dict[str, Any] = {}
-    differing: list[str] = []
-    for key in dict.fromkeys(key for info in infos for key in info if key not in _OF_THE_WHOLE):
-        holders = [info for info in infos if key in info]
-        joined[key] = holders[-1][key]
-        if len(holders) < len(infos) or any(info[key] != joined[key] for info in holders):
-            differing.append(key)
+    joined = {key: value for info in infos for key, value in info.items() if key not in _OF_THE_WHOLE}
+    differing = [key for key in joined if any(key not in info or info[key] != joined[key] for info in infos)]
     joined["start_realtime_ns"] = infos[0].get("start_realtime_ns", 0)
     if "start_monotonic_ns" in infos[0]:
         joined["start_monotonic_ns"] = infos[0]["start_monotonic_ns"]

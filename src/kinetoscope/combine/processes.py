@@ -29,18 +29,6 @@ from kinetoscope.model.schema import STORED
 if TYPE_CHECKING:
     from kinetoscope.model.trace_data import AnyTrace, TraceData
 
-# What belongs to a process and has columns that say so.
-_OWNED = (
-    "threads",
-    "streams",
-    "modules",
-    "storages",
-    "counters",
-    "cycles",
-    "steps",
-    "compiles",
-    "graph_breaks",
-)
 # What would come out otherwise for all processes together. Paths tell the modules of one process apart.
 _NOT_DERIVED: dict[str, Sequence[str]] = {
     "threads": ("process", "rank"),
@@ -152,7 +140,8 @@ class _MergedProcesses(Joining):
     def _given(self, name: str) -> list[str]:
         """The columns that must be handed over: what is given in some trace, and what would not come out again."""
         names = {column for part in self._parts for column in part.trace.columns(name).given}
-        names.update(_NOT_DERIVED.get(name, ()), ("process_row",) if name in _OWNED else ())
+        # What belongs to a process says so.
+        names.update(_NOT_DERIVED.get(name, ()), {"process_row"} & {*STORED[name].column_names})
         if any(
             WITHIN_EACH[name][0] in part.trace.columns(name).given
             for part in self._parts

@@ -289,20 +289,18 @@ class _Side:
 
 def _pairs(base: list[Key], new: list[Key]) -> tuple[dict[Key, Pair], dict[Key, Pair]]:
     """The place of each key of both runs, matched: lines that have moved are one."""
-    pair_of: tuple[dict[Key, Pair], dict[Key, Pair]] = ({}, {})
     sides = [list(dict.fromkeys(key[:-1] for key in keys)) for keys in (base, new)]
-    for kind in dict.fromkeys(key[0] for keys in sides for key in keys):
-        keys_of_kind = [[key for key in keys if key[0] == kind] for keys in sides]
-        compared = [[key[1:] for key in keys] for keys in keys_of_kind]
-        for base_index, new_index in matched("line" if kind == "line" else "part", *compared):
-            pair = (
-                keys_of_kind[0][base_index] if base_index >= 0 else None,
-                keys_of_kind[1][new_index] if new_index >= 0 else None,
-            )
-            for pairs, key in zip(pair_of, pair, strict=True):
-                if key is not None:
-                    pairs[key] = pair
-    return pair_of
+    lines = [[key for key in keys if key[0] == "line"] for keys in sides]
+    # The row -1 is that of a line without a partner.
+    base_lines, new_lines = ([*keys, None] for keys in lines)
+    rows = matched("line", *([key[1:] for key in keys] for keys in lines))
+    pairs: list[Pair] = [(base_lines[base_row], new_lines[new_row]) for base_row, new_row in rows]
+    others = dict.fromkeys(key for keys in sides for key in keys if key[0] != "line")
+    pairs += [(key if key in sides[0] else None, key if key in sides[1] else None) for key in others]
+    return (
+        {key: pair for pair in pairs if (key := pair[0]) is not None},
+        {key: pair for pair in pairs if (key := pair[1]) is not None},
+    )
 
 
 def _parts(

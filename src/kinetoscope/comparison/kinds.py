@@ -118,34 +118,30 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
     """
     ours, theirs = merged_kinds(base), merged_kinds(new)
     pairs = nearest([operators for operators, _ in ours], [operators for operators, _ in theirs], _similarity)
-    alone = [
-        set(range(len(side))) - {pair[number] for pair in pairs} for number, side in enumerate((ours, theirs))
-    ]
     if not pairs and ours and theirs:
         # The programs have little in common: what takes most of one is compared with what takes most of the other.
         pairs.append((0, 0))
-        alone = [indexes - {0} for indexes in alone]
-    group_of = (
-        {our_kind: group for group, (our_kind, _) in enumerate(pairs)},
-        {their_kind: group for group, (_, their_kind) in enumerate(pairs)},
-    )
+    groups = [({our_kind}, {their_kind}) for our_kind, their_kind in pairs]
+    alone: list[tuple[set[int], set[int]]] = []
     for number, (kinds, other_kinds) in enumerate(((ours, theirs), (theirs, ours))):
-        for kind in sorted(alone[number]):
-            held = [
-                (_contained(other_kinds[other][0], kinds[kind][0]), -other) for other in group_of[1 - number]
+        for kind in sorted(set(range(len(kinds))) - {pair[number] for pair in pairs}):
+            contained = [
+                (_contained(other_kinds[other][0], kinds[kind][0]), -other, group)
+                for group, members in enumerate(groups)
+                for other in members[1 - number]
             ]
-            part, partner = max(held, default=(0.0, 0))
+            part, _, group = max(contained, default=(0.0, 0, 0))
             if part >= ALIKE:
-                group_of[number][kind] = group_of[1 - number][-partner]
-    count = len(pairs)
-    groups: list[tuple[Kinds, Kinds]] = [(set(), set()) for _ in range(count)]
-    for number, side in enumerate((ours, theirs)):
-        for kind, (_, members) in enumerate(side):
-            if kind not in group_of[number]:
-                group_of[number][kind] = len(groups)
-                groups.append((set(), set()))
-            groups[group_of[number][kind]][number].update(members)
-    return groups
+                groups[group][number].add(kind)
+            else:
+                alone.append(({kind}, set()) if number == 0 else (set(), {kind}))
+    return [
+        (
+            set().union(*(ours[kind][1] for kind in our_kinds)),
+            set().union(*(theirs[kind][1] for kind in their_kinds)),
+        )
+        for our_kinds, their_kinds in (*groups, *alone)
+    ]
 
 
 def merged_kinds(runs: Sequence[Run | KindsOfRun]) -> list[tuple[Operators, Kinds]]:

@@ -322,6 +322,12 @@ class Comparison:
         return self.explanation.sentence if self.explanation is not None and self.differs else ""
 
     @property
+    def losses(self) -> list[str]:
+        """What the recordings lost, a sentence for each that lost something."""
+        runs = (*self.base.runs, *self.new.runs)
+        return [f"{run.name}: {run.losses}" for run in runs if run.losses]
+
+    @property
     def noun(self) -> str:
         """What is compared: `step`, or `request` where both runs have no steps."""
         return noun_of(*self.base.runs, *self.new.runs)
@@ -545,12 +551,7 @@ def as_blocks(comparison: Comparison, rows: int) -> list[Block]:
         blocks.Paragraph(summary_of_side(comparison.base), "base"),
         blocks.Paragraph(summary_of_side(comparison.new), "new"),
     ]
-    lost = [
-        blocks.Paragraph(f"{run.name}: {run.losses}")
-        for side in (comparison.base, comparison.new)
-        for run in side.runs
-        if run.losses
-    ]
+    lost = list(map(blocks.Paragraph, comparison.losses))
     tables = _tables(comparison, rows)
     return [*sides, blocks.GAP, *_verdict(comparison), *tables, *([blocks.GAP] if lost else []), *lost]
 

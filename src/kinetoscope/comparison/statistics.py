@@ -215,20 +215,23 @@ class Bootstrap:
 
     def estimate(self, base: Numbers, new: Numbers) -> Estimate:
         """Compare rows by the fastest steps: a row for each step of a side, a column for each row of the comparison."""
-        usual = [own[0] @ each for own, each in zip(self._own, (base, new), strict=True)]
-        means = [weights @ each for weights, each in zip(self._weights, (base, new), strict=True)]
-        return self._estimate(usual, means)
+        usual, means = self._means(base, new)
+        return self._estimate([own[0] for own in usual], means)
 
     def estimate_step(self) -> Estimate:
         """Compare the logarithms of the time of a step, so that the change is that of a ratio."""
-        estimates, resampled = (
-            [
-                np.log(np.maximum(weights @ side.step_ns[:, None], 1.0))
-                for weights, side in zip(of_sides, self._sides, strict=True)
-            ]
+        usual, means = (
+            [np.log(np.maximum(mean, 1.0)) for mean in of_sides]
+            for of_sides in self._means(*(side.step_ns[:, None] for side in self._sides))
+        )
+        return self._estimate([own[0] for own in usual], means)
+
+    def _means(self, base: Numbers, new: Numbers) -> tuple[list[Numbers], ...]:
+        """The means of the fastest steps of both sides, as recorded and of each replicate."""
+        return tuple(
+            [weights @ values for weights, values in zip(of_sides, (base, new), strict=True)]
             for of_sides in (self._own, self._weights)
         )
-        return self._estimate([side_estimates[0] for side_estimates in estimates], resampled)
 
     def estimate_rows(self, base: Numbers, new: Numbers) -> Estimate:
         """The same, but each row by the fastest steps of its own where that is more precise."""

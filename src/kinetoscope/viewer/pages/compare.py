@@ -80,12 +80,8 @@ def _explanation(comparison: Comparison) -> dict[str, Any] | None:
         return None
     shown_parts = replace(explanation, parts=explanation.largest(_MOST_PARTS)).to_dict()
     parts = [{name: part[name] for name in _OF_PART} for part in shown_parts["parts"]]
-    return {
-        "title": comparison.explanation_title,
-        "base_ns": shown_parts["base_ns"],
-        "new_ns": shown_parts["new_ns"],
-        "parts": parts,
-    }
+    times = {name: shown_parts[name] for name in ("base_ns", "new_ns")}
+    return {"title": comparison.explanation_title, **times, "parts": parts}
 
 
 def about(comparison: Comparison) -> dict[str, Any]:
@@ -97,12 +93,7 @@ def about(comparison: Comparison) -> dict[str, Any]:
         "basis": basis(comparison),
         "explanation": _explanation(comparison),
         "sides": [summary_of_side(side) for side in (comparison.base, comparison.new)],
-        "losses": [
-            f"{run.name}: {run.losses}"
-            for side in (comparison.base, comparison.new)
-            for run in side.runs
-            if run.losses
-        ],
+        "losses": comparison.losses,
         "counts": COUNTS,
         "bytes": sorted(BYTE_COUNTS),
         "traces": [],

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.parts import parts_of
-from kinetoscope.model.arrow import to_arrow, to_numpy
-from kinetoscope.model.dictionary import Column, Table
+from kinetoscope.model.arrow import number_array, to_numpy
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS
 from kinetoscope.tables.host.places import durations, instances_of, lasting, spans_of
@@ -91,20 +90,11 @@ def instances(trace: Trace, query: Query) -> Limited:
     rows = lasting(trace, rows, shortest, longer)
     calls = instances_of(trace, rows, limit)
     track, row = span_tracks(trace).places(to_numpy(calls["span"]))
-    added = to_arrow(_ON_TIMELINE, {"track": track, "row": row})
-    for index, (field, column) in enumerate(zip(added.schema, added.columns, strict=True), start=1):
-        calls = calls.add_column(index, field, column)
+    added = (("row", row, "The row there."), ("track", track, "The track of the timeline it is on."))
+    for name, values, meaning in added:
+        field = pa.field(name, pa.int32(), metadata={"meaning": meaning})
+        calls = calls.add_column(1, field, number_array(values, absent=values < 0))
     return Limited(calls, len(rows))
-
-
-_ON_TIMELINE = Table(
-    "instances",
-    "Where a span is on the timeline.",
-    (
-        Column("track", "int32", "", "The track of the timeline it is on."),
-        Column("row", "int32", "", "The row there."),
-    ),
-)
 
 
 def histogram(trace: Trace, query: Query) -> dict[str, Any]:
