@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch.distributed
 
 from kinetoscope._errors import checked_seconds
+from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.process.job_store import JobStore, is_distributed, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
 
@@ -48,6 +49,7 @@ def gather_summaries(
         OSError: Rank 0 cannot write a file.
     """
     checked_seconds("timeout_s", timeout_s, or_zero="to take what is there")
+    import_aside()
     from kinetoscope.storage.atomic_write import open_atomically
     from kinetoscope.summaries.job import Job
     from kinetoscope.summaries.summary import file_name, file_of, summary_of

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError, StateError, checked_choice
-from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import Report, table_of
 from kinetoscope.comparison.kinds import most_of, typical_operators
 from kinetoscope.ledger.parts import PARTS
@@ -34,7 +34,6 @@ from kinetoscope.tables.shares import percent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow
     from numpy.typing import NDArray
 
     Rows = NDArray[np.int64]
@@ -56,7 +55,7 @@ class Job:
         sections: The sections of all summaries as columns.
     """
 
-    def __init__(self, summaries: pyarrow.Table | Sections) -> None:
+    def __init__(self, summaries: pa.Table | Sections) -> None:
         """Take summaries of one job.
 
         Raises:
@@ -91,15 +90,12 @@ class Job:
         """The number of ranks."""
         return len(self.sections)
 
-    def section(self, name: str) -> pyarrow.Table:
+    def section(self, name: str) -> pa.Table:
         """Return a section of all ranks as a table: the columns of `SECTIONS` behind `rank`.
 
         Raises:
             ArgumentError: There is no such section.
         """
-        import_aside()
-        import pyarrow as pa
-
         records = self.sections.records(name)
         rank = number_array(self.sections.ranks[self.sections.rows(name)])
         return pa.table({"rank": rank} | {name: records[name] for name in SECTIONS[name].column_names})
@@ -128,40 +124,40 @@ class Job:
             )
         return sentences
 
-    def findings(self) -> pyarrow.Table:
+    def findings(self) -> pa.Table:
         """Return what makes the job slow as a table, with the columns of `findings` of a trace."""
         return table_of(self.report)
 
-    def clocks(self) -> pyarrow.Table:
+    def clocks(self) -> pa.Table:
         """Return the table `clocks`: how the clock of each rank is aligned with that of a reference, and how far its times may be off."""
         return clocks(self.sections)
 
-    def collective_arrivals(self) -> pyarrow.Table:
+    def collective_arrivals(self) -> pa.Table:
         """Return the table `collective_arrivals`: for each collective the rank that arrived last, and how long the others waited."""
         return collective_arrivals(self.sections)
 
-    def stragglers(self) -> pyarrow.Table:
+    def stragglers(self) -> pa.Table:
         """Return the table `stragglers`: the ranks for which the others wait, and what takes them longer."""
         return stragglers(self.sections)
 
-    def without_lateness(self) -> pyarrow.Table:
+    def without_lateness(self) -> pa.Table:
         """Return the table `without_lateness`: how long a step would take if no rank were late, or one of the worst stragglers were not."""
         worst = self.stragglers()["rank"].to_pylist()[:_REPLAYED]
         return without_lateness(self.sections, worst)
 
-    def exposed_communication(self) -> pyarrow.Table:
+    def exposed_communication(self) -> pa.Table:
         """Return the table `exposed_communication`: what each collective of each process group costs, the wait for late ranks apart."""
         return exposed_communication(self.sections)
 
-    def links(self) -> pyarrow.Table:
+    def links(self) -> pa.Table:
         """Return the table `links`: pairs of ranks that communicated with each other alone, and how fast."""
         return links(self.sections)
 
-    def coordinates(self) -> pyarrow.Table:
+    def coordinates(self) -> pa.Table:
         """Return the table `coordinates`: ranks by their places along TP, DP, PP, EP and CP."""
         return coordinates(self.sections)
 
-    def ranks(self, by: str = "rank") -> pyarrow.Table:
+    def ranks(self, by: str = "rank") -> pa.Table:
         """Return the table `ranks`: each rank's steps, their parts, and how late it usually is.
 
         Args:
@@ -224,7 +220,7 @@ class Job:
         held = number_array(columns["holds_up_ns"], absent=alone)
         return table.set_column(column, table.schema.field(column), held)
 
-    def step_kinds(self) -> pyarrow.Table:
+    def step_kinds(self) -> pa.Table:
         """Return the table `step_kinds`: the kinds of steps of the job, those with most time first."""
         operators, kind = self.sections.kinds
         rows, duration = self.sections.rows("steps"), self.sections.numbers("steps", "duration_ns")
@@ -251,7 +247,7 @@ class Job:
         }
         return to_arrow(table_definition("job: step_kinds"), columns)
 
-    def durations(self) -> pyarrow.Table:
+    def durations(self) -> pa.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
         row_of: dict[tuple[str, str], int] = {}
         empty = np.zeros(0, dtype=np.int64)

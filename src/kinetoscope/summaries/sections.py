@@ -9,20 +9,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.model.groups import Groups
-from kinetoscope.summaries.summary import SECTIONS, read
+from kinetoscope.summaries.summary import COLUMNS, SECTIONS, read
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.comparison.kinds import Operators
@@ -62,7 +62,7 @@ class Sections:
         unread: A sentence for each file that could not be read.
     """
 
-    def __init__(self, summaries: Sequence[pyarrow.Table], files: Sequence[Path] = ()) -> None:
+    def __init__(self, summaries: Sequence[pa.Table], files: Sequence[Path] = ()) -> None:
         """Take summaries.
 
         Args:
@@ -72,8 +72,6 @@ class Sections:
         Raises:
             ArgumentError: There are none, or two of one rank.
         """
-        import pyarrow as pa
-
         ranks = [-1 if rank is None else rank for table in summaries for rank in table["rank"].to_pylist()]
         if not ranks:
             raise ArgumentError("there are no summaries: name at least one file or a folder with some")
@@ -84,7 +82,7 @@ class Sections:
         self.unread: list[str] = []
         self._order = np.argsort(ranks, kind="stable").tolist()
         self._files = files
-        self._found: dict[str, dict[str, pyarrow.Array]] = {}
+        self._found: dict[str, dict[str, pa.Array]] = {}
         self._made: dict[str, Any] = {}
         # Not `take`, which copies lists one by one.
         self.summaries = pa.concat_tables(self._ordered(summaries))
@@ -99,44 +97,40 @@ class Sections:
         """
         if not files:
             return cls([])
-        unread: dict[Path, FormatError] = {}
 
-        def attempt(file: Path, columns: list[str] | None = None) -> pyarrow.Table | None:
+        def attempt(file: Path) -> pa.Table | FormatError:
             try:
-                return read(file, columns)
+                return read(file, [name for name in COLUMNS if name != _LARGE])
             except FormatError as error:
-                unread[file] = error
-                return None
+                return error
 
-        first = next((table for file in files if (table := attempt(file)) is not None), None)
-        if first is None:
-            raise unread[files[0]]
-        later_files = files[len(unread) + 1 :]
-        columns = [name for name in first.column_names if name != _LARGE]
         with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
-            tables = [first.select(columns), *readers.map(lambda file: attempt(file, columns), later_files)]
+            results = list(readers.map(attempt, files))
+        errors = [result for result in results if isinstance(result, FormatError)]
+        if len(errors) == len(files):
+            raise errors[0]
+        tables = [result for result in results if isinstance(result, pa.Table)]
         sections = cls(
-            [table for table in tables if table is not None], [file for file in files if file not in unread]
+            tables,
+            [file for file, result in zip(files, results, strict=True) if isinstance(result, pa.Table)],
         )
-        sections.unread = [str(unread[file]) for file in files if file in unread]
+        sections.unread = [str(error) for error in errors]
         return sections
 
     def __len__(self) -> int:
         """The number of ranks."""
         return len(self.ranks)
 
-    def _ordered(self, tables: Sequence[pyarrow.Table]) -> list[pyarrow.Table]:
+    def _ordered(self, tables: Sequence[pa.Table]) -> list[pa.Table]:
         rows = [table.slice(row, 1) for table in tables for row in range(table.num_rows)]
         return [rows[position] for position in self._order]
 
-    def records(self, name: str) -> dict[str, pyarrow.Array]:
+    def records(self, name: str) -> dict[str, pa.Array]:
         """The columns of a section of all ranks, and `row`: for each record the row of its rank in `summaries`.
 
         Raises:
             ArgumentError: There is no such section.
         """
-        import pyarrow as pa
-
         if name not in SECTIONS:
             raise ArgumentError(f"there is no section {name!r}: the sections are {', '.join(SECTIONS)}")
         if name not in self.summaries.column_names:
@@ -146,10 +140,8 @@ class Sections:
             self._found[name] = _records(self.summaries[name], np.arange(len(self)))
         return self._found[name]
 
-    def batches(self, name: str) -> Iterator[dict[str, pyarrow.Array]]:
+    def batches(self, name: str) -> Iterator[dict[str, pa.Array]]:
         """The same of some ranks at a time, in any order, where it is not in memory."""
-        import pyarrow as pa
-
         if name in self.summaries.column_names:
             yield self.records(name)
             return
@@ -413,7 +405,7 @@ class Sections:
         return self.usual(*self.late_by_step)
 
 
-def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array]:
+def _records(lists: pa.ChunkedArray, rows: Rows) -> dict[str, pa.Array]:
     """The columns of the records of some lists, and which of some rows each belongs to."""
     column = lists.combine_chunks()
     records = column.flatten()
@@ -421,13 +413,11 @@ def _records(lists: pyarrow.ChunkedArray, rows: Rows) -> dict[str, pyarrow.Array
     return columns | {"row": number_array(np.repeat(rows, np.diff(to_numpy(column.offsets))))}
 
 
-def codes_of(column: pyarrow.Array) -> NDArray[np.int32]:
+def codes_of(column: pa.Array) -> NDArray[np.int32]:
     """A column of texts as numbers that are equal where the texts are; -1 for null."""
     return np.ascontiguousarray(integers(encoded(column).indices), dtype=np.int32)
 
 
-def encoded(column: pyarrow.Array) -> pyarrow.DictionaryArray:
+def encoded(column: pa.Array) -> pa.DictionaryArray:
     """A column of texts as numbers of those in a dictionary, each there once."""
-    import pyarrow as pa
-
     return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from kinetoscope._errors import FormatError
-from kinetoscope._import_aside import import_aside
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.ledger.breakdown import breakdown
@@ -40,7 +41,6 @@ from kinetoscope.trace import open as open_trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow
     from numpy.typing import NDArray
 
     from kinetoscope.trace import Trace
@@ -76,6 +76,7 @@ _IDENTITY = (
 )  # fmt: skip
 
 SECTIONS = tables_of("summary")
+COLUMNS = (*_IDENTITY, *SECTIONS)
 _TEXTS = [
     f"{section.name}.list.element.{column.name}"
     for section in SECTIONS.values()
@@ -84,7 +85,7 @@ _TEXTS = [
 ]
 
 
-def summary_of(trace: Trace, source: str | None = None) -> pyarrow.Table:
+def summary_of(trace: Trace, source: str | None = None) -> pa.Table:
     """Reduce a trace to the summary of each of its ranks.
 
     Args:
@@ -95,9 +96,6 @@ def summary_of(trace: Trace, source: str | None = None) -> pyarrow.Table:
         A table with one row for each rank: `rank` (null outside of a job), `world_size`, `host`, `process`, `device`, where the clock is
         (`boot_id`, `start_monotonic_ns`, `clock_error_ns`, `start_realtime_ns`), `duration_ns`, `source`, and the sections of `SECTIONS` as lists.
     """
-    import_aside()
-    import pyarrow as pa
-
     ranks = sorted({rank for rank in trace.column("processes", "rank").tolist() if rank >= 0})
     if len(ranks) < 2:
         return _of_rank(trace, source)
@@ -148,12 +146,8 @@ def save_summaries(trace: Trace, target: Path, source: str) -> list[Path]:
     return [*files]
 
 
-def file_of(summary: pyarrow.Table) -> bytes:
+def file_of(summary: pa.Table) -> bytes:
     """Summaries as a Parquet file."""
-    import_aside()
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     marked = summary.replace_schema_metadata({_FORMAT_KEY: str(FORMAT), _CHECKSUM_KEY: _NO_CHECKSUM})
     with pa.BufferOutputStream() as file:
         pq.write_table(marked, file, compression="zstd")
@@ -179,17 +173,13 @@ def _has_changed(content: bytes) -> bool:
 
 def is_summary(path: str | os.PathLike[str]) -> bool:
     """Whether a file has summaries, and not another table."""
-    import_aside()
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         return _FORMAT_KEY in (pq.read_schema(path).metadata or {})
     except (OSError, ValueError, pa.ArrowException):
         return False
 
 
-def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> pyarrow.Table:
+def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> pa.Table:
     """Read summaries from a Parquet file; texts of sections are dictionaries.
 
     Args:
@@ -200,9 +190,6 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
         FormatError: It is no such file, or of another version.
         OSError: It cannot be read.
     """
-    import_aside()
-    import pyarrow as pa
-
     # Not by its path, which pyarrow looks up in a file system first: there may be a thousand files.
     if is_stream(Path(path)):
         raise FormatError(
@@ -225,10 +212,7 @@ def read(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> 
         ) from None
 
 
-def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pa.Table:
     buffer = pa.py_buffer(content)
     described = pq.read_metadata(pa.BufferReader(buffer))
     version = (described.metadata or {}).get(_FORMAT_KEY, b"")
@@ -244,7 +228,7 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
     has_kinds = int(version) >= _WITH_KINDS
     texts = [name for name in _TEXTS if has_kinds or not name.startswith("step_kinds.")]
     with pq.ParquetFile(buffer, metadata=described, read_dictionary=texts) as file:
-        asked = [*(columns or (*_IDENTITY, *SECTIONS))]
+        asked = [*(columns or COLUMNS)]
         stored = [name for name in asked if has_kinds or name != "step_kinds"]
         missing = {*stored} - {*file.schema_arrow.names}
         if missing:
@@ -255,10 +239,8 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pyarrow
     return table.replace_schema_metadata({_FORMAT_KEY: version})
 
 
-def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> pyarrow.Table:
+def _upgraded(table: pa.Table, columns: Sequence[str], has_kinds: bool) -> pa.Table:
     """Name parts of steps as this version does, and add kinds of steps, none, where a file has not even their column."""
-    import pyarrow as pa
-
     if "steps" in table.column_names:
         lists = table["steps"].combine_chunks()
         records = lists.values
@@ -280,9 +262,7 @@ def _upgraded(table: pyarrow.Table, columns: Sequence[str], has_kinds: bool) -> 
     return table
 
 
-def _of_rank(trace: Trace, source: str | None) -> pyarrow.Table:
-    import pyarrow as pa
-
+def _of_rank(trace: Trace, source: str | None) -> pa.Table:
     lost = losses_of(trace.columns("losses"))
     info = trace.run_info.processes[0] if len(trace.run_info.processes) == 1 else trace.run_info
     devices = busiest_places(trace).values()
@@ -324,9 +304,7 @@ def _place_of(trace: Trace) -> str:
     return os.path.abspath(where) if where and "://" not in where else where
 
 
-def _as_list(table: pyarrow.Table) -> pyarrow.Array:
-    import pyarrow as pa
-
+def _as_list(table: pa.Table) -> pa.Array:
     fields, arrays = [], []
     for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
         plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
@@ -337,7 +315,7 @@ def _as_list(table: pyarrow.Table) -> pyarrow.Array:
     return pa.ListArray.from_arrays(number_array(np.array([0, table.num_rows], dtype=np.int32)), records)
 
 
-def _last(table: pyarrow.Table, most: int, what: str, lost: list[Loss]) -> pyarrow.Table:
+def _last(table: pa.Table, most: int, what: str, lost: list[Loss]) -> pa.Table:
     """The last rows of a table; what is left out is a loss."""
     over = table.num_rows - most
     if over <= 0:
@@ -346,7 +324,7 @@ def _last(table: pyarrow.Table, most: int, what: str, lost: list[Loss]) -> pyarr
     return table.slice(over)
 
 
-def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
+def _steps(trace: Trace, device: str, lost: list[Loss]) -> pa.Table:
     rows = breakdown(trace)
     of_device = np.array([name == device for name in rows["device"].to_pylist()], dtype=bool)
     columns = {name: integers(rows[name]) for name in SECTIONS["steps"].column_names if name != "kind"}
@@ -355,7 +333,7 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pyarrow.Table:
     return _last(to_arrow(SECTIONS["steps"], columns, counted), MOST_STEPS, "steps", lost)
 
 
-def _step_kinds(trace: Trace) -> pyarrow.Table:
+def _step_kinds(trace: Trace) -> pa.Table:
     rows: list[dict[str, Any]] = []
     for kind, operators in enumerate(operators_of_kinds(trace)):
         most = sorted(operators.items(), key=lambda entry: -entry[1][0] * entry[1][1])[:MOST_OF_KIND]
@@ -366,7 +344,7 @@ def _step_kinds(trace: Trace) -> pyarrow.Table:
     return rows_to_arrow(SECTIONS["step_kinds"], rows)
 
 
-def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow.Table:
+def _collectives(trace: Trace, rows: pa.Table, lost: list[Loss]) -> pa.Table:
     """Those of the collectives whose transfers were recorded."""
     start_ns, duration_ns, step = (
         integers(rows[name]) for name in ("transfer_start_ns", "transfer_ns", "step")
@@ -401,7 +379,7 @@ def _collectives(trace: Trace, rows: pyarrow.Table, lost: list[Loss]) -> pyarrow
     return _last(to_arrow(SECTIONS["collectives"], columns, carried), MOST_COLLECTIVES, "collectives", lost)
 
 
-def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
+def _peers(rows: pa.Table) -> NDArray[np.int32]:
     """The other sides of sends and receives, as ranks of the job; -1 for other collectives, and where that is not known."""
     peers = np.full(rows.num_rows, -1, dtype=np.int32)
     columns = (rows[name].to_pylist() for name in ("name", "peer", "group_ranks"))
@@ -413,7 +391,7 @@ def _peers(rows: pyarrow.Table) -> NDArray[np.int32]:
     return peers
 
 
-def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
+def _groups(trace: Trace, calls: pa.Table) -> pa.Table:
     groups: dict[str, tuple[str, str, int]] = {
         group.name: ("", json.dumps(group.ranks), len(group.ranks))
         for run in process_runs(trace)
@@ -432,7 +410,7 @@ def _groups(trace: Trace, calls: pyarrow.Table) -> pyarrow.Table:
     return rows_to_arrow(SECTIONS["groups"], rows)
 
 
-def _clock_marks(trace: Trace) -> pyarrow.Table:
+def _clock_marks(trace: Trace) -> pa.Table:
     """The barriers of `align_clocks`, on the axis of the trace."""
     begin_ns = trace.run_info.start_monotonic_ns
     marks = [mark for run in process_runs(trace) for mark in run.clock_marks] if begin_ns is not None else []
@@ -443,7 +421,7 @@ def _clock_marks(trace: Trace) -> pyarrow.Table:
     return rows_to_arrow(SECTIONS["clock_marks"], rows)
 
 
-def _sketches(trace: Trace, lost: list[Loss]) -> pyarrow.Table:
+def _sketches(trace: Trace, lost: list[Loss]) -> pa.Table:
     spans, strings = trace.columns("spans"), trace.strings
     paths = trace.column("modules", "path")
     work = device_work_spans(trace)
@@ -489,13 +467,13 @@ def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, R
     return sketches.group, sketches.bucket, sketches.count, sketches.total, len(present) - len(largest)
 
 
-def _memory(trace: Trace) -> pyarrow.Table:
+def _memory(trace: Trace) -> pa.Table:
     peaks = device_peaks(trace) if memory_recorded(trace) else []
     rows = [vars(peak) | {"reserved_bytes": peak.reserved_bytes or -1} for peak in peaks]
     return rows_to_arrow(SECTIONS["memory"], rows)
 
 
-def _findings(trace: Trace) -> pyarrow.Table:
+def _findings(trace: Trace) -> pa.Table:
     rows = as_dict(examine(trace), MOST_FINDINGS)["findings"]
     no_number = {"gain_ns": -1, "line": -1}
     return rows_to_arrow(
