@@ -12,7 +12,8 @@ import click
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.cli.compare import ComparisonOptions, comparison_options
-from kinetoscope.display.terminal import echo
+from kinetoscope.display.terminal import console, echo
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.result import Comparison
@@ -156,7 +157,6 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
     """Run the rounds, with a line of progress on a terminal, and elsewhere a line for each round."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from kinetoscope.display.terminal import console
     from kinetoscope.launcher.interleave import visible_percent
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -178,7 +178,6 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
 
 
 def _so_far(comparison: Comparison) -> str:
-    from kinetoscope.model import units
 
     step = comparison.whole
     change = units.change_percent(100 * step.change_ns / max(step.base_ns, 1.0))
@@ -188,7 +187,6 @@ def _so_far(comparison: Comparison) -> str:
 def _calibrated(comparison: Comparison, rounds: int) -> str:
     from kinetoscope.comparison.result import FASTER, SLOWER
     from kinetoscope.launcher.interleave import visible_percent
-    from kinetoscope.model import units
 
     if not comparison.confirmed:
         return "One round does not show what differences this machine shows: run more of them."

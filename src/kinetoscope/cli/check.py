@@ -11,6 +11,7 @@ import click
 from kinetoscope.cli.compare import WARM_UP
 from kinetoscope.cli.output import AS_JSON
 from kinetoscope.display.terminal import console, echo
+from kinetoscope.storage.atomic_write import is_stream, open_atomically
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.budget import Outcome
@@ -60,7 +61,6 @@ def command(
     from kinetoscope.cli.opening import open_trace, recordings
     from kinetoscope.comparison.budget import Budget, read_budget, updated_budget
     from kinetoscope.comparison.verdict import stored_places
-    from kinetoscope.storage.atomic_write import is_stream
     from kinetoscope.storage.byte_source import read_text_file
     from kinetoscope.trace.opening import check_budget, measure_runs
 
@@ -100,7 +100,5 @@ def _report(outcome: Outcome, junit_file: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from kinetoscope.storage.atomic_write import open_atomically
-
     with open_atomically(path) as file:
         file.write(text.encode("utf-8"))

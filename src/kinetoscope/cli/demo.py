@@ -23,7 +23,7 @@ from rich.text import Text
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect import RecordingOptions
 from kinetoscope.display.lines import cut, sparkline
-from kinetoscope.display.terminal import reading_width
+from kinetoscope.display.terminal import console, reading_width
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def command(output: str, steps: int) -> None:
         raise MissingDependencyError(
             "the demo trains with PyTorch, which is not installed here: `pip install torch`."
         )
-    from kinetoscope.display.terminal import console
 
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)

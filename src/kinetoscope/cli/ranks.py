@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.output import echo_json
-from kinetoscope.display.terminal import echo
+from kinetoscope.cli.output import echo_json, refuse_to_overwrite, say_written
+from kinetoscope.display.terminal import console, echo, reading_width
 
 TABLES = (
     "ranks",
@@ -79,7 +79,6 @@ def command(
     from kinetoscope.display.blocks import GAP, Paragraph
     from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.step_kinds import kinds_in_words
-    from kinetoscope.display.terminal import console, reading_width
     from kinetoscope.summaries.job import Job
 
     if html is not None and (as_csv or as_json or name is not None):
@@ -96,7 +95,6 @@ def command(
     if html is not None:
         from pathlib import Path, PurePath
 
-        from kinetoscope.cli.output import refuse_to_overwrite, say_written
         from kinetoscope.viewer.server.report import job_page, write_page
 
         refuse_to_overwrite(Path(html), sources)

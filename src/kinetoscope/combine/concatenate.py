@@ -75,24 +75,22 @@ def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, 
     pauses = [pause for info in infos if isinstance(info.get("pauses"), list) for pause in info["pauses"]]
     if pauses:
         joined["pauses"] = pauses
-    joined["cycles"] = [
-        cycle
-        for trace, offset_ns, numbers in parts
-        for cycle in _cycles(
-            trace, offset_ns, numbers, {key: trace.info[key] for key in differing if key in trace.info}
-        )
-    ]
+    joined["cycles"] = [cycle for part in parts for cycle in _cycles(*part, differing)]
     return joined
 
 
-def _cycles(
-    trace: TraceData, offset_ns: int, numbers: list[int], facts: dict[str, Any]
-) -> list[dict[str, Any]]:
+def _windows(trace: TraceData) -> list[tuple[int, int]]:
+    """Start and duration of each cycle; of a trace without cycles, those of the trace."""
     table = trace.columns("cycles")
     windows = list(zip(table["start_ns"].tolist(), table["duration_ns"].tolist(), strict=True))
-    if not windows:
-        windows = [(0, trace.duration_ns)]
-    cycles = trace.info.get("cycles")
+    return windows or [(0, trace.duration_ns)]
+
+
+def _cycles(
+    trace: TraceData, offset_ns: int, numbers: list[int], differing: list[str]
+) -> list[dict[str, Any]]:
+    facts = {key: trace.info[key] for key in differing if key in trace.info}
+    cycles, windows = trace.info.get("cycles"), _windows(trace)
     earlier = cycles if isinstance(cycles, list) and len(cycles) == len(windows) else [{}] * len(windows)
     return [
         {**facts, **entry, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
@@ -300,26 +298,16 @@ class Joining:
         """Give every trace a cycle, and every cycle a unique number."""
         numbers = [int(number) for part in self._parts for number in part.trace.column("cycles", "number")]
         counted = all(len(part.trace.columns("cycles")) for part in self._parts)
-        self._renumbered = not counted or len(set(numbers)) < len(numbers)
-        cycles: dict[str, list[Any]] = {"number": [], "start_ns": [], "duration_ns": []}
+        windows: list[tuple[int, int]] = []
         for part in self._parts:
-            part_cycles = part.trace.columns("cycles")
-            begin = len(cycles["number"])
-            if len(part_cycles) == 0:
-                cycles["number"].append(begin)
-                cycles["start_ns"].append(part.offset_ns)
-                cycles["duration_ns"].append(part.trace.duration_ns)
-            else:
-                cycles["number"] += (
-                    range(begin, begin + len(part_cycles))
-                    if self._renumbered
-                    else part_cycles["number"].tolist()
-                )
-                cycles["start_ns"] += (part_cycles["start_ns"] + part.offset_ns).tolist()
-                cycles["duration_ns"] += part_cycles["duration_ns"].tolist()
-            end = len(cycles["number"])
-            part.rows["cycles"] = np.append(np.arange(begin, end), -1 if len(part_cycles) else begin)
-        self._tables["cycles"] = cycles
+            begin = len(windows)
+            windows += [(part.offset_ns + start, duration) for start, duration in _windows(part.trace)]
+            none = -1 if len(part.trace.columns("cycles")) else begin
+            part.rows["cycles"] = np.append(np.arange(begin, len(windows)), none)
+        if not counted or len(set(numbers)) < len(numbers):
+            numbers = list(range(len(windows)))
+        starts_ns, durations_ns = map(list, zip(*windows, strict=True))
+        self._tables["cycles"] = {"number": numbers, "start_ns": starts_ns, "duration_ns": durations_ns}
 
     def _numbers(self, part: JoinedTrace) -> list[int]:
         """The numbers that the cycles of a trace have now."""

@@ -187,11 +187,9 @@ class _Join(Joining):
         unknown = [row for row in range(len(device_tids)) if row not in host_row_of and row not in tracks]
         if unknown:
             host_row_of |= self._match_by_place(unknown, set(host_row_of.values()))
-        rows = np.empty(len(device_tids), np.int64)
-        following = len(host_tids)
-        for row in range(len(device_tids)):
-            rows[row] = host_row_of.get(row, following)
-            following += row not in host_row_of
+        rows = np.array([host_row_of.get(row, -1) for row in range(len(device_tids))], np.int64)
+        added = rows < 0
+        rows[added] = len(host_tids) + np.arange(np.count_nonzero(added))
         return rows
 
     def _match_by_place(self, unknown: list[int], taken: set[int]) -> dict[int, int]:
