@@ -270,10 +270,8 @@ class _Cutting:
         self._rows_of: dict[str, Rows] = {}
         self._rows_of["processes"] = self._wanted_processes()
         self._pieces_kept = pieces = _pieces(trace, part)
-        # The first piece of each span; one more entry for the row -1.
-        self._place = np.full(len(self._spans) + 1, -1, dtype=np.int32)
-        self._place[pieces.row[::-1]] = np.arange(len(pieces.row), dtype=np.int32)[::-1]
         self._rows_of["spans"] = self.span_rows = pieces.row
+        self._place = self._place_of("spans")
 
     def run(self) -> TraceData:
         self._take("processes", self._rows_of["processes"])
@@ -379,12 +377,9 @@ class _Cutting:
             inside &= (steps["span"] < 0) | (self._place[steps["span"]] >= 0)
         rows = np.flatnonzero(inside)
         self._rows_of["steps"] = rows
-        if len(rows) == 0:
-            # Without any, the new trace would look for some itself.
-            self._tables["steps"] = {name: [] for name in STORED["steps"].column_names}
-            return
         cut_start = np.maximum(start, np.append(part.start_ns, 0)[first])[rows]
         cut_end = np.minimum(end, part.end_ns[last])[rows]
+        # Also without any: the new trace must not look for some itself.
         self._tables["steps"] = {
             "number": steps["number"][rows],
             "start_ns": cut_start - self._base_ns,
@@ -564,7 +559,7 @@ class _Cutting:
             values = taken(columns[column], rows)
             target = STORED[name].column(column).unit.removeprefix(REFERENCE)
             if target in _RENUMBERED:
-                values = self._place_of(target)[values]
+                values = (self._place if target == "spans" else self._place_of(target))[values]
             elif column in POINTS_IN_TIME:
                 values = values - self._base_ns
             new_columns[column] = values
@@ -572,10 +567,9 @@ class _Cutting:
 
     def _place_of(self, name: str) -> NDArray[np.int32]:
         """For each old row of a table its new one, and an entry for the row -1."""
-        if name == "spans":
-            return self._place
-        new_row = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32)
-        new_row[self._rows_of[name]] = np.arange(len(self._rows_of[name]), dtype=np.int32)
+        new_row, rows = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32), self._rows_of[name]
+        # Of a span in several pieces the first.
+        new_row[rows[::-1]] = np.arange(len(rows), dtype=np.int32)[::-1]
         return new_row
 
 

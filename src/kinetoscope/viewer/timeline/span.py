@@ -381,36 +381,27 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
         elif part.known[0]:
             facts.append({"label": part.label, "value": plain(part.values[0].item()), "unit": part.unit})
     ties = [(label, int(other)) for label, _, targets in links(trace, rows) for other in targets]
-    # The last node is the span itself.
-    tracks, span_rows = (
-        values.tolist()
-        for values in span_tracks(trace).places(np.array([*(other for _, other in ties), row]))
+    # The last one is the span itself.
+    drawn = np.array([*(other for _, other in ties), row])
+    columns = (*span_tracks(trace).places(drawn), spans["start_ns"][drawn], spans["duration_ns"][drawn])
+    *others, itself = (
+        {"name": trace.strings[name]}
+        | dict(zip(("track", "row", "start_ns", "duration_ns"), values, strict=True))
+        for name, *values in zip(
+            spans["name"][drawn].tolist(), *(values.tolist() for values in columns), strict=True
+        )
     )
     frames = frame_texts(trace)
     column, texts = arguments(trace)
-    return {
+    return itself | {
         "id": row,
-        "name": trace.strings[int(spans["name"][row])],
         "kind": KIND_NAMES[int(spans["kind"][row])],
-        "track": tracks[-1],
-        "row": span_rows[-1],
-        "start_ns": int(spans["start_ns"][row]),
-        "duration_ns": int(spans["duration_ns"][row]),
         "self_ns": int(spans["self_ns"][row]),
         "facts": facts,
         "stack": [frames[frame] for frame in stack_frames(trace, StackRow(int(spans["stack"][row])))],
         "arguments": parsed_arguments(texts[int(column[row])]) if column[row] >= 0 else {},
         "links": [
-            {
-                "label": label,
-                "span": other,
-                "name": trace.strings[int(spans["name"][other])],
-                "track": track,
-                "row": span_row,
-                "start_ns": int(spans["start_ns"][other]),
-                "duration_ns": int(spans["duration_ns"][other]),
-            }
-            for (label, other), track, span_row in zip(ties, tracks, span_rows, strict=False)
+            {"label": label, "span": span} | other for (label, span), other in zip(ties, others, strict=True)
         ],
     }
 
