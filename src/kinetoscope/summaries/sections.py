@@ -82,7 +82,6 @@ class Sections:
         self.unread: list[str] = []
         self._order = np.argsort(ranks, kind="stable").tolist()
         self._files = files
-        self._found: dict[str, dict[str, pa.Array]] = {}
         self._made: dict[str, Any] = {}
         # Not `take`, which copies lists one by one.
         self.summaries = pa.concat_tables(self._ordered(summaries))
@@ -136,9 +135,7 @@ class Sections:
         if name not in self.summaries.column_names:
             lists = pa.concat_tables(self._ordered([read(file, [name]) for file in self._files]))[name]
             return _records(lists, np.arange(len(self)))
-        if name not in self._found:
-            self._found[name] = _records(self.summaries[name], np.arange(len(self)))
-        return self._found[name]
+        return self.cached(name, lambda: _records(self.summaries[name], np.arange(len(self))))
 
     def batches(self, name: str) -> Iterator[dict[str, pa.Array]]:
         """The same of some ranks at a time, in any order, where it is not in memory."""

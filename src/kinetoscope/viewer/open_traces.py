@@ -78,13 +78,7 @@ class Given:
             return
         self.path = os.fspath(source)
         self._stamp = self._seen = stamp(self.path)
-        began = clock()
-        try:
-            self.offer = self._offer(name, self._open(self.path))
-        except Exception as error:  # noqa: BLE001  (whatever it was, the other traces can be shown)
-            self.error = error
-            self.offer = Offer(name, problem=words(error))
-        self._rest(began)
+        self._load(self.path, Offer(name, version=0))
 
     def look_again(self) -> None:
         """Reload the file if it has changed, unless another thread is doing so."""
@@ -105,7 +99,7 @@ class Given:
                 self.offer.trace.close()
 
     def _read_if_changed(self, path: str) -> None:
-        before, began, offer = self._seen, self._clock(), self.offer
+        before, offer = self._seen, self.offer
         self._seen = now = stamp(path)
         if now is None and (written := finished(path)) is not None:
             # The program has ended, and its trace has replaced the recording.
@@ -113,7 +107,7 @@ class Given:
             self._seen = now = stamp(path)
             before = now
             offer = self.offer = offer._replace(name=str(PurePath(offer.name).with_suffix(TRACE_SUFFIX)))
-        self._next = began + LOOK_EVERY_S
+        self._next = self._clock() + LOOK_EVERY_S
         running = offer.trace is not None and live_recording.is_running(offer.trace.run_info)
         if now == self._stamp or now is None:
             if offer.live and not running:
@@ -123,30 +117,30 @@ class Given:
         if now != before and not running:
             return  # The file may be incomplete while it is being written; only a recording can be read at any time.
         self._stamp = now
+        self._load(path, offer)
+
+    def _load(self, path: str, offer: Offer) -> None:
+        """Open the file, in place of what it offered before."""
+        began = self._clock()
         try:
-            # Not closed, because requests about the previous trace may still be running.
-            self.offer = self._offer(offer.name, self._open(path), offer.version + 1)
-        except Exception as error:  # noqa: BLE001  (the previous trace can still be shown)
+            opened = Job.open(path) if is_job(path) else self._open_trace(path)
+            # The previous trace is not closed, because requests about it may still be running.
+            self.offer = self._offer(offer.name, opened, offer.version + 1)
+        except Exception as error:  # noqa: BLE001  (whatever it was, other traces and the previous one can be shown)
+            self.error = error
             self.offer = offer._replace(problem=words(error), version=offer.version + 1, live=False)
         else:
             if self._closed and self.offer.trace is not None:
                 self.offer.trace.close()
-        self._rest(began)
-
-    def _open(self, path: str) -> Trace | Job:
-        return Job.open(path) if is_job(path) else self._open_trace(path)
+        # The longer loading takes, the later the file is checked again.
+        now = self._clock()
+        self._next = now + max(LOOK_EVERY_S, REST_FOR_READING * (now - began))
 
     def _offer(self, name: str, opened: Trace | Job, version: int = 1) -> Offer:
         if isinstance(opened, Job):
             return Offer(name, None, None, version, job=opened)
-        return Offer(
-            name, opened, None, version, self.path is not None and live_recording.is_running(opened.run_info)
-        )
-
-    def _rest(self, began: float) -> None:
-        """Set when the file may be checked again: the longer loading takes, the later."""
-        now = self._clock()
-        self._next = now + max(LOOK_EVERY_S, REST_FOR_READING * (now - began))
+        live = self.path is not None and live_recording.is_running(opened.run_info)
+        return Offer(name, opened, None, version, live)
 
 
 def given(sources: Sequence[Source], open_trace: Callable[[str], Trace] = open_any) -> list[Given]:
