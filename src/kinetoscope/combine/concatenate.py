@@ -316,10 +316,11 @@ class Joining:
 
     def _put_in_order(self, name: str, order: Rows | None) -> None:
         """Concatenate the rows of a table that are numbered already, and put them in their order."""
-        columns = {column: self._column(name, column) for column in self._given(name)}
-        self._tables[name] = (
-            columns if order is None else {column: taken(values, order) for column, values in columns.items()}
-        )
+        # One column after the other: all of them unsorted would take as much memory again.
+        columns = ((column, self._column(name, column)) for column in self._given(name))
+        self._tables[name] = {
+            column: values if order is None else taken(values, order) for column, values in columns
+        }
 
     def _number_rows(self, name: str) -> Rows | None:
         """Assign the new rows of a table, and return their order; None where that of the traces is the right one."""
