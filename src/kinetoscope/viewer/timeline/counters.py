@@ -57,9 +57,10 @@ class Counter:
 
     def track(self) -> dict[str, Any]:
         """The track in the format of `tracks`."""
-        texts = {name: getattr(self, name) for name in ("id", "label", "device", "detail", "unit")}
-        low, high = float(self.value.min()), float(self.value.max())
-        return texts | {"sort": "counter", "rows": 1, "spans": len(self.time_ns), "low": low, "high": high}
+        shape = {"sort": "counter", "rows": 1, "spans": len(self.time_ns)}
+        texts = {"device": self.device, "detail": self.detail, "unit": self.unit}
+        bounds = {"low": float(self.value.min()), "high": float(self.value.max())}
+        return {"id": self.id, "label": self.label, **shape, **texts, **bounds}
 
 
 @derived
