@@ -295,8 +295,8 @@ def _pairs(base: list[Key], new: list[Key]) -> tuple[dict[Key, Pair], dict[Key, 
     base_lines, new_lines = ([*keys, None] for keys in lines)
     rows = matched("line", *([key[1:] for key in keys] for keys in lines))
     pairs: list[Pair] = [(base_lines[base_row], new_lines[new_row]) for base_row, new_row in rows]
-    others = dict.fromkeys(key for keys in sides for key in keys if key[0] != "line")
-    pairs += [(key if key in sides[0] else None, key if key in sides[1] else None) for key in others]
+    unmoved = dict.fromkeys(key for keys in sides for key in keys if key[0] != "line")
+    pairs += [(key if key in sides[0] else None, key if key in sides[1] else None) for key in unmoved]
     return (
         {key: pair for pair in pairs if (key := pair[0]) is not None},
         {key: pair for pair in pairs if (key := pair[1]) is not None},

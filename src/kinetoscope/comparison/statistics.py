@@ -216,7 +216,7 @@ class Bootstrap:
     def estimate(self, base: Numbers, new: Numbers) -> Estimate:
         """Compare rows by the fastest steps: a row for each step of a side, a column for each row of the comparison."""
         usual, means = self._means(base, new)
-        return self._estimate([own[0] for own in usual], means)
+        return self._estimate([mean[0] for mean in usual], means)
 
     def estimate_step(self) -> Estimate:
         """Compare the logarithms of the time of a step, so that the change is that of a ratio."""
@@ -224,7 +224,7 @@ class Bootstrap:
             [np.log(np.maximum(mean, 1.0)) for mean in of_sides]
             for of_sides in self._means(*(side.step_ns[:, None] for side in self._sides))
         )
-        return self._estimate([own[0] for own in usual], means)
+        return self._estimate([mean[0] for mean in usual], means)
 
     def _means(self, base: Numbers, new: Numbers) -> tuple[list[Numbers], ...]:
         """The means of the fastest steps of both sides, as recorded and of each replicate."""

@@ -384,7 +384,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
     # The last one is the span itself.
     drawn = np.array([*(other for _, other in ties), row])
     columns = (*span_tracks(trace).places(drawn), spans["start_ns"][drawn], spans["duration_ns"][drawn])
-    *others, itself = (
+    *linked, itself = (
         {"name": trace.strings[name]}
         | dict(zip(("track", "row", "start_ns", "duration_ns"), values, strict=True))
         for name, *values in zip(
@@ -401,7 +401,8 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
         "stack": [frames[frame] for frame in stack_frames(trace, StackRow(int(spans["stack"][row])))],
         "arguments": parsed_arguments(texts[int(column[row])]) if column[row] >= 0 else {},
         "links": [
-            {"label": label, "span": span} | other for (label, span), other in zip(ties, others, strict=True)
+            {"label": label, "span": span} | position
+            for (label, span), position in zip(ties, linked, strict=True)
         ],
     }
 
