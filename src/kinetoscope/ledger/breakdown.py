@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.ledger.ledger import ProcessLedger, communication_moments
@@ -13,14 +14,12 @@ from kinetoscope.ledger.parts import PARTS, device_ledgers, part_of_cells, parts
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import BY, in_order_of_time, place_columns
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:

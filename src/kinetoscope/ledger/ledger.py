@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.ledger.avoidable_work.waste import called_again, waste_of
@@ -29,24 +30,19 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import divided
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import least_seconds
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.units_of_work import UnitsOfWork, units_of_work
+from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks
 from kinetoscope.tables.windows import ASKING, Windows
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.intervals import Intervals
-
-    Rows = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 RECORD_NS = 80

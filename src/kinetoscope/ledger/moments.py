@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import integers
@@ -16,7 +18,7 @@ from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.rows import ProcessRow, begins_run, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.time_spent import Cause
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.device.work import WorkCategory, device_work
 from kinetoscope.tables.host.compiling import compiles
@@ -27,15 +29,8 @@ from kinetoscope.tables.intervals import Intervals, when_ran
 from kinetoscope.tables.processor_waits import waits_in
 from kinetoscope.tables.windows import Activity, Windows, activities, owned, windows
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class Columnar:

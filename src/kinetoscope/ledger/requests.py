@@ -10,12 +10,11 @@ from kinetoscope.ledger.parts import REQUEST_PARTS, request_parts
 from kinetoscope.model.arrow import Labels, labels, rows_to_arrow, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, thread_processes
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.host.requests import STATUSES, names_by_time, requests_of, slowest_tenth
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 def requests(trace: TraceData) -> pyarrow.Table:

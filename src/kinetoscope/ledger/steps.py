@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.ledger.parts import step_parts
 from kinetoscope.model.arrow import Labels, to_arrow
@@ -15,7 +16,7 @@ from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import STEP_SOURCES, Phase, SpanKind
 from kinetoscope.model.steps import step_at
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.host.compiling import compile_time
 from kinetoscope.tables.host.data_loading import in_waits
@@ -29,9 +30,6 @@ from kinetoscope.tables.windows import host_owners, owned
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:

@@ -6,22 +6,19 @@ write the memory of arrays instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.dictionary import table_definition
+from kinetoscope.model.dictionary import Column, Table, table_definition
 from kinetoscope.model.strings import to_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.dictionary import Column, Table
 
 
 @dataclass(frozen=True)

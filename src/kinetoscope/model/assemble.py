@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model import steps as steps_module
@@ -33,13 +35,8 @@ from kinetoscope.model.schema import (
     SpanKind,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    Arrays = dict[str, NDArray[Any]]
-    Strings = list[str] | Callable[[], list[str]]
+Arrays = dict[str, NDArray[Any]]
+Strings = list[str] | Callable[[], list[str]]
 
 
 # Which operators run a forward pass again, because activation checkpointing kept nothing of the first one.

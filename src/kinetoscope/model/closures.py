@@ -7,21 +7,19 @@ to every optimizer. What runs there is no work of the optimizer, though the rang
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import ENGINE_WRAPPER, OPTIMIZER_STEP, SCOPE_BACKWARD, ZERO_GRAD, SpanKind
 from kinetoscope.model.steps import stretch_at
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Mask = NDArray[np.bool_]
 
-    from kinetoscope.model.columns import Columns
-
-    Mask = NDArray[np.bool_]
 
 _OWN, _FORWARD, _BACKWARD = 0, 1, 2
 

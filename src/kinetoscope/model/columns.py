@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.dictionary import Column, Table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Values = NDArray[Any] | list[str]
-    Source = Callable[[], Mapping[str, Values]]
+Values = NDArray[Any] | list[str]
+Source = Callable[[], Mapping[str, Values]]
 
 
 class Columns:

@@ -6,19 +6,15 @@ describe time in which such work may run, and are never counted as work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator, is_runtime_call
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
 
 
 def counted_launches(spans: Columns, launches: Columns) -> NDArray[np.int64]:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
-from kinetoscope.model.nesting import GARBAGE_COLLECTION, spread_down
+from kinetoscope.model.nesting import GARBAGE_COLLECTION, Nesting, spread_down
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
-    from kinetoscope.model.nesting import Nesting
-    from kinetoscope.model.trace_data import TraceData
-
-    Mask = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 
 class Hierarchy:

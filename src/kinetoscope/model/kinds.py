@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.schema import SpanKind
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Kinds = NDArray[np.uint8]
-    Mask = NDArray[np.bool_]
+Kinds = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
 
 
 KINETO_CATEGORIES: dict[SpanKind, str] = {

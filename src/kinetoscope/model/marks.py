@@ -11,12 +11,10 @@ that goes on for weeks has few names.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kinetoscope.model.strings import parsed_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PREFIX = "kinetoscope.request #"
 SUBMITTED = " submitted"

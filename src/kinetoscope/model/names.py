@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.rows import FrameRow, StackRow
 from kinetoscope.model.schema import DeviceType
 from kinetoscope.model.steps import MARK
-from kinetoscope.model.trace_data import derived
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData, derived
 
 STACK_SEPARATOR = ";"
 _DEVICE_TYPES = frozenset(DeviceType)

@@ -6,21 +6,17 @@ number derived from them is the same with and without calls. A call nests in wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
 
 
 @dataclass(frozen=True, eq=False)

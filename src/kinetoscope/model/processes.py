@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.run_info import RunInfo
+from kinetoscope.model.trace_data import TraceData
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 # Where a trace lies on the axis of time of another one, and how surely.

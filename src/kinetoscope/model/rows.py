@@ -5,14 +5,12 @@ A row number is the place of a row in the stored table of its type's name, from 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NewType
+from typing import Any, NewType
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SpanRow = NewType("SpanRow", int)
 ThreadRow = NewType("ThreadRow", int)

@@ -6,10 +6,8 @@ recorded, the first one first, and, under `asked`, which steps were recorded by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any
 
 PLAN_KEY = "step_plan"
 """The key of the metadata."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.schema import SpanKind
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
-
 
 MARK = "ProfilerStep#"
 STEP_KEY = "ProfilerStep*"

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.losses import CODES, Loss
-from kinetoscope.model.pauses import TOGGLES, Pauses
+from kinetoscope.model.pauses import TOGGLES, Pause, Pauses
 from kinetoscope.model.strings import parsed_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.pauses import Pause
 
 # Tables of sources.
 LOSSES = "losses"

@@ -6,18 +6,16 @@ import builtins
 import errno
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 from kinetoscope._errors import ArgumentError, FormatError, KinetoscopeError, MissingDependencyError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Self
+Openable = str | os.PathLike[str] | IO[bytes]
 
-    Openable = str | os.PathLike[str] | IO[bytes]
 
 # How long to wait for the writer of a named pipe, which may start at the same time; and how often to look.
 _WRITER_S, _LOOK_S = 5.0, 0.02

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 INFO = "incident"
 """The metadata of a trace that is of an incident: `reason`, `what`, `step`, `time_s`, `overhead`, and for each of `ranks` its own facts."""

@@ -36,15 +36,19 @@ import threading
 import weakref
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import FormatError, StateError
 from kinetoscope.model.arrow import number_array, text_array, to_numpy
 from kinetoscope.model.assemble import assemble
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.dictionary import Column
 from kinetoscope.model.schema import STORED
 from kinetoscope.model.strings import from_utf8, to_utf8
@@ -53,13 +57,7 @@ from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.unpacking import FREE_BYTES, FREE_RATIO, default_memory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
 
 
 # Which encoding makes a column smallest depends on its values: increasing ids compress best as deltas, times as byte

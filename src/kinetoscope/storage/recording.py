@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
@@ -33,11 +35,6 @@ from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.appended_rows import AppendedRows, read_pauses
 from kinetoscope.storage.live_recording import LAYOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
-
-    from numpy.typing import NDArray
 
 
 def with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, Any]:

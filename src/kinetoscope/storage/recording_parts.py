@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.model.steps import MARKED
 from kinetoscope.storage.live_recording import progress
 from kinetoscope.storage.recording import read_recording
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

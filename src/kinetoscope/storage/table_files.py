@@ -6,20 +6,18 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.ktrace import write_ktrace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     import pyarrow
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 ROW_GROUP_ROWS = 1 << 20

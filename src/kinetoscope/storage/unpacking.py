@@ -10,17 +10,13 @@ import gzip
 import queue
 import threading
 import zlib
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.model import units
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
-    from kinetoscope.storage.byte_source import ByteSource
-
+from kinetoscope.storage.byte_source import ByteSource
 
 SHARE = 2
 """By default, reading a file may use the available memory divided by this."""

@@ -8,22 +8,18 @@ at the same place among these in their step or, failing that, the nearest such c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import begins_run, hashed
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Rows = NDArray[np.int64]
 
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 LEAST_KNOWN = 0.5
 """A step is deep if the shapes of so many of its operators on a thread were recorded; the others have no inputs."""

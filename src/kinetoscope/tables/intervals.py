@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.marks import parse_step_mark
-from kinetoscope.model.trace_data import derived
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData, derived
 
 
 @dataclass(frozen=True, eq=False)

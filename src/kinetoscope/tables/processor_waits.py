@@ -7,21 +7,16 @@ spread evenly.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import SampleState
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

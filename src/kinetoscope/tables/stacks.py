@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
-from kinetoscope.model.trace_data import derived
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
+from kinetoscope.model.trace_data import TraceData, derived
 
 # Which source line a person would look at: the innermost frame of a stack that is not torch's or ours, nor Python's that torch called.
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.processes import process_runs
 from kinetoscope.model.steps import OPTIMIZER
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import device_work, thread_owners
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Rows = NDArray[np.int64]
 
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 LEAST_AHEAD = 0.1
 """A host that is ahead of its devices by less than this part of a step, on average, is not ahead: kernels end a little after the call that launched them."""

@@ -7,13 +7,14 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.rows import hashed
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.shares import percent
@@ -21,11 +22,10 @@ from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
 
-    Counts = NDArray[np.float64]
+Counts = NDArray[np.float64]
+
 
 STEP_KINDS_SCHEMA = table_definition("step_kinds")
 

@@ -7,9 +7,11 @@ The tables that add something up (`ops`, `modules`, `steps`, `lines`, `stacks`, 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentTypeError
 from kinetoscope.model.arrow import Labels, to_arrow
@@ -27,14 +29,11 @@ from kinetoscope.model.schema import (
     SAMPLE_WAITS,
 )
 from kinetoscope.model.steps import cycle_of_spans, of_process_at
+from kinetoscope.model.trace_data import TraceData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
 
 EVERY = slice(None)
 

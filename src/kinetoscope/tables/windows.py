@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels
 from kinetoscope.model.kinds import is_call, is_operator, is_runtime_call
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import queued_until_start, waiting_names
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables.intervals import Intervals, united, united_by, when_ran
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
 
 BY = ("step", "trace")
 """What breakdowns can have a row for."""

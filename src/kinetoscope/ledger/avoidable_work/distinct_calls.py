@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.call import OperatorCall, Shape
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Rows = NDArray[np.int64]
 
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 VIEWS = names(
     "aten::view aten::reshape aten::select aten::slice aten::t aten::transpose aten::unsqueeze aten::squeeze aten::expand aten::detach"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall
 from kinetoscope.model.groups import Groups
@@ -20,20 +21,14 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.call import Shape, broadcast
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import stacks_with
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 
 LEAST_PART = 0.01

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, call_of_span
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
@@ -22,7 +22,7 @@ from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import begins_run, ends_run, hashed
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.attainable import FRESH_BYTES
 from kinetoscope.tables.costs.call import Shape
 from kinetoscope.tables.costs.columns import costs_of
@@ -30,12 +30,7 @@ from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import program_frames
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,25 +9,20 @@ A curve says how long work of a size takes at least, without the fixed cost of a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import MATRIX
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+Floats = NDArray[np.float64]
 
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Floats = NDArray[np.float64]
 
 CALL, STREAM, RANDOM = "call", "stream", "random"
 """Curves of no family: an operator that does nothing, reading and writing memory, random numbers."""

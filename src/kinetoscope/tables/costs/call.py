@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.tables.costs.operator_names import names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # One distinct call of an operator, as formulas see it: sizes, element types and scalar arguments.
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ShapesRow
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.call import NO_INPUTS
 from kinetoscope.tables.costs.evaluate import (
@@ -25,13 +27,6 @@ from kinetoscope.tables.costs.evaluate import (
 )
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.groups import Groups
-    from kinetoscope.model.trace_data import TraceData
-
 
 # Counting each operation once, however operators are nested.
 #

@@ -8,12 +8,8 @@ count is 2 x images x places x elements of the weight, which has groups and kern
 from __future__ import annotations
 
 from math import ceil, gcd, prod
-from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import Cost, each, per_dimension
-
-if TYPE_CHECKING:
-    from kinetoscope.tables.costs.call import OperatorCall
+from kinetoscope.tables.costs.call import Cost, OperatorCall, each, per_dimension
 
 
 def convolution(

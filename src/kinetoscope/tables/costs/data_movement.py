@@ -6,12 +6,8 @@ Random numbers take work that is no arithmetic on data, and counts as none.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import FREE, SCALAR_TYPES, Cost
-
-if TYPE_CHECKING:
-    from kinetoscope.tables.costs.call import OperatorCall
+from kinetoscope.tables.costs.call import FREE, SCALAR_TYPES, Cost, OperatorCall
 
 
 def copy_in(call: OperatorCall) -> Cost:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator
@@ -16,7 +18,7 @@ from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs import call as call_formulas
 from kinetoscope.tables.costs import convolution, data_movement, matmul, pointwise, reductions, registry
 from kinetoscope.tables.costs.call import (
@@ -31,14 +33,6 @@ from kinetoscope.tables.costs.call import (
 )
 from kinetoscope.tables.costs.operator_names import TableLine, names, table
 from kinetoscope.tables.deep_steps import shapes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
 
 # Ranges, collectives and the marks that torch's own machinery leaves in a trace.
 _MACHINERY = tuple(

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model import units
 from kinetoscope.model.arrow import Labels, labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
 from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
@@ -18,9 +20,6 @@ from kinetoscope.tables.deep_steps import shapes_of
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 _REASONS = ("no formula", "inputs")

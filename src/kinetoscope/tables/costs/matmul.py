@@ -7,15 +7,10 @@ The convention is that of LAPACK Working Note 41 (appendix C, 2 m n k for a prod
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from math import log2, prod
-from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import UNKNOWN, Cost, broadcast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from kinetoscope.tables.costs.call import OperatorCall, Shape
+from kinetoscope.tables.costs.call import UNKNOWN, Cost, OperatorCall, Shape, broadcast
 
 
 def matmul_sizes(left: Shape, right: Shape) -> tuple[Shape, int]:

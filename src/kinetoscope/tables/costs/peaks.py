@@ -9,19 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.trace_data import TraceData
+from kinetoscope.tables.costs.columns import Costs
 from kinetoscope.tables.costs.operator_names import table
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.costs.columns import Costs
-
 
 TERA = 10**12
 CUDA = 1

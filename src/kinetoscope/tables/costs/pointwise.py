@@ -11,17 +11,12 @@ Which operators these are, `formulas.txt` says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kinetoscope.tables.costs.call import Cost, broadcast, result_dtype
+from kinetoscope.tables.costs.call import Cost, OperatorCall, broadcast, result_dtype
 from kinetoscope.tables.costs.operator_names import names
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kinetoscope.tables.costs.call import OperatorCall
-
 
 _INTEGERS = names("int64 int32 int16 int8 uint8 bool")
 

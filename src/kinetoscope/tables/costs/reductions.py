@@ -7,15 +7,10 @@ done to each element, the sum, and the root. Cumulative operators combine each e
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
-from kinetoscope.tables.costs.call import SCALAR_TYPES, Cost, broadcast, each
+from kinetoscope.tables.costs.call import SCALAR_TYPES, Cost, OperatorCall, broadcast, each
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.costs.pointwise import norm_steps, pointwise
-
-if TYPE_CHECKING:
-    from kinetoscope.tables.costs.call import OperatorCall
-
 
 _INTEGERS = names("int64 int32 int16 int8 uint8 bool")
 _TYPED = names("aten::sum aten::prod aten::nansum aten::mean")

@@ -5,17 +5,14 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.tables.costs.call import UNKNOWN, Cost
-
-if TYPE_CHECKING:
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.costs.call import OperatorCall
+from kinetoscope.model.trace_data import TraceData
+from kinetoscope.tables.costs.call import UNKNOWN, Cost, OperatorCall
 
 UserFormula = Callable[["OperatorCall"], "int | tuple[int, int | None] | None"]
 Decorated = TypeVar("Decorated", bound=UserFormula)

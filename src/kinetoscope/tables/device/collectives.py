@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
+from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
@@ -35,13 +38,7 @@ from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.run_info import RunInfo
-    from kinetoscope.model.trace_data import TraceData
 
 
 # Which transfer belongs to which call between ranks.

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
@@ -13,13 +14,11 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import parsed_json
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.launches import copy_bytes, starters, waiting_calls
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 # `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)` of CUPTI and roctracer, `Memcpy M2D` of Intel's tracer.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import is_generated_launch
 from kinetoscope.tables.costs.peaks import peak_for, per_second, trace_peaks
@@ -20,12 +23,8 @@ from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_w
 from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
 
 _WAYS = ("name", "launch", "span")
 _SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")

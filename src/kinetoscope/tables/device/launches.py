@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
@@ -13,14 +14,11 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import united_by
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 class Starters(NamedTuple):

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.work import Device, DeviceWork, WorkCategory, device_work
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 def streams(trace: TraceData) -> pyarrow.Table:

@@ -7,19 +7,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.work import busy, device_work
+from kinetoscope.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.intervals import Intervals
 
 
 _UNITS = (

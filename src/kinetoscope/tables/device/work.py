@@ -5,22 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, united_by
 from kinetoscope.tables.stored import ranks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 # Kernels that move data between devices, by their names: NCCL, RCCL (which keeps NCCL's names), MSCCL, oneCCL, HCCL,
 # NVSHMEM, DeepEP and its kin, the all-reduces of vLLM and SGLang, and those of torch's symmetric memory.

@@ -7,10 +7,12 @@ come from what the session read of torch's metrics; a trace of torch.profiler do
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import labels, to_arrow
 from kinetoscope.model.groups import Groups
@@ -19,21 +21,16 @@ from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.steps import of_process_at
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, when_ran
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeVar
-
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
 
-    Meaning = TypeVar("Meaning")
+Meaning = TypeVar("Meaning")
+Rows = NDArray[np.int64]
 
-    Rows = NDArray[np.int64]
 
 STAGES = ("frame", "backward", "runtime")
 _PHASES = ("dynamo_ns", "aot_ns", "inductor_ns", "codegen_ns", "kernel_compile_ns", "autotune_ns")

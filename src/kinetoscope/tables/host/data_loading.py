@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, LOADING_INFO, NEXT_BATCH, PIN_BATCH, SpanKind
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
 
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

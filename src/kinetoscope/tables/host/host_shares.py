@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.windows import recorded_extent
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 @dataclass(frozen=True)

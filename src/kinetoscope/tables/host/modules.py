@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
+from kinetoscope.model.hierarchy import Hierarchy, host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.schema import KIND_NAMES, Phase, SpanKind
 from kinetoscope.model.steps import MARK, STEP_KEY
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of, coverage
 from kinetoscope.tables.device.launches import captured_time
+from kinetoscope.tables.host.host_shares import HostShares
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.shares import percent
@@ -23,11 +26,6 @@ from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.hierarchy import Hierarchy
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.host_shares import HostShares
 
 
 def by_module(

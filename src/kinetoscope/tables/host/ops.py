@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
@@ -16,18 +17,17 @@ from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.marks import request_names_in
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
+from kinetoscope.tables.host.host_shares import HostShares
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.host_shares import HostShares
 
 OPS_SCHEMA = table_definition("ops")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
@@ -16,17 +18,12 @@ from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.model.strings import to_utf8
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import user_frames, user_stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 PLACES = ("shape", "line", "stack", "module")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.processes import process_runs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData
 
 
 def process_tree(trace: TraceData) -> list[dict[str, Any]]:

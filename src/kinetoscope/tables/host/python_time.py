@@ -11,35 +11,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import Enclosing, host_work, is_outermost, recorded_calls, requested_calls
+from kinetoscope.model.hierarchy import (
+    Enclosing,
+    Hierarchy,
+    host_work,
+    is_outermost,
+    recorded_calls,
+    requested_calls,
+)
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ProcessRow, divided, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.model.steps import step_at, stretch_at
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
+from kinetoscope.tables.device.work import Owner
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.requests import ran_in_requests, request_marks, requests_as_steps
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames, user_stacks
 from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
-    from kinetoscope.model.hierarchy import Hierarchy
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.device.work import Owner
-
-    Rows = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,27 +8,22 @@ on since the one before (`spans.kept`). Where several operators of one call and 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.hierarchy import garbage_collections, requested_calls
 from kinetoscope.model.kinds import is_call, is_range
 from kinetoscope.model.rows import ModuleRow, StackRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import StringTable
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.stacks import working_stacks
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
-    from kinetoscope.model.trace_data import TraceData
-
 
 # Between a module's caller and its forward() there are always these two: they say nothing and are half of the text.
 _CALL_FRAMES = frozenset({"Module._wrapped_call_impl", "Module._call_impl"})

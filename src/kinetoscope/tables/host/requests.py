@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, labels, to_arrow
 from kinetoscope.model.groups import Groups
@@ -18,16 +19,15 @@ from kinetoscope.model.marks import parse_mark, request_names_in
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.time_spent import Cause
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, united_by
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
 
-    Numbers = NDArray[np.int64]
+Numbers = NDArray[np.int64]
+
 
 _NEVER_NS = 2**62
 _NO_ROWS = np.zeros(0, np.int64)

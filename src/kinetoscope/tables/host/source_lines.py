@@ -9,16 +9,12 @@ import linecache
 import os
 import socket
 import tokenize
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.stacks import user_frames, user_stacks
-
-if TYPE_CHECKING:
-    from kinetoscope.model.trace_data import TraceData
 
 SOURCE_LINES = "source_lines"
 """The key of the metadata: for each file its lines by their numbers. Empty if the session stores none."""

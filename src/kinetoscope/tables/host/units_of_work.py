@@ -5,26 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.steps import step_at
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.requests import kinds_of_requests, request_at, requests_as_steps, requests_of
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import recorded_extent
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class Unit(Enum):

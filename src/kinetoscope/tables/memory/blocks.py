@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.trace_data import derived
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData, derived
 
 EVERY = slice(None)
 # The tables of what used blocks.

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import ENGINE_WRAPPER, SCOPE_BACKWARD, Phase, SpanKind, StorageRole
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
-    from kinetoscope.model.trace_data import TraceData
-
-    Flags = NDArray[np.bool_]
-    Rows = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+Rows = NDArray[np.int32]
 
 
 class MemoryCategory(IntEnum):

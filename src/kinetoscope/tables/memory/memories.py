@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, checked_choice
@@ -19,9 +20,9 @@ from kinetoscope.model.names import frame_texts
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import begins_run, look_up
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_device
-from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
+from kinetoscope.tables.memory.categories import CATEGORY_NAMES, Judged, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders
 from kinetoscope.tables.memory.timeline import Changes, changes_of, device_names
 from kinetoscope.tables.shares import percent
@@ -29,12 +30,9 @@ from kinetoscope.tables.stacks import stack_depths
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.memory.categories import Judged
 
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice, checked_whole
 from kinetoscope.model.arrow import Labels, to_arrow
@@ -13,6 +14,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
@@ -22,9 +24,6 @@ from kinetoscope.tables.stacks import user_stacks
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 # Operators that other operators call to allocate their results.

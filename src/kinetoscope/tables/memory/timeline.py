@@ -7,21 +7,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, events_of_device, keys_of, owners_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 # What can happen to a block; the numbers are torch's, whose 3 is a change of its content.
