@@ -86,12 +86,12 @@ def test_tables_findings_and_comparison_have_one_time_for_each_part(trace):
     if loop.unit is not Unit.STEP:
         return
     steps = [row for row in trace.table("steps").to_pylist() if not row["start_up"]]
-    ledger = next(one for one in accounts(trace) if one.window.activity.owner.process == loop.process)
+    ledger = next(one for one in accounts(trace) if one.process == loop.process)
     numbers = set(ledger.work.numbers[ledger.counted].tolist())
     steps = [
         row for row in steps if row["span"] in set(trace.columns("steps")["span"][loop.work.row].tolist())
     ]
-    device = ledger.window.activity.device
+    device = ledger.activity.device
     place = "cpu" if device is None else device.name
     every = totals(steps)
     starts = {row["start_ns"] for row in steps}
@@ -138,7 +138,7 @@ def test_floor_and_what_is_above_are_the_time_and_gains_no_more(trace):
     above_ns = [
         int((one.duration_ns - one.floor_ns)[one.counted].sum())
         for one in accounts(trace)
-        if one.window.activity.owner.process == process
+        if one.process == process
     ]
     assert sum(of_lines) <= sum(above_ns)
 

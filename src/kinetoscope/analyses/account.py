@@ -14,6 +14,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.analyses.rule_findings import rule_findings
+from kinetoscope.ledger.breakdown import BY
 from kinetoscope.ledger.ledger import (
     LeftOut,
     ProcessLedger,
@@ -32,7 +33,6 @@ from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import program_frames
-from kinetoscope.tables.windows import BY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

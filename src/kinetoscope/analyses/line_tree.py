@@ -196,7 +196,7 @@ def _add_loading(ledger: ProcessLedger, times_ns: Rows, node_of_stack: list[int]
     is_loading = ledger.counted[cells.step] & (cells.cause == Cause.DATA)
     sampled = np.flatnonzero((samples["thread"] == ledger.thread) & (samples["stack"] >= 0))
     sampled_ns = samples["time_ns"][sampled].astype(np.int64)
-    sampled = sampled[ledger.window.activity.host.loading.within(sampled_ns, sampled_ns + 1) > 0]
+    sampled = sampled[ledger.activity.host.loading.within(sampled_ns, sampled_ns + 1) > 0]
     if len(sampled):
         stack, part = samples["stack"][sampled], np.ones(len(sampled), np.int64)
     else:

@@ -80,15 +80,15 @@ def _steps(ranks: list[ProcessLedger]) -> RankSteps:
     counted = [np.flatnonzero(ledger.counted) for ledger in ranks]
     return RankSteps(
         np.repeat(np.arange(len(ranks)), [len(rows) for rows in counted]),
-        np.concatenate([ledger.window.start_ns[rows] for ledger, rows in zip(ranks, counted, strict=True)]),
-        np.concatenate([ledger.window.end_ns[rows] for ledger, rows in zip(ranks, counted, strict=True)]),
+        np.concatenate([ledger.work.start_ns[rows] for ledger, rows in zip(ranks, counted, strict=True)]),
+        np.concatenate([ledger.work.end_ns[rows] for ledger, rows in zip(ranks, counted, strict=True)]),
     )
 
 
 def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> RankMeetings:
     numbers, step_numbers = np.append(trace.column("processes", "rank"), -1), trace.column("steps", "number")
     counted = {
-        int(numbers[ledger.process]): set(step_numbers[ledger.window.step[ledger.counted]].tolist())
+        int(numbers[ledger.process]): set(step_numbers[ledger.work.row[ledger.counted]].tolist())
         for ledger in ranks
     }
     return meetings_of_ranks(trace, counted)
@@ -141,9 +141,9 @@ def _placed(
     key = [cells.step[taken], cells.name[taken], cells.stack[taken], cells.module[taken]]
     spans, steps = trace.columns("spans"), len(trace.columns("steps"))
     of_step = np.full(steps + 1, -1, np.int64)
-    of_step[ledger.window.step] = np.arange(len(ledger.window.step))
+    of_step[ledger.work.row] = np.arange(len(ledger.work))
     names = np.zeros(len(trace.strings) + 1, bool)
-    names[cells.name[taken]] = ledger.window.activity.device is None
+    names[cells.name[taken]] = ledger.activity.device is None
     names[-1] = False
     rows = np.flatnonzero(names[spans["name"]] & (of_step[spans["step"]] >= 0))
     ran = [of_step[spans["step"][rows]], spans["name"][rows], span_stacks(trace)[rows], spans["module"][rows]]
@@ -153,9 +153,7 @@ def _placed(
     weight = spans["duration_ns"][rows]
     span_ns = Groups(of_span, len(groups)).sums(weight)
     part = np.where(span_ns[of_span] > 0, time_ns[of_span] * (weight / np.maximum(span_ns[of_span], 1)), 0.0)
-    left = Groups(cells.step[taken], len(ledger.window.step)).sums(
-        cells.time_ns[taken], span_ns[of_cell] == 0
-    )
+    left = Groups(cells.step[taken], len(ledger.work)).sums(cells.time_ns[taken], span_ns[of_cell] == 0)
     moments, spread = _spread(ledger, left, start_ns, end_ns)
     return (
         np.concatenate((spans["start_ns"][rows], moments)),
@@ -167,7 +165,7 @@ def _spread(
     ledger: ProcessLedger, left_ns: NDArray[Any], start_ns: Rows, end_ns: Rows
 ) -> tuple[Rows, NDArray[np.float64]]:
     """Spread an amount of each step over what a rank runs in it outside its collectives: moments, and how much at each."""
-    begin, end = ledger.window.start_ns, ledger.window.end_ns
+    begin, end = ledger.work.start_ns, ledger.work.end_ns
     order = np.argsort(start_ns, kind="stable")
     start, until = start_ns[order], np.maximum.accumulate(end_ns[order]) if len(order) else end_ns
     edges = np.unique(np.concatenate((begin, end, start, until)))

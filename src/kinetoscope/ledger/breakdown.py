@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,15 +12,17 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.ledger.ledger import ProcessLedger, communication_moments
 from kinetoscope.ledger.moments import Category
 from kinetoscope.ledger.parts import PARTS, device_ledgers, part_of_cells, parts_of_ledger
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.tables.step_kinds import kinds_of_steps
-from kinetoscope.tables.windows import BY, in_order_of_time, place_columns
 
 if TYPE_CHECKING:
     import pyarrow
+
+BY = ("step", "trace")
+"""What breakdowns can have a row for."""
 
 
 def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
@@ -35,23 +38,15 @@ def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    ledgers = device_ledgers(trace, checked_choice("by", by, BY))
-    columns = place_columns(trace, [ledger.window for ledger in ledgers])
-    none = [np.zeros(0, dtype=np.int64)]
-    steps = np.concatenate([ledger.window.step for ledger in ledgers] or none)
-    columns["step_kind"] = np.append(kinds_of_steps(trace), -1)[steps]
-    parts = [parts_of_ledger(ledger) for ledger in ledgers]
-    for name in PARTS:
-        columns[name] = np.concatenate([times[name] for times in parts] or none)
-    columns["unrecorded_ns"] = np.concatenate([_unrecorded_ns(ledger) for ledger in ledgers] or none)
-    return to_arrow("breakdown", columns, in_order_of_time(columns))
+    return _of_ledgers(trace, "breakdown", by, _breakdown_parts)
 
 
-def _unrecorded_ns(ledger: ProcessLedger) -> NDArray[np.int64]:
-    """How long nothing was recorded in each unit while the host was waited for."""
+def _breakdown_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
+    """The kinds and parts of the units of a ledger, and how long nothing was recorded in each while the host was waited for."""
     cells = ledger.cells
     is_unrecorded = (part_of_cells(ledger) == PARTS.index("host_wait_ns")) & (cells.span < 0)
-    return Groups(cells.step, len(ledger.work)).sums(cells.time_ns, is_unrecorded)
+    unrecorded_ns = Groups(cells.step, len(ledger.work)).sums(cells.time_ns, is_unrecorded)
+    return {"step_kind": ledger.work.kind, "unrecorded_ns": unrecorded_ns, **parts_of_ledger(ledger)}
 
 
 def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
@@ -67,24 +62,19 @@ def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    ledgers = device_ledgers(trace, checked_choice("by", by, BY))
-    columns = place_columns(trace, [ledger.window for ledger in ledgers])
-    parts = [_overlap_parts(ledger) for ledger in ledgers]
-    for name in table_definition("overlap").column_names[len(columns) :]:
-        columns[name] = np.concatenate([part[name] for part in parts] or [np.zeros(0)])
-    return to_arrow("overlap", columns, in_order_of_time(columns))
+    return _of_ledgers(trace, "overlap", by, _overlap_parts)
 
 
 def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
     """The overlap columns of the units of a ledger: what is exposed is their part, and the rest of that work ran beside something else."""
-    window, parts = ledger.window, parts_of_ledger(ledger)
-    work = {
-        "communication": (window.activity.communication, communication_moments(ledger.moments)),
-        "copy": (window.activity.copies, ledger.moments.when(Category.COPY)),
+    activity, work, parts = ledger.activity, ledger.work, parts_of_ledger(ledger)
+    kinds = {
+        "communication": (activity.communication, communication_moments(ledger.moments)),
+        "copy": (activity.copies, ledger.moments.when(Category.COPY)),
     }
     columns: dict[str, NDArray[Any]] = {"compute_ns": parts["compute_ns"]}
-    for kind, (ran, exposed) in work.items():
-        hidden_ns = (ran - exposed).within(window.start_ns, window.end_ns)
+    for kind, (ran, exposed) in kinds.items():
+        hidden_ns = (ran - exposed).within(work.start_ns, work.end_ns)
         whole_ns = hidden_ns + parts[f"{kind}_ns"]
         columns |= {
             f"{kind}_ns": whole_ns,
@@ -93,3 +83,33 @@ def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
             f"overlapped_{kind}_percent": 100.0 * hidden_ns / np.where(whole_ns == 0, np.nan, whole_ns),
         }
     return columns
+
+
+def _of_ledgers(
+    trace: TraceData, table: str, by: str, columns_of: Callable[[ProcessLedger], dict[str, NDArray[Any]]]
+) -> pyarrow.Table:
+    """A table with a row for each unit of each device, in order of time: which it is, and columns made from its ledger."""
+    ledgers = device_ledgers(trace, checked_choice("by", by, BY))
+    parts = [
+        {
+            "step": np.append(trace.column("steps", "number"), -1)[ledger.work.row],
+            "process_row": np.full(len(ledger.work), ledger.process, np.int32),
+            "rank": np.full(len(ledger.work), ledger.activity.owner.rank),
+            "device": np.full(len(ledger.work), number),
+            "start_up": ledger.work.is_start_up,
+            "start_ns": ledger.work.start_ns,
+            "duration_ns": ledger.duration_ns,
+            **columns_of(ledger),
+        }
+        for number, ledger in enumerate(ledgers)
+    ]
+    columns: dict[str, Any] = {
+        name: np.concatenate([part[name] for part in parts] or [np.zeros(0, np.int64)])
+        for name in (*table_definition(table).column_names, "process_row")
+        if name != "process"
+    }
+    order = np.lexsort((columns["device"], columns["rank"], columns["start_ns"]))
+    columns["process"] = of_processes(trace, columns["process_row"].astype(np.int32))["process"]
+    devices = [ledger.activity.device for ledger in ledgers]
+    columns["device"] = Labels(columns["device"], [device.name if device else "cpu" for device in devices])
+    return to_arrow(table, columns, order)

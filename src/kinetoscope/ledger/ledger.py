@@ -39,7 +39,7 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.units_of_work import UnitsOfWork, units_of_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks
-from kinetoscope.tables.windows import ASKING, Windows
+from kinetoscope.tables.windows import ASKING, Activity
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -68,7 +68,7 @@ class Cells(Columnar):
     """Parts of steps; those of one step add up to its duration.
 
     Attributes:
-        step: The place of the step in the windows of its process.
+        step: The place of the step in the units of work of its process.
         entry: An `Entry`.
         cause: A `Cause`.
         span: A span that shows it, -1 without.
@@ -147,14 +147,14 @@ class ProcessLedger:
         return self.work.trace
 
     @property
-    def window(self) -> Windows:
-        """The units as windows, and what the device and its host did."""
-        return self.moments.window
+    def activity(self) -> Activity:
+        """What the device and its host did."""
+        return self.moments.activity
 
     @property
     def process(self) -> int:
         """The row of the process in `processes`; -1 in a trace of one process."""
-        return self.window.activity.owner.process
+        return self.activity.owner.process
 
     @property
     def thread(self) -> int:
@@ -164,7 +164,7 @@ class ProcessLedger:
     @property
     def duration_ns(self) -> Rows:
         """How long each step took."""
-        return self.window.end_ns - self.window.start_ns
+        return self.work.duration_ns
 
     @cached_property
     def counted(self) -> Mask:
@@ -179,7 +179,7 @@ class ProcessLedger:
     @cached_property
     def entry_ns(self) -> Rows:
         """For each step the time of each entry."""
-        shape = (len(self.window.step), len(Entry))
+        shape = (len(self.work), len(Entry))
         by_entry = Groups.cells(self.cells.step, self.cells.entry, shape)
         return by_entry.sums(self.cells.time_ns)
 
@@ -214,8 +214,8 @@ def raw_ledger(trace: TraceData) -> list[ProcessLedger]:
     if unit.overlaps:
         return [ledger_of(moments) for moments in moments_of_requests(trace)]
     counted = [moments for moments in moments_of_steps(trace) if moments.work.unit is unit]
-    of_activity = {id(moments.window.activity): moments for moments in counted}
-    busiest = busiest_of_processes(moments.window.activity for moments in counted)
+    of_activity = {id(moments.activity): moments for moments in counted}
+    busiest = busiest_of_processes(moments.activity for moments in counted)
     return [ledger_of(of_activity[id(activity)]) for activity in busiest.values()]
 
 

@@ -24,10 +24,17 @@ from kinetoscope.tables.device.work import WorkCategory, device_work
 from kinetoscope.tables.host.compiling import compiles
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import requests_of, suspended_time
-from kinetoscope.tables.host.units_of_work import UnitsOfWork, recordings_of, requests_as_work, units_of_work
+from kinetoscope.tables.host.units_of_work import (
+    Unit,
+    UnitsOfWork,
+    recordings_of,
+    requests_as_work,
+    units_of_work,
+)
 from kinetoscope.tables.intervals import Intervals, when_ran
 from kinetoscope.tables.processor_waits import waits_in
-from kinetoscope.tables.windows import Activity, Windows, activities, owned, windows
+from kinetoscope.tables.step_extents import step_extents
+from kinetoscope.tables.windows import Activity, activities, owned
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -111,8 +118,8 @@ class WorkMoments:
     """The moments of the units of work of one process, by what they wait for: on one device, or on its host where it used none.
 
     Attributes:
-        work: The units; their places are those of `window`, and what `moments.unit` says.
-        window: The same as windows, and what the device and its host did.
+        work: The units; their places are what `moments.unit` says.
+        activity: What the device and its host did.
         thread: The thread that runs them, -1 where it is unknown.
         moments: What each moment belongs to; those of a unit add up to its duration, with what it was `suspended`.
         processor_wait_ns: For each unit how long its thread had no CPU core while the unit waited for it.
@@ -120,7 +127,7 @@ class WorkMoments:
     """
 
     work: UnitsOfWork
-    window: Windows
+    activity: Activity
     thread: int
     moments: MomentRows
     processor_wait_ns: Rows
@@ -129,7 +136,7 @@ class WorkMoments:
     @property
     def on_device(self) -> bool:
         """Whether a device computes, rather than the host."""
-        return self.window.activity.device is not None
+        return self.activity.device is not None
 
     def when(self, chosen: Category | Mask) -> Intervals:
         """The moments of a category, or where a mask is true."""
@@ -151,18 +158,19 @@ def busiest_of_processes(all_activities: Iterable[Activity]) -> dict[ProcessRow,
 @derived
 def moments_of_steps(trace: TraceData, by: str = "step") -> list[WorkMoments]:
     """The moments of each process and device by step or, where the process has none or `by` is `trace`, of all that was recorded of it."""
-    return [_of_window(trace, window) for window in windows(trace, by)]
-
-
-def _of_window(trace: TraceData, window: Windows) -> WorkMoments:
-    of_steps = bool((window.step >= 0).any())
-    process = window.activity.owner.process
-    work = units_of_work(trace)[window.step] if of_steps else recordings_of(trace, [process])
-    thread = _thread(trace, window)
-    stretches = _Stretches(np.arange(len(window.step)), window.start_ns, window.end_ns)
-    moments = _moments(_layers(trace, window, thread), stretches)
-    waited_ns = _processor_waits(trace, window, moments, thread, stretches)
-    return WorkMoments(work, window, thread, moments, waited_ns, {})
+    thread_of_step = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
+    listed = []
+    for activity in activities(trace):
+        steps = np.flatnonzero(owned(trace, activity.owner)[thread_of_step])
+        in_steps = Intervals.of(step_extents(trace).start_ns[steps], step_extents(trace).end_ns[steps])
+        is_whole = by == "trace" or len(steps) == 0
+        work = recordings_of(trace, [activity.owner.process]) if is_whole else units_of_work(trace)[steps]
+        thread = _thread(trace, work, activity)
+        stretches = _Stretches(np.arange(len(work)), work.start_ns, work.end_ns)
+        moments = _moments(_layers(trace, work, activity, in_steps, thread), stretches)
+        waited_ns = _processor_waits(trace, activity, moments, thread, stretches)
+        listed.append(WorkMoments(work, activity, thread, moments, waited_ns, {}))
+    return listed
 
 
 @derived
@@ -173,13 +181,11 @@ def moments_of_requests(trace: TraceData, *, unfinished: bool = False) -> list[W
     for process, activity in busiest_of_processes(activities(trace)).items():
         requests = work.of_process(process) if process >= 0 else work
         if len(requests):
-            extent = requests.start_ns, requests.end_ns
-            window = Windows(activity, np.full(len(requests), -1), *extent, Intervals.of(*extent))
-            moments.append(_of_requests(trace, requests, window))
+            moments.append(_of_requests(trace, requests, activity))
     return moments
 
 
-def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMoments:
+def _of_requests(trace: TraceData, work: UnitsOfWork, activity: Activity) -> WorkMoments:
     """The moments of the requests of one process: on each thread those in which it worked for them."""
     requests = requests_of(trace)
     unit_of = np.full(len(requests), -1)
@@ -191,36 +197,35 @@ def _of_requests(trace: TraceData, work: UnitsOfWork, window: Windows) -> WorkMo
         stretches = _Stretches(
             unit_of[requests.of[rows]], requests.stretch_start_ns[rows], requests.stretch_end_ns[rows]
         )
-        moments = _moments(_layers_of_requests(trace, window, thread), stretches)
+        moments = _moments(_layers_of_requests(trace, activity, thread), stretches)
         of_threads.append(moments)
         operators_ns[thread] = int(moments.time_ns[moments.category == Category.OPERATOR].sum())
-        waits_ns = _processor_waits(trace, window, moments, thread, stretches)
+        waits_ns = _processor_waits(trace, activity, moments, thread, stretches)
         waited_ns += Groups(stretches.unit, len(work)).sums(waits_ns)
     busiest = max(operators_ns, key=lambda thread: operators_ns[thread], default=-1)
     suspended = {cause: time_ns[work.row] for cause, time_ns in suspended_time(trace).items()}
-    return WorkMoments(work, window, busiest, MomentRows.joined(of_threads), waited_ns, suspended)
+    return WorkMoments(work, activity, busiest, MomentRows.joined(of_threads), waited_ns, suspended)
 
 
 def _processor_waits(
-    trace: TraceData, window: Windows, moments: MomentRows, thread: int, stretches: _Stretches
+    trace: TraceData, activity: Activity, moments: MomentRows, thread: int, stretches: _Stretches
 ) -> Rows:
     """How long a thread had no CPU core in each stretch, at moments that belong to the host."""
-    elsewhere = _WAITS_OF_HOST if window.activity.device is None else (*_WAITS_OF_HOST, *_OF_DEVICE)
+    elsewhere = _WAITS_OF_HOST if activity.device is None else (*_WAITS_OF_HOST, *_OF_DEVICE)
     host = ~np.isin(moments.category, elsewhere)
     ran = Intervals.of(moments.start_ns[host], moments.start_ns[host] + moments.time_ns[host])
-    waiting = window.activity.host.waiting
-    return waits_in(trace, thread, ran, waiting, stretches.start_ns, stretches.end_ns)
+    return waits_in(trace, thread, ran, activity.host.waiting, stretches.start_ns, stretches.end_ns)
 
 
-def _thread(trace: TraceData, window: Windows) -> int:
+def _thread(trace: TraceData, work: UnitsOfWork, activity: Activity) -> int:
     """The thread that runs the steps of a process or, without steps, the one that ran most."""
     spans = trace.columns("spans")
-    marks = np.append(trace.column("steps", "span"), -1)[window.step]
+    marks = np.append(trace.column("steps", "span"), -1)[work.row]
     marked = spans["thread"][marks[marks >= 0]]
     if len(marked):
         return int(marked[0])
     rows = operator_spans(trace).rows
-    rows = rows[owned(trace, window.activity.owner)[spans["thread"][rows]] & (spans["stream"][rows] < 0)]
+    rows = rows[owned(trace, activity.owner)[spans["thread"][rows]] & (spans["stream"][rows] < 0)]
     by_thread = Groups(spans["thread"][rows], len(trace.columns("threads")))
     return by_thread.largest(spans["self_ns"][rows]) if len(rows) else -1
 
@@ -259,39 +264,34 @@ def _sorted_once(values: Rows) -> Rows:
     return np.asarray(ordered[begins_run(ordered)], dtype=np.int64)
 
 
-def _layers(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
+def _layers(
+    trace: TraceData, work: UnitsOfWork, activity: Activity, in_steps: Intervals, thread: int
+) -> list[_Layer]:
     """What a moment of a step or of a recording can belong to, in order of precedence."""
-    activity = window.activity
     host = activity.host
     loading = _layer(Category.DATA_LOADING, host.loading)
-    operators = [_innermost_operators(trace, thread), _other_threads(trace, window, thread)]
+    operators = [_innermost_operators(trace, thread), _other_threads(trace, activity, thread)]
     on_device = [
         _layer(Category.COMMUNICATION, activity.communication),
         _layer(Category.COPY, activity.copies),
     ]
     waits = _layer(Category.DEVICE_WAIT, host.waiting | activity.queued)
-    running = _layer(Category.RUNNING, host.ranges | host.sampled | window.in_steps)
-    between = [*_not_seen_to_run(trace, window, thread), _between(trace, thread), running]
+    marked = host.ranges | host.sampled | in_steps
+    between = [_between(trace, thread), _layer(Category.RUNNING, marked)]
+    if work.unit is not Unit.STEP and not (trace.column("samples", "thread") == thread).any():
+        # Outside of steps nothing says that the program runs: no call, no range, no step, and no samples of the thread.
+        unseen = Intervals.of(work.start_ns, work.end_ns) - (host.calls | marked)
+        between.insert(0, _layer(Category.UNKNOWN, unseen))
     if activity.device is None:
         sharding = _layer(Category.COMMUNICATION, host.sharding)
         return [*_pauses(trace, thread), loading, waits, sharding, *operators, *on_device, *between]
     return [
-        _kernels(trace, window), *on_device, loading, waits, *_pauses(trace, thread), *operators, *between,
+        _kernels(trace, activity), *on_device, loading, waits, *_pauses(trace, thread), *operators, *between,
     ]  # fmt: skip
 
 
-def _not_seen_to_run(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
-    """Outside of steps the moments at which nothing says that the program runs: no call, no range, no step, and no samples of the thread."""
-    if (window.step >= 0).any() or (trace.column("samples", "thread") == thread).any():
-        return []
-    host = window.activity.host
-    runs = host.calls | host.ranges | host.sampled | window.in_steps
-    return [_layer(Category.UNKNOWN, Intervals.of(window.start_ns, window.end_ns) - runs)]
-
-
-def _layers_of_requests(trace: TraceData, window: Windows, thread: int) -> list[_Layer]:
+def _layers_of_requests(trace: TraceData, activity: Activity, thread: int) -> list[_Layer]:
     """The same of the requests on a thread: other threads, and what they started on a device, work for other requests."""
-    activity = window.activity
     host = [*_pauses(trace, thread), _innermost_operators(trace, thread), _between(trace, thread)]
     if activity.device is None:
         return [*host[:-1], _layer(Category.COMMUNICATION, activity.communication), host[-1]]
@@ -302,7 +302,7 @@ def _layers_of_requests(trace: TraceData, window: Windows, thread: int) -> list[
         _layer(Category.COPY, activity.copies & waiting),
         _layer(Category.DEVICE_WAIT, waiting),
     ]
-    return [_kernels(trace, window, thread), *waits, *host]
+    return [_kernels(trace, activity, thread), *waits, *host]
 
 
 def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
@@ -364,22 +364,20 @@ def _work_on(trace: TraceData, thread: int) -> Rows:
     return np.flatnonzero(chosen)
 
 
-def _other_threads(trace: TraceData, window: Windows, thread: int) -> _Layer:
+def _other_threads(trace: TraceData, activity: Activity, thread: int) -> _Layer:
     """Operators and runtime calls on other threads of a process, such as backward's for a device, or that do not nest; the one that began first has a moment."""
     spans = trace.columns("spans")
     elsewhere = (spans["thread"] != thread) | (spans["lane"] > 0)
     chosen = host_work(trace, with_steps=False).mask & elsewhere & (spans["stream"] < 0)
-    chosen &= owned(trace, window.activity.owner)[spans["thread"]] & ((spans["flags"] & FLAG_ASYNC) == 0)
+    chosen &= owned(trace, activity.owner)[spans["thread"]] & ((spans["flags"] & FLAG_ASYNC) == 0)
     rows = np.flatnonzero(chosen & (is_operator(spans["kind"]) | is_runtime_call(spans["kind"])))
     return _first_come(trace, Category.OPERATOR, rows[is_outermost(trace, rows)])
 
 
-def _kernels(trace: TraceData, window: Windows, thread: int | None = None) -> _Layer:
+def _kernels(trace: TraceData, activity: Activity, thread: int | None = None) -> _Layer:
     """The kernels of a device that compute, or those that a thread launched; the one that began first has a moment."""
     work = device_work(trace)
-    is_chosen = np.array([device == window.activity.device for device in work.devices], dtype=bool)[
-        work.device
-    ]
+    is_chosen = np.array([device == activity.device for device in work.devices], dtype=bool)[work.device]
     is_chosen &= work.category == WorkCategory.COMPUTE
     if thread is not None:
         is_chosen &= np.append(trace.column("spans", "thread"), -1)[starters(trace).call[work.rows]] == thread

@@ -143,13 +143,13 @@ def step_time(trace: TraceData) -> list[StepTime]:
     times = []
     for ledger in device_ledgers(trace):
         parts, counted = parts_of_ledger(ledger), ledger.counted
-        owner, device = ledger.window.activity.owner, ledger.window.activity.device
+        owner, device = ledger.activity.owner, ledger.activity.device
         times.append(
             StepTime(
                 owner.process,
                 owner.rank,
                 "cpu" if device is None else device.name,
-                int((ledger.window.step[counted] >= 0).sum()),
+                int((ledger.work.row[counted] >= 0).sum()),
                 int(ledger.duration_ns[counted].sum()),
                 tuple(int(parts[name][counted].sum()) for name in PARTS),
             )

@@ -1,26 +1,21 @@
-"""The windows of time that breakdowns are made for: each step of a process, or all that was recorded of it."""
+"""What each device and the host of each process did, and when each was recorded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels
 from kinetoscope.model.kinds import is_call, is_operator, is_runtime_call
-from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import queued_until_start, waiting_names
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
 from kinetoscope.tables.intervals import Intervals, united, united_by, when_ran
-from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
-BY = ("step", "trace")
-"""What breakdowns can have a row for."""
 NOBODY = Owner(-1, ProcessRow(-1))
 """The owner of work whose process is unknown."""
 
@@ -222,40 +217,6 @@ def _names(trace: TraceData) -> _Names:
     return classes
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Windows of one device.
-
-    Attributes:
-        activity: What the device and its host did.
-        step: The row of `steps` of each, -1 for the whole trace.
-        start_ns: When each begins.
-        end_ns: When each ends.
-        in_steps: The time in steps of the process.
-    """
-
-    activity: Activity
-    step: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    in_steps: Intervals
-
-
-def windows(trace: TraceData, by: str) -> list[Windows]:
-    """Return for each device, or process without any, the steps of its process, or where it has none all that was recorded of it."""
-    extents, listed = step_extents(trace), []
-    thread_of_step = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
-    for activity in activities(trace):
-        steps = np.flatnonzero(owned(trace, activity.owner)[thread_of_step])
-        start, end = extents.start_ns[steps], extents.end_ns[steps]
-        in_steps = Intervals.of(start, end)
-        if by == "trace" or len(steps) == 0:
-            first, last = recorded_extent(trace, activity.owner.process)
-            steps, start, end = (np.array([value], dtype=np.int64) for value in (-1, first, last))
-        listed.append(Windows(activity, steps, start, end, in_steps))
-    return listed
-
-
 def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
     """When the recording of a process, a row of `processes`, began and ended; that of the trace for -1.
 
@@ -272,31 +233,3 @@ def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:
         int(start.min(initial=begin)),
         int((start + spans["duration_ns"][rows]).max(initial=max(begin, end))),
     )
-
-
-def place_columns(trace: TraceData, listed: list[Windows]) -> dict[str, Any]:
-    """The columns that say which window of which device a row is."""
-    counts = [len(window.step) for window in listed]
-    names = [window.activity.device.name if window.activity.device else "cpu" for window in listed]
-    step, start, end = (
-        np.concatenate([getattr(window, name) for window in listed] or [np.zeros(0, dtype=np.int64)])
-        for name in ("step", "start_ns", "end_ns")
-    )
-    return {
-        "step": np.append(trace.column("steps", "number"), -1)[step],
-        **of_processes(
-            trace, np.repeat(np.array([window.activity.owner.process for window in listed], np.int32), counts)
-        ),
-        "rank": np.repeat(
-            np.array([window.activity.owner.rank for window in listed], dtype=np.int64), counts
-        ),
-        "device": Labels(np.repeat(np.arange(len(listed)), counts), names),
-        "start_up": np.append(start_up_steps(trace), False)[step],
-        "start_ns": start,
-        "duration_ns": end - start,
-    }
-
-
-def in_order_of_time(columns: dict[str, Any]) -> NDArray[np.int64]:
-    """The order of the rows: by start, and of one start by rank and device."""
-    return np.lexsort((columns["device"].ids, columns["rank"], columns["start_ns"]))
