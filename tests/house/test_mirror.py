@@ -33,12 +33,8 @@ UNMATCHED = {
     "integrations/pyg/test_sizes.py": "sizes of data and models",
     "integrations/pyg/test_stats.py": "PyG's statistics",
     "integrations/pyg/test_tensor_bytes.py": "the bytes of tensors",
-    "tables/costs/test_attention.py": "a family of operators",
-    "tables/costs/test_families.py": "families of operators",
     "tables/costs/test_once.py": "a property: each operation counts once",
     "tables/costs/test_programs.py": "the costs of real programs",
-    "tables/costs/test_recurrent.py": "a family of operators",
-    "tables/costs/test_sparse.py": "a family of operators",
     "tables/costs/test_unknown.py": "a property: what is not known is not guessed",
 }
 # The package of each folder at the top that is not called like it; those of `_core` and `_runtime` are written in C++.

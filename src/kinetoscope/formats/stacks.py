@@ -238,9 +238,9 @@ def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
         (
             "Python stacks: time on the host",
             "nanoseconds",
-            sums.self_ns + sums.python_self_ns + sums.blocked_self_ns,
+            sums["self_ns"] + sums["python_self_ns"] + sums["blocked_self_ns"],
         ),
-        ("Python stacks: time on devices", "nanoseconds", sums.device_self_ns),
+        ("Python stacks: time on devices", "nanoseconds", sums["device_self_ns"]),
         ("Python stacks: memory allocated", "bytes", _allocated_bytes(trace)),
     ]
     profiles = []

@@ -22,7 +22,7 @@ from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.tables.costs.call import Shape, broadcast
+from kinetoscope.tables.costs.call import Shape
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
@@ -408,7 +408,7 @@ def _expanded(
 def _broadcast(shapes: list[Shape]) -> Shape:
     """The sizes of what tensors of some sizes make element by element; empty where they do not fit."""
     try:
-        return broadcast(*shapes)
+        return np.broadcast_shapes(*shapes)
     except ValueError:
         return ()
 

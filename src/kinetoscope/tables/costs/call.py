@@ -300,68 +300,7 @@ class CostRule(NamedTuple):
     deferred: bool = False
 
 
-def hidden(call: OperatorCall) -> Cost:
-    """The cost of what a trace does not show: a packed weight, or how many numbers a sparse matrix stores."""
-    return UNKNOWN
-
-
-def unsized(call: OperatorCall) -> Cost:
-    """The cost of what only moves or makes data, with a result of a size or type that a trace does not show."""
-    return Cost(0, None)
-
-
-def work(call: OperatorCall, *, flops: int, of: int = 0) -> Cost:
-    """So many operations for each element of an argument, with a result of a size that a trace does not show."""
-    return Cost(flops * call.numel(of), None)
-
-
-def each(
-    call: OperatorCall,
-    *,
-    flops: int,
-    of: int = 0,
-    like: int = -1,
-    unread: int = -1,
-    written: int = -1,
-    dtype: str = "",
-) -> Cost:
-    """So many operations for each element of an argument, where every tensor is read.
-
-    Args:
-        call: The call.
-        flops: The operations for an element.
-        of: The argument.
-        like: The argument whose size and type the result has, if it is another one.
-        unread: An argument that is not read: only its size matters.
-        written: How many elements the result has, if that is a fixed number.
-        dtype: The type of the result, if it is another one.
-    """
-    like = like if like >= 0 else of
-    read = [place for place in call.inputs() if place != unread]
-    size = call.moved(read, written if written >= 0 else call.numel(like), like, dtype=dtype or None)
-    return Cost(flops * call.numel(of), size)
-
-
-# Sizes of results: their elements, their element type, and the bytes a call moves.
-
 _RANK = {"b": 0, "u": 1, "i": 1, "q": 1, "f": 2, "c": 3}
-
-
-def broadcast(*shapes: Shape) -> Shape:
-    """The sizes that tensors of these sizes have together.
-
-    Raises:
-        ValueError: They do not fit each other.
-    """
-    length = max(map(len, shapes), default=0)
-    out = [1] * length
-    for shape in shapes:
-        for place, size in enumerate(shape, length - len(shape)):
-            if size != 1 and out[place] not in (1, size):
-                raise ValueError(f"{shapes} do not fit each other")
-            if size != 1:
-                out[place] = size
-    return tuple(out)
 
 
 def result_dtype(call: OperatorCall, places: Iterable[int]) -> str | None:

@@ -19,8 +19,7 @@ from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData, derived
-from kinetoscope.tables.costs import call as call_formulas
-from kinetoscope.tables.costs import convolution, data_movement, matmul, pointwise, reductions, registry
+from kinetoscope.tables.costs import formulas, registry
 from kinetoscope.tables.costs.call import (
     FREE,
     NO_INPUTS,
@@ -47,13 +46,6 @@ _WITHOUT_ARITHMETIC = tuple(
 )
 # Kernels that Inductor and Triton made, and the calls that run them unrecorded: the names do not say what is computed.
 _GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", COMPILED_REGION, COMPILED_GRAPH)
-
-
-_FORMULAS = {
-    name: formula
-    for module in (call_formulas, pointwise, reductions, convolution, data_movement, matmul)
-    for name, formula in vars(module).items()
-}
 # The section of operators without formulas.
 _CALLS_OTHERS = "made of others"
 
@@ -74,10 +66,10 @@ def built_in() -> dict[str, CostRule]:
         family, _, deferred = section.partition(", ")
         name, *settings = title.split()
         values = {key: json.loads(text) for key, _, text in (part.partition("=") for part in settings)}
-        rule = CostRule(partial(_FORMULAS[name], **values), family, bool(deferred))
+        rule = CostRule(partial(getattr(formulas, name), **values), family, bool(deferred))
         rules |= {f"aten::{operator}" if "::" not in operator else operator: rule for operator in operators}
         if name == "pointwise":
-            rule = CostRule(partial(pointwise.of_lists, **values), "optimizer")
+            rule = CostRule(partial(formulas.of_lists, **values), "optimizer")
             rules |= {f"aten::_foreach_{operator}": rule for operator in operators}
     return rules
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import labels, to_arrow
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import is_outermost
+from kinetoscope.model.hierarchy import is_outermost, nearest_of
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import of_processes
@@ -306,55 +306,44 @@ def break_passages(trace: TraceData) -> Passages:
     calls = calls or [row for row, text in enumerate(strings) if _OPERATOR in text]
     regions = np.flatnonzero(np.isin(names, list(region_of)) & work)
     graphs = np.flatnonzero(np.isin(names, calls) & work)
-    passages: list[tuple[int, int, int]] = []
-    if len(trace.columns("graph_breaks")) and len(regions):
-        process_of = np.append(trace.column("threads", "process_row"), -1)
-        for thread in np.unique(spans["thread"][regions]).tolist():
-            process = int(process_of[thread])
-            regions_there = _ThreadRegions(
-                trace, regions[spans["thread"][regions] == thread], graphs[spans["thread"][graphs] == thread]
-            )
-            of_region = [region_of[name] for name in names[regions_there.rows].tolist()]
-            for index, outer in enumerate(regions_there.parent):
-                cut = breaks.between(process, of_region[outer], of_region[index]) if outer >= 0 else -1
-                if cut >= 0:
-                    passages.append((cut, int(regions_there.rows[index]), regions_there.time_to(index)))
-    return Passages(*np.array(passages, dtype=np.int64).reshape(-1, 3).T)
+    if len(trace.columns("graph_breaks")) == 0:
+        regions = regions[:0]
+    around = nearest_of(trace, regions)[spans["parent"][regions]]
+    thread = spans["thread"][regions]
+    process = np.append(trace.column("threads", "process_row"), -1)[thread]
+    cuts = [
+        breaks.between(process_row, region_of[before], region_of[after]) if outer >= 0 else -1
+        for process_row, outer, before, after in zip(
+            *(column.tolist() for column in (process, around, names[around], names[regions])), strict=True
+        )
+    ]
+    cut = np.array(cuts, dtype=np.int64)
+    time_ns = np.zeros(len(regions), dtype=np.int64)
+    for number in np.unique(thread[cut >= 0]).tolist():
+        chosen = np.flatnonzero((cut >= 0) & (thread == number))
+        time_ns[chosen] = _times_to_graphs(
+            trace,
+            regions[chosen],
+            around[chosen],
+            regions[thread == number],
+            graphs[spans["thread"][graphs] == number],
+        )
+    return Passages(cut[cut >= 0], regions[cut >= 0], time_ns[cut >= 0])
 
 
-class _ThreadRegions:
-    """The compiled regions of one thread, and the graphs that ran in them."""
-
-    def __init__(self, trace: TraceData, rows: Rows, graphs: Rows) -> None:
-        spans = trace.columns("spans")
-        self.rows = rows
-        self._start = spans["start_ns"][rows]
-        self._end = self._start + spans["duration_ns"][rows]
-        self._graph_start = spans["start_ns"][graphs]
-        # What ended before a region: a graph, or a region of a function that was called in between.
-        self._ends = np.sort(np.concatenate((self._graph_start + spans["duration_ns"][graphs], self._end)))
-        thread = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-        thread[spans["thread"][rows]] = True
-        self._compiling = compile_time(trace, thread)
-        self.parent: list[int] = []
-        inside: list[int] = []
-        for index, begin in enumerate(self._start.tolist()):
-            while inside and self._end[inside[-1]] <= begin:
-                inside.pop()
-            self.parent.append(inside[-1] if inside else -1)
-            inside.append(index)
-
-    def time_to(self, place: int) -> int:
-        """The time from the graph or region before a region to the first graph in it, without compiling."""
-        begin, outer = int(self._start[place]), self.parent[place]
-        before = np.searchsorted(self._ends, begin, side="right") - 1
-        left = max(int(self._ends[before]) if before >= 0 else 0, int(self._start[outer]))
-        after = np.searchsorted(self._graph_start, begin)
-        right = int(self._end[place])
-        if after < len(self._graph_start):
-            right = min(right, int(self._graph_start[after]))
-        window = np.array([left], dtype=np.int64), np.array([right], dtype=np.int64)
-        return right - left - int(self._compiling.within(*window)[0])
+def _times_to_graphs(trace: TraceData, rows: Rows, outer: Rows, regions: Rows, graphs: Rows) -> Rows:
+    """The time from the graph or region before each of some regions of a thread to the first graph in it, without compiling."""
+    spans = trace.columns("spans")
+    start, end = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    # What ended before a region: a graph, or a region of a function that was called in between.
+    ended = np.sort(np.concatenate((end[graphs], end[regions])))
+    before = np.searchsorted(ended, start[rows], side="right") - 1
+    left = np.maximum(np.where(before >= 0, ended[before], 0), start[outer])
+    first_graph = np.append(start[graphs], np.iinfo(np.int64).max)
+    right = np.minimum(end[rows], first_graph[np.searchsorted(start[graphs], start[rows])])
+    on_thread = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
+    on_thread[spans["thread"][rows]] = True
+    return np.asarray(right - left - compile_time(trace, on_thread).within(left, right), dtype=np.int64)
 
 
 class _Breaks:

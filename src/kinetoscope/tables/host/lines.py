@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,53 +23,35 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-@dataclass(frozen=True)
-class StackSums:
-    """What ran with each stack; the totals include the stacks that begin with it."""
-
-    depth: NDArray[np.int32]
-    self_ns: NDArray[np.int64]
-    backward_self_ns: NDArray[np.int64]
-    total_ns: NDArray[np.int64]
-    python_self_ns: NDArray[np.int64]
-    python_ns: NDArray[np.int64]
-    blocked_self_ns: NDArray[np.int64]
-    blocked_ns: NDArray[np.int64]
-    count: NDArray[np.int64]
-    device_self_ns: NDArray[np.int64]
-    device_ns: NDArray[np.int64]
-
-
 @derived
-def stack_sums(trace: TraceData) -> StackSums:
-    """Add up the spans by stack, once for a trace."""
+def stack_sums(trace: TraceData) -> dict[str, NDArray[Any]]:
+    """What ran with each stack, as columns of the table `stacks`, once for a trace; the totals include the stacks that begin with it."""
     spans, stacks = trace.columns("spans"), trace.columns("stacks")
     stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
     covered = covered_ranges(trace)
     self_ns = np.where(covered, 0, self_ns)
     by_stack = Groups(np.where(host_work(trace, with_steps=False).mask, stack, -1), len(stacks))
-    self_sums = by_stack.sums(self_ns)
     depth = stack_depths(stacks["parent"])
     on_device = np.zeros(len(stacks), dtype=np.int64)
     if len(trace.columns("launches")):
         on_device = Groups(stack, len(stacks)).sums(spans["device_self_ns"])
         on_device += captured_time(trace, stack, len(stacks))
-    python, blocked = _between_operators(trace)
-    below = [
-        _core.sums_below(stacks["parent"], depth, values)
-        for values in (self_sums, python, blocked, on_device)
-    ]
-    return StackSums(
-        depth, self_sums, by_stack.sums(self_ns, phase == Phase.BACKWARD), below[0], python, below[1], blocked, below[2],
-        by_stack.sizes(), on_device, below[3],
-    )  # fmt: skip
-
-
-def _between_operators(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The time between operators by stack: while Python ran, and while the thread did not run."""
     shares, time_ns = gaps(trace).shares, charged(trace)
-    by_stack = Groups(shares.stack, len(trace.columns("stacks")))
-    return by_stack.sums(time_ns, ~shares.blocked), by_stack.sums(time_ns, shares.blocked)
+    between = Groups(shares.stack, len(stacks))
+    sums = {
+        "self_ns": by_stack.sums(self_ns),
+        "python_self_ns": between.sums(time_ns, ~shares.blocked),
+        "blocked_self_ns": between.sums(time_ns, shares.blocked),
+        "device_self_ns": on_device,
+    }
+    totals = {
+        ("total_ns" if name == "self_ns" else name.replace("_self", "")): _core.sums_below(
+            stacks["parent"], depth, values
+        )
+        for name, values in sums.items()
+    }
+    backward_ns = by_stack.sums(self_ns, phase == Phase.BACKWARD)
+    return {"depth": depth, **sums, **totals, "backward_self_ns": backward_ns, "count": by_stack.sizes()}
 
 
 def stacks(trace: TraceData) -> pyarrow.Table:
@@ -89,7 +70,7 @@ def stacks(trace: TraceData) -> pyarrow.Table:
         "frame": Labels(stored["frame"], frame_texts(trace)),
         "stack": stack_texts(trace),
     }
-    return to_arrow("stacks", columns | vars(stack_sums(trace)))
+    return to_arrow("stacks", columns | stack_sums(trace))
 
 
 def lines(trace: TraceData) -> pyarrow.Table:
@@ -102,7 +83,7 @@ def lines(trace: TraceData) -> pyarrow.Table:
         The table; `docs/tables.md` describes its columns.
     """
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
-    sums = vars(stack_sums(trace))
+    sums = stack_sums(trace)
     # What torch's own frames did counts for the user frame that called them.
     of_shown = Groups(user_stacks(trace), len(stacks))
     self_columns = {

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kinetoscope.tables.costs import OperatorCall
 from kinetoscope.tables.costs.evaluate import rule_of
-from kinetoscope.tables.costs.matmul import pairs
+from kinetoscope.tables.costs.formulas import pairs
 from tests.support.counting import recorded
 
 SIZE = st.integers(1, 7)
