@@ -11,7 +11,7 @@ from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.launcher import child_hook, notes
 from kinetoscope.launcher.children import Children, _make_folder
 from kinetoscope.launcher.options import LaunchOptions
-from kinetoscope.tables.host.processes import process_tree
+from kinetoscope.model.processes import process_tree
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import START_REALTIME_NS, TraceBuilder
 

@@ -12,8 +12,7 @@ from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.display.sentence import plain, sentence
 from kinetoscope.model import units
 from kinetoscope.model.losses import consequence, counted, effects, lost
-from kinetoscope.model.processes import host_threads, process_runs
-from kinetoscope.tables.host.processes import process_tree
+from kinetoscope.model.processes import host_threads, process_runs, process_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

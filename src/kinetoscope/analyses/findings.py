@@ -27,8 +27,8 @@ from kinetoscope.display.printable import printable
 from kinetoscope.display.sentence import plain
 from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
+from kinetoscope.model.processes import process_and_rank
 from kinetoscope.model.trace_data import derived
-from kinetoscope.tables.host.processes import process_and_rank
 from kinetoscope.tables.host.units_of_work import Unit
 
 if TYPE_CHECKING:

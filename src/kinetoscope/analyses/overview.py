@@ -26,7 +26,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.kinds import is_copy, is_device_work
 from kinetoscope.model.losses import consequence, counted, lost
-from kinetoscope.model.processes import host_threads, of_processes
+from kinetoscope.model.processes import host_threads, of_processes, process_tree, steps_of_one
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import derived
@@ -39,7 +39,6 @@ from kinetoscope.tables.host.host_shares import HostShares, host_shares
 from kinetoscope.tables.host.lines import line_groups, lines
 from kinetoscope.tables.host.modules import modules, modules_in
 from kinetoscope.tables.host.ops import operators_in, ops, ranges_in
-from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, memory_peak
 from kinetoscope.tables.stacks import user_stacks

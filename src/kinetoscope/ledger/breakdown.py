@@ -17,6 +17,7 @@ from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import TraceData
+from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow
@@ -80,7 +81,7 @@ def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
             f"{kind}_ns": whole_ns,
             f"overlapped_{kind}_ns": hidden_ns,
             f"exposed_{kind}_ns": parts[f"{kind}_ns"],
-            f"overlapped_{kind}_percent": 100.0 * hidden_ns / np.where(whole_ns == 0, np.nan, whole_ns),
+            f"overlapped_{kind}_percent": percent(hidden_ns, whole_ns),
         }
     return columns
 

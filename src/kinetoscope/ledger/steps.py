@@ -22,9 +22,9 @@ from kinetoscope.tables.host.compiling import compile_time
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.intervals import Intervals
-from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
+from kinetoscope.tables.step_kinds import named_steps
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import host_owners, owned
 

@@ -5,6 +5,7 @@ A row number is the place of a row in the stored table of its type's name, from 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NewType
 
 import numpy as np
@@ -100,3 +101,22 @@ def distinct(values: NDArray[np.int32] | NDArray[np.int64]) -> tuple[NDArray[np.
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     return unsorted[order], position[group]
+
+
+def outline(holders: Sequence[int], rows: Iterable[int]) -> list[tuple[int, int]]:
+    """Order some rows as an outline: each followed by those that it holds, in the order of `rows`, and the depth of each.
+
+    Args:
+        holders: For each row the one that holds it, -1 without.
+        rows: All rows. Those that hold each other in a circle come last.
+    """
+    held: dict[int, list[int]] = {}
+    for row in rows:
+        held.setdefault(holders[row], []).append(row)
+    ordered: list[tuple[int, int]] = []
+    waiting = [(row, 0) for row in reversed(held.pop(-1, []))]
+    while waiting:
+        row, depth = waiting.pop()
+        ordered.append((row, depth))
+        waiting += [(inner, depth + 1) for inner in reversed(held.pop(row, []))]
+    return ordered + [(row, 0) for left in held.values() for row in left]

@@ -14,6 +14,8 @@ from typing import Any, SupportsIndex
 
 # Larger numbers of nanoseconds, bytes or the system are not meant, and would not fit into a column after a sum.
 _LIMIT = 1 << 62
+# Every reader of JSON has numbers below this exactly.
+_EXACT = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,9 @@ class RunInfo:
             complete=info.get("complete") is not False,
             cycle_number=_number(_mapping(info.get("cycle")).get("number")) or 0,
             start_realtime_ns=_number(info.get("start_realtime_ns")) or None,
-            clock_checks=ClockChecks(*(_small(checks.get(field.name)) for field in fields(ClockChecks))),
+            clock_checks=ClockChecks(
+                *(_number(checks.get(field.name), 1 - _EXACT, _EXACT) for field in fields(ClockChecks))
+            ),
             host=_text(info.get("host")) or _text(info.get("host_name")),
             devices=tuple(
                 DeviceName(_text(device.get("type")), _index(device.get("index")), name)
@@ -280,7 +284,7 @@ class RunInfo:
                 for name, mark in _mapping(info.get("clock_marks")).items()
                 if isinstance(mark, list)
                 and len(mark) == 2
-                and all(_signed(moment) is not None for moment in mark)
+                and all(_number(moment, 1 - _LIMIT) is not None for moment in mark)
             ),
             attainable=_attainable(info.get("attainable")),
             not_recorded=frozenset(name for name in _list(info.get("not_recorded")) if isinstance(name, str)),
@@ -345,17 +349,8 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) and value.strip() else ""
 
 
-def _number(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < _LIMIT else None
-
-
-def _signed(value: object) -> int | None:
-    return value if type(value) is int and -_LIMIT < value < _LIMIT else None
-
-
-def _small(value: object) -> int | None:
-    """A number that every reader of JSON has exactly."""
-    return value if type(value) is int and abs(value) < 1 << 53 else None
+def _number(value: object, least: int = 0, below: int = _LIMIT) -> int | None:
+    return value if type(value) is int and least <= value < below else None
 
 
 def _index(value: object) -> int:

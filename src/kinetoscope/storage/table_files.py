@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,24 +45,18 @@ def write_parquet(
     """
     import pyarrow.parquet as pq
 
-    parts = _parts(make, rows)
+    begins = range(0, max(rows or 0, 1), ROW_GROUP_ROWS)
+    parts = (
+        make(rows=slice(begin, begin + ROW_GROUP_ROWS)) if rows is not None else make() for begin in begins
+    )
     first = next(parts)
     schema = first.schema.with_metadata((first.schema.metadata or {}) | {INFO_KEY: _json(info)})
     with (
         open_atomically(path) as file,
         pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
-        writer.write_table(first.cast(schema), row_group_size=ROW_GROUP_ROWS)
-        for part in parts:
+        for part in itertools.chain([first], parts):
             writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
-
-
-def _parts(make: Callable[..., pyarrow.Table], rows: int | None) -> Iterator[pyarrow.Table]:
-    if rows is None:
-        yield make()
-        return
-    for begin in range(0, max(rows, 1), ROW_GROUP_ROWS):
-        yield make(rows=slice(begin, begin + ROW_GROUP_ROWS))
 
 
 def _json(info: Mapping[str, Any]) -> bytes:

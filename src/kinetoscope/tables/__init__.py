@@ -7,7 +7,6 @@ __all__ = [
     "host",
     "intervals",
     "memory",
-    "named_steps",
     "processor_waits",
     "shares",
     "stacks",

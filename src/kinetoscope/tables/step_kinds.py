@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,10 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.marks import parse_step_mark
 from kinetoscope.model.rows import hashed
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import step_work
-from kinetoscope.tables.named_steps import named_steps
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
@@ -36,6 +36,41 @@ LEAST_OF_KIND = 3
 """Fewer steps of a kind are single events, such as the first steps or a checkpoint, and not what a program does again and again."""
 # Steps that differ more than these are taken to be like the kind that is nearest.
 _MOST_KINDS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class NamedSteps:
+    """What steps are called.
+
+    Attributes:
+        names: The different names.
+        name: For each row of `steps` a place in `names`; -1 of one without a name.
+        arguments: For each row of `steps` its arguments, as JSON text; None without arguments.
+    """
+
+    names: list[str]
+    name: NDArray[np.int32]
+    arguments: list[str | None]
+
+
+@derived
+def named_steps(trace: TraceData) -> NamedSteps:
+    """Find the names of the steps of a trace, once; of several in one step, the first counts."""
+    spans, count = trace.columns("spans"), len(trace.columns("steps"))
+    marks = {row: mark for row, text in enumerate(trace.strings) if (mark := parse_step_mark(text))}
+    steps = NamedSteps([], np.full(count, -1, np.int32), [None] * count)
+    if not marks or not count:
+        return steps
+    rows = np.flatnonzero(np.isin(spans["name"], list(marks)) & (spans["step"] >= 0))
+    rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
+    name_ids: dict[str, int] = {}
+    for step, name in zip(spans["step"][rows].tolist(), spans["name"][rows].tolist(), strict=True):
+        if steps.name[step] < 0:
+            mark = marks[name]
+            steps.name[step] = name_ids.setdefault(mark.name, len(name_ids))
+            steps.arguments[step] = mark.arguments or None
+    steps.names.extend(name_ids)
+    return steps
 
 
 def step_kinds(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
-from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.nesting import by_level
@@ -52,49 +51,64 @@ class CountedSpans(NamedTuple):
     inside: NDArray[np.bool_]
 
 
-def count_once(
-    spans: Columns, standing: NDArray[np.uint8], flops: NDArray[np.int64], by_user: NDArray[np.bool_]
-) -> CountedSpans:
-    """Decide which spans count, by the standing of each, its operations, and whether the program registered its formula."""
-    parent, depth, name = spans["parent"], spans["depth"], spans["name"]
-    firm, deferred = standing == Standing.FIRM, standing == Standing.DEFERRED
-    if not firm.any() and not deferred.any():
+class Spans(NamedTuple):
+    """What the decision is made from.
+
+    Attributes:
+        parent: The enclosing span of each, -1 without.
+        depth: How many spans enclose each.
+        name: A number for the name of each.
+        standing: A `Standing` for each.
+        flops: The operations of each by its formula, 0 without.
+        by_user: Whether the formula is one that the program registered.
+    """
+
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    name: NDArray[np.int32]
+    standing: NDArray[np.uint8]
+    flops: NDArray[np.int64]
+    by_user: NDArray[np.bool_]
+
+
+def count_once(spans: Spans) -> CountedSpans:
+    """Decide which spans count."""
+    parent, depth, flops = spans.parent, spans.depth, spans.flops
+    firm = spans.standing == Standing.FIRM
+    if not firm.any() and not (spans.standing == Standing.DEFERRED).any():
         return CountedSpans(firm, np.zeros(len(firm), dtype=bool))
-    again = firm & (parent >= 0) & firm[parent] & (name == name[parent]) & (flops == flops[parent])
+    again = (
+        firm & (parent >= 0) & firm[parent] & (spans.name == spans.name[parent]) & (flops == flops[parent])
+    )
     counts = firm.copy()
-    counts[parent[again & ~by_user[parent]]] = False
-    _settle_by_inside(spans, counts, deferred, flops, by_user)
+    counts[parent[again & ~spans.by_user[parent]]] = False
+    _settle_by_inside(spans, counts)
     counting = np.append(_core.nearest_marked(parent, depth, counts), np.int32(-1))
     inside = counting[parent] >= 0
     counts &= ~inside
     return CountedSpans(counts, inside)
 
 
-def _settle_by_inside(
-    spans: Columns,
-    counts: NDArray[np.bool_],
-    deferred: NDArray[np.bool_],
-    flops: NDArray[np.int64],
-    by_user: NDArray[np.bool_],
-) -> None:
+def _settle_by_inside(spans: Spans, counts: NDArray[np.bool_]) -> None:
     """Decide what depends on how much is counted inside, in place, from the innermost spans outwards."""
+    flops, deferred = spans.flops, spans.standing == Standing.DEFERRED
     some = counts | deferred
-    nearest = np.append(_core.nearest_marked(spans["parent"], spans["depth"], some), np.int32(-1))
+    nearest = np.append(_core.nearest_marked(spans.parent, spans.depth, some), np.int32(-1))
     # As floats: sums of hostile sizes must not wrap around.
     total = np.zeros(len(flops), dtype=np.float64)
     chosen = np.flatnonzero(some)
-    for level_rows in reversed(by_level(spans["depth"][chosen])):
+    for level_rows in reversed(by_level(spans.depth[chosen])):
         rows = chosen[level_rows]
         lacking = rows[deferred[rows]]
         counts[lacking] = total[lacking] < flops[lacking] / 2
         counting = rows[counts[rows]]
         larger = counting[
-            (total[counting] > 0) & (total[counting] >= 2.0 * flops[counting]) & ~by_user[counting]
+            (total[counting] > 0) & (total[counting] >= 2.0 * flops[counting]) & ~spans.by_user[counting]
         ]
         counts[larger] = False
         counting = counting[counts[counting]]
         total[counting] = flops[counting]
-        above = nearest[spans["parent"][rows]]
+        above = nearest[spans.parent[rows]]
         np.add.at(total, above[above >= 0], total[rows[above >= 0]])
 
 
@@ -329,15 +343,18 @@ def costs_of(trace: TraceData) -> Costs:
     spans = trace.columns("spans")
     registry.note_computed(trace)
     calls = distinct_calls(trace)
-    standing, by_user = calls.standing[calls.of_span], calls.by_user[calls.of_span]
+    standing = calls.standing[calls.of_span]
     flops, size = calls.flops[calls.of_span], calls.bytes[calls.of_span]
     settle_sparse(trace, calls, standing, flops, size)
     settle_packed(trace, standing, flops)
     settle_results(trace, flops, size)
-    _pass_through_subclasses(trace, standing, by_user)
+    _pass_through_subclasses(trace, standing, calls.by_user[calls.of_span])
     _pass_through_graphs(trace, standing)
-    counted = _once_on_device(trace, count_once(spans, standing, flops, by_user))
-    expected = operator_spans(trace).mask | by_user
+    parts = Spans(
+        spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]
+    )
+    counted = _once_on_device(trace, count_once(parts))
+    expected = operator_spans(trace).mask | calls.by_user[calls.of_span]
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & expected
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = -1

@@ -12,6 +12,7 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
+from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData
@@ -126,9 +127,7 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
         "is_async": np.where(call >= 0, asynchronous, -1),
         "blocked": np.where(call >= 0, _blocked(trace, rows, call), -1),
         "operator": Labels(np.where(operator >= 0, spans["name"][operator], -1), texts),
-        "module": Labels(
-            np.where(operator >= 0, spans["module"][operator], -1), trace.columns("modules")["path"]
-        ),
+        "module": Labels(look_up(operator, spans["module"]), trace.columns("modules")["path"]),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
     }
     return to_arrow("copies", columns)

@@ -153,9 +153,8 @@ def _started(
     name = np.where(operator >= 0, spans["name"][operator], -1).astype(np.int32)
     module = np.where(operator >= 0, spans["module"][operator], -1).astype(np.int32)
     captured, origins = spans["origin"][rows], trace.columns("origins")
-    if (captured >= 0).any():
-        name = np.where(captured >= 0, np.append(origins["operator"], -1)[captured], name).astype(np.int32)
-        module = np.where(captured >= 0, np.append(origins["module"], -1)[captured], module).astype(np.int32)
+    name = np.where(captured >= 0, np.append(origins["operator"], -1)[captured], name).astype(np.int32)
+    module = np.where(captured >= 0, np.append(origins["module"], -1)[captured], module).astype(np.int32)
     paths = trace.columns("modules")["path"]
     listed: Any = Labels(name, texts)
     # Kernels one by one are numbered in the order of `rows`.

@@ -17,6 +17,7 @@ from kinetoscope.tables.device.work import Device, DeviceWork, WorkCategory, dev
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
+from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow
@@ -117,10 +118,6 @@ def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[st
     columns["busy_ns"] = np.array([part.total_ns for part in unions], dtype=np.int64)
     columns["idle_ns"] = last - first - columns["busy_ns"]
     start_ns, end_ns = trace.extent_ns
-    columns["utilization_percent"] = _percent(columns["busy_ns"], last - first)
-    columns["busy_percent"] = _percent(columns["busy_ns"], np.full(len(groups), end_ns - start_ns))
+    columns["utilization_percent"] = percent(columns["busy_ns"], last - first)
+    columns["busy_percent"] = percent(columns["busy_ns"], end_ns - start_ns)
     return columns
-
-
-def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.asarray(100.0 * part / np.where(whole == 0, np.nan, whole))

@@ -8,7 +8,6 @@ __all__ = [
     "modules",
     "ops",
     "places",
-    "processes",
     "python_time",
     "rebuilt_calls",
     "requests",

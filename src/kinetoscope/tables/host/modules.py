@@ -13,6 +13,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import Hierarchy, host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
 from kinetoscope.model.processes import of_processes
+from kinetoscope.model.rows import outline
 from kinetoscope.model.schema import KIND_NAMES, Phase, SpanKind
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import TraceData
@@ -101,17 +102,8 @@ def with_submodules(trace: TraceData, own: NDArray[np.int64]) -> NDArray[np.int6
 
 def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
     """Order modules as an outline: each followed by its submodules, siblings with the most weight first."""
-    holders = trace.column("modules", "holder").tolist()
-    held: dict[int, list[int]] = {}
-    for row in sorted(range(len(holders)), key=lambda row: (-weight[row], row)):
-        held.setdefault(holders[row], []).append(row)
-    order: list[int] = []
-    waiting = held.get(-1, [])[::-1]
-    while waiting:
-        row = waiting.pop()
-        order.append(row)
-        waiting.extend(held.get(row, [])[::-1])
-    return order
+    by_weight = sorted(range(len(weight)), key=lambda row: (-weight[row], row))
+    return [row for row, _ in outline(trace.column("modules", "holder").tolist(), by_weight)]
 
 
 def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int64]]:
@@ -177,7 +169,7 @@ def modules(trace: TraceData) -> pyarrow.Table:
         "total_percent": percent(total, host_work(trace).total_self_ns),
         **{f"{name}_self_ns": part for name, part in parts.items()},
         **{f"{name}_ns": part for name, part in totals.items()},
-        "recompute_percent": 100.0 * totals["recompute"] / np.where(total == 0, np.nan, total),
+        "recompute_percent": percent(totals["recompute"], total),
         "python_self_ns": python,
         "python_ns": with_submodules(trace, python),
         "self_bytes": None,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import COMPILED_GRAPH
-from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.processes import memory_salts, thread_processes
 from kinetoscope.model.trace_data import TraceData, derived
 
 EVERY = slice(None)
@@ -25,8 +25,6 @@ EVERY = slice(None)
 _USERS = ("storages", "operands")
 BEFORE_NS = -1
 NEVER_NS = np.iinfo(np.int64).max
-# An odd number with bits all over: addresses of several processes then meet no more often than random ones.
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _NEVER_RANK = np.iinfo(np.int64).max
 
 
@@ -110,7 +108,7 @@ def keys_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVERY) ->
     device = np.where(kind == 0, np.uint64(0), kind * np.uint64(256) + index)
     keys: NDArray[np.uint64] = columns["address"][rows] ^ (device << np.uint64(48))
     if len(trace.columns("processes")) > 1:
-        keys = keys ^ (processes_of(trace, table, rows).astype(np.uint64) * _SPREAD)
+        keys = keys ^ memory_salts(trace)[processes_of(trace, table, rows)]
     return keys
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import Column, Table, table_definition
+from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.nesting import spread_down
@@ -448,9 +448,7 @@ def live(
     columns, first = by_holder(trace, rows, by)
     size = columns["bytes"]
     columns |= {"percent": percent(size, int(size.sum())), "stack": judged_blocks(trace).stack[rows][first]}
-    table = table_definition("viewer: live")
-    present = tuple(column for column in table.columns if column.name in columns)
-    return to_arrow(replace(table, columns=present), columns, np.argsort(-size, kind="stable"))
+    return to_arrow("viewer: live", columns, np.argsort(-size, kind="stable"))
 
 
 def blocks(

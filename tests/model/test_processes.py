@@ -1,9 +1,9 @@
 """What is told of several processes together."""
 
 from kinetoscope.combine.processes import merge_processes
+from kinetoscope.model.processes import process_tree, steps_of_one
 from kinetoscope.tables.host.host_shares import host_shares
 from kinetoscope.tables.host.modules import modules_in
-from kinetoscope.tables.host.processes import process_tree, steps_of_one
 from tests.support.trace_builder import TraceBuilder
 
 
