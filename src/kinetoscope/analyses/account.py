@@ -49,7 +49,7 @@ def accounts(trace: TraceData) -> list[ProcessLedger]:
     """The account of each process with steps or, where none has any, of those with requests, else of all that was recorded of each."""
     left_out = _left_out(trace)
     raw = raw_ledger(trace)
-    return raw if left_out is None else [ledger_of(ledger.moments, left_out, ledger) for ledger in raw]
+    return raw if left_out is None else [ledger_of(ledger, left_out, ledger) for ledger in raw]
 
 
 def _left_out(trace: TraceData) -> LeftOut | None:

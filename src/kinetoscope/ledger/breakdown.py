@@ -70,8 +70,8 @@ def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
     """The overlap columns of the units of a ledger: what is exposed is their part, and the rest of that work ran beside something else."""
     activity, work, parts = ledger.activity, ledger.work, parts_of_ledger(ledger)
     kinds = {
-        "communication": (activity.communication, communication_moments(ledger.moments)),
-        "copy": (activity.copies, ledger.moments.when(Category.COPY)),
+        "communication": (activity.communication, communication_moments(ledger)),
+        "copy": (activity.copies, ledger.when(Category.COPY)),
     }
     columns: dict[str, NDArray[Any]] = {"compute_ns": parts["compute_ns"]}
     for kind, (ran, exposed) in kinds.items():

@@ -8,7 +8,7 @@ that a line calls again and again in a step, one call is needed: it could be one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from kinetoscope.ledger.moments import (
     moments_of_steps,
 )
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.rows import divided
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
@@ -36,10 +37,10 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import least_seconds
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.units_of_work import UnitsOfWork, units_of_work
+from kinetoscope.tables.host.units_of_work import units_of_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks
-from kinetoscope.tables.windows import ASKING, Activity
+from kinetoscope.tables.windows import ASKING
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -121,25 +122,18 @@ class Cells(Columnar):
 
 
 @dataclass(frozen=True, eq=False)
-class ProcessLedger:
+class ProcessLedger(WorkMoments):
     """The ledger of the units of work of one process, on one device or, where it used none, on its host; start-up included.
 
     Attributes:
-        moments: What each moment of them belongs to.
-        cells: What the time was spent on; those of a unit add up to its duration.
+        cells: What the time was spent on; those of a unit, by its place in `work`, add up to its duration.
         processor_share: For each unit the share of what needs a CPU core, needed work left out, that was spent without one.
         waits_of_work_ns: For each unit what of its wait for a CPU core was taken out of operators; the rest was taken out of what runs between them.
     """
 
-    moments: WorkMoments
     cells: Cells
     processor_share: NDArray[np.float64]
     waits_of_work_ns: Rows
-
-    @property
-    def work(self) -> UnitsOfWork:
-        """The units of work, in the order of the cells' `step`."""
-        return self.moments.work
 
     @property
     def trace(self) -> TraceData:
@@ -147,19 +141,9 @@ class ProcessLedger:
         return self.work.trace
 
     @property
-    def activity(self) -> Activity:
-        """What the device and its host did."""
-        return self.moments.activity
-
-    @property
     def process(self) -> int:
         """The row of the process in `processes`; -1 in a trace of one process."""
         return self.activity.owner.process
-
-    @property
-    def thread(self) -> int:
-        """The thread that runs the units, -1 where it is unknown."""
-        return self.moments.thread
 
     @property
     def duration_ns(self) -> Rows:
@@ -383,9 +367,8 @@ def _divided_operators(
 @derived
 def _calls_other_ranks(trace: TraceData) -> Mask:
     """Which spans are operators that call other ranks, and wait for them where they are not asynchronous."""
-    names = np.array([text.startswith(ASKING) for text in trace.strings], dtype=bool)
-    spans = trace.columns("spans")
-    return np.asarray(names[spans["name"]] & (spans["stream"] < 0), dtype=bool)
+    is_named = spans_named(trace, lambda text: text.startswith(ASKING))
+    return np.asarray(is_named & (trace.column("spans", "stream") < 0))
 
 
 def communication_moments(moments: WorkMoments) -> Intervals:
@@ -487,9 +470,12 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
         raw: The ledger without what findings say, which decides what of the waits operators lose, and what Python does; None for itself.
     """
     waited_ns = moments.processor_wait_ns
+    of_moments: dict[str, Any] = {field.name: getattr(moments, field.name) for field in fields(WorkMoments)}
     none = np.zeros(len(waited_ns), np.int64)
     if not waited_ns.any():
-        return ProcessLedger(moments, cells, none.astype(np.float64), none)
+        return ProcessLedger(
+            **of_moments, cells=cells, processor_share=none.astype(np.float64), waits_of_work_ns=none
+        )
     # A device computes on when the host has no core.
     on_host = (
         np.full(len(cells.span), not moments.on_device) | (cells.span < 0) | (cells.cause == Cause.LAUNCH)
@@ -516,8 +502,12 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
     waits_ns = by_unit.sums(taken)
     waits = Cells.of(np.arange(len(waited_ns)), Entry.WAITING, Cause.PROCESSOR, waits_ns)
     share = np.minimum(waited_ns / np.maximum(first_ns, 1), 1.0)
-    waits_of_work_ns = by_unit.sums(taken, is_work)
-    return ProcessLedger(moments, Cells.joined([left_over, waits]), share, waits_of_work_ns)
+    return ProcessLedger(
+        **of_moments,
+        cells=Cells.joined([left_over, waits]),
+        processor_share=share,
+        waits_of_work_ns=by_unit.sums(taken, is_work),
+    )
 
 
 def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:

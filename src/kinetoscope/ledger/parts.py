@@ -46,7 +46,7 @@ def part_names(on_host: bool, parts: tuple[str, ...] = PARTS) -> tuple[str, ...]
 
 def part_of_cells(ledger: ProcessLedger) -> Rows:
     """For each cell of a ledger its part, a place in `REQUEST_PARTS`."""
-    cells, on_device = ledger.cells, ledger.moments.on_device
+    cells, on_device = ledger.cells, ledger.on_device
     waiting = np.full(len(Cause), REQUEST_PARTS.index("host_wait_ns"))
     for cause, name in _OF_WAITS.items():
         waiting[cause] = REQUEST_PARTS.index(name)
@@ -72,7 +72,7 @@ def device_ledgers(trace: TraceData, by: str = "step") -> list[ProcessLedger]:
     """The ledger of each device of each process, or of its host where it used none, by step, or with `trace` of all that was recorded."""
     busiest = raw_ledger(trace) if by == "step" else []
     made = {id(ledger.moments): ledger for ledger in busiest}
-    return [made.get(id(moments)) or ledger_of(moments) for moments in moments_of_steps(trace, by)]
+    return [made.get(id(moments.moments)) or ledger_of(moments) for moments in moments_of_steps(trace, by)]
 
 
 @derived
@@ -102,7 +102,7 @@ def parts_of_units(ledger: ProcessLedger) -> dict[str, Rows]:
         return {}
     names = REQUEST_PARTS if ledger.work.unit.overlaps else PARTS
     times = parts_of_ledger(ledger)
-    words = part_names(not ledger.moments.on_device, names)
+    words = part_names(not ledger.on_device, names)
     return {word: times[name] for word, name in zip(words, names, strict=True)}
 
 

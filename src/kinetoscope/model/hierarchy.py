@@ -177,8 +177,7 @@ def recorded_calls(trace: TraceData) -> Hierarchy:
 @derived
 def garbage_collections(trace: TraceData) -> Mask:
     """Which spans are collections of Python's garbage; by their kind they are calls, as in torch."""
-    names = [row for row, text in enumerate(trace.strings) if text == GARBAGE_COLLECTION]
-    return np.isin(trace.column("spans", "name"), names)
+    return spans_named(trace, GARBAGE_COLLECTION.__eq__)
 
 
 @derived
@@ -224,6 +223,12 @@ def asynchronous_spans(trace: TraceData) -> Hierarchy:
     spans = trace.columns("spans")
     mask: Mask = (spans["flags"] & FLAG_ASYNC) != 0
     return Hierarchy(spans, mask)
+
+
+def spans_named(trace: TraceData, is_chosen: Callable[[str], bool]) -> Mask:
+    """Mark the spans whose name passes a test; each string is looked at once."""
+    chosen = np.array([is_chosen(text) for text in trace.strings], dtype=np.bool_)
+    return np.asarray(chosen[trace.column("spans", "name")])
 
 
 def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:

@@ -268,14 +268,7 @@ def _is_library(file: str, roots: tuple[str, ...]) -> bool:
 
 
 def _in_packages(file: str, packages: tuple[str, ...]) -> bool:
-    # torch's own collector cuts the folder off in which a package is installed.
-    if file.split("/", 1)[0] in packages:
-        return True
-    for folder in _INSTALLED:
-        _, separator, inside = file.rpartition(folder)
-        if separator and inside.split("/", 1)[0] in packages:
-            return True
-    return False
+    return file.split("/", 1)[0] in packages or installed_package(file) in packages
 
 
 def span_stacks(trace: TraceData) -> NDArray[np.int32]:

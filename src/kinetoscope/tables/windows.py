@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import methodcaller
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.kinds import is_call, is_operator, is_runtime_call
+from kinetoscope.model.hierarchy import spans_named
+from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.rows import ProcessRow
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
@@ -126,27 +128,23 @@ def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     def rows(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.flatnonzero(nested & marked)
 
-    names, waits = _names(trace), waiting_names(trace)
+    (loads, carries, asks, shards, makes), waits = _named(trace), waiting_names(trace)
     operator = is_operator(kind)
     runtime = is_runtime_call(kind) | (kind == SpanKind.SYNC)
-    loading = rows(names.loads[name] & (operator | (kind == SpanKind.USER_ANNOTATION)))
+    loading = rows(loads & (operator | (kind == SpanKind.USER_ANNOTATION)))
     waiting = rows(runtime & waits[name])
-    operators = rows(operator & ~names.loads[name])
-    working = operators[~names.asks[name[operators]]]
-    sharding = rows((kind == SpanKind.USER_ANNOTATION) & names.shards[name])
+    operators = rows(operator & ~loads)
+    working = operators[~asks[operators]]
+    sharding = rows((kind == SpanKind.USER_ANNOTATION) & shards)
     sharded = _begin_in(trace, working, sharding)
-    ranges = rows(
-        (kind == SpanKind.USER_ANNOTATION) & ~names.loads[name] & ~(names.makes[name] & (len(loading) > 0))
-    )
+    ranges = rows((kind == SpanKind.USER_ANNOTATION) & ~loads & ~(makes & (len(loading) > 0)))
     busy_calls = rows(runtime & ~waits[name])
     active = np.concatenate((operators, busy_calls))
     return HostActivity(
         compute=_without_own(trace, working[~sharded], np.concatenate((loading, sharding)))
         | _without_own(trace, working[sharded], loading),
         # A backend may begin them on the thread that called it, and end them on its own.
-        communication=when_ran(
-            trace, np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & names.carries[name])
-        ),
+        communication=when_ran(trace, np.flatnonzero(on_host & (kind == SpanKind.COLLECTIVE) & carries)),
         sharding=when_ran(trace, sharding) - when_ran(trace, working[sharded]),
         loading=when_ran(trace, loading),
         waiting=when_ran(trace, waiting) - _without_own(trace, active, waiting)
@@ -192,29 +190,13 @@ def _without_own(trace: TraceData, rows: NDArray[np.int64], holes: NDArray[np.in
     return united([when_ran(trace, rows[~is_holed[thread[rows]]]), *parts])
 
 
-class _Names(NamedTuple):
-    """For each string whether it is a name of this kind; names of Python functions are not."""
-
-    loads: NDArray[np.bool_]
-    carries: NDArray[np.bool_]  # communication that the host carries out
-    asks: NDArray[np.bool_]  # a call for it
-    shards: NDArray[np.bool_]
-    makes: NDArray[np.bool_]  # a batch
-
-
 @derived
-def _names(trace: TraceData) -> _Names:
-    spans = trace.columns("spans")
-    texts = trace.strings
-    is_named = np.zeros(len(texts), dtype=bool)
-    is_named[spans["name"][~is_call(spans["kind"])]] = True
-    classes = _Names(*(np.zeros(len(texts), dtype=bool) for _ in _Names._fields))
-    for row in np.flatnonzero(is_named).tolist():
-        text = texts[row]
-        for column, prefixes in zip(classes, (_LOADING, _CARRIED_BY_HOST, ASKING, _SHARDING), strict=False):
-            column[row] = text.startswith(prefixes)
-        classes.makes[row] = text in _MAKING
-    return classes
+def _named(trace: TraceData) -> list[NDArray[np.bool_]]:
+    """Mark the spans whose names are of loading data, of communication that the host carries out, of a call for it, of sharding, of making a batch."""
+    tests: list[Callable[[str], bool]] = [
+        methodcaller("startswith", prefixes) for prefixes in (_LOADING, _CARRIED_BY_HOST, ASKING, _SHARDING)
+    ]
+    return [spans_named(trace, is_named) for is_named in (*tests, _MAKING.__contains__)]
 
 
 def recorded_extent(trace: TraceData, process: ProcessRow) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.hierarchy import operator_spans, spans_named
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import ShapesRow
 from kinetoscope.model.trace_data import TraceData, derived
@@ -154,8 +154,7 @@ def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None
 
 
 def _named(trace: TraceData, names: frozenset[str]) -> NDArray[np.int64]:
-    marks = np.array([text in names for text in trace.strings], dtype=bool)
-    return np.flatnonzero(marks[trace.column("spans", "name")]) if marks.any() else np.zeros(0, np.int64)
+    return np.flatnonzero(spans_named(trace, names.__contains__))
 
 
 # Finding out which products had sparse operands, and what they cost; see the products in `formulas`.

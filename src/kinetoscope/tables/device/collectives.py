@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
@@ -393,10 +394,7 @@ def _call(trace: TraceData, span: SpanRow, facts: Facts, operator: str = "") -> 
 
 def _rows_named(trace: TraceData, named: Callable[[str], bool]) -> list[SpanRow]:
     """The rows of spans of the host with names that pass a test: devices show ranges of the host again."""
-    names = [row for row, text in enumerate(trace.strings) if named(text)]
-    if not names:
-        return []
-    chosen = np.isin(trace.column("spans", "name"), names) & (trace.column("spans", "stream") < 0)
+    chosen = spans_named(trace, named) & (trace.column("spans", "stream") < 0)
     return [SpanRow(row) for row in np.flatnonzero(chosen).tolist()]
 
 

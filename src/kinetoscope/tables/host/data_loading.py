@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import is_outermost, lies_in
+from kinetoscope.model.hierarchy import is_outermost, lies_in, spans_named
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, LOADING_INFO, NEXT_BATCH, PIN_BATCH, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
@@ -50,8 +50,7 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
     )
 
     def outermost(named: Callable[[str], bool]) -> Rows:
-        names = [row for row, text in enumerate(trace.strings) if named(text)]
-        rows = np.flatnonzero(on_host & np.isin(spans["name"], names)) if names else np.zeros(0, np.int64)
+        rows = np.flatnonzero(on_host & spans_named(trace, named))
         # A dataset may use a loader of its own.
         return rows[is_outermost(trace, rows)]
 
@@ -63,10 +62,8 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
 
 def waits_that_make(trace: TraceData) -> Rows:
     """Rows of the waits in which the loop makes the batch itself, without workers; torch names the iterator that does it."""
-    spans, strings = trace.columns("spans"), trace.strings
     waits = loading_spans(trace).waits
-    here = [name for name in np.unique(spans["name"][waits]).tolist() if "_SingleProcess" in strings[name]]
-    return waits[np.isin(spans["name"][waits], here)]
+    return waits[spans_named(trace, lambda text: "_SingleProcess" in text)[waits]]
 
 
 @derived

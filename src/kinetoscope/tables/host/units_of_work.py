@@ -24,7 +24,17 @@ Mask = NDArray[np.bool_]
 
 
 class Unit(Enum):
-    """What a unit of work is, with the words that sentences have for it."""
+    """What a unit of work is, with the words that sentences have for it.
+
+    Attributes:
+        noun: What it is called.
+        subject: What runs in it.
+        repeats: Whether a trace has many of them, which can be counted and compared; of a recording there is one.
+        overlaps: Whether several run at once, each now and then on several threads, so that a moment may be of many: requests do.
+        time: What percentages are of, as in `5 % of step time`.
+        each: Says behind an amount that it is that of one unit; empty where there is only one.
+        in_each: Says the same of what happens again and again.
+    """
 
     STEP = ("step", "The loop")
     REQUEST = ("request", "A request")
@@ -33,31 +43,10 @@ class Unit(Enum):
     def __init__(self, noun: str, subject: str) -> None:
         """A unit by its noun, and by what runs in it."""
         self.noun, self.subject = noun, subject
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a trace has many of them, which can be counted and compared; of a recording there is one."""
-        return self is not Unit.RECORDING
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether several run at once, each now and then on several threads, so that a moment may be of many: requests do."""
-        return self is Unit.REQUEST
-
-    @property
-    def time(self) -> str:
-        """What percentages are of, as in `5 % of step time`."""
-        return "recorded time" if self is Unit.RECORDING else f"{self.noun} time"
-
-    @property
-    def each(self) -> str:
-        """Says behind an amount that it is that of one unit; empty where there is only one."""
-        return "" if self is Unit.RECORDING else f" a {self.noun}"
-
-    @property
-    def in_each(self) -> str:
-        """Says the same of what happens again and again."""
-        return "" if self is Unit.RECORDING else f" in each {self.noun}"
+        self.repeats, self.overlaps = noun != "run", noun == "request"
+        self.time = f"{noun} time" if self.repeats else "recorded time"
+        self.each = f" a {noun}" if self.repeats else ""
+        self.in_each = f" in each {noun}" if self.repeats else ""
 
 
 @dataclass(frozen=True, eq=False)

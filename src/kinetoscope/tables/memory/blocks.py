@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import memory_salts, thread_processes
 from kinetoscope.model.trace_data import TraceData, derived
@@ -155,8 +156,7 @@ def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
     """
     events, spans = trace.columns("allocations"), trace.columns("spans")
     owner: NDArray[np.int32] = events["span"].copy()
-    graphs = [row for row, text in enumerate(trace.strings) if text.startswith(COMPILED_GRAPH)]
-    of_graph = np.append(np.isin(spans["name"], graphs), False)
+    of_graph = np.append(spans_named(trace, lambda text: text.startswith(COMPILED_GRAPH)), False)
     kernels = np.flatnonzero((spans["origin"] >= 0) & of_graph[spans["parent"]])
     allocated = np.flatnonzero((events["bytes"] > 0) & of_graph[owner])
     graph = np.concatenate((owner[allocated], spans["parent"][kernels]))
