@@ -28,7 +28,7 @@ from kinetoscope.ledger.moments import (
 )
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
-from kinetoscope.model.rows import divided
+from kinetoscope.model.rows import Mask, Rows, divided
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import TraceData, derived
@@ -41,10 +41,6 @@ from kinetoscope.tables.host.units_of_work import units_of_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks
 from kinetoscope.tables.windows import ASKING
-
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
 
 RECORD_NS = 80
 """What recording one operator takes at least."""

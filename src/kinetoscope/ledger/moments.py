@@ -15,7 +15,7 @@ from kinetoscope.model.arrow import integers
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import garbage_collections, host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.rows import ProcessRow, begins_run, rows_of_runs
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, begins_run, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
@@ -35,9 +35,6 @@ from kinetoscope.tables.intervals import Intervals, when_ran
 from kinetoscope.tables.processor_waits import waits_in
 from kinetoscope.tables.step_extents import step_extents
 from kinetoscope.tables.windows import Activity, activities, owned
-
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class Columnar:

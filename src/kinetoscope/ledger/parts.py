@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of, raw_ledger
 from kinetoscope.ledger.moments import moments_of_requests, moments_of_steps
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.rows import ProcessRow, Rows
 from kinetoscope.model.time_spent import Cause, Entry, part_words
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.requests import requests_of
-
-Rows = NDArray[np.int64]
-
 
 PARTS = (
     "compute_ns", "communication_ns", "copy_ns", "data_wait_ns", "device_wait_ns", "host_wait_ns", "blocked_ns", "garbage_ns",

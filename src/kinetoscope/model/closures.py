@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call
+from kinetoscope.model.rows import Mask
 from kinetoscope.model.schema import ENGINE_WRAPPER, OPTIMIZER_STEP, SCOPE_BACKWARD, ZERO_GRAD, SpanKind
 from kinetoscope.model.steps import stretch_at
-
-Mask = NDArray[np.bool_]
-
 
 _OWN, _FORWARD, _BACKWARD = 0, 1, 2
 

@@ -15,11 +15,9 @@ from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION, Nesting, spread_down
-from kinetoscope.model.rows import begins_run
+from kinetoscope.model.rows import Mask, begins_run
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
-
-Mask = NDArray[np.bool_]
 
 
 class Hierarchy:

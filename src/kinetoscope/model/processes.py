@@ -236,8 +236,8 @@ def process_tree(trace: TraceData) -> list[dict[str, Any]]:
     runs = process_runs(trace)
     pids = table["pid"].tolist()
     holders = []
-    for run, pid in zip(runs, pids, strict=True):
-        parent = run.recorded_parent or run.parent_process
+    for row, pid in enumerate(pids):
+        parent = runs[row].recorded_parent or runs[row].parent_process
         # A process that became another program is there twice: the first entry is used for both.
         holders.append(pids.index(parent) if parent in pids and parent != pid else -1)
     return [

@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 
+Rows = NDArray[np.int64]
+"""Numbers of rows, or a number for each row, such as its time."""
+Mask = NDArray[np.bool_]
+"""For each row whether it is chosen."""
 SpanRow = NewType("SpanRow", int)
 ThreadRow = NewType("ThreadRow", int)
 ProcessRow = NewType("ProcessRow", int)

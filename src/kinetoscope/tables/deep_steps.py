@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import begins_run, hashed
+from kinetoscope.model.rows import Rows, begins_run, hashed
 from kinetoscope.model.trace_data import TraceData, derived
-
-Rows = NDArray[np.int64]
-
 
 LEAST_KNOWN = 0.5
 """A step is deep if the shapes of so many of its operators on a thread were recorded; the others have no inputs."""

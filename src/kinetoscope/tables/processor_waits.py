@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import SampleState
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.processes import process_runs
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import device_work, thread_owners
-
-Rows = NDArray[np.int64]
-
 
 LEAST_AHEAD = 0.1
 """A host that is ahead of its devices by less than this part of a step, on average, is not ahead: kernels end a little after the call that launched them."""

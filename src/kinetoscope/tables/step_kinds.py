@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -203,7 +203,7 @@ class StepOperators:
         by_name, calls = Groups(self._name, len(self.names)), counts[self.names]
         # What takes no time at all still tells steps apart. With what is inside: of many spans, self times take long.
         self.mean_duration_ns = np.maximum(by_name.sums(spans["duration_ns"][rows]), 1) / calls
-        self._mean_self_ns = partial(_mean_self_ns, trace, rows, by_name)
+        self._trace, self._rows, self._by_name = trace, rows, by_name
         by_step = Groups(self._step, steps)
         self.per_step = by_step.sizes()
         # Equal where the counts are: the sum of a number for each call, by its name.
@@ -214,7 +214,8 @@ class StepOperators:
     @cached_property
     def mean_ns(self) -> NDArray[np.float64]:
         """How long a call of each name takes on average, without what is inside."""
-        return self._mean_self_ns()
+        time_ns = self._by_name.sums(self._trace.column("spans", "self_ns")[self._rows])
+        return np.asarray(np.maximum(time_ns, 1) / self._by_name.sizes())
 
     def of_kinds(self, kind: NDArray[Any]) -> list[dict[str, tuple[float, float]]]:
         """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns.
@@ -236,12 +237,6 @@ class StepOperators:
         """How many calls of each name a step has."""
         mine = self._name[self._begin[step] : self._begin[step + 1]]
         return Groups(mine, len(self.names)).sizes().astype(np.float64)
-
-
-def _mean_self_ns(trace: TraceData, rows: NDArray[np.int64], by_name: Groups) -> NDArray[np.float64]:
-    """The mean self time of the spans of each name."""
-    time_ns = by_name.sums(trace.column("spans", "self_ns")[rows])
-    return np.asarray(np.maximum(time_ns, 1) / by_name.sizes())
 
 
 @derived

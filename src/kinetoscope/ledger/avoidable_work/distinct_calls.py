@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import Rows, ShapesRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.call import OperatorCall, Shape
@@ -17,9 +17,6 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
-
-Rows = NDArray[np.int64]
-
 
 VIEWS = names(
     "aten::view aten::reshape aten::select aten::slice aten::t aten::transpose aten::unsqueeze aten::squeeze aten::expand aten::detach"

@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
-from kinetoscope.model.rows import ShapesRow, begins_run, hashed
+from kinetoscope.model.rows import Rows, ShapesRow, begins_run, hashed
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.evaluate import is_generated, is_made_of_others, parsed_inputs, rule_of
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import twins
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

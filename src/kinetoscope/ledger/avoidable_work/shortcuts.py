@@ -18,7 +18,7 @@ from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, Disti
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import Rows, ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData
@@ -27,9 +27,6 @@ from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import stacks_with
-
-Rows = NDArray[np.int64]
-
 
 LEAST_PART = 0.01
 """Operators that take less of the time of all are not looked at."""

@@ -19,7 +19,7 @@ from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import begins_run, ends_run, hashed
+from kinetoscope.model.rows import Rows, begins_run, ends_run, hashed
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
@@ -29,8 +29,6 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import program_frames
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

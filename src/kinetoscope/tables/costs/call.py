@@ -16,24 +16,29 @@ from kinetoscope.tables.costs.operator_names import names
 
 Shape = tuple[int, ...]
 
-# How the recorder spells an element type where that is not torch's own name: as C++ does, which differs between compilers for integers.
-_SPELLINGS = {
-    "float64": "double",
-    "float32": "float",
-    "float16": "half",
-    "complex32": "complex<half>",
-    "complex64": "complex<float>",
-    "complex128": "complex<double>",
-    "int64": "long, long long, int64_t",
-    "int32": "int",
-    "int16": "short",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "uint16": "short unsigned, unsigned short",
-    "uint32": "unsigned",
-    "uint64": "long unsigned, unsigned long, unsigned long long",
+# How element types are spelled: first the way of torch's traces, c10::ScalarType's where it has a name, then those of C++, which differ between
+# compilers for integers, and of NCCL.
+SPELLINGS = {
+    "float64": "Double, double, f64",
+    "float32": "Float, float, f32",
+    "float16": "Half, half, f16",
+    "bfloat16": "BFloat16, __nv_bfloat16, bf16",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e5m2": "Float8_e5m2",
+    "complex32": "complex32, complex<half>",
+    "complex64": "ComplexFloat, complex<float>",
+    "complex128": "ComplexDouble, complex<double>",
+    "int64": "Long, long, long long, int64_t, i64",
+    "int32": "Int, int, int32_t, i32",
+    "int16": "Short, short",
+    "int8": "Char, signed char, int8_t, i8",
+    "uint8": "Byte, unsigned char, uint8_t, u8",
+    "uint16": "uint16, short unsigned, unsigned short",
+    "uint32": "uint32, unsigned, u32",
+    "uint64": "uint64, long unsigned, unsigned long, unsigned long long, u64",
+    "bool": "Bool",
 }
-_DTYPES = {spelled: dtype for dtype, text in _SPELLINGS.items() for spelled in text.split(", ")}
+_DTYPES = {spelled: dtype for dtype, text in SPELLINGS.items() for spelled in text.split(", ")}
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex32": 4, "complex64": 8, "complex128": 16,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,

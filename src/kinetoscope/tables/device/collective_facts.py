@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinetoscope.model.strings import parsed_json
-from kinetoscope.tables.costs.call import ITEM_BYTES, torch_type
+from kinetoscope.tables.costs.call import ITEM_BYTES, SPELLINGS, torch_type
 
 # torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
 CALLS: dict[str, tuple[str, int, int, int]] = {
@@ -38,13 +38,6 @@ CALLS: dict[str, tuple[str, int, int, int]] = {
 DESCRIBED = "record_param_comms"
 """The operator by which some backends describe a call; the call's name is among its facts."""
 
-# What torch's traces call types, as c10::ScalarType does.
-_SCALAR_TYPES = {
-    "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "uint8": "Byte", "int8": "Char",
-    "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
-    "float8_e4m3fn": "Float8_e4m3fn", "float8_e5m2": "Float8_e5m2",
-}  # fmt: skip
-_OF_SCALAR_TYPES = {spelt: name for name, spelt in _SCALAR_TYPES.items()}
 # What backends that describe their calls name them.
 _DESCRIBED_NAMES = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
@@ -72,11 +65,6 @@ _REDUCTION = re.compile(r"_(Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv)(?=_)")
 _TYPE = re.compile(
     r"_(f16|f32|f64|bf16|i8|u8|i32|u32|i64|u64|half|float|double|__nv_bfloat16|int8_t|uint8_t|int32_t|int64_t)(?=[_(]|$)"
 )
-_KERNEL_TYPES = {
-    "f16": "Half", "half": "Half", "f32": "Float", "float": "Float", "f64": "Double", "double": "Double", "bf16": "BFloat16",
-    "__nv_bfloat16": "BFloat16", "i8": "Char", "int8_t": "Char", "u8": "Byte", "uint8_t": "Byte", "i32": "Int",
-    "int32_t": "Int", "i64": "Long", "int64_t": "Long", "u32": "uint32", "u64": "uint64",
-}  # fmt: skip
 UNKNOWN_CALL = "unknown"
 """The name of a call whose kernel does not say what it does, as NCCL's generic one."""
 
@@ -204,7 +192,7 @@ def facts_of_kernel(name: str) -> Facts:
         reduction, element = _REDUCTION.search(short), _TYPE.search(short)
         facts.reduction = reduction[1].upper() if reduction else ""
         if element:
-            facts.type, facts.item_bytes = type_named(_KERNEL_TYPES[element[1]])
+            facts.type, facts.item_bytes = type_named(element[1])
     return facts
 
 
@@ -218,13 +206,13 @@ def merged(facts: Facts, described: Facts) -> Facts:
 
 def type_named(spelt: str) -> tuple[str, int]:
     """The name and size in bytes of a type of elements as torch's traces or C++ spell it; in lowercase and -1 if unknown."""
-    name = _OF_SCALAR_TYPES.get(spelt) or torch_type(spelt)
+    name = torch_type(spelt)
     return (spelt.lower(), -1) if name is None else (name, ITEM_BYTES[name])
 
 
 def spelt_by_torch(name: str) -> str:
     """The name by which torch's own traces call the type that `torch.dtype` names so."""
-    return _SCALAR_TYPES.get(name, name)
+    return SPELLINGS.get(name, name).partition(", ")[0]
 
 
 def elements_of(dims: str) -> int:

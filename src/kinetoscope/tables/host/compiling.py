@@ -20,6 +20,7 @@ from kinetoscope.model.hierarchy import is_outermost, nearest_of
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import of_processes
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.steps import of_process_at
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, when_ran
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 
 Meaning = TypeVar("Meaning")
-Rows = NDArray[np.int64]
 
 
 STAGES = ("frame", "backward", "runtime")
@@ -254,11 +254,10 @@ def compile_phases(trace: TraceData) -> CompilePhases:
     level = dict.fromkeys(text, 0)
     phase_of, parts = _ranges_named(trace, _PHASE_OF_RANGE)
     around = {row: row for row in text}
+    outer_of = nearest_of(trace, np.append(ranges.rows, parts))[spans["parent"]]
     for row in parts[np.lexsort((spans["start_ns"][parts], spans["thread"][parts]))].tolist():
-        outer = int(spans["parent"][row])
-        while outer >= 0 and outer not in around:
-            outer = int(spans["parent"][outer])
-        if outer < 0 or row in text:
+        outer = int(outer_of[row])
+        if outer not in around or row in text:
             continue
         phase, inside = phase_of[int(spans["name"][row])], around[outer]
         if text[inside] == phase:

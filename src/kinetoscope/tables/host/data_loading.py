@@ -13,15 +13,13 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, spans_named
 from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, LOADING_INFO, NEXT_BATCH, PIN_BATCH, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.stored import processes, ranks
 
 if TYPE_CHECKING:
     import pyarrow
-
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from kinetoscope.model.hierarchy import (
 )
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level
-from kinetoscope.model.rows import ProcessRow, divided, rows_of_runs
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, divided, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.model.steps import step_at, stretch_at
 from kinetoscope.model.trace_data import TraceData, derived
@@ -39,9 +39,6 @@ from kinetoscope.tables.host.requests import ran_in_requests, request_marks, req
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames, user_stacks
 from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
-
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

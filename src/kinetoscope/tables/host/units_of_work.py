@@ -11,16 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.rows import Mask, ProcessRow, Rows
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.requests import kinds_of_requests, request_at, requests_as_steps, requests_of
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import kinds_of_steps
 from kinetoscope.tables.windows import recorded_extent
-
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class Unit(Enum):

@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import process_runs, thread_processes
-from kinetoscope.model.rows import begins_run, look_up
+from kinetoscope.model.rows import Rows, begins_run, look_up
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_device
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, Judged, MemoryCategory, judged_blocks
@@ -30,9 +30,6 @@ from kinetoscope.tables.stacks import stack_depths
 
 if TYPE_CHECKING:
     import pyarrow
-
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
