@@ -19,14 +19,14 @@ from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import event_names
-from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.nesting import depths_of, spread_down
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
-from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames
+from kinetoscope.tables.stacks import span_stacks, user_frames
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,7 +100,7 @@ def shown_stacks(
     rows = np.arange(len(parent), dtype=np.int32)
     # A parent that does not come first would be a cycle, which only damaged files have.
     parent = np.where(parent < rows, parent, np.int32(-1))
-    depth = stack_depths(parent)
+    depth = depths_of(parent)
     visible = (frame >= 0) if shown is None else np.append(shown, False)[frame]
     row = spread_down(parent, depth, np.where(visible, rows, np.int32(-1)), -1)
     caller = np.append(row, np.int32(-1))[parent]
@@ -175,7 +175,7 @@ def _flame(
     count: NDArray[np.int64],
 ) -> Flame:
     """A tree of nodes, parents first, with inclusive weights, each node followed by its children; `by_node` has the node of each stack."""
-    self_weight, level = by_node.sums(weight), stack_depths(parent)
+    self_weight, level = by_node.sums(weight), depths_of(parent)
     total, counted = (
         _core.sums_below(parent, level, values) for values in (self_weight, by_node.sums(count))
     )

@@ -19,9 +19,10 @@ from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, tra
 from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of_process, wait_of
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
+from kinetoscope.model.nesting import depths_of
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry
-from kinetoscope.tables.stacks import span_stacks, stack_depths
+from kinetoscope.tables.stacks import span_stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -207,7 +208,7 @@ def _repeat(
     stack = np.append(spans["stack"], -1)[other[:1]]
     # As far from the outermost call as the line that is named.
     parent = loop.trace.column("stacks", "parent")
-    depth = stack_depths(parent)
+    depth = depths_of(parent)
     there, named = int(stack[0]) if len(stack) else -1, _whole_call(loop, account, cells_there)[0]
     while named >= 0 and there >= 0 and depth[there] > depth[named]:
         there = int(parent[there])
@@ -236,7 +237,7 @@ def _whole_call(loop: Loop, account: ProcessLedger, cells_there: Rows) -> tuple[
     repeated = np.isin(cells.cause, cells.cause[cells_there[:1]])
     forward = (np.append(spans["phase"], Phase.BACKWARD)[cells.span] == Phase.FORWARD) & (cells.stack >= 0)
     forward &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
-    depth = stack_depths(parent)
+    depth = depths_of(parent)
     by_stack = Groups(cells.stack, len(parent))
     all_ns, repeated_ns = (
         _core.sums_below(parent, depth, by_stack.sums(cells.time_ns, chosen))

@@ -14,7 +14,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
-from kinetoscope.model.nesting import GARBAGE_COLLECTION, Nesting, spread_down
+from kinetoscope.model.nesting import GARBAGE_COLLECTION, Nesting, depths_of, spread_down
 from kinetoscope.model.rows import Mask, begins_run
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
@@ -125,13 +125,7 @@ class Enclosing(Hierarchy):
     @cached_property
     def depth(self) -> NDArray[np.int32]:
         """How many members enclose each span."""
-        above = np.append(self.parent, np.int32(-1))
-        depth = (above >= 0).astype(np.int32)
-        # Each round looks twice as far up as the one before.
-        while (above >= 0).any():
-            depth += depth[above]
-            above = above[above]
-        return depth[:-1]
+        return depths_of(self.parent)
 
     @cached_property
     def self_ns(self) -> NDArray[np.int64]:

@@ -185,6 +185,17 @@ def _take_lanes(
         lane[row] = base + lane_number
 
 
+def depths_of(parent: NDArray[np.int32]) -> NDArray[np.int32]:
+    """How many rows are around each; a parent that does not come before its row is none."""
+    above = np.append(np.where(parent < np.arange(len(parent)), parent, np.int32(-1)), np.int32(-1))
+    depth = (above >= 0).astype(np.int32)
+    while (above >= 0).any():
+        # Each turn adds the depth of the row that is twice as far up.
+        depth += depth[above]
+        above = above[above]
+    return depth[:-1]
+
+
 def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
     """The places of each depth in ascending order, from depth 0 to the largest."""
     order, begin = Groups(depth, int(depth.max(initial=0)) + 1).rows()

@@ -82,7 +82,8 @@ def encoded(name: str, values: NDArray[Any]) -> tuple[dict[str, Any], dict[str, 
     Returns:
         The column's entry in the manifest, and the Arrow columns to write (none for a constant).
     """
-    bits = as_bits(values)
+    # 64-bit values keep their bits, floats included.
+    bits = values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
     if len(bits) and (bits == bits[0]).all() and (values.dtype.kind != "f" or np.isfinite(values[0])):
         return {"constant": values[0].item()}, {}
     if len(bits) < _SMALL_ROWS:
@@ -137,11 +138,6 @@ def column_names(name: str, entry: Mapping[str, Any]) -> list[str]:
     if width not in (2, 4, 8):
         raise ValueError(f"column {name} has {width!r} byte planes; valid are 2, 4 and 8")
     return [f"{name}.{index}" for index in range(width)]
-
-
-def as_bits(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the values as int64; 64-bit values keep their bits, floats included."""
-    return values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
 
 
 def _of_kind(name: str, kind: str, values: NDArray[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.nesting import depths_of
 from kinetoscope.model.trace_data import TraceData, derived
 
 # Which source line a person would look at: the innermost frame of a stack that is not torch's or ours, nor Python's that torch called.
@@ -166,7 +167,7 @@ def project_lines(trace: TraceData) -> NDArray[np.int32]:
 def _innermost(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
     """For each stack the innermost of the chosen stacks that it begins with, which may be itself; -1 where there is none."""
     parent = trace.column("stacks", "parent")
-    return _core.nearest_marked(parent, stack_depths(parent), chosen)
+    return _core.nearest_marked(parent, depths_of(parent), chosen)
 
 
 def _innermost_or(
@@ -274,11 +275,3 @@ def _in_packages(file: str, packages: tuple[str, ...]) -> bool:
 def span_stacks(trace: TraceData) -> NDArray[np.int32]:
     """For each span the stack that its time counts for, -1 without: a range is not spent in what entered it."""
     return np.asarray(np.append(working_stacks(trace), np.int32(-1))[trace.column("spans", "stack")])
-
-
-def stack_depths(parents: NDArray[np.int32]) -> NDArray[np.int32]:
-    """How many stacks are below each; parents come first."""
-    depths: list[int] = []
-    for row, parent in enumerate(parents.tolist()):
-        depths.append(depths[parent] + 1 if 0 <= parent < row else 0)
-    return np.array(depths, dtype=np.int32)

@@ -492,9 +492,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     if not in_optimizer.any():
         return []
     outside = operator_spans(trace).rows
-    outside = (
-        outside[(phase[outside] == Phase.FORWARD) & is_outermost(trace, outside)] if len(outside) else outside
-    )
+    outside = outside[(phase[outside] == Phase.FORWARD) & is_outermost(trace, outside)]
     in_forward = Groups(calls.of_span[outside], count).sizes() > 0
     used: set[Shape] = set()
     for call in calls.all:

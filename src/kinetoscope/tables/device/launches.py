@@ -189,8 +189,6 @@ def _queued(trace: TraceData, device: NDArray[np.int32], launched_ns: NDArray[np
     stream, start, work = spans["stream"], spans["start_ns"], device_work_spans(trace).rows
     groups = len(trace.columns("streams"))
     queued = np.zeros(len(device), dtype=np.int64)
-    if groups == 0:
-        return queued
     sets = united_by(stream[work], groups, start[work], start[work] + spans["duration_ns"][work])
     order = np.argsort(stream[device], kind="stable")
     edges = np.searchsorted(stream[device][order], np.arange(groups + 1)).tolist()

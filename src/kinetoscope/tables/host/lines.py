@@ -12,12 +12,13 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
+from kinetoscope.model.nesting import depths_of
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.shares import percent
-from kinetoscope.tables.stacks import in_user_code, span_stacks, stack_depths, user_stacks
+from kinetoscope.tables.stacks import in_user_code, span_stacks, user_stacks
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,7 +32,7 @@ def stack_sums(trace: TraceData) -> dict[str, NDArray[Any]]:
     covered = covered_ranges(trace)
     self_ns = np.where(covered, 0, self_ns)
     by_stack = Groups(np.where(host_work(trace, with_steps=False).mask, stack, -1), len(stacks))
-    depth = stack_depths(stacks["parent"])
+    depth = depths_of(stacks["parent"])
     on_device = np.zeros(len(stacks), dtype=np.int64)
     if len(trace.columns("launches")):
         on_device = Groups(stack, len(stacks)).sums(spans["device_self_ns"])

@@ -108,12 +108,7 @@ def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
 
 def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int64]]:
     spans = trace.columns("spans")
-    module, around = np.append(spans["module"], -1), np.append(called.parent, np.int32(-1))
-    rows, outermost = called.rows, called.mask.copy()
-    above = around[rows]
-    while (above >= 0).any():
-        outermost[rows[(above >= 0) & (module[above] == module[rows])]] = False
-        above = around[above]
+    outermost = called.mask & (_core.descends_from_same(called.parent, spans["module"]) == 0)
     return {
         "call_ns": by_module(trace, spans["duration_ns"], outermost),
         "call_self_ns": by_module(trace, called.self_ns, called.mask),

@@ -28,8 +28,8 @@ from kinetoscope.model.hierarchy import (
     requested_calls,
 )
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.nesting import by_level
-from kinetoscope.model.rows import Mask, ProcessRow, Rows, divided, rows_of_runs
+from kinetoscope.model.nesting import by_level, depths_of
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, begins_run, divided, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.model.steps import step_at, stretch_at
 from kinetoscope.model.trace_data import TraceData, derived
@@ -37,7 +37,7 @@ from kinetoscope.tables.device.work import Owner
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.requests import ran_in_requests, request_marks, requests_as_steps
 from kinetoscope.tables.intervals import Intervals
-from kinetoscope.tables.stacks import span_stacks, stack_depths, user_frames, user_stacks
+from kinetoscope.tables.stacks import span_stacks, user_frames, user_stacks
 from kinetoscope.tables.windows import host_activity, host_owners, owned, recorded_extent
 
 
@@ -75,10 +75,9 @@ class Gaps:
         """The duration of each gap with adjacent ones: gaps are cut where ranges and calls begin and end."""
         order = np.lexsort((self.start_ns, self.in_loading, self.thread))
         start, end = self.start_ns[order], self.end_ns[order]
-        touches = (
-            (start[1:] == end[:-1]) & (np.diff(self.step[order]) == 0) & (np.diff(self.thread[order]) == 0)
-        )
-        stretch = np.cumsum(np.append(np.ones(min(1, len(order)), dtype=bool), ~touches)) - 1
+        apart = begins_run(self.step[order], self.thread[order])
+        apart[1:] |= start[1:] != end[:-1]
+        stretch = np.cumsum(apart) - 1
         stretch_ns = np.empty_like(start)
         stretch_ns[order] = Groups(stretch, len(order)).sums(end - start)[stretch]
         return stretch_ns
@@ -512,7 +511,7 @@ def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     rows = np.arange(len(stacks))
     caller = np.where(stacks["parent"] < rows, stacks["parent"], -1)
-    level = np.append(stack_depths(caller), np.int32(-1))
+    level = np.append(depths_of(caller), np.int32(-1))
     if len(frames) == 0:
         return np.append(rows, -1), np.append(caller, -1), level
     line_of = Groups.by([frames[name] for name in ("file", "function", "line")]).of_row

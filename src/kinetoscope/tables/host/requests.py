@@ -203,8 +203,6 @@ def requests_as_steps(trace: TraceData) -> Numbers:
 def ran_in_requests(trace: TraceData) -> list[Intervals]:
     """For each thread when it worked for a request."""
     marked, threads = requests_of(trace), len(trace.columns("threads"))
-    if len(marked.of) == 0:
-        return [Intervals.none()] * threads
     return united_by(
         marked.stretch_thread.astype(np.int32), threads, marked.stretch_start_ns, marked.stretch_end_ns
     )

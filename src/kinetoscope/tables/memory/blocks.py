@@ -19,6 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import memory_salts, thread_processes
+from kinetoscope.model.rows import distinct
 from kinetoscope.model.trace_data import TraceData, derived
 
 EVERY = slice(None)
@@ -208,9 +209,7 @@ def _device_numbers(
     """Number the devices that have events; the host alone where nothing was recorded."""
     index = np.where(device_type == 0, -1, device_index)
     both = device_type.astype(np.int64) * 256 + index + 1
-    if len(both) and (both == both[0]).all():
-        return np.zeros(len(both), dtype=np.int32), [(int(both[0]) // 256, int(both[0]) % 256 - 1)]
-    values, numbers = np.unique(both, return_inverse=True)
+    values, numbers = distinct(both)
     devices = [(int(value) // 256, int(value) % 256 - 1) for value in values.tolist()]
     return numbers.astype(np.int32), devices or [(0, -1)]
 

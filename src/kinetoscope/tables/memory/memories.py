@@ -17,7 +17,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
-from kinetoscope.model.nesting import spread_down
+from kinetoscope.model.nesting import depths_of, spread_down
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import Rows, begins_run, look_up
 from kinetoscope.model.trace_data import TraceData, derived
@@ -26,7 +26,6 @@ from kinetoscope.tables.memory.categories import CATEGORY_NAMES, Judged, MemoryC
 from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders
 from kinetoscope.tables.memory.timeline import Changes, changes_of, device_names
 from kinetoscope.tables.shares import percent
-from kinetoscope.tables.stacks import stack_depths
 
 if TYPE_CHECKING:
     import pyarrow
@@ -493,7 +492,7 @@ def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
     # A report contains only the blocks of these tables; a server responds for any moment.
     wanted[stack_of[pool.changes.held]] |= len(np.unique(stack_of[pool.changes.held])) <= MOST_STACK_ROWS
     # With the stacks that they begin with.
-    stack_rows = np.flatnonzero(_core.sums_below(parent, stack_depths(parent), wanted[:-1].astype(np.int64)))
+    stack_rows = np.flatnonzero(_core.sums_below(parent, depths_of(parent), wanted[:-1].astype(np.int64)))
     return to_arrow(
         "viewer: stacks",
         {
