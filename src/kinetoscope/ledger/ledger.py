@@ -317,8 +317,6 @@ def _of_operators(
     row = np.where(counted >= 0, counted, owner)
     # The pieces of an operator whose cost counts follow each other. One that is made of others is several runs, of which the first is its call.
     runs = Groups.runs(row, step)
-    if len(runs) == 0:
-        return []
     span, step = row[runs.first], step[runs.first]
     time_ns = runs.sums(pieces.time_ns[rows])
     if on_device:
@@ -467,11 +465,6 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
     """
     waited_ns = moments.processor_wait_ns
     of_moments: dict[str, Any] = {field.name: getattr(moments, field.name) for field in fields(WorkMoments)}
-    none = np.zeros(len(waited_ns), np.int64)
-    if not waited_ns.any():
-        return ProcessLedger(
-            **of_moments, cells=cells, processor_share=none.astype(np.float64), waits_of_work_ns=none
-        )
     # A device computes on when the host has no core.
     on_host = (
         np.full(len(cells.span), not moments.on_device) | (cells.span < 0) | (cells.cause == Cause.LAUNCH)

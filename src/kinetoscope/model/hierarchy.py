@@ -197,8 +197,6 @@ def module_calls(trace: TraceData) -> Hierarchy:
 def device_spans(trace: TraceData) -> Hierarchy:
     """What was recorded on devices: kernels, copies, fills, and ranges and waits that a source shows on a stream."""
     spans = trace.columns("spans")
-    if len(trace.columns("streams")) == 0:
-        return Hierarchy(spans, np.zeros(len(spans), dtype=np.bool_))
     return Hierarchy(spans, spans["stream"] >= 0)
 
 

@@ -429,8 +429,6 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
     spans = trace.columns("spans")
     joins = np.array([text in _JOINS for text in trace.strings], dtype=bool)[spans["name"][forward.rows]]
     joined_at = np.flatnonzero(joins & (spans["stack"][forward.rows] >= 0))
-    if len(joined_at) == 0:
-        return []
     groups = Groups.by([spans[name][forward.rows[joined_at]] for name in ("stack", "step", "thread")])
     rows: list[int] = []
     times: list[int] = []
@@ -455,8 +453,6 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     inside = np.append(stacks_with(trace, _PARAMETRIZE), False)[spans["own_stack"][forward.rows]]
     # Without steps it is not known what runs once in one.
     rows = np.flatnonzero(inside & (spans["step"][forward.rows] >= 0))
-    if len(rows) == 0:
-        return []
     call = forward.call[rows]
     calls = Groups.by([*(spans[name][forward.rows[rows]] for name in ("step", "module", "stack")), call])
     often = calls.sizes()[calls.of_row]

@@ -130,8 +130,6 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[
         flops: The operations of each span.
     """
     spans, layers = trace.columns("spans"), _named(trace, _LAYERS)
-    if len(layers) == 0:
-        return
     parent, shapes, makers = spans["parent"], shapes_of(trace), _named(trace, _MAKERS)
     lacking = layers[standing[layers] == Standing.NO_INPUTS]
     for row in makers[np.isin(parent[makers], lacking)].tolist():
@@ -391,8 +389,6 @@ def _pass_through_graphs(trace: TraceData, standing: NDArray[np.uint8]) -> None:
 def _once_on_device(trace: TraceData, counted: CountedSpans) -> CountedSpans:
     """Let kernels of a device with a formula of their own count only where no operator counts that launched them."""
     launches = trace.columns("launches")
-    if len(launches) == 0 or not counted.counts.any():
-        return counted
     host, device = launches["host"], launches["device"]
     linked = (host >= 0) & (device >= 0)
     host, device = host[linked], device[linked]

@@ -250,8 +250,6 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
     """The costs of what a compiled graph calls, by distinct call: of the nodes that each computes."""
     spans, origins = trace.columns("spans"), trace.columns("origins")
     rows = np.flatnonzero(_is_of_graph(trace)[first])
-    if len(rows) == 0:
-        return {}
     origin = spans["origin"][first[rows]]
     nodes = Groups(origins["first"], len(origins))
     lacking = nodes.sums(origins["flops"] < 0)[origin] > 0

@@ -21,12 +21,13 @@ from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
-from kinetoscope.tables.host.host_shares import HostShares
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from kinetoscope.tables.host.host_shares import HostShares
 
 
 OPS_SCHEMA = table_definition("ops")

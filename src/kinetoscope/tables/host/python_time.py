@@ -512,8 +512,6 @@ def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
     rows = np.arange(len(stacks))
     caller = np.where(stacks["parent"] < rows, stacks["parent"], -1)
     level = np.append(depths_of(caller), np.int32(-1))
-    if len(frames) == 0:
-        return np.append(rows, -1), np.append(caller, -1), level
     line_of = Groups.by([frames[name] for name in ("file", "function", "line")]).of_row
     line_of = np.append(line_of, np.int32(-1))[stacks["frame"]]
     first = np.append(rows, -1).astype(np.int32)
