@@ -243,8 +243,7 @@ def unpacked_bytes(content: memoryview) -> int:
     for body, rows, batch in _batches(lambda offset, count: content[offset : offset + count], len(content)):
         size = 0
         compressed = batch.field(3) != 0
-        first, buffers = batch.vector(2)
-        for start, length in batch.pairs(first, buffers):
+        for start, length in struct.iter_unpack("<qq", batch.vector(2, 16)):
             if compressed and length > 0:
                 uncompressed = _number(content, "<q", body + start)
                 length = length - 8 if uncompressed == -1 else uncompressed
@@ -275,11 +274,9 @@ def _batches(read: Callable[[int, int], memoryview], size: int) -> Iterator[tupl
     length = _number(read(size - 10, 10), "<i", 0)
     footer = read(size - 10 - length, length)
     fields = _Flat(footer, _number(footer, "<I", 0))
-    if fields.vector(2)[1]:
+    if len(fields.vector(2, 24)):
         raise ValueError("an Arrow file has dictionaries; .ktrace files have none")
-    begin, count = fields.vector(3)
-    for block in range(begin, begin + 24 * count, 24):
-        offset, head, _ = struct.unpack_from("<qi4xq", footer, block)
+    for offset, head, _ in struct.iter_unpack("<qi4xq", fields.vector(3, 24)):
         # The message follows a four-byte marker and the message's length.
         message = read(offset, head)
         batch = _Flat(message, 8 + _number(message, "<I", 8)).table(2)
@@ -319,18 +316,16 @@ class _Flat:
             raise ValueError("an Arrow file lacks a required field")
         return _Flat(self._content, offset + _number(self._content, "<I", offset))
 
-    def vector(self, number: int) -> tuple[int, int]:
-        """Return the offset of the first entry of a list field, and the number of entries."""
+    def vector(self, number: int, entry_bytes: int) -> memoryview:
+        """Return the entries of a list field; raise ValueError if they lie beyond the end."""
         offset = self.field(number)
         if not offset:
-            return 0, 0
+            return self._content[:0]
         offset += _number(self._content, "<I", offset)
-        return offset + 4, _number(self._content, "<I", offset)
-
-    def pairs(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """Yield the entries of a list of pairs of numbers."""
-        for entry in range(first, first + 16 * count, 16):
-            yield struct.unpack_from("<qq", self._content, entry)
+        size = entry_bytes * _number(self._content, "<I", offset)
+        if offset + 4 + size > len(self._content):
+            raise ValueError("an Arrow file has a list that lies beyond its end")
+        return self._content[offset + 4 : offset + 4 + size]
 
 
 FORMAT, VERSION = "ktrace", 2
@@ -499,23 +494,18 @@ class _Reader:
         """Return a function for each stored column that reads and checks it, by table and column name."""
         return {
             name: {
-                column.name: partial(self._load, name, column, entry["columns"][column.name])
+                column.name: partial(self._load, name, column, stored)
                 for column in STORED[name].columns
-                if column.name in entry["columns"]
+                if (stored := entry["columns"].get(column.name, self._default(name, column))) is not None
             }
-            | self._defaults(name, entry)
             for name, entry in self._tables.items()
         }
 
-    def _defaults(self, table: str, entry: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-        """Return functions for the columns that a large table lacks; like constants, they count toward the memory limit."""
-        if self.rows[table] < LARGE_ROWS:
-            return {}
-        return {
-            column.name: partial(self._load, table, column, {"constant": column.default})
-            for column in STORED[table].columns
-            if not column.derived and column.name not in entry["columns"] and column.type != "text"
-        }
+    def _default(self, table: str, column: Column) -> dict[str, Any] | None:
+        """The entry of a column that a large table lacks; like constants, they count toward the memory limit."""
+        if self.rows[table] < LARGE_ROWS or column.derived or column.type == "text":
+            return None
+        return {"constant": column.default}
 
     def strings(self) -> list[str]:
         """Return the strings; the first call reads them.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice
-from kinetoscope.model.arrow import Labels, number_array, to_arrow, to_numpy
+from kinetoscope.model.arrow import Labels, compact, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.rows import look_up
@@ -97,8 +97,7 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
     Raises:
         ArgumentError: Another value of `by`.
     """
-    if checked_choice("by", by, ("copy", "direction", "operator")) != "copy":
-        return _grouped(copies(trace), by)
+    checked_choice("by", by, ("copy", "direction", "operator"))
     spans, texts, streams = trace.columns("spans"), trace.strings, trace.columns("streams")
     rows = np.flatnonzero(is_copy(spans["kind"]))
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
@@ -130,7 +129,7 @@ def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
         "module": Labels(look_up(operator, spans["module"]), trace.columns("modules")["path"]),
         "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
     }
-    return to_arrow("copies", columns)
+    return to_arrow("copies", columns) if by == "copy" else _grouped(columns, by)
 
 
 def copy_directions(trace: TraceData, rows: NDArray[np.int64]) -> list[Direction]:
@@ -180,30 +179,19 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
 _KEYS = ("direction", "kind", "source", "target")
 
 
-def _grouped(single: pyarrow.Table, by: str) -> pyarrow.Table:
+def _grouped(columns: dict[str, Any], by: str) -> pyarrow.Table:
     """Sum individual copies by direction, or by direction and operator."""
-    import pyarrow as pa
-
-    names = (*_KEYS, "operator") if by == "operator" else _KEYS
-    ids = []
-    for name in names:
-        indices = single[name].combine_chunks().indices.fill_null(-1)
-        ids.append(to_numpy(pa.chunked_array([indices])).astype(np.int32))
-    groups = Groups.by(ids)
-
-    def number(name: str, none: float) -> Any:
-        return to_numpy(single[name].fill_null(none))
-
-    duration, size, rate = number("duration_ns", 0), number("bytes", -1), number("gb_per_s", np.nan)
-    blocked = to_numpy(single["blocked"].fill_null(False))
+    keys = {name: compact(columns[name]) for name in ((*_KEYS, "operator") if by == "operator" else _KEYS)}
+    groups = Groups.by([ids for ids, _ in keys.values()])
+    duration, size, rate = (columns[name] for name in ("duration_ns", "bytes", "gb_per_s"))
+    blocked = columns["blocked"] == 1
     has_rate = (size >= 0) & (duration > 0)
     total, count = groups.sums(duration), groups.sizes()
     rated = Groups(np.where(has_rate, groups.of_row, -1), len(groups))
     rated_ns = rated.sums(duration)
-    keys = {name: single[name].take(number_array(groups.first)).to_pylist() for name in names}
     return to_arrow("grouped: copies", {
         "operator": None,
-        **keys,
+        **{name: Labels(ids[groups.first], texts) for name, (ids, texts) in keys.items()},
         "count": count,
         "total_ns": total,
         "mean_ns": total / np.maximum(count, 1),

@@ -92,13 +92,6 @@ class Gaps:
         return len(self.start_ns)
 
     @cached_property
-    def blocked_ns(self) -> Rows:
-        """How long the thread did not run in each gap, according to samples."""
-        shares = self.shares
-        blocked = Groups(shares.kind, shares.kinds).sums(shares.part, shares.blocked)
-        return np.asarray(np.round(self.duration_ns * blocked[self.kind]), dtype=np.int64)
-
-    @cached_property
     def stack(self) -> Rows:
         """The row of `stacks` that took most of each gap; -1 if unknown."""
         return self.shares.stack[self.shares.main[self.kind]]
