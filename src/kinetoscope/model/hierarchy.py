@@ -233,6 +233,13 @@ def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
     return outermost
 
 
+def outermost_operators(trace: TraceData, chosen: Mask | None = None) -> NDArray[np.int64]:
+    """The operators of the host, of those that are chosen, that lie in no other one of them, in the order in which each thread ran them."""
+    on_host = operator_spans(trace).mask & (trace.column("spans", "stream") < 0)
+    rows = np.flatnonzero(on_host if chosen is None else on_host & chosen)
+    return rows[is_outermost(trace, rows)]
+
+
 def nearest_of(trace: TraceData, chosen: NDArray[Any]) -> NDArray[np.int32]:
     """For each span the nearest of some spans, by their rows or a mask, that it is or is inside of; -1 for none, and at the end for no span."""
     spans = trace.columns("spans")

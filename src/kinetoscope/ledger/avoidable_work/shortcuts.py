@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
+from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import Rows, ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
@@ -111,10 +111,7 @@ class _Forward:
 
     def __init__(self, trace: TraceData, calls: Calls) -> None:
         spans = trace.columns("spans")
-        rows = operator_spans(trace).rows
-        rows = rows[(spans["phase"][rows] == Phase.FORWARD) & (spans["stream"][rows] < 0)]
-        rows = rows[is_outermost(trace, rows)]
-        self.rows: Rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))].astype(np.int64)
+        self.rows = outermost_operators(trace, spans["phase"] == Phase.FORWARD)
         self._known = {call.row: call for call in calls.all}
         self.call: Rows = calls.of_span[self.rows].astype(np.int64)
         self._group = Groups.runs(spans["thread"][self.rows], spans["step"][self.rows]).of_row
@@ -487,8 +484,8 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     in_optimizer = Groups(calls.of_span, count).sums(phase == Phase.OPTIMIZER) > 0
     if not in_optimizer.any():
         return []
-    outside = operator_spans(trace).rows
-    outside = outside[(phase[outside] == Phase.FORWARD) & is_outermost(trace, outside)]
+    rows = outermost_operators(trace)
+    outside = rows[phase[rows] == Phase.FORWARD]
     in_forward = Groups(calls.of_span[outside], count).sizes() > 0
     used: set[Shape] = set()
     for call in calls.all:
@@ -506,9 +503,6 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     is_used = np.zeros(len(spans), bool)
     is_used[sums] = [of_shapes[row] for row in shapes[sums].tolist()]
     # Backward by backward: what the engine runs in a row on a thread.
-    rows = np.flatnonzero((spans["stream"] < 0) & is_operator(spans["kind"]))
-    rows = rows[is_outermost(trace, rows)]
-    rows = rows[np.lexsort((spans["start_ns"][rows], spans["thread"][rows]))]
     in_backward = phase[rows] == Phase.BACKWARD
     number = Groups.runs(spans["thread"][rows], spans["step"][rows], in_backward).of_row
     needs = np.zeros(len(spans) + 1, bool)

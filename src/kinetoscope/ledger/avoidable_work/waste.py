@@ -17,7 +17,7 @@ from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, Disti
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
 from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import is_outermost, nearest_of, operator_spans
+from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import Rows, begins_run, ends_run, hashed
 from kinetoscope.model.schema import Phase
@@ -108,8 +108,7 @@ def called_again(trace: TraceData) -> NDArray[np.bool_]:
     What such a call runs inside, and what backward runs for it, is of the loop, too. Those of optimizers, which are torch's, are none. False at the end for no span.
     """
     spans = trace.columns("spans")
-    operators = np.flatnonzero(is_operator(spans["kind"]) & (spans["stream"] < 0))
-    outer = operators[is_outermost(trace, operators)]
+    outer = outermost_operators(trace)
     around = nearest_of(trace, outer)
     rows = outer[(spans["phase"][outer] == Phase.FORWARD) & (spans["stack"][outer] >= 0)]
     keys = [spans[name][rows].astype(np.int32) for name in ("step", "stack", "module", "name")]
@@ -220,11 +219,7 @@ def _use(call: DistinctCall) -> tuple[Shape, int] | None:
 def _made_again(trace: TraceData, calls: Calls, waste: Waste) -> None:
     """Runs of operators that compute with constants and indices alone, such as a mask or the degrees of a graph. From constants alone the result is needed once; from indices once a step, since they may differ in the next one."""
     spans = trace.columns("spans")
-    rows = operator_spans(trace).rows
-    rows = rows[
-        (spans["phase"][rows] == Phase.FORWARD) & (spans["stream"][rows] < 0) & (spans["stack"][rows] >= 0)
-    ]
-    rows = rows[is_outermost(trace, rows)]
+    rows = outermost_operators(trace, (spans["phase"] == Phase.FORWARD) & (spans["stack"] >= 0))
     makes = np.array([text in _CONSTANTS for text in trace.strings], dtype=bool)[spans["name"][rows]]
     if not makes.any():
         return
