@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope import ArgumentError, StateError
+from kinetoscope import StateError
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp
 from kinetoscope.trace import concatenate
@@ -113,8 +113,8 @@ def test_what_is_no_rank_is_none(value):
 
 
 @pytest.mark.parametrize("argument", ["merged_trace_filename", "merged_trace_remote_file_name"])
-def test_names_of_merged_traces_are_refused_with_what_merges(argument):
-    with pytest.raises(ArgumentError, match=r"no merged trace 'all.json': .* with kinetoscope.merge"):
+def test_names_of_merged_traces_warn_of_what_merges(argument):
+    with pytest.warns(UserWarning, match=r"no merged trace 'all.json': .* with kinetoscope.merge"):
         JSONTraceHandler(**{argument: "all.json"})
     JSONTraceHandler(**{argument: None})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed
 
-from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope._errors import StateError
 from kinetoscope.collect import record_function, warn_user
 from kinetoscope.combine.extend import extend
 from kinetoscope.integrations.composer.files import LoopState, TraceFiles
@@ -30,7 +30,7 @@ class JSONTraceHandler(TraceHandler):
         folder: Format of the folder's name: see `TraceFiles`, also for the next two.
         filename: Format of the name of a trace.
         remote_file_name: Format of the name under which it is uploaded; None for no upload.
-        merged_trace_filename: None, as nothing is merged while training runs; an argument of Composer's class.
+        merged_trace_filename: An argument of Composer's class; nothing is merged while training runs, and a name warns of it.
         merged_trace_remote_file_name: The same.
         overwrite: Whether the folder may contain files, and remote files may be replaced.
         num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none.
@@ -48,14 +48,14 @@ class JSONTraceHandler(TraceHandler):
         folder: str = FOLDER,
         filename: str = FILENAME,
         remote_file_name: str | None = REMOTE_FILE_NAME,
-        merged_trace_filename: None = None,
-        merged_trace_remote_file_name: None = None,
+        merged_trace_filename: str | None = None,
+        merged_trace_remote_file_name: str | None = None,
         *,
         overwrite: bool = False,
         num_traces_to_keep: int = -1,
     ) -> None:
         if merged := merged_trace_filename or merged_trace_remote_file_name:
-            raise ArgumentError(
+            warn_user(
                 f"JSONTraceHandler writes no merged trace {merged!r}: leave the name out, and merge the traces of all ranks with "
                 "kinetoscope.merge, also those of several machines."
             )
