@@ -84,6 +84,17 @@ def test_where_torchs_collector_wrote_the_first_lines_of_functions_these_are_nam
     assert "train (train.py:3)" in plain(finding.finding)
 
 
+def test_lines_that_follow_each_other_are_a_place_with_a_first_and_a_last_line():
+    builder = TraceBuilder()
+    for step in range(8):
+        builder.step(step, step * 10_000_000, 10_000_000)
+        for index in range(200):
+            stack = builder.stack(("train.py", 4 + index % 3, "train"))
+            builder.span("aten::add", step * 10_000_000 + index * 40_000, 10_000, stack=stack)
+    row = builder.build().findings().to_pylist()[0]
+    assert (row["code"], row["line"], row["last_line"]) == ("tiny-operators", 4, 6)
+
+
 def test_python_between_operators_has_its_place_its_share_and_its_evidence():
     trace = slow_python().build()
     (finding,) = examine(trace).findings
@@ -560,7 +571,7 @@ def test_programs_read_json_with_stable_keys(path):
     ]  # fmt: skip
     assert said["process"] is None
     assert said["findings"][0]["code"] == "python-bound"
-    assert said["findings"][0]["line"] == 3
+    assert (said["findings"][0]["line"], said["findings"][0]["last_line"]) == (3, 3)
     assert said["step_ns"] == 10_000_000
 
 

@@ -158,6 +158,7 @@ def table_of(report: Report) -> pyarrow.Table:
             "advice": finding.advice,
             "file": finding.place.file or None,
             "line": finding.place.line if finding.place else -1,
+            "last_line": max(finding.place.line, finding.place.until) if finding.place else -1,
             "function": finding.place.function or None,
             "module": finding.module or None,
             "spans": json.dumps(finding.spans),
@@ -176,7 +177,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
 
     Returns:
         `steps`, `requests` (where these count as steps), `step_ns` (their mean), `process` (whose steps, where several processes have steps), `sample` (what part of a large trace it is of), `findings` (`code`, `severity`, `finding`, `share_percent`, `gain_percent`, `gain_bound` (`about` or `at most`), `gain_ns`, `advice`,
-        `file`, `line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
+        `file`, `line`, `last_line`, `function`, `module`, `spans`; null where unknown), `more` (how many are left out), and `cannot_tell` (`code`,
         `record`). These keys are stable.
     """
     rows = table_of(report).slice(0, most or None).to_pylist()

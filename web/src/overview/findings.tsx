@@ -24,6 +24,7 @@ interface Finding {
   advice: string;
   file: string | null;
   line: number | null;
+  last_line: number | null;
   function: string | null;
   module: string | null;
   spans: readonly Evidence[];
@@ -57,8 +58,8 @@ export function FindingsCard(props: { path?: string }) {
             {account && <Floor account={account} />}
             {summary && <p>{summary}</p>}
             <ol>
-              {findings.map((one) => (
-                <Found key={one.code} finding={one} whole={steps ? "step time" : "recorded time"} />
+              {findings.map((one, index) => (
+                <Found key={index} finding={one} whole={steps ? "step time" : "recorded time"} />
               ))}
             </ol>
             {more > 0 && (
@@ -121,7 +122,7 @@ function Found(props: { finding: Finding; whole: string }) {
 
 /** The text of the line, which opens to show those around it. */
 function Code(props: { finding: Finding }) {
-  const { file, line } = props.finding;
+  const { file, line, last_line: last } = props.finding;
   const text = file === null || line === null ? "" : lineText(file, line);
   if (!text || file === null || line === null) return null;
   return (
@@ -129,7 +130,7 @@ function Code(props: { finding: Finding }) {
       <summary>
         <code>{text}</code>
       </summary>
-      <Excerpt file={file} line={line} />
+      <Excerpt file={file} line={line} last={last ?? line} />
     </details>
   );
 }
@@ -137,7 +138,8 @@ function Code(props: { finding: Finding }) {
 /** The line to change, and the spans that show why. */
 function Links(props: { finding: Finding }) {
   const source = useSource();
-  const { file, line, function: inside, module, spans } = props.finding;
+  const { file, line, last_line: last, function: inside, module, spans } = props.finding;
+  const lines = `${file?.split(/[\\/]/).pop()}:${line}${last === line ? "" : `-${last}`}`;
   const [first, ...others] = source.has("tracks") ? spans : [];
   const isOperator = first && /^(operator|backward)$/.test(first.kind) && source.has("operators");
   return (
@@ -145,12 +147,10 @@ function Links(props: { finding: Finding }) {
       {file !== null &&
         (source.has("flame_choices") ? (
           <a href={address("stacks", { find: `${file}(${line})` })} title={`${file}:${line} ${inside ?? ""}`}>
-            {file.split(/[\\/]/).pop()}:{line}
+            {lines}
           </a>
         ) : (
-          <span title={file}>
-            {file.split(/[\\/]/).pop()}:{line}
-          </span>
+          <span title={file}>{lines}</span>
         ))}
       {module && <span class="muted">{module}</span>}
       {isOperator && (

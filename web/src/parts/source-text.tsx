@@ -43,18 +43,21 @@ function placeOf(frame: string): [file: string, line: string] {
   return [file, line];
 }
 
-/** A line with those around it. */
-export function Excerpt(props: { file: string; line: number }) {
+/** A line, or some that follow each other, with those around. */
+export function Excerpt(props: { file: string; line: number; last?: number }) {
+  const { line, last = line } = props;
   const known = files.value[props.file] ?? {};
-  const numbers = [-2, -1, 0, 1, 2].map((by) => props.line + by).filter((number) => String(number) in known);
-  if (!(String(props.line) in known)) return null;
+  const numbers = Array.from({ length: last - line + 5 }, (_, index) => line - 2 + index).filter(
+    (number) => String(number) in known,
+  );
+  if (!(String(line) in known)) return null;
   const texts = numbers.map((number) => known[String(number)] ?? "");
   const indents = texts.filter((text) => text.trim()).map((text) => text.length - text.trimStart().length);
   const indent = Math.min(...indents);
   return (
     <pre class="excerpt mono">
       {numbers.map((number, index) => (
-        <span key={number} class={number === props.line ? "hot" : undefined}>
+        <span key={number} class={line <= number && number <= last ? "hot" : undefined}>
           <span class="faint">{number}</span> {texts[index]?.slice(indent)}
         </span>
       ))}
