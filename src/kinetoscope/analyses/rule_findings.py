@@ -12,6 +12,7 @@ from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rules import RULES
 from kinetoscope.display.sentence import sentence
+from kinetoscope.model.rows import distinct_sorted
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.units_of_work import Unit
 
@@ -111,7 +112,9 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     ordered = _causes_first(findings)
     times = [None if finding.time is None else finding.time & moments for finding in ordered]
     sets = [moments, *(time for time in times if time is not None)]
-    edges = np.unique(np.concatenate([edge for moment in sets for edge in (moment.start_ns, moment.end_ns)]))
+    edges = distinct_sorted(
+        np.concatenate([edge for moment in sets for edge in (moment.start_ns, moment.end_ns)])
+    )
     row_ns = moments.within(edges[:-1], edges[1:]).astype(np.float64)
     has_rows = [
         np.ones(len(row_ns), bool) if time is None else time.within(edges[:-1], edges[1:]) > 0

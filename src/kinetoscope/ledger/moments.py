@@ -15,7 +15,7 @@ from kinetoscope.model.arrow import integers
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import garbage_collections, host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.rows import Mask, ProcessRow, Rows, begins_run, rows_of_runs
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, distinct_sorted, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
@@ -236,7 +236,9 @@ def _layer(category: Category, when: Intervals) -> _Layer:
 
 def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
     timed: list[_Stretches | _Layer] = [stretches, *layers]
-    edges = _sorted_once(np.concatenate([edge for layer in timed for edge in (layer.start_ns, layer.end_ns)]))
+    edges = distinct_sorted(
+        np.concatenate([edge for layer in timed for edge in (layer.start_ns, layer.end_ns)])
+    )
     edges = edges[(edges >= stretches.start_ns.min(initial=0)) & (edges <= stretches.end_ns.max(initial=0))]
     begin = edges[:-1]
     category, owner = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
@@ -252,13 +254,6 @@ def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
     first, last = (np.searchsorted(edges, side) for side in (stretches.start_ns, stretches.end_ns))
     stretch, row = rows_of_runs(first, np.maximum(last - first, 0))
     return MomentRows(stretches.unit[stretch], category[row], owner[row], begin[row], np.diff(edges)[row])
-
-
-def _sorted_once(values: Rows) -> Rows:
-    """The distinct ones of some values in order, by sorting: `np.unique` takes several times as long."""
-    # Made of a few that are in order, which a stable sort merges.
-    ordered = np.sort(values, kind="stable")
-    return np.asarray(ordered[begins_run(ordered)], dtype=np.int64)
 
 
 def _layers(
@@ -334,7 +329,7 @@ def _innermost_operators(trace: TraceData, thread: int) -> _Layer:
     """When each operator, backward function or runtime call of a thread was the innermost one."""
     spans, rows = trace.columns("spans"), _work_on(trace, thread)
     start = spans["start_ns"][rows]
-    edges = _sorted_once(np.concatenate((start, start + spans["duration_ns"][rows])))
+    edges = distinct_sorted(np.concatenate((start, start + spans["duration_ns"][rows])))
     inside = _core.running_at(spans["start_ns"], spans["duration_ns"], spans["parent"], rows, edges[:-1])
     # Time of a range inside an operator is that operator's.
     is_work = np.append(is_operator(spans["kind"]) | _is_other_work(spans["kind"]), False)

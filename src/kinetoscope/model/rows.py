@@ -107,6 +107,13 @@ def distinct(values: NDArray[np.int32] | NDArray[np.int64]) -> tuple[NDArray[np.
     return unsorted[order], position[group]
 
 
+def distinct_sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct ones of some numbers in order, made of a few parts that are in order: several times as fast as `np.unique`."""
+    # A stable sort merges such parts.
+    ordered = np.sort(values, kind="stable")
+    return np.asarray(ordered[begins_run(ordered)], dtype=np.int64)
+
+
 def outline(holders: Sequence[int], rows: Iterable[int]) -> list[tuple[int, int]]:
     """Order some rows as an outline: each followed by those that it holds, in the order of `rows`, and the depth of each.
 

@@ -84,11 +84,12 @@ def repeats_of(trace: TraceData) -> Repeats:
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     before, overwritten_by = (np.full(len(spans) + 1, -1, np.int64) for _ in range(2))
     unseen = any(loss["code"] in _LOST for loss in trace.losses) or _uses_devices(trace)
-    if len(versions) and not unseen and not any(is_generated(text) for text in trace.strings):
-        row, repeated = _follow(trace)
-        # Of the calls as they are followed, -1 for none.
-        rows = np.append(row, -1)
-        before[row], overwritten_by[row] = rows[repeated["before"]], rows[repeated["overwritten_by"]]
+    if len(versions) == 0 or unseen or any(is_generated(text) for text in trace.strings):
+        return Repeats(before, before, overwritten_by)
+    row, repeated = _follow(trace)
+    # Of the calls as they are followed, -1 for none.
+    rows = np.append(row, -1)
+    before[row], overwritten_by[row] = rows[repeated["before"]], rows[repeated["overwritten_by"]]
     step = np.append(spans["step"], -1)
     in_forward = np.append(spans["phase"] == Phase.FORWARD, False) & (before >= 0)
     distance = step - step[before]

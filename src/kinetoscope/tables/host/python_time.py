@@ -309,7 +309,8 @@ def _of_thread(
     cutting = np.concatenate((entering, entered))
     stretches = on_thread[request_marks(trace)[on_thread]]
     cutting = np.concatenate((cutting, stretches))
-    cuts = np.sort(np.concatenate((marks, spans["start_ns"][cutting], _ends(spans, cutting))))
+    # Made of a few that are in order, which a stable sort merges.
+    cuts = np.sort(np.concatenate((marks, spans["start_ns"][cutting], _ends(spans, cutting))), kind="stable")
     by_loop = _cut(free, steps, marked, cuts)
     by_loader = _cut(making, steps, marked, cuts)
     start, end, step = (np.concatenate(both) for both in zip(by_loop, by_loader, strict=True))
@@ -402,7 +403,7 @@ def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple
     end_ns = begin_ns + steps["duration_ns"][marked]
     # Of steps that overlap, a moment belongs to the latest.
     end_ns[:-1] = np.minimum(end_ns[:-1], begin_ns[1:])
-    edges = np.sort(np.concatenate((marks, begin_ns, end_ns)))
+    edges = np.sort(np.concatenate((marks, begin_ns, end_ns)), kind="stable")
     first = np.searchsorted(edges, moments.start_ns, side="right")
     last = np.searchsorted(edges, moments.end_ns, side="left")
     stretch, edge = rows_of_runs(first, np.maximum(last - first, 0))
