@@ -87,7 +87,11 @@ def test_every_process_says_what_it_said_alone(traces, data):
         modules = [row for row in told(joined, "modules", without=IDS) if row["rank"] == rank]
         # These are known of all processes or of none.
         shares = ("total_percent", "calls", "call_ns", "call_self_ns", "self_bytes", "bytes", "span")
-        assert without(modules, shares) == without(told(trace, "modules", without=IDS), shares)
+        alone_modules = told(trace, "modules", without=IDS)
+        assert without(modules, (*shares, *SHARED_TIMES)) == without(alone_modules, (*shares, *SHARED_TIMES))
+        for column in SHARED_TIMES[:2]:
+            of_path = ({row["path"]: row[column] for row in rows} for rows in (modules, alone_modules))
+            assert next(of_path) == pytest.approx(next(of_path), abs=2)
 
 
 @settings(max_examples=examples(25))
