@@ -54,7 +54,7 @@ def test_what_makes_the_run_slow_comes_before_the_operators():
     (finding,) = trace.findings().to_pylist()
     assert finding["finding"] in shown
     assert finding["advice"] in html.unescape(shown)
-    assert "at most 80.0 % to gain" in shown
+    assert "at most 70.0 % to gain" in shown
     assert shown.index(finding["finding"]) < shown.index(">operators</th>")
     assert "No problem found" in healthy.build()._repr_html_()
 
