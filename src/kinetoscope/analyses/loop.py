@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 10
 """A finding names at most this many spans as its evidence."""
-MOST_TIMES = 10.0
-"""What a step has more of than so many times the third quartile of all is not usual."""
+USUAL_STEPS, MOST_TIMES = 0.9, 1.5
+"""What a step has more of than so many times what this part of all steps have at most is not usual."""
 # A time is above zero with a certainty of 97.5 % if it is this many standard deviations above it.
 _SURE = 1.96
 _ENGINE_FILES = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
@@ -860,7 +860,8 @@ def usual_kinds(kind: Rows) -> Rows:
 def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Rows) -> NDArray[np.float64]:
     """What the values of each key come to in the steps of each kind, a row each, at their usual pace: without what happens in few steps only.
 
-    A value counts up to `MOST_TIMES` the third quartile: time that some steps take more, such as for pages of memory, is time of the program.
+    Time that some of the steps take more, such as for pages of memory, is time of the program; what a single one takes, such as a pause, counts up to `MOST_TIMES` what
+    `USUAL_STEPS` of the steps take at most.
 
     Args:
         key: The key of each value.
@@ -874,8 +875,8 @@ def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Ro
         of_kind = kind[step] == kind_number
         key_of, value_of = key[of_kind], value[of_kind].astype(np.float64)
         if often >= LEAST_OF_KIND:
-            (third_quartile,) = _at_ranks(key_of, value_of, keys, often, 3 * (often - 1) // 4)
-            value_of = np.minimum(value_of, MOST_TIMES * third_quartile[key_of])
+            (most,) = _at_ranks(key_of, value_of, keys, often, int(USUAL_STEPS * (often - 1)))
+            value_of = np.minimum(value_of, MOST_TIMES * most[key_of])
         totals.append(Groups(key_of, keys).sums(value_of))
     return np.array(totals).reshape(-1, keys)
 

@@ -134,7 +134,7 @@ def test_findings_come_first_and_lead_to_their_evidence(visit, served):
     page = visit.open(served.address(trace, "overview"))
     card = page.locator("main .card").first
     assert card.get_by_role("heading").inner_text() == "Findings"
-    for text in (finding["finding"], finding["advice"], "80.0 % of step time, at most 80.0 % to gain"):
+    for text in (finding["finding"], finding["advice"], "70.0 % of step time, at most 70.0 % to gain"):
         assert card.get_by_text(text).is_visible()
     assert not card.get_by_text("Cannot tell about memory-growth").is_visible()
     card.locator("summary", has_text=re.compile("lacks? data")).click()
