@@ -1155,7 +1155,7 @@ def every_fourth_step_transforms_a_prime_length(fault: bool) -> tuple[Step, int]
 
 @planted("growing-prefix", record_shapes=True)
 def a_sequence_that_is_computed_again_for_each_position(fault: bool) -> tuple[Step, int]:
-    model, tokens = Net(), torch.randn(16, 32, 64)
+    model, tokens = Net(), torch.randn(64, 32, 64)
 
     def step(number: int) -> None:
         with torch.no_grad():
