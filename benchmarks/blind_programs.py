@@ -74,7 +74,8 @@ def recorded(program: BlindProgram, side: Side, options: str, folder: Path) -> P
     child = os.fork()
     if child == 0:
         try:
-            _record(source, (OPTIONS | DEVICE_OPTIONS)[options], saved)
+            of_device = program in DEVICE_PROGRAMS
+            _record(source, (DEVICE_OPTIONS if of_device else OPTIONS)[options], saved)
             os._exit(0)
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
