@@ -99,7 +99,7 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     )
     match = Match(
         spans, usual_ns, words | {"calls": called}, place=line, module=module, spans=spans, text=text, advice=advice,
-        gain_ns=min(usual_ns, int(cells.time_ns[rows].sum())), time=_when(loop, cells, rows),
+        gain_ns=usual_ns, time=_when(loop, cells, rows),
     )  # fmt: skip
     return HOT_LINE.finding(loop, match)
 

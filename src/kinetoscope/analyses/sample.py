@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope.combine.cut import BEGINLESS_NS, TracePart, cut_with_rows
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import begins_run, ends_run
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
@@ -85,17 +86,16 @@ def sample_of(trace: TraceData) -> Sample:
 def _steps(trace: TraceData, share: float) -> Rows:
     """The first step, and of each kind of the others an equal share: those that were recorded in full, and others evenly."""
     spans, count = trace.columns("spans"), len(trace.columns("steps"))
-    part = max(share, FEWEST_STEPS / count)
+    of_step, part = Groups(spans["step"], count), max(share, FEWEST_STEPS / count)
     kinds = [np.arange(1, count)]
     if part * count < MANY_STEPS:
-        sizes = np.bincount(spans["step"] + 1, minlength=count + 1)[1:]
+        sizes = of_step.sizes()
         order = kinds[0][np.argsort(sizes[1:], kind="stable")]
         larger = np.flatnonzero(sizes[order][1:] > LEAST_LARGER * sizes[order][:-1]) + 1
         kinds = np.split(order, larger)
         large = [len(steps) for steps in kinds if sizes[steps].sum() >= LARGE_KIND * sizes[1:].sum()]
         part = max(part, LEAST_OF_KIND / min(large))
-    is_deep = np.zeros(count, dtype=np.bool_)
-    is_deep[np.setdiff1d(spans["step"][spans["shapes"] >= 0], [-1])] = True
+    is_deep = of_step.sums(spans["shapes"] >= 0) > 0
     chosen = [np.zeros(1, np.int64)]
     for steps in kinds:
         left = min(max(1, round(part * len(steps))), len(steps))

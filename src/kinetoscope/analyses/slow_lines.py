@@ -75,7 +75,7 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
         :MOST_LINES
     ]:
         of_lines = rows[np.isin(line_of_row, lines)]
-        usual_ns = min(loop.usual_sum(step[of_lines], above_ns[of_lines]), int(above_ns[of_lines].sum()))
+        usual_ns = loop.usual_sum(step[of_lines], above_ns[of_lines])
         is_named = any(
             _overlap(at_lines, other.place) and 2 * (other.gain_ns or 0) >= usual_ns for other in others
         )
@@ -110,14 +110,13 @@ def _rows_above_floor(
     best = Groups(name, len(loop.trace.strings)).maxima(needed_ns / np.maximum(took_ns, 1))[name]
     # Other programs make all operators slow, and of a device only launches are known here.
     tells = not loop.machine_is_busy and loop.device is None
-    is_slow = np.append((took_ns * best >= LEAST_TIMES_BEST * needed_ns) & tells, False)[by_call.of_row]
-    is_fault = ((entry == Entry.SLOW) & is_slow) | (entry == Entry.NOT_NEEDED)
-    is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python
+    is_far_slower = np.append((took_ns * best >= LEAST_TIMES_BEST * needed_ns) & tells, False)[by_call.of_row]
     belongs = (line >= 0) & ~np.isin(cells.cause[rows], (Cause.PROCESSOR, Cause.LAUNCH))
-    of_slow = (entry == Entry.SLOW) & np.isin(
-        line, np.unique(line[(entry == Entry.SLOW) & is_slow & belongs])
-    )
-    counts = belongs & (is_fault | of_slow)
+    is_slow = belongs & (entry == Entry.SLOW)
+    is_fault = (is_slow & is_far_slower) | (entry == Entry.NOT_NEEDED)
+    is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python
+    of_slow_line = is_slow & np.isin(line, line[is_slow & is_far_slower])
+    counts = belongs & (is_fault | of_slow_line)
     return rows[counts], line[counts], is_fault[counts]
 
 

@@ -80,8 +80,8 @@ class Content:
         scalars: Numbers by their name; those that are not known are missing.
         tables: The tables `modules` and `findings`, with times in milliseconds.
         summary: The step time and the findings, as Markdown.
-        incident: What is known of the incident; empty if it is none.
-        files: A folder with the trace, the report, and for an incident what is known of it.
+        incident: The metadata of the incident; empty without one.
+        files: A folder with the trace, the report and, for an incident, its metadata.
         trace: The trace in this folder.
         report: The report in this folder.
     """
@@ -112,7 +112,7 @@ def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any
         source: A trace; its path; or the folder of an incident, or a recording in one.
 
     Returns:
-        The trace, what is known of the incident (empty for others), and a name.
+        The trace, the metadata of the incident (empty for other traces), and a name.
 
     Raises:
         ArgumentError: It is neither.
@@ -168,7 +168,7 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
 
     Args:
         trace: The trace.
-        facts: What is known of its incident; empty if it is none.
+        facts: The metadata of its incident; empty without one.
         name: Its name in the tracker.
         folder: An empty folder for the files.
 
