@@ -329,7 +329,7 @@ class FlightRecorder:
                 share=1.0 if plan.level == 0 else plan.share,
                 ring=None if self._session is None else STREAM.path(),
                 folder=self._attempt,
-                incidents=tuple(self._incidents.kept),
+                incidents=tuple(self._incidents.paths),
                 refused=self._incidents.refused,
                 capture=None if self._capture is None else self._capture.path,
             )

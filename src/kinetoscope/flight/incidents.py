@@ -54,7 +54,7 @@ class Incidents:
         most_in_an_hour: How many incidents of a reason are written within an hour.
         now_s: The system's clock.
         most_bytes: What incidents and captures may take for each rank of the attempt, together.
-        kept: The files of the incidents that this process wrote, the oldest first.
+        paths: The files of the incidents that this process wrote, the oldest first.
         refused: How many were not written because there were too many within an hour.
         uncopied: What the last incident said whose copy failed; None without one.
     """
@@ -64,7 +64,7 @@ class Incidents:
     most_in_an_hour: int
     now_s: Callable[[], float] = time.time
     most_bytes: float = math.inf
-    kept: list[Path] = field(default_factory=list, init=False)
+    paths: list[Path] = field(default_factory=list, init=False)
     refused: int = field(default=0, init=False)
     uncopied: dict[str, Any] | None = field(default=None, init=False)
     _written_s: defaultdict[str, deque[float]] = field(default_factory=lambda: defaultdict(deque), init=False)
@@ -115,7 +115,7 @@ class Incidents:
             incident.setdefault("copy_failed", _why(error))
         if "copy_failed" in incident:
             self.uncopied = incident
-        self.kept.append(path)
+        self.paths.append(path)
         with suppress(OSError):
             self.sweep()
         return path

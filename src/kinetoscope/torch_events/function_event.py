@@ -777,21 +777,21 @@ class MemoryEvent(FunctionEvent):
 
     @Computed
     def fwd_thread(self) -> int:
-        """The thread itself."""
+        """The thread that allocates or frees: no other one led to it."""
         return self.thread
 
     def innermost(self, frames: int | None) -> list[str]:
-        """No stack."""
+        """No frames: memory outside all events has no stack."""
         return []
 
     @Computed
     def cpu_children(self) -> list[FunctionEvent]:
-        """None."""
+        """Always empty: nothing runs inside of a moment."""
         return []
 
     @Computed
     def kernels(self) -> list[Kernel]:
-        """None."""
+        """Always empty: it launches nothing."""
         return []
 
 
