@@ -684,7 +684,7 @@ class FlightRecorder:
 
     def _follow_plan(self, session: profile, now_ns: int) -> None:
         """Let the next steps follow the plan without Python, if nothing else is to be done for them."""
-        if self._comparable and session._step_range is None:
+        if self._comparable and session.step_range is None:
             seed, level, records_others = self._plan.rule
             # Sooner at first, when what a recorded step costs is not known.
             look_in_ns = min(_LOOK_EVERY_NS, (now_ns - self._started_ns) // _LOOKS_AT_FIRST)

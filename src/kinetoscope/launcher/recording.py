@@ -125,7 +125,7 @@ class ProgramRecording:
     @property
     def state(self) -> SessionState:
         """The state of the recording: idle until torch is imported, then waiting for its first step."""
-        return self._state if self._session is None else self._session._state
+        return self._state if self._session is None else self._session.state
 
     @property
     def seconds(self) -> float:
@@ -135,7 +135,7 @@ class ProgramRecording:
     @property
     def engine(self) -> str:
         """The name of the engine that records."""
-        engine = self._session._engine if self._session is not None else None
+        engine = None if self._session is None else self._session.recording_engine
         return engine.name if engine is not None else str(self._options.recording.engine)
 
     def begin(self) -> None:

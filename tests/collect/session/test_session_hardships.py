@@ -239,7 +239,7 @@ def test_several_threads_step_one_session() -> None:
 def test_a_recording_that_another_thread_discards_while_it_is_read_was_discarded(monkeypatch) -> None:
     with profile() as session:
         torch.ones(2)
-    recording = session._cycles.last.unread.recording
+    recording = session.finished_cycles.last.unread.recording
     read = recording_files.read_recording
 
     def discarded_meanwhile(path):

@@ -113,7 +113,7 @@ def controller(number):
         if chance.random() < 0.1:
             # A session that is dropped while it records must not be in the way of the next one. Torch's collector can only be
             # stopped by the thread that started it, so this thread does.
-            if own._state.has_engine and own._engine.name != "native":
+            if own.state.has_engine and own._engine.name != "native":
                 own.stop()
             own = made(chance)
         if chance.random() < 0.05:
@@ -132,7 +132,7 @@ def controller(number):
             done.set()
     if hasattr(of_thread, "range"):
         crossing(own, chance)
-    if own._state.has_engine:
+    if own.state.has_engine:
         own.stop()
 
 
@@ -163,7 +163,7 @@ run(*work[-1])
 for thread in threads:
     thread.join()
 for session in shared:
-    if session is not None and session._state.has_engine:
+    if session is not None and session.state.has_engine:
         session.stop()
 for text, count in sorted(refused.items(), key=lambda item: -item[1])[:12]:
     print(count, text, file=sys.stderr if failures else sys.stdout)

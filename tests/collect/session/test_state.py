@@ -62,12 +62,12 @@ def test_a_session_goes_through_the_states_of_its_schedule():
         activities=[ProfilerActivity.CPU],
         on_trace_ready=lambda _: None,
     )
-    seen = [session._state]
+    seen = [session.state]
     with session:
         for _ in range(5):
-            seen.append(session._state)
+            seen.append(session.state)
             session.step()
-    seen.append(session._state)
+    seen.append(session.state)
     waiting, recording = SessionState.WAITING, SessionState.RECORDING
     assert seen == [
         SessionState.IDLE, waiting, SessionState.PREPARED, recording, recording, waiting, SessionState.ENDED,
@@ -77,11 +77,11 @@ def test_a_session_goes_through_the_states_of_its_schedule():
 def test_without_a_schedule_a_cycle_is_a_run():
     session = kinetoscope.profile(engine=NotingEngine(), activities=[ProfilerActivity.CPU])
     session.prepare_trace()
-    assert session._state is SessionState.PREPARED
+    assert session.state is SessionState.PREPARED
     session.start_trace()
-    assert session._state is SessionState.RECORDING
+    assert session.state is SessionState.RECORDING
     session.stop_trace()
-    assert session._state is SessionState.ENDED
+    assert session.state is SessionState.ENDED
 
 
 def test_a_session_that_cannot_begin_has_failed_and_may_be_tried_again():
@@ -97,9 +97,9 @@ def test_a_session_that_cannot_begin_has_failed_and_may_be_tried_again():
     session = kinetoscope.profile(engine=engine, activities=[ProfilerActivity.CPU])
     with pytest.raises(StateError, match="not now"):
         session.start()
-    assert session._state is SessionState.FAILED
+    assert session.state is SessionState.FAILED
     engine.refuses = False
     session.start()
-    assert session._state is SessionState.RECORDING
+    assert session.state is SessionState.RECORDING
     session.stop()
-    assert session._state is SessionState.ENDED
+    assert session.state is SessionState.ENDED

@@ -117,6 +117,7 @@ class Subscription:
         number: The number of the session in the recording, from 0.
         what: What it requested, for all of the time or in deep steps only.
         wanted: What it requests now.
+        begin: The position of the recording when it started; empty if it started the recording.
         stopped_by: The thread that stopped it; None until then.
     """
 
@@ -131,7 +132,7 @@ class Subscription:
         self.switches_steps = False
         # Number of threads whose Python calls were missing when the session started.
         self.lost_before = 0
-        self._begin: list[int] = []
+        self.begin: list[int] = []
         self._to_tick = 0
         self._pauses: list[list[int]] = []
 
@@ -143,7 +144,7 @@ class Subscription:
     @property
     def begin_tick(self) -> int:
         """The tick at which the session started; 0 if it started the recording."""
-        return self._begin[0] if self._begin else 0
+        return self.begin[0] if self.begin else 0
 
     @property
     def was_paused(self) -> bool:
@@ -161,7 +162,7 @@ class Subscription:
 
     def mark_begin(self) -> None:
         """Set the start of the session's window to the current position of the recording."""
-        self._begin = self.recorder.position()
+        self.begin = self.recorder.position()
 
     def mark_end(self) -> None:
         """Set the end of the session's window to the current position, unless it is set already."""
@@ -179,7 +180,7 @@ class Subscription:
 
     def note_window(self) -> None:
         """Write the session's window, pauses and flags to the recording; a start of 0 is that of the recording."""
-        numbers = [int(self.what), *(self._begin or [0] * POSITION_NUMBERS), self._to_tick]
+        numbers = [int(self.what), *(self.begin or [0] * POSITION_NUMBERS), self._to_tick]
         for pause in self._pauses:
             numbers += pause
         self.recorder.add_info({f"{_KEY}{self.number}": json.dumps(numbers)})
@@ -344,7 +345,7 @@ class Stream:
                     raise
                 session.mark_end()
             stopped.call_threads_lost -= session.lost_before
-            stopped.dropped = recorder.dropped(session._begin)
+            stopped.dropped = recorder.dropped(session.begin)
             return stopped
 
     def close(self, session: Subscription) -> StreamPart | None:

@@ -125,11 +125,11 @@ def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[
 def _option(name: str) -> Any:
     """An option of a session as an attribute; setting it checks the value, which applies from the next cycle on."""
 
-    def value(session: _KinetoProfile) -> Any:
-        return getattr(session._options, name)
+    def value(self: _KinetoProfile) -> Any:
+        return getattr(self._options, name)
 
-    def change(session: _KinetoProfile, value: Any) -> None:
-        session._options = dataclasses.replace(session._options, **{name: value})
+    def change(self: _KinetoProfile, value: Any) -> None:
+        self._options = dataclasses.replace(self._options, **{name: value})
 
     return property(value, change)
 
@@ -188,9 +188,9 @@ class _KinetoProfile:
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._engine_is_for_one_cycle = False
-        self._state = SessionState.IDLE
+        self.state = SessionState.IDLE
         self._cycles_begun = 0
-        self._cycles = FinishedCycles(keep_all=options.acc_events)
+        self.finished_cycles = FinishedCycles(keep_all=options.acc_events)
         self._trace_id: str | None = None
         self._stopwatch = Stopwatch()
         # The process that the session belongs to.
@@ -259,8 +259,8 @@ class _KinetoProfile:
         """
         entry = metadata.entry(key, value)
         with self._lock:
-            if not self._state.has_engine and self._cycles.last is not None:
-                self._cycles.add_info(entry)
+            if not self.state.has_engine and self.finished_cycles.last is not None:
+                self.finished_cycles.add_info(entry)
             else:
                 self._cycle_metadata |= entry
                 if (add_info := getattr(self._engine, "add_info", None)) is not None:
@@ -322,11 +322,11 @@ class _KinetoProfile:
         # First, while signals are not deferred yet: it may compile the recorder, which takes long.
         self._choose_engine()
         with DeferredSignals(interrupts=False) as deferred, self._lock:
-            if self._state is SessionState.RECORDING:
+            if self.state is SessionState.RECORDING:
                 raise already_recording()
             try:
                 engine = self._require_engine()
-                if self._state is not SessionState.PREPARED:
+                if self.state is not SessionState.PREPARED:
                     ACTIVE_SESSIONS.acquire(self, engine)
                 with self._stopwatch.measuring("prepare"):
                     engine.prepare(self._request(trace_id))
@@ -340,12 +340,12 @@ class _KinetoProfile:
     @property
     def recording_engine(self) -> Engine | None:
         """The engine of this session while it records, else None."""
-        return self._engine if self._state is SessionState.RECORDING else None
+        return self._engine if self.state is SessionState.RECORDING else None
 
     def _choose_engine(self) -> None:
         """Choose the engine for the next cycle, unless the last one is kept."""
         with self._lock:
-            if self._engine is None or (self._engine_is_for_one_cycle and not self._state.has_engine):
+            if self._engine is None or (self._engine_is_for_one_cycle and not self.state.has_engine):
                 self._engine = self._find_engine()
 
     @by_owner
@@ -355,7 +355,7 @@ class _KinetoProfile:
         Raises:
             StateError: A session, this one or another, is already recording in this process.
         """
-        if self._state is not SessionState.PREPARED:
+        if self.state is not SessionState.PREPARED:
             self.prepare_trace()
         try:
             with DeferredSignals(interrupts=False) as deferred:
@@ -367,9 +367,9 @@ class _KinetoProfile:
         except BaseException:
             self._sources.cancel()
             with self._lock:
-                if self._state is SessionState.PREPARED:
+                if self.state is SessionState.PREPARED:
                     self._abandon()
-            if not self._state.has_engine:
+            if not self.state.has_engine:
                 # A second failure is ignored: it would hide the first, which is being raised.
                 self._observer.close()
             raise
@@ -377,9 +377,9 @@ class _KinetoProfile:
 
     def _begin_recording(self) -> None:
         """Start the engine, and let the sources write to its recording."""
-        if self._state is SessionState.RECORDING:
+        if self.state is SessionState.RECORDING:
             raise already_recording()
-        if self._state is not SessionState.PREPARED:
+        if self.state is not SessionState.PREPARED:
             raise StateError("this session was stopped by another thread while it was being started.")
         keep_out()
         try:
@@ -432,7 +432,7 @@ class _KinetoProfile:
 
     def _stop_engine(self, keep: bool) -> bool:
         """Stop the engine and store its recording; return whether something was recorded."""
-        if not self._state.has_engine:
+        if not self.state.has_engine:
             # An interrupt may have come after ACTIVE_SESSIONS.acquire() and before the change of state.
             self._release()
             if self._cycles_begun == 0 and keep:
@@ -440,7 +440,7 @@ class _KinetoProfile:
                     "there is nothing to stop: call start() first, or use the session in a `with` block."
                 )
             return False
-        if self._state is SessionState.PREPARED:
+        if self.state is SessionState.PREPARED:
             self._abandon()
             return False
         try:
@@ -453,7 +453,7 @@ class _KinetoProfile:
         except BaseException:
             self._abandon()
             raise
-        if not keep and self._cycles.last is not None:
+        if not keep and self.finished_cycles.last is not None:
             recording.discard()
             return True
         # Read now, not at the start: process groups may have been created, and numbers of threads and precisions set, meanwhile.
@@ -461,8 +461,8 @@ class _KinetoProfile:
             described_devices() | calibration() | rank_info() | self._preset_metadata | self._cycle_metadata
         )
         self._cycle_metadata = {}
-        cycle = Cycle(recording, info, keep, self._cycles.finished, self._stopwatch.stats)
-        for earlier in self._cycles.add(cycle):
+        cycle = Cycle(recording, info, keep, self.finished_cycles.finished, self._stopwatch.stats)
+        for earlier in self.finished_cycles.add(cycle):
             self._drop(earlier)
         if keep:
             self._cycle_ended(cycle)
@@ -471,7 +471,7 @@ class _KinetoProfile:
     def _write_summary(self) -> None:
         """Write the summary of the cycle that ended last, if the options ask for one; a failure is a warning."""
         import_aside()
-        target, cycle = self._options.summary, self._cycles.last
+        target, cycle = self._options.summary, self.finished_cycles.last
         if target is None or cycle is None:
             return
         from kinetoscope.summaries.summary import save_summaries
@@ -517,7 +517,10 @@ class _KinetoProfile:
             info |= {SOURCE_LINES: "{}"}
         if self._in_place_of_torch and options.with_flops:
             info |= {FLOPS_OF_EVENTS: '"torch"'}
-        info |= {"trace_id": json.dumps(trace_id), "cycle": json.dumps({"number": self._cycles.finished})}
+        info |= {
+            "trace_id": json.dumps(trace_id),
+            "cycle": json.dumps({"number": self.finished_cycles.finished}),
+        }
         if not isinstance(options.engine, str):
             # No reference cycle: an engine may store its request, and the options contain the engine.
             options = dataclasses.replace(options, engine="auto")
@@ -553,7 +556,7 @@ class _KinetoProfile:
 
     def _abandon(self) -> None:
         """Release an engine that is prepared or has failed, and discard what it was recording."""
-        was_recording = self._state is SessionState.RECORDING
+        was_recording = self.state is SessionState.RECORDING
         self._release()
         if was_recording:
             # A second failure is ignored: it would hide the first, which is being raised.
@@ -573,7 +576,7 @@ class _KinetoProfile:
 
     def _is_under_way(self) -> bool:
         """Whether a recording is prepared or active."""
-        return self._state.has_engine
+        return self.state.has_engine
 
     def _is_in_run(self) -> bool:
         """Whether a run is active, in which another cycle may follow; never without a schedule."""
@@ -581,7 +584,7 @@ class _KinetoProfile:
 
     def _move(self, *moves: Move) -> None:
         """Change the state according to `state.TRANSITIONS`."""
-        self._state = self._state.after(*moves)
+        self.state = self.state.after(*moves)
 
     def _reset_in_child(self) -> None:
         """In a forked child: replace the locks that a thread of the parent may hold, and the parent's engine and sources."""
@@ -592,9 +595,9 @@ class _KinetoProfile:
     def _why_no_trace(self) -> str:
         if self._is_under_way() and self._process != os.getpid():
             return f"this process is a fork of process {self._process}, which records; create a session here to record this one."
-        if self._state is SessionState.RECORDING:
+        if self.state is SessionState.RECORDING:
             return "the recording is still running; call stop() first."
-        if self._state is SessionState.PREPARED:
+        if self.state is SessionState.PREPARED:
             return "the session is prepared but records nothing; call start_trace(), then stop_trace()."
         return "call start() and stop() first, or leave the `with` block."
 
@@ -616,7 +619,7 @@ class _KinetoProfile:
         `prof.cycles.numbers` are their numbers, counted from 0 over all cycles of the session. `prof.cycles.together()` is
         one trace of all of them, which `save(path, cycle="all")` and `export_chrome_trace(path, cycle="all")` write.
         """
-        return self._cycles.shown
+        return self.finished_cycles.shown
 
     def export_chrome_trace(
         self,
@@ -820,7 +823,7 @@ class _KinetoProfile:
             )
 
     def _trace_of(self, choice: CycleChoice) -> Trace:
-        trace = self._cycles.trace(choice)
+        trace = self.finished_cycles.trace(choice)
         if trace is None:
             raise NotRecordedError(f"there is no trace yet: {self._why_no_trace()}")
         return trace
@@ -961,7 +964,7 @@ class ProfilerApi:
     @property
     def kineto_results(self) -> ResultsApi | None:
         """The last cycle; None before one has finished."""
-        if self._session._cycles.last is None:
+        if self._session.finished_cycles.last is None:
             return None
         from kinetoscope.collect.engines.kineto_recording import ResultsApi
 
@@ -981,7 +984,7 @@ class ProfilerApi:
     @property
     def entered(self) -> bool:
         """Whether a recording is running."""
-        return self._session._state is SessionState.RECORDING
+        return self._session.state is SessionState.RECORDING
 
     @property
     def kineto_activities(self) -> set[Any]:

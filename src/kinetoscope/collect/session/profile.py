@@ -189,7 +189,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             ArgumentError: `schedule` or `on_trace_ready` cannot be called, or the schedule returns no action.
         """
         session = cls.__new__(cls)
-        session._set_up(options, schedule, on_trace_ready)
+        cls._set_up(session, options, schedule, on_trace_ready)
         return session
 
     def _set_up(
@@ -218,7 +218,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         self._run: _Run | None = None
         self._ever_started = False
         self._not_begun = ""  # why the last cycle could not be recorded, if so
-        self._step_range: Any = None
+        self.step_range: Any = None
         # Serializes `step`, which several threads of a program may call.
         self._stepping = threading.RLock()
 
@@ -320,7 +320,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         exc_tb: TracebackType | None,
     ) -> None:
         # An exception of the profiled program must not be replaced by one of ours.
-        self._leave(may_raise=exc_val is None)
+        self.leave(may_raise=exc_val is None)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Profile every call of a function, also of a generator or a coroutine.
@@ -342,7 +342,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return scheduled_action(self.schedule, step)
 
     @by_owner
-    def _leave(self, *, may_raise: bool, explain: bool = True) -> None:
+    def leave(self, *, may_raise: bool, explain: bool = True) -> None:
         """Leave the `with` block: end the run, then clean up the observer."""
         _ENTERED.discard(self)
         if sys.is_finalizing():
@@ -353,6 +353,14 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         finally:
             torch.autograd.profiler.KinetoStepTracker.erase_step_count(_STEP_NAME)
             self._clean_up(may_raise=may_raise)
+
+    def leave_at_exit(self) -> None:
+        """Leave the `with` block as Python exits, in the process that the session belongs to; a failure is a warning."""
+        if self._process == os.getpid():
+            try:
+                self.leave(may_raise=False)
+            except Exception as error:  # noqa: BLE001  (the program ends as it would without us)
+                warn_user(f"a session could not be stopped at exit: {type(error).__name__}: {error}")
 
     @by_owner
     def _stop(self, *, may_raise: bool, explain: bool = True) -> None:
@@ -389,7 +397,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     def _end_without_run(self) -> None:
         """End a recording that was begun by hand, if there is one."""
-        if not self._ever_started or self._state.has_engine:
+        if not self._ever_started or self.state.has_engine:
             super().stop()
         elif (failure := self._observer.close()) is not None:
             raise failure
@@ -405,19 +413,19 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if run.changing:
                 # A transition is in progress, in a caller or another thread, which notices that the run has ended.
                 self._finish(failures, keep=False)
-            elif self._state is SessionState.RECORDING:
+            elif self.state is SessionState.RECORDING:
                 run.recorded = run.ends_recorded = self._finish(failures, keep=True)
                 run.ever_recorded |= run.recorded
             elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
                 self._finish(failures, keep=False)
-            elif self._state is SessionState.PREPARED:
+            elif self.state is SessionState.PREPARED:
                 # An exception was raised between preparing and recording.
                 self._finish(failures, keep=False)
             # After an interrupt the observer may still be running although the recording is closed.
             failures.note_observer(self._observer.close())
         except BaseException:
             with self._lock:
-                if self._state.has_engine and self._run is None:
+                if self.state.has_engine and self._run is None:
                     # The engine is still recording: the run continues, and stop() can be called again.
                     self._run = run
             raise
@@ -467,15 +475,15 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         # Valid in any state, because an interrupt may have skipped a move.
         with DeferredSignals(interrupts=False) as deferred:
             if do is Move.PREPARE:
-                if self._state is SessionState.RECORDING:
+                if self.state is SessionState.RECORDING:
                     self._finish(failures, keep=True)
                 with self._forgiven(forgiving):
                     self.prepare_trace()
             elif do is Move.START:
-                if self._state is not SessionState.RECORDING and not self._started(forgiving=forgiving):
+                if self.state is not SessionState.RECORDING and not self._started(forgiving=forgiving):
                     # Otherwise the handler would be called with the previous cycle.
                     run.recorded = False
-            elif self._state.has_engine or self._cycles_begun:
+            elif self.state.has_engine or self._cycles_begun:
                 worth_keeping = before is not ProfilerAction.WARMUP
                 if self._finish(failures, keep=worth_keeping) and worth_keeping:
                     run.recorded = run.ever_recorded = True
@@ -531,9 +539,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             # Without a schedule, step 0 is not marked: `step` may never be called, and the whole recording would be one step.
             return
         with self._lock:
-            if self._run is not run or self._state is not SessionState.RECORDING:
+            if self._run is not run or self.state is not SessionState.RECORDING:
                 return
-            self._step_range = self.open_mark(self.step_num + self._number_ahead)
+            self.step_range = self.open_mark(self.step_num + self._number_ahead)
 
     def open_mark(self, number: int) -> Any:
         """Open the range of a step, marked as this session's own for the native engine; return it."""
@@ -575,12 +583,12 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def close_mark(self) -> None:
         """Close the range of the current step; may be called from any thread."""
         with self._lock:
-            step_range, self._step_range = self._step_range, None
+            step_range, self.step_range = self.step_range, None
         if step_range is not None:
             step_range.__exit__(None, None, None)
 
     def _why_no_trace(self) -> str:
-        if self._run is not None and self._state is not SessionState.RECORDING:
+        if self._run is not None and self.state is not SessionState.RECORDING:
             return f"the session is waiting; {self._not_begun or self._why_nothing()}"
         if self._run is None and self._ever_started:
             return f"nothing was recorded; {self._not_begun or self._why_nothing()}"
@@ -600,14 +608,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 _ENTERED: weakref.WeakSet[profile] = weakref.WeakSet()
 
 
+@atexit.register
 def _leave_at_exit() -> None:
     """Leave the blocks that did not end, as those in generators, while Python and torch can still be used."""
     for session in list(_ENTERED):
-        if session._process == os.getpid():
-            try:
-                session._leave(may_raise=False)
-            except Exception as error:  # noqa: BLE001  (the program ends as it would without us)
-                warn_user(f"a session could not be stopped at exit: {type(error).__name__}: {error}")
-
-
-atexit.register(_leave_at_exit)
+        session.leave_at_exit()

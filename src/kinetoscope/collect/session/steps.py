@@ -75,7 +75,7 @@ class Steps(Generic[Item]):
     def _is_through(self) -> bool:
         """Whether all cycles of the schedule are finished, so that another loop would record nothing."""
         session = self.session
-        if not isinstance(session.schedule, Schedule) or session._cycles.finished == 0:
+        if not isinstance(session.schedule, Schedule) or session.finished_cycles.finished == 0:
             return False
         after = session.schedule.steps_until_through()
         return after is not None and session.step_num + self._within_step >= after
@@ -102,10 +102,10 @@ class Steps(Generic[Item]):
             finished = True
         finally:
             try:
-                self._cut_short = session._state is SessionState.RECORDING
+                self._cut_short = session.state is SessionState.RECORDING
             finally:
                 # Warn if nothing was recorded, but not in every epoch after the last cycle.
-                session._leave(may_raise=finished, explain=session._cycles.finished == 0)
+                session.leave(may_raise=finished, explain=session.finished_cycles.finished == 0)
 
     def _skip_cut_cycle(self) -> None:
         """Continue after the last step of an earlier loop, and after the cycle that its end cut short."""

@@ -71,7 +71,7 @@ class ExecutionTraceObserver:
         """Finish the file."""
         # Not after a failed __init__, nor while Python exits.
         if getattr(self, "_registered", False):
-            self._finish_quietly()
+            _finish_quietly(self)
 
     @staticmethod
     def build_execution_trace_obs_from_env() -> ExecutionTraceObserver | None:
@@ -244,20 +244,13 @@ class ExecutionTraceObserver:
                 warn_user(f"execution trace: the folder {os.fspath(folder)!r} cannot be created ({error})")
         return str(folder) if folder.is_dir() else None
 
-    def _finish_quietly(self) -> None:
-        """Finish the file; failures are warnings, because a finalizer cannot raise exceptions."""
-        try:
-            self.unregister_callback()
-        except Exception as error:  # noqa: BLE001  (a finalizer can only warn)
-            warn_user(f"the execution trace {self.output_file_path!r} was not finished: {error}")
-
     def _leave(self) -> None:
         """Become unregistered, and unlock the file."""
         self._registered = self._execution_trace_running = False
         _registered.clear()
         os.close(self._lock)
 
-    def _disown(self) -> None:
+    def disown(self) -> None:
         """In a forked child: redirect torch's descriptors, so that neither new nor buffered data gets into the parent's file, and leave it."""
         null = os.open(os.devnull, os.O_WRONLY)
         for descriptor in self._descriptors:
@@ -286,7 +279,15 @@ def _is_taken() -> bool:
 def _finish_registered() -> None:
     for reference in [*_registered]:
         if (observer := reference()) is not None:
-            observer._finish_quietly()
+            _finish_quietly(observer)
+
+
+def _finish_quietly(observer: ExecutionTraceObserver) -> None:
+    """Finish the file; failures are warnings, because a finalizer cannot raise exceptions."""
+    try:
+        observer.unregister_callback()
+    except Exception as error:  # noqa: BLE001  (a finalizer can only warn)
+        warn_user(f"the execution trace {observer.output_file_path!r} was not finished: {error}")
 
 
 def _after_fork() -> None:
@@ -295,7 +296,7 @@ def _after_fork() -> None:
     _LOCK = threading.RLock()
     for reference in [*_registered]:
         if (observer := reference()) is not None:
-            observer._disown()
+            observer.disown()
 
 
 def _growing_path(final: Path) -> Path:

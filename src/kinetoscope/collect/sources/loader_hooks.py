@@ -45,7 +45,7 @@ class LoaderHooks(SharedHooks):
         self._forget_loaders()
 
     def _forget_loaders(self) -> None:
-        self._recording = 0
+        self.recordings = 0
         self._folder: Path | None = None
         self._numbers = itertools.count()
         self.loaders: dict[int, dict[str, Any]] = {}
@@ -62,7 +62,7 @@ class LoaderHooks(SharedHooks):
         with self._lock:
             if change > 0:
                 self._remove_obsolete()
-            self._recording = max(0, self._recording + change)
+            self.recordings = max(0, self.recordings + change)
 
     def listen(self, loop_begins: Callable[[], None]) -> None:
         """Call a function whenever a loop with workers begins."""
@@ -77,7 +77,7 @@ class LoaderHooks(SharedHooks):
     def _remove_obsolete(self) -> None:
         """Remove the files of ended workers, unless an active recording needs them."""
         with self._lock:
-            if not self._recording:
+            if not self.recordings:
                 remove_obsolete(self._folder)
 
     def forget_sessions(self) -> None:
@@ -150,7 +150,7 @@ class LoaderHooks(SharedHooks):
         inside = threading.local()
 
         def pin_timed(*arguments: Any, **keywords: Any) -> Any:
-            if not self._recording or getattr(inside, "yes", False):
+            if not self.recordings or getattr(inside, "yes", False):
                 return pin(*arguments, **keywords)
             inside.yes, opened = True, begin_range(PIN_BATCH)
             try:
@@ -166,10 +166,10 @@ class _Ranges:
     """The listener in the recording process, which opens ranges."""
 
     def begin(self, samples: int) -> Any:
-        return begin_range(FETCH_BATCH) if HOOKS._recording else None
+        return begin_range(FETCH_BATCH) if HOOKS.recordings else None
 
     def begin_collating(self) -> Any:
-        return begin_range(COLLATE_BATCH) if HOOKS._recording else None
+        return begin_range(COLLATE_BATCH) if HOOKS.recordings else None
 
     def finish(self, begun: Any, outcome: int | None = None) -> None:
         if begun is not None:

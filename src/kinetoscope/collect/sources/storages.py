@@ -424,12 +424,12 @@ class Living:
             living = me()
             # Not at the exit of Python, when modules may be cleared already.
             if living is not None and phase == "start" and info["generation"] > 0 and not is_ending():
-                living._add_young()
+                living.add_young()
 
         gc.callbacks.append(collects)
         weakref.finalize(self, gc.callbacks.remove, collects).atexit = False
 
-    def _add_young(self) -> None:
+    def add_young(self) -> None:
         """Add the young objects to the known ones, before they move to the old generation."""
         owners = self._owners
         if owners is None:

@@ -27,7 +27,7 @@ _timeline_of_torch = torch.profiler.profiler._KinetoProfile.export_memory_timeli
 class SessionAsTorch:
     """Behaves like torch's session on mistakes of the program."""
 
-    _state: SessionState
+    state: SessionState
     _refused = False
 
     def __init__(self, **options: Any) -> None:
@@ -142,11 +142,11 @@ class SessionAsTorch:
         try:
             return read(*more, **options)
         except StateError as error:
-            if self._state not in (SessionState.PREPARED, SessionState.RECORDING):
+            if self.state not in (SessionState.PREPARED, SessionState.RECORDING):
                 raise
             from kinetoscope.trace import Trace
 
-            if self._state is SessionState.RECORDING:
+            if self.state is SessionState.RECORDING:
                 warn_user(f"{name}() has nothing to show: {error}")
             nothing = Trace.from_columns({}, strings=[""], info={})
             return getattr(nothing, name)()
