@@ -23,6 +23,8 @@ from kinetoscope.model.strings import parsed_json
 # Tables of sources.
 LOSSES = "losses"
 CLOCKS = "clocks"
+# The values of each column, or the JSON text of one row.
+RowColumns = Mapping[str, Sequence[Any]] | str
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
@@ -83,20 +85,23 @@ class KeptRows:
         self._parts: dict[str, list[dict[str, Any]]] = {}
         self(CLOCKS, {"monotonic_ns": [time.monotonic_ns()], "realtime_ns": [time.time_ns()]})
 
-    def __call__(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
+    def __call__(self, table: str, columns: RowColumns, *, buffered: bool = False) -> bool:
         """Append rows, as `AppendRows` says."""
-        self.append_text(table, len(next(iter(columns.values()), ())), json.dumps(columns))
+        rows, text = counted_json(columns)
+        part = {"rows": rows, "time_ns": 0, "buffered": False, "json": text}
+        self._parts.setdefault(table, []).append(part)
         return True
-
-    def append_text(self, table: str, rows: int, text: str) -> None:
-        """Append rows whose columns are JSON already."""
-        self._parts.setdefault(table, []).append(
-            {"rows": rows, "time_ns": 0, "buffered": False, "json": text}
-        )
 
     def rows(self) -> AppendedRows:
         """What was appended so far."""
         return AppendedRows({table: list(parts) for table, parts in list(self._parts.items())})
+
+
+def counted_json(columns: RowColumns) -> tuple[int, str]:
+    """How many rows are appended, and their columns as JSON text."""
+    if isinstance(columns, str):
+        return 1, columns
+    return len(next(iter(columns.values()), ())), json.dumps(columns, separators=(",", ":"))
 
 
 def _read_json(parts: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
     from kinetoscope.collect.sources.storages import StorageWatch
-    from kinetoscope.storage.appended_rows import AppendedRows
+    from kinetoscope.storage.appended_rows import AppendedRows, RowColumns
     from kinetoscope.trace import Trace
 
 
@@ -231,9 +231,7 @@ class NativeEngine:
         if self._subscription is not None and self._process == os.getpid():
             self._subscription.add_info(info)
 
-    def append_rows(
-        self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False
-    ) -> bool:
+    def append_rows(self, table: str, columns: RowColumns, *, buffered: bool = False) -> bool:
         """Append rows to a table of the current recording, see `Recorder.append`; False if the engine is not recording."""
         if self._subscription is None or self._process != os.getpid():
             return False

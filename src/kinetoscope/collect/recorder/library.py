@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect.process.own_code import code_prefixes
 from kinetoscope.collect.recorder import build
+from kinetoscope.storage.appended_rows import counted_json
 from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from kinetoscope.storage.appended_rows import RowColumns
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
 _INTERFACE_VERSION = 16
@@ -416,9 +419,7 @@ class Recorder:
                 key.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
             )
 
-    def append(
-        self, table: str, columns: Mapping[str, Sequence[Any]], *, session: int = 0, buffered: bool = False
-    ) -> bool:
+    def append(self, table: str, columns: RowColumns, *, session: int = 0, buffered: bool = False) -> bool:
         """Append rows to a table in the recording, where they survive if the process is killed.
 
         Rows for which there is no space are counted as a loss.
@@ -426,21 +427,14 @@ class Recorder:
         Args:
             table: The name of the table.
             columns: The values of each column, by its name, as JSON values; all lists are equally long. Empty lists create an
-                empty table.
+                empty table. Or the JSON text of one row.
             session: The number of the session that the rows belong to.
             buffered: Whether the caller buffers rows for up to a second, which are lost if the process is killed.
 
         Returns:
             False if nothing is being recorded in this process.
         """
-        rows = len(next(iter(columns.values()), ()))
-        text = json.dumps(columns, separators=(",", ":"))
-        return self.append_text(table, rows, text, session=session, buffered=buffered)
-
-    def append_text(
-        self, table: str, rows: int, text: str, *, session: int = 0, buffered: bool = False
-    ) -> bool:
-        """Like `append`, with columns that are serialized as JSON already."""
+        rows, text = counted_json(columns)
         encoded, flags = text.encode(), _BUFFERED if buffered else 0
         failed = self._library.kinetoscope_recorder_append(
             session, table.encode(), rows, flags, encoded, len(encoded)

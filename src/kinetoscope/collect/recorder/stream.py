@@ -24,10 +24,10 @@ from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Sto
 from kinetoscope.storage.recording_parts import clone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Mapping
 
     from kinetoscope.collect.recorder.library import Recorder
+    from kinetoscope.storage.appended_rows import RowColumns
 
 # Resolves 1 % of a step of one second; a round of samples takes some 50 microseconds.
 SAMPLES_PER_SECOND = 100
@@ -156,7 +156,7 @@ class Subscription:
         prefix = f"{_KEY}{self.number}." if self.number else ""
         self.recorder.add_info({f"{prefix}{key}": text for key, text in info.items()})
 
-    def append(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
+    def append(self, table: str, columns: RowColumns, *, buffered: bool = False) -> bool:
         """Append rows to a table of the session: see `Recorder.append`."""
         return self.recorder.append(table, columns, session=self.number, buffered=buffered)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
     from kinetoscope.collect.request.activities import ActivityChoice, ActivityChoices, ActivityItem
+    from kinetoscope.storage.appended_rows import RowColumns
     from kinetoscope.trace import Trace
 
 EngineName = Literal["auto", "native", "kineto"]
@@ -74,8 +75,8 @@ class AppendRows(Protocol):
     Kinetoscope reads the table `counters` (`monotonic_ns`, `name` and `value`) and those of its own sources.
     """
 
-    def __call__(self, table: str, columns: Mapping[str, Sequence[Any]], *, buffered: bool = False) -> bool:
-        """Append rows, given as a list of JSON values for each column; return False if the recording has ended.
+    def __call__(self, table: str, columns: RowColumns, *, buffered: bool = False) -> bool:
+        """Append rows, given as a list of JSON values for each column, or one as JSON text; return False if the recording has ended.
 
         `buffered` tells that the caller buffers rows for up to a second, which would be lost if the process were killed.
         """

@@ -21,6 +21,7 @@ import operator
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +29,6 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
-from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.collect.sources.observed_kernels import COMPILER, OBSERVED_KERNELS
 from kinetoscope.combine.compiled import (
@@ -66,15 +66,14 @@ class CompiledModules:
         self._hook: AfterImport | None = None
         # Rows of the table for each file, as JSON: serialized once for all recordings.
         self._rows: dict[str, list[str]] = {}
-        self._recording = 0
-        self._written: set[str] = set()
+        self.sources: weakref.WeakSet[CompiledKernels] = weakref.WeakSet()
         self.failures: dict[str, int] = {}
 
     def watch(self) -> None:
         """Install the hooks in the compiler, now or when it is imported; a second call does nothing."""
         with self._lock:
             if self._hook is None:
-                self._hook = AfterImport(COMPILER, lambda: self._safely(self._compiler_is_imported))
+                self._hook = AfterImport(COMPILER, lambda: self.safely(self._compiler_is_imported))
                 self._hook.wait()
 
     def calls_of(self, file: str) -> Sequence[KernelCall] | None:
@@ -96,18 +95,9 @@ class CompiledModules:
                 self._calls[file] = calls
         return calls
 
-    def recording_began(self) -> None:
-        """Write all known calls to a native recording that has just started, unless another session started it and did so."""
-        with self._lock:
-            if self._recording != STREAM.recordings:
-                self._recording, self._written = STREAM.recordings, set()
-            files = [*self._calls]
-        for file in files:
-            self._write(file)
-
     def module_is_loaded(self, file: str) -> None:
         """Write the stored calls of a module that was loaded from the compiler's cache or just generated."""
-        self._safely(functools.partial(self._write_stored, file))
+        self.safely(functools.partial(self._write_stored, file))
 
     def _write_stored(self, file: str) -> None:
         if file not in self._calls and (stored := stored_calls(file)) is not None:
@@ -115,38 +105,26 @@ class CompiledModules:
         if file in self._calls:
             self._write(file)
 
-    def recording_ends(self, kept_rows: KeptRows | None = None) -> None:
-        """Write the calls of all modules that are not written yet: to `kept_rows` or, by default, to the recording."""
+    def find_all(self) -> None:
+        """Find the calls of all modules that are loaded."""
         if COMPILER in sys.modules:
             from torch._inductor.codecache import PyCodeCache
 
             for module in [*PyCodeCache.modules]:
                 file = getattr(module, "__file__", None)
                 if file is not None and file not in self._calls:
-                    self._safely(functools.partial(self.calls_of, file))
-        for file in [*self._calls]:
-            self._write(file, kept_rows)
+                    self.safely(functools.partial(self.calls_of, file))
 
-    def _write(self, file: str, kept_rows: KeptRows | None = None) -> None:
-        """Write the calls of a file to `kept_rows` or, by default, to the recording, unless it contains them already."""
-        if kept_rows is not None:
-            for text in self._rows_of(file):
-                kept_rows.append_text(KERNELS, 1, text)
-            return
-        if STREAM.is_ring and stored_calls(file) is not None:
-            # In a ring they would overwrite other rows; a reader finds them in the file next to the module.
-            return
-        recorder = ready_recorder()
-        if recorder is None or not recorder.is_recording or STREAM.recordings != self._recording:
-            return
-        with self._lock:
-            if file in self._written:
-                return
-            self._written.add(file)
-        for text in self._rows_of(file):
-            recorder.append_text(KERNELS, 1, text)
+    def files(self) -> list[str]:
+        """The files whose calls are known."""
+        return [*self._calls]
 
-    def _rows_of(self, file: str) -> list[str]:
+    def _write(self, file: str) -> None:
+        """Write the calls of a file to all recordings."""
+        for source in [*self.sources]:
+            source.write(file)
+
+    def rows_of(self, file: str) -> list[str]:
         """The rows of a file as JSON, in parts, because the recorder limits the size of what is appended at once."""
         rows = self._rows.get(file)
         if rows is None:
@@ -175,7 +153,7 @@ class CompiledModules:
         def note(schedule: Any, kernel_name: str, *arguments: Any, **keywords: Any) -> Any:
             begun = getattr(noting, "begun", None)
             if begun is not None:
-                self._safely(lambda: begun.append((kernel_name, *_described(schedule))))
+                self.safely(lambda: begun.append((kernel_name, *_described(schedule))))
             return notes(schedule, kernel_name, *arguments, **keywords)
 
         def compile_to_module(lowering: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -185,7 +163,7 @@ class CompiledModules:
                 begun = noting.begun
             finally:
                 noting.begun = around
-            self._safely(lambda: self._store(module.__file__, begun))
+            self.safely(lambda: self._store(module.__file__, begun))
             return module
 
         for module in [*sys.modules.values()]:
@@ -206,7 +184,7 @@ class CompiledModules:
         with open_atomically(notes_of(file)) as out:
             out.write(notes(calls))
 
-    def _safely(self, do: Callable[[], object]) -> None:
+    def safely(self, do: Callable[[], object]) -> None:
         """Call one of our functions in the compiler; an exception is counted as a failure, and the job goes on."""
         try:
             do()
@@ -538,33 +516,55 @@ class CompiledKernels:
 
     def __init__(self) -> None:
         self._append: AppendRows | None = None
+        self._written: set[str] = set()
+        self._writing = threading.Lock()
 
     def open(self) -> None:
         """Collect what generated kernels compute from now on."""
         COMPILED_MODULES.watch()
+        COMPILED_MODULES.sources.add(self)
 
     def start(self) -> None:
         """Start to record kernels as ranges."""
         OBSERVED_KERNELS.open(self)
 
     def write_to(self, append: AppendRows) -> None:
-        """Write the facts of compiled modules to the recording, once for all sessions that share it."""
-        self._append = append
-        if not isinstance(append, KeptRows):
-            COMPILED_MODULES._safely(COMPILED_MODULES.recording_began)
+        """Write what is known of compiled modules to the recording, and from now on what becomes known."""
+        self._append, self._written, self._writing = append, set(), threading.Lock()
+        COMPILED_MODULES.safely(self._write_all)
+
+    def write(self, file: str) -> None:
+        """Write the calls of a generated file, unless the recording contains them already."""
+        append = self._append
+        if append is None:
+            return
+        if STREAM.is_ring and not isinstance(append, KeptRows) and stored_calls(file) is not None:
+            # In a ring they would overwrite other rows; a reader finds them in the file next to the module.
+            return
+        with self._writing:
+            if file in self._written:
+                return
+            self._written.add(file)
+        for text in COMPILED_MODULES.rows_of(file):
+            append(KERNELS, text)
+
+    def _write_all(self) -> None:
+        for file in COMPILED_MODULES.files():
+            self.write(file)
 
     def stop(self) -> None:
         """Stop recording kernels, and write the remaining facts of compiled modules, and losses."""
         OBSERVED_KERNELS.close(self)
-        append, self._append = self._append, None
-        if append is not None:
-            kept_rows = append if isinstance(append, KeptRows) else None
-            COMPILED_MODULES._safely(functools.partial(COMPILED_MODULES.recording_ends, kept_rows))
-            failures = COMPILED_MODULES.failures
-            if failures:
-                why = [f"Noting them failed: {why}" for why in failures]
-                codes, counts = ["unknown_kernels"] * len(why), [*failures.values()]
-                append(LOSSES, {"code": codes, "count": counts, "why": why})
+        append = self._append
+        if append is None:
+            return
+        COMPILED_MODULES.find_all()
+        COMPILED_MODULES.safely(self._write_all)
+        self._append = None
+        if failures := COMPILED_MODULES.failures:
+            why = [f"Noting them failed: {why}" for why in failures]
+            codes, counts = ["unknown_kernels"] * len(why), [*failures.values()]
+            append(LOSSES, {"code": codes, "count": counts, "why": why})
 
     def close(self) -> None:
         """Do nothing: what generated kernels compute is still collected, for later sessions."""

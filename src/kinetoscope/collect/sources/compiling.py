@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,9 +55,10 @@ class CompileHooks(SharedHooks):
         # By id(), because torch clears its own list when the program resets the compiler.
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self.failure = ""
-        self._written = (0, 0, 0)
-        self._known_functions: dict[str, tuple[str, str, int]] = {}
         self._recording = 0
+        # Of the native recording, which all sessions share, and of each session that keeps its rows in memory.
+        self._shared: FactsWriter | None = None
+        self._writers: weakref.WeakSet[FactsWriter] = weakref.WeakSet()
 
     def forget_sessions(self) -> None:
         """In a forked child: the parent's sessions do not record this process."""
@@ -94,39 +96,23 @@ class CompileHooks(SharedHooks):
         module = sys.modules.get(_MODULE)
         return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
 
-    def recording_began(self) -> None:
-        """Write earlier compilations to a native recording that has just started, and from now on each compilation when it ends.
-
-        If the recording was started by another session, it contains them already.
-        """
+    def writer(self, append: AppendRows) -> FactsWriter:
+        """Return what writes to a recording from now on; for all sessions that share the native recording it is the same."""
         with self._lock:
-            if self._recording != STREAM.recordings:
-                self._recording = STREAM.recordings
-                self._written = (0, len(self.compilations), 0)
-                self._known_functions = {}
-            self._write()
-
-    def recording_ends(self) -> None:
-        """Write what is new to the recording, and which functions are compiled now."""
-        self._write(ends=True)
-
-    def _write(self, *, ends: bool = False) -> None:
-        """Write new compilations and graph breaks to the recording, where they survive if the process is killed."""
-        with self.noting_failure(), self._lock:
             recorder = ready_recorder()
-            if recorder is not None and recorder.is_recording:
-                parts, compilations, breaks = self._written
-                every = self.breaks()
-                # Only in the first and the last part: the metrics of later compilations contain their functions.
-                functions = {} if parts and not ends else _compiled_functions()
-                given_up = [] if parts and not ends else _given_up(functions)
-                if ends and functions == self._known_functions:
-                    functions, given_up = {}, []
-                self._known_functions |= functions
-                facts = CompileFacts(self.compilations[compilations:], every[breaks:], functions, given_up)
-                if facts.compilations or facts.breaks or facts.functions or facts.given_up:
-                    self._written = (parts + 1, compilations + len(facts.compilations), len(every))
-                    recorder.append(TABLE, {"facts": [facts.as_part()]})
+            if isinstance(append, KeptRows) or recorder is None:
+                writer = FactsWriter(append)
+            else:
+                if self._shared is None or self._recording != STREAM.recordings:
+                    self._recording, self._shared = STREAM.recordings, FactsWriter(recorder.append)
+                writer = self._shared
+            self._writers.add(writer)
+            return writer
+
+    def write(self, writer: FactsWriter, *, ends: bool = False) -> None:
+        """Write what a recording does not have yet; at its end also which functions are compiled now."""
+        with self.noting_failure(), self._lock:
+            writer.write(self.compilations, self.breaks(), ends=ends)
 
     def _wrap(self) -> None:
         module = sys.modules[_MODULE]
@@ -147,7 +133,8 @@ class CompileHooks(SharedHooks):
         with self.noting_failure():
             self.compilations.append(_compilation(metrics))
             self._collect_breaks()
-        self._write()
+        for writer in [*self._writers]:
+            self.write(writer)
 
     def _collect_breaks(self) -> None:
         for reason in _reasons():
@@ -156,6 +143,31 @@ class CompileHooks(SharedHooks):
 
 
 COMPILE_HOOKS = CompileHooks()
+
+
+class FactsWriter:
+    """Writes to one recording what is compiled while it runs, where it survives if the process is killed."""
+
+    def __init__(self, append: AppendRows) -> None:
+        """Begin with what is compiled from now on; the first part has also what is compiled already."""
+        self._append = append
+        self._parts = self._breaks = 0
+        self._compilations = len(COMPILE_HOOKS.compilations)
+        self._functions: dict[str, tuple[str, str, int]] = {}
+
+    def write(self, compilations: list[Compilation], breaks: list[GraphBreak], *, ends: bool) -> None:
+        """Write what is new; does nothing once the recording has ended."""
+        # Only in the first and the last part: the metrics of later compilations contain their functions.
+        functions = {} if self._parts and not ends else _compiled_functions()
+        given_up = [] if self._parts and not ends else _given_up(functions)
+        if ends and functions == self._functions:
+            functions, given_up = {}, []
+        self._functions |= functions
+        facts = CompileFacts(compilations[self._compilations :], breaks[self._breaks :], functions, given_up)
+        if facts.compilations or facts.breaks or facts.functions or facts.given_up:
+            self._parts += 1
+            self._compilations, self._breaks = len(compilations), len(breaks)
+            self._append(TABLE, {"facts": [facts.as_part()]})
 
 
 def _reasons() -> list[Any]:
@@ -295,39 +307,26 @@ class Compiling:
     def __init__(self) -> None:
         """Start without a session."""
         self._append: AppendRows | None = None
-        self._first = 0
+        self._writer: FactsWriter | None = None
 
     def open(self) -> None:
         """Start collecting metrics of compilations."""
         COMPILE_HOOKS.open(self)
 
     def start(self) -> None:
-        """Mark the start of the recording, to which later compilations belong."""
-        self._first = len(COMPILE_HOOKS.compilations)
+        """Do nothing: a recording has what is compiled from `write_to` on."""
 
     def write_to(self, append: AppendRows) -> None:
-        """Write the compilations so far to the recording, once for all sessions that share it; without a file, `stop` writes them."""
-        self._append = append
-        if not isinstance(append, KeptRows):
-            COMPILE_HOOKS.recording_began()
+        """Write what is compiled already to the recording, and from now on each compilation when it ends."""
+        self._append, self._writer = append, COMPILE_HOOKS.writer(append)
+        COMPILE_HOOKS.write(self._writer)
 
     def stop(self) -> None:
         """Write the compilations of the recording, and losses."""
-        append, self._append = self._append, None
-        if append is None:
+        append, writer, self._append, self._writer = self._append, self._writer, None, None
+        if append is None or writer is None:
             return
-        if isinstance(append, KeptRows):
-            functions: dict[str, tuple[str, str, int]] = {}
-            given_up: list[dict[str, Any]] = []
-            with COMPILE_HOOKS.noting_failure():
-                functions = _compiled_functions()
-                given_up = _given_up(functions)
-            facts = CompileFacts(
-                COMPILE_HOOKS.compilations[self._first :], COMPILE_HOOKS.breaks(), functions, given_up
-            )
-            append(TABLE, {"facts": [facts.as_part()]})
-        else:
-            COMPILE_HOOKS.recording_ends()
+        COMPILE_HOOKS.write(writer, ends=True)
         if missing := COMPILE_HOOKS.missing:
             append(TABLE, {"facts": [CompileFacts(missing=missing).as_part()]})
         if failure := COMPILE_HOOKS.failure:
