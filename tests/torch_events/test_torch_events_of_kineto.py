@@ -14,8 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto_recording
-from kinetoscope.collect.engines.kineto_columns import note_this_thread
-from kinetoscope.collect.engines.kineto_recording import KinetoRecording
+from kinetoscope.collect.engines.kineto_recording import KinetoRecording, note_this_thread
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.trace import Trace
 from tests.support.programs import PROGRAMS

@@ -16,7 +16,7 @@ _NAMES = {
     "calibration": "calibrate",
     "engines.choose": "choose_engine",
     "engines.hybrid_check": "hybrid_status",
-    "engines.kineto_text": "kineto_status",
+    "engines.kineto_recording": "kineto_status",
     "engines.native": "native_engine_status",
     "process.job_store": "JobStore is_distributed",
     "process.rank": "own_rank rank_count ranked",

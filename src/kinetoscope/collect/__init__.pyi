@@ -2,7 +2,7 @@
 from kinetoscope.collect.calibration import calibrate as calibrate
 from kinetoscope.collect.engines.choose import choose_engine as choose_engine
 from kinetoscope.collect.engines.hybrid_check import hybrid_status as hybrid_status
-from kinetoscope.collect.engines.kineto_text import kineto_status as kineto_status
+from kinetoscope.collect.engines.kineto_recording import kineto_status as kineto_status
 from kinetoscope.collect.engines.native import native_engine_status as native_engine_status
 from kinetoscope.collect.process.job_store import JobStore as JobStore
 from kinetoscope.collect.process.job_store import is_distributed as is_distributed

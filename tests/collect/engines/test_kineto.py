@@ -26,11 +26,9 @@ import kinetoscope
 from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.collect import RecordingRequest
 from kinetoscope.collect.engines import kineto as kineto_module
-from kinetoscope.collect.engines import kineto_columns, kineto_recording, kineto_text
+from kinetoscope.collect.engines import kineto_recording
 from kinetoscope.collect.engines.kineto import KinetoEngine
-from kinetoscope.collect.engines.kineto_columns import leave_out_unselected
-from kinetoscope.collect.engines.kineto_recording import KinetoRecording
-from kinetoscope.collect.engines.kineto_text import read_text
+from kinetoscope.collect.engines.kineto_recording import KinetoRecording, leave_out_unselected, read_text
 from kinetoscope.collect.request.torch_settings import has_setting
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.schema import SpanKind
@@ -77,7 +75,7 @@ def test_reading_by_pipe_and_by_file_gives_the_same_trace(monkeypatch):
         with theirs:
             program()
         if not can_follow:
-            monkeypatch.setattr(kineto_text, "_follow", lambda *_: False)
+            monkeypatch.setattr(kineto_recording, "_follow", lambda *_: False)
         traces.append(read_text(theirs.profiler.kineto_results))
     piped, filed = (
         [native["strings"][name] for name in native["spans"]["name"].tolist()] for native in traces
@@ -288,7 +286,7 @@ def test_torchs_text_may_be_larger_than_a_pipe():
         '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": %d.000, "dur": 1.000}'
     )
     text = '{"traceEvents": [' + ",\n".join(event % ts for ts in range(50_000)) + "]}"
-    assert len(text) > 4 * kineto_text._PIPE_BYTES
+    assert len(text) > 4 * kineto_recording._PIPE_BYTES
     assert names_of(recording_of(WrittenResults(lambda: text)).trace()) == {"aten::add": 50_000}
 
 
@@ -624,7 +622,7 @@ def test_calls_inside_ours_are_left_out_where_they_are_of_python_itself(tmp_path
         for row, name in enumerate(calls)
     ]
     native = read_text(WrittenResults(lambda: json.dumps({"traceEvents": events})))
-    kineto_columns.leave_out_own_calls(native)
+    kineto_recording.leave_out_own_calls(native)
     assert [native["strings"][name] for name in native["spans"]["name"]] == of_others
 
 

@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoader
 
 import kinetoscope
 from kinetoscope import DataLoading, profile, schedule
-from kinetoscope.collect.sources.loader_hooks import HOOKS
+from kinetoscope.collect.sources.data_loading import HOOKS
 from kinetoscope.collect.sources.loader_worker import RecordedLoop
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.collect.sources import loader_worker, worker_files
+from kinetoscope.collect.sources import data_loading, loader_worker
+from kinetoscope.collect.sources.data_loading import WorkerFile, remove_obsolete
 from kinetoscope.collect.sources.loader_worker import (
     FAILED,
     HEADER,
@@ -22,7 +23,6 @@ from kinetoscope.collect.sources.loader_worker import (
     WorkerLog,
     timed,
 )
-from kinetoscope.collect.sources.worker_files import WorkerFile, remove_obsolete
 from kinetoscope.combine.loader_workers import BATCH_COLUMNS, WorkerBatches, worker_trace
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
 from tests.support.trace_builder import TraceBuilder
@@ -135,7 +135,7 @@ def test_a_full_disk_ends_the_file_but_not_the_worker(notes, monkeypatch):
 def four_rows(monkeypatch):
     """Files of workers have only four rows."""
     monkeypatch.setattr(loader_worker, "ROWS", 4)
-    monkeypatch.setattr(worker_files, "ROWS", 4)
+    monkeypatch.setattr(data_loading, "ROWS", 4)
 
 
 @pytest.mark.usefixtures("four_rows")

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import kinetoscope
 import kinetoscope._core as _core
 from kinetoscope import ArgumentError, MissingDependencyError, StateError, SystemCounters
-from kinetoscope.collect.sources.readings import Reading, device_readers, system_readers
-from kinetoscope.collect.sources.system_counters import Sampler
+from kinetoscope.collect.sources.system_counters import Reading, Sampler, device_readers, system_readers
 from kinetoscope.combine.sources import with_rows
 from kinetoscope.storage.appended_rows import CLOCKS, LOSSES, KeptRows, read_counters
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)

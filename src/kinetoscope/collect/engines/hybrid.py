@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import os
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kinetoscope._errors import KinetoscopeError, StateError
-from kinetoscope.collect.engines.device_collection import SharedDevices
+from kinetoscope.collect.engines.kineto import KinetoEngine
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import ProfilerActivity
@@ -25,13 +30,381 @@ from kinetoscope.collect.request.options import (
     RecordingOptions,
     RecordingRequest,
 )
-from kinetoscope.collect.request.torch_settings import for_torchs_collector
+from kinetoscope.collect.request.torch_settings import changed_settings, for_torchs_collector
+from kinetoscope.model import units
+from kinetoscope.model.losses import Loss, paused_losses
+from kinetoscope.model.pauses import Pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from kinetoscope.collect.request.activities import ProfilerActivity
+    from kinetoscope.collect.request.options import Engine, Recording, RecordingRequest
     from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
+
+
+@dataclass
+class Segment:
+    """What torch's collector records from a start to the next stop; times are nanoseconds since 1970.
+
+    Attributes:
+        engine: The engine that records it.
+        request: The engine's request: activities and settings.
+        begin_ns: When the engine's start had returned.
+        end_ns: When the engine's stop began; None while it is recording.
+        recording: The result; None while it is recording, and if stopping failed.
+        failure: Why there is no result.
+        sessions: Number of sessions that it belongs to.
+        is_off: Whether collection is paused now.
+    """
+
+    engine: Engine
+    request: RecordingRequest
+    begin_ns: int
+    end_ns: int | None = None
+    recording: Recording | None = None
+    failure: str = ""
+    sessions: int = 0
+    is_off: bool = False
+
+    def stop(self) -> None:
+        """End the segment: its recording, or its failure, is known from then on."""
+        # Read before the stop: work that is launched during it may be missing.
+        self.end_ns = time.time_ns()
+        try:
+            self.recording = self.engine.stop()
+        except (KinetoscopeError, RuntimeError) as error:
+            self.failure = str(error)
+
+
+@dataclass(eq=False)
+class DevicePart:
+    """The part of one session in segments that several may share, a recording once it has ended; times are nanoseconds since 1970.
+
+    Attributes:
+        collection: The collection that the session shares.
+        request: The session's own request.
+        begin_ns: When it began to record.
+        end_ns: When it ended.
+        segments: The segments that contain its part, in time order.
+        pauses: When the program paused its collection.
+    """
+
+    collection: DeviceCollection
+    request: RecordingRequest
+    begin_ns: int = 0
+    end_ns: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    pauses: Pauses = field(default_factory=Pauses)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _trace: Trace | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the session has paused all of its devices."""
+        off = {pause["activity"] for pause in self.pauses.as_list() if pause["to_realtime_ns"] is None}
+        return off >= {activity.name for activity in self.request.activities}
+
+    def trace(self) -> Trace:
+        """Return the session's part as a trace; the first call reads the segments and cuts it out.
+
+        Raises:
+            StateError: It was discarded, or no segment has a result.
+        """
+        with self._lock:
+            if self._trace is None:
+                self._trace = self._cut()
+            return self._trace
+
+    def discard(self) -> None:
+        """Drop this session's references to its segments; other sessions keep theirs."""
+        self.segments.clear()
+
+    def _cut(self) -> Trace:
+        from kinetoscope.combine.concatenate import concatenate
+        from kinetoscope.combine.cut import TracePart, cut
+        from kinetoscope.combine.extend import extend
+
+        segments = self.segments
+        self.collection.finish(segments)
+        traces = [segment.recording.trace() for segment in segments if segment.recording is not None]
+        if not traces:
+            reasons = [segment.failure for segment in segments if segment.failure]
+            raise StateError(
+                reasons[0] if reasons else "this recording was discarded: there is no trace of it."
+            )
+        joined = concatenate(traces)
+        zero_ns = joined.run_info.start_realtime_ns or 0
+        windows = [
+            (begin_ns - zero_ns, end_ns - zero_ns)
+            for begin_ns, end_ns in self._windows_ns()
+            if end_ns > begin_ns
+        ] or [(0, 0)]
+        starts, ends = (np.array(times, np.int64) for times in zip(*windows, strict=True))
+        part = cut(joined, TracePart(0, starts, ends, by_launch=True))
+        # The part is one cycle of the session; the cycles of the segments are meaningless.
+        spans = {name: part.column("spans", name) for name in part.columns("spans").given if name != "cycle"}
+        losses = [*self._interruptions(), *paused_losses(self.pauses.as_list())]
+        return extend(
+            part,
+            losses=losses,
+            without_losses=["collection_paused"],
+            tables={"spans": spans, "cycles": {}},
+            info={"pauses": self.pauses.as_list(), "cycles": None, "selections": None},
+        )
+
+    def _windows_ns(self) -> list[tuple[int, int]]:
+        """The windows in which the session was recording and not paused, in nanoseconds since 1970."""
+        windows = [(self.begin_ns, self.end_ns)]
+        names = [activity.name for activity in self.request.activities]
+        off = [window for name in names[:1] for window in self.pauses.windows_ns(name)]
+        for begin_ns, end_ns in sorted(off):
+            first_ns, last_ns = windows.pop()
+            windows.append((first_ns, min(begin_ns, last_ns)))
+            windows.append((int(min(end_ns, last_ns)), last_ns))
+        return windows
+
+    def _interruptions(self) -> list[Loss]:
+        """The losses from restarts of the collector, and from segments that failed."""
+        losses: list[Loss] = []
+        segments = self.segments
+        gaps_ns = [
+            later.begin_ns - before.end_ns
+            for before, later in itertools.pairwise(segments)
+            if before.end_ns is not None and not later.failure
+        ]
+        if gaps_ns:
+            why = (
+                f"torch's collector was stopped and started again, {units.duration(sum(gaps_ns))} in all: another session's trace "
+                "was read, or another session needed more. Read the traces of inner sessions after the outer one has stopped."
+            )
+            losses.append(Loss.of("devices_interrupted", len(gaps_ns), why=why))
+        losses += [
+            Loss.of("devices_not_recorded", why=segment.failure) for segment in segments if segment.failure
+        ]
+        return losses
+
+
+class DeviceCollection:
+    """Runs torch's collector, of which there is one per process, while at least one session needs it.
+
+    The first session starts the collector, and the last one stops it. It returns its results only when it is stopped: if the trace of
+    a session is read while others are recording, the collector is restarted. What it collects between a start and a stop is a segment.
+    A session's part consists of the runtime calls that began while it recorded, and of the device work that they launched.
+    """
+
+    def __init__(self, make_engine: Callable[[], Engine] = KinetoEngine) -> None:
+        """Start stopped; `make_engine` makes the engine of each segment."""
+        self.lock = threading.RLock()
+        self.make_engine = make_engine
+        self._subscribers: list[DevicePart] = []
+        self._segment: Segment | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the collector is recording."""
+        return self._segment is not None
+
+    def start(self, subscriber: DevicePart, prepared: Engine | None) -> None:
+        """Start recording for a session; `prepared` is an engine that is ready to start, if there is one.
+
+        Raises:
+            StateError: torch's collector is in use by another profiler, or other sessions use it with different settings.
+        """
+        with self.lock:
+            # Before the start: after an interrupt in the middle of it, `stop` must find the subscriber.
+            self._subscribers.append(subscriber)
+            try:
+                if self._segment is None:
+                    self._begin_segment(prepared)
+                elif not _covers(self._segment.request, subscriber.request):
+                    _check_settings(self._segment.request, subscriber.request)
+                    self._restart()
+                else:
+                    self._join(subscriber, self._segment)
+                subscriber.begin_ns = time.time_ns()
+                self._apply_pauses()
+            except BaseException:
+                self._subscribers.remove(subscriber)
+                if not self._subscribers:
+                    self._end_segment()
+                raise
+
+    def stop(self, subscriber: DevicePart) -> Recording:
+        """Stop recording for a session.
+
+        Raises:
+            StateError: It is not recording.
+        """
+        with self.lock:
+            if subscriber not in self._subscribers:
+                raise StateError("the devices are not being recorded: call start() first.")
+            subscriber.end_ns = time.time_ns()
+            self._subscribers.remove(subscriber)
+            if self._subscribers:
+                self._apply_pauses()
+            else:
+                self._end_segment()
+            if len(subscriber.segments) == 1 and subscriber.segments[0].sessions == 1:
+                (segment,) = subscriber.segments
+                if segment.recording is None:
+                    raise StateError(segment.failure or "torch's collector was stopped by somebody else.")
+                return segment.recording
+            return subscriber
+
+    def toggle(self, subscriber: DevicePart, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Pause or resume a session; the collector itself is paused only while no session needs it."""
+        with self.lock:
+            names = [activity.name for activity in activities]
+            if not subscriber.pauses.toggle(enable, names, time.time_ns()) or self._segment is None:
+                return
+            if self._segment.sessions == 1:
+                self._segment.engine.toggle(enable, activities)
+                self._segment.is_off = subscriber.is_off
+            else:
+                self._apply_pauses()
+
+    def finish(self, segments: Sequence[Segment]) -> None:
+        """Make sure that segments are complete; if one is still recording, restart the collector for the other sessions."""
+        with self.lock:
+            if self._segment is not None and self._segment in segments:
+                self._restart()
+
+    def reset_in_child(self) -> None:
+        """In a forked child: forget the parent's subscribers and segment."""
+        self.__init__(self.make_engine)  # type: ignore[misc]
+
+    def _begin_segment(self, prepared: Engine | None) -> None:
+        requests = [subscriber.request for subscriber in self._subscribers]
+        wanted = frozenset(activity for request in requests for activity in request.activities)
+        changed = [request.options for request in requests if _settings(request)]
+        options = changed[0] if changed else requests[0].options
+        request = dataclasses.replace(requests[0], activities=wanted, options=options)
+        engine = prepared
+        if engine is None:
+            engine = self.make_engine()
+            engine.prepare(request)
+        segment = self._segment = Segment(engine, request, time.time_ns())
+        try:
+            engine.start()
+        except BaseException:
+            self._segment = None
+            raise
+        segment.begin_ns = time.time_ns()
+        for subscriber in self._subscribers:
+            self._join(subscriber, segment)
+
+    def _join(self, subscriber: DevicePart, segment: Segment) -> None:
+        subscriber.segments.append(segment)
+        segment.sessions += 1
+
+    def _end_segment(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.stop()
+
+    def _restart(self) -> None:
+        self._end_segment()
+        if not self._subscribers:
+            return
+        try:
+            self._begin_segment(None)
+        except (KinetoscopeError, RuntimeError) as error:
+            # Not raised: the caller has stopped already. The sessions that are still recording get a loss in their traces.
+            for subscriber in self._subscribers:
+                now_ns = time.time_ns()
+                subscriber.segments.append(
+                    Segment(self.make_engine(), subscriber.request, now_ns, end_ns=now_ns, failure=str(error))
+                )
+        self._apply_pauses()
+
+    def _apply_pauses(self) -> None:
+        """Pause or resume the collector: it is paused while all sessions have paused."""
+        segment = self._segment
+        if segment is None or not self._subscribers:
+            return
+        off = all(subscriber.is_off for subscriber in self._subscribers)
+        if off != segment.is_off:
+            segment.engine.toggle(not off, segment.request.activities)
+            segment.is_off = off
+
+
+def _settings(request: RecordingRequest) -> dict[str, Any]:
+    chosen = {f"kinds of {activity.name}": kinds for activity, kinds in request.activity_filters.items()}
+    return {**changed_settings(request.options.experimental_config), **chosen}
+
+
+def _covers(running: RecordingRequest, wanted: RecordingRequest) -> bool:
+    """Whether a collector that runs for one request also records everything that another one needs."""
+    same = _settings(running) == _settings(wanted) or not changed_settings(wanted.options.experimental_config)
+    return wanted.activities <= running.activities and same
+
+
+def _check_settings(running: RecordingRequest, wanted: RecordingRequest) -> None:
+    """Raise StateError if two requests need different settings, since there is only one collector."""
+    current, other = _settings(running), _settings(wanted)
+    if current and other and current != other:
+        raise StateError(
+            f"torch's collector already records devices with other settings for another session ({sorted(current)} instead of "
+            f"{sorted(other)}): stop that one first, or use the same settings."
+        )
+
+
+DEVICES = DeviceCollection()
+os.register_at_fork(after_in_child=DEVICES.reset_in_child)
+
+
+class SharedDevices:
+    """An engine that records devices together with those of other sessions."""
+
+    name = "kineto"
+
+    def __init__(self, collection: DeviceCollection = DEVICES) -> None:
+        self._collection = collection
+        self._prepared: Engine | None = None
+        self._request: RecordingRequest | None = None
+        self._subscriber: DevicePart | None = None
+
+    def prepare(self, request: RecordingRequest) -> None:
+        """Warm up torch's collector, unless it is recording already for another session.
+
+        Raises:
+            StateError: torch's collector is in use by another profiler.
+        """
+        self._request, self._prepared = request, None
+        with self._collection.lock:
+            if not self._collection.is_running:
+                self._prepared = self._collection.make_engine()
+                self._prepared.prepare(request)
+
+    def start(self) -> None:
+        """Start recording, in a segment of its own or in the current one.
+
+        Raises:
+            StateError: Nothing was prepared, or torch's collector is in use by another profiler or with different settings.
+        """
+        if self._request is None:
+            raise StateError("the devices' engine was started without being prepared: call prepare() first.")
+        self._subscriber = DevicePart(self._collection, self._request)
+        prepared, self._prepared = self._prepared, None
+        self._collection.start(self._subscriber, prepared)
+
+    def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
+        """Pause or resume the recording of activities."""
+        if self._subscriber is not None:
+            self._collection.toggle(self._subscriber, enable, activities)
+
+    def stop(self) -> Recording:
+        """Stop recording; the result is read on first use.
+
+        Raises:
+            StateError: Nothing is being recorded.
+        """
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is None:
+            raise StateError("the devices are not being recorded: call start() first.")
+        return self._collection.stop(subscriber)
 
 
 _HOST = frozenset({ProfilerActivity.CPU})

@@ -1,7 +1,7 @@
 """The Kineto engine: torch's own collector.
 
 Recording and stopping have the same overhead as in `torch.profiler`. Then torch writes its recording as JSON, which our reader
-turns into columns; see `kinetoscope.collect.engines.kineto_text` and `kineto_recording`.
+turns into columns; see `kinetoscope.collect.engines.kineto_recording`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
-from kinetoscope.collect.engines.kineto_columns import note_this_thread
-from kinetoscope.collect.engines.kineto_recording import MONOTONIC_KEY, KinetoRecording, read_before_the_next
+from kinetoscope.collect.engines.kineto_recording import (
+    MONOTONIC_KEY,
+    KinetoRecording,
+    note_this_thread,
+    read_before_the_next,
+)
 from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import Recorder, ready_recorder

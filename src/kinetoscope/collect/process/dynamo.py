@@ -29,7 +29,7 @@ _FOLDER = str(Path(__file__).parents[2]) + os.sep
 FILES_THAT_CALL_THE_PROGRAM = (
     "collect/session/decorated.py",
     "collect/session/steps.py",
-    "collect/sources/loader_hooks.py",
+    "collect/sources/data_loading.py",
     "collect/sources/loader_worker.py",
     "integrations/",
 )

@@ -6,7 +6,6 @@ Every call holds the GIL (``ctypes.PyDLL``); the recorder relies on that.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sysconfig
 import threading

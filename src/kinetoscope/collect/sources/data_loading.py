@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import shutil
+import tempfile
 import threading
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kinetoscope.collect.sources.loader_hooks import HOOKS
-from kinetoscope.collect.sources.worker_files import WorkerFile, files_in
+import numpy as np
+
+from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS, RecordedLoop, timed
+from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
+from kinetoscope.collect.sources.shared_hooks import SharedHooks
 from kinetoscope.combine.loader_workers import (
     BATCH_COLUMNS,
     BATCHES,
@@ -17,9 +25,285 @@ from kinetoscope.combine.loader_workers import (
     WORKER_COLUMNS,
     WORKERS,
 )
+from kinetoscope.model.schema import (
+    COLLATE_BATCH,
+    FETCH_BATCH,
+    PIN_BATCH,
+)
+from kinetoscope.storage.live_recording import is_alive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from kinetoscope.collect.request.options import AppendRows
+
+
+_WIDTH = ROW.size // 8
+
+
+class WorkerFile:
+    """The file of one worker; each call of `read` returns its new rows.
+
+    Attributes:
+        process: The id of the worker's process; -1, as the two below, before `read` has found the header.
+        loader: The number of its loader.
+        worker: Its number among the workers of that loader.
+        begun_ns: Start of its loop, by the monotonic clock; 0 before `read` has found the header.
+        ended_ns: End of its loop; 0 if it has not ended.
+        lost: Number of batches of the recording that were overwritten before they were read.
+        killed: Whether the process ended without writing the end of its loop.
+        is_done: Whether the process has ended, so that there will be no new rows.
+    """
+
+    def __init__(self, path: Path, begin_ns: int) -> None:
+        """Prepare to read batches that ended after `begin_ns` of the monotonic clock."""
+        self._path = path
+        self._begin_ns = begin_ns
+        self._next = -1
+        self._last: list[int] = []
+        self.process = self.loader = self.worker = -1
+        self.begun_ns = self.ended_ns = self.lost = 0
+        self.killed = self.is_done = False
+
+    @property
+    def is_of_recording(self) -> bool:
+        """Whether the worker was running when the recording began, or started later."""
+        return self.process >= 0 and not 0 < self.ended_ns <= self._begin_ns
+
+    def read(self) -> NDArray[np.int64]:
+        """Return the batches that were started or finished since the last call, in order; columns as in `BATCH_COLUMNS`.
+
+        Raises:
+            OSError: The file does not exist.
+        """
+        # Checked before the file is read, because a worker that ends in between has written the end of its loop.
+        runs = _may_still_write(self._path)
+        with self._path.open("rb", buffering=0) as file:
+            header = os.pread(file.fileno(), HEADER.size, 0)
+            if len(header) < HEADER.size or HEADER.unpack(header)[0] != MAGIC:
+                return _rows(b"")
+            _, self.process, self.loader, self.worker, self.begun_ns, self.ended_ns = HEADER.unpack(header)
+            batches = self._new(_rows(os.pread(file.fileno(), ROWS * ROW.size, HEADER.size)))
+        self.killed, self.is_done = not runs and self.ended_ns == 0, not runs
+        if len(batches) and batches[0].tolist() == self._last:
+            batches = batches[1:]
+        if len(batches):
+            self._last = batches[-1].tolist()
+            self._next = self._last[0] + (self._last[4] > 0)
+        return batches
+
+    def _new(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of all rows of the file, those of the recording from the next batch on, in order."""
+        rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= max(self._next, 0))]
+        rows = rows[np.argsort(rows[:, 0])]
+        first = int(rows[0, 0]) if len(rows) else 0
+        if self._next >= 0:
+            self.lost += max(first - self._next, 0)
+            return rows
+        self._next = int(rows[-1, 0]) + 1 if len(rows) else 0
+        # Overwritten rows are older than the oldest one. How many of them belonged to the recording is unknown: count all.
+        self.lost = first if len(rows) and rows[0, 1] > self._begin_ns else 0
+        of_recording: NDArray[np.int64] = rows[(rows[:, 4] == 0) | (rows[:, 4] > self._begin_ns)]
+        return of_recording
+
+
+def _rows(data: bytes) -> NDArray[np.int64]:
+    length = len(data) // ROW.size
+    return np.frombuffer(data, np.int64, length * _WIDTH).reshape(length, _WIDTH)[:, : len(BATCH_COLUMNS)]
+
+
+def remove_obsolete(folder: Path | None) -> None:
+    """Remove the files of workers that have ended."""
+    for path in files_in(folder):
+        with suppress(OSError):
+            if not _may_still_write(path):
+                path.unlink()
+
+
+def files_in(folder: Path | None) -> list[Path]:
+    """List the files of workers in a folder; empty for None."""
+    return sorted(folder.glob("*.worker")) if folder is not None else []
+
+
+def _may_still_write(path: Path) -> bool:
+    with path.open("rb", buffering=0) as file:
+        header = file.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return True
+    _, process, _, _, began_ns, ended_ns = HEADER.unpack(header)
+    return ended_ns == 0 and is_alive(process, began_ns)
+
+
+# Number of loops over loaders whose loader is described; older ones are dropped.
+_MOST_LOADERS = 1_000
+
+
+class LoaderHooks(SharedHooks):
+    """Hooks in torch's `DataLoader`, shared by all sessions of the process, and removed when the last one ends.
+
+    `_DatasetKind.create_fetcher` creates the fetcher of samples, in the loader's own process or in a worker;
+    `_utils.worker._worker_loop` runs in a worker process; `_utils.pin_memory.pin_memory` copies a batch to pinned memory. All three
+    are called with unchanged arguments, and no random numbers are used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Per thread, the number of the loader whose workers it is starting.
+        self._starting = threading.local()
+        self._forget_loaders()
+
+    def _forget_loaders(self) -> None:
+        self.recordings = 0
+        self._folder: Path | None = None
+        self._numbers = itertools.count()
+        self.loaders: dict[int, dict[str, Any]] = {}
+        # Called when a loop with workers begins.
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the workers' files; None before a session records data loading."""
+        return self._folder
+
+    def record(self, change: int) -> None:
+        """Count active recordings: one more (1) or less (-1)."""
+        with self._lock:
+            if change > 0:
+                self._remove_obsolete()
+            self.recordings = max(0, self.recordings + change)
+
+    def listen(self, loop_begins: Callable[[], None]) -> None:
+        """Call a function whenever a loop with workers begins."""
+        with self._lock:
+            self._listeners.append(loop_begins)
+
+    def forget(self, loop_begins: Callable[[], None]) -> None:
+        """Remove a listener; does nothing if it is unknown."""
+        with self._lock, suppress(ValueError):
+            self._listeners.remove(loop_begins)
+
+    def _remove_obsolete(self) -> None:
+        """Remove the files of ended workers, unless an active recording needs them."""
+        with self._lock:
+            if not self.recordings:
+                remove_obsolete(self._folder)
+
+    def forget_sessions(self) -> None:
+        """In a forked child: the parent's sessions do not record this process, except workers, which write their own files.
+
+        A worker still needs the number of its loader; the function that it runs was replaced before the fork.
+        """
+        super().forget_sessions()
+        self._forget_loaders()
+
+    def _install(self, first: bool) -> None:
+        """Replace torch's functions by ours, and make the folder of the workers' files.
+
+        Raises:
+            AttributeError: This release of torch does not have the replaced functions.
+            OSError: The folder cannot be created.
+        """
+        if not first:
+            return
+        from torch.utils.data import _utils, dataloader
+
+        if self._folder is None or not self._folder.is_dir():
+            self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
+            weakref.finalize(self, _remove_own, self._folder, os.getpid())
+        kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
+        self._replaced.put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
+        loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
+        self._replaced.put(_utils.worker, "_worker_loop", loop)
+        self._replaced.put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
+        self._replaced.put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
+
+    def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        def create_timed(*arguments: Any, **keywords: Any) -> Any:
+            return timed(create(*arguments, **keywords), _RANGES)
+
+        return create_timed
+
+    def _numbered(self, begin: Callable[..., None]) -> Callable[..., None]:
+        """Wrap the constructor of iterators with workers, to assign each a number, which identifies its workers."""
+
+        def begin_numbered(iterator: Any, loader: Any, *arguments: Any, **keywords: Any) -> None:
+            number = next(self._numbers)
+            with suppress(Exception):  # a user's loader class may raise anything
+                self._add_loader(number, loader)
+            outer, self._starting.number = self._number(), number
+            try:
+                begin(iterator, loader, *arguments, **keywords)
+            finally:
+                self._starting.number = outer
+            for loop_begins in tuple(self._listeners):
+                with suppress(Exception):  # for example if no thread can be started
+                    loop_begins()
+
+        return begin_numbered
+
+    def _add_loader(self, number: int, loader: Any) -> None:
+        """Store the description of a loader, up to a limit, because a session may last for many epochs."""
+        self._remove_obsolete()
+        self.loaders[number] = _described(loader)
+        while len(self.loaders) > _MOST_LOADERS:
+            del self.loaders[next(iter(self.loaders))]
+
+    def _number(self) -> int:
+        """The number of the loader whose workers this thread is starting, or -1."""
+        number: int = getattr(self._starting, "number", -1)
+        return number
+
+    def _pinning(self, pin: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `pin_memory` in a range; torch's function calls itself for parts of a batch, which get none."""
+        inside = threading.local()
+
+        def pin_timed(*arguments: Any, **keywords: Any) -> Any:
+            if not self.recordings or getattr(inside, "yes", False):
+                return pin(*arguments, **keywords)
+            inside.yes, opened = True, begin_range(PIN_BATCH)
+            try:
+                return pin(*arguments, **keywords)
+            finally:
+                end_range(opened)
+                inside.yes = False
+
+        return pin_timed
+
+
+class _Ranges:
+    """The listener in the recording process, which opens ranges."""
+
+    def begin(self, samples: int) -> Any:
+        return begin_range(FETCH_BATCH) if HOOKS.recordings else None
+
+    def begin_collating(self) -> Any:
+        return begin_range(COLLATE_BATCH) if HOOKS.recordings else None
+
+    def finish(self, begun: Any, outcome: int | None = None) -> None:
+        if begun is not None:
+            end_range(begun)
+
+    finish_collating = finish
+
+
+def _described(loader: Any) -> dict[str, Any]:
+    settings = {}
+    for name in ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
+        value = getattr(loader, name, None)
+        settings[name] = value if isinstance(value, (int, bool)) else None
+    return {"dataset": type(getattr(loader, "dataset", None)).__name__, **settings}
+
+
+def _remove_own(folder: Path, process: int) -> None:
+    """Remove the workers' files, except in a forked child, which inherits the finalizer but does not own the files."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_RANGES = _Ranges()
+HOOKS = LoaderHooks()
 
 
 class WorkerRows:
