@@ -567,4 +567,5 @@ class CompiledKernels:
             append(LOSSES, {"code": codes, "count": counts, "why": why})
 
     def close(self) -> None:
-        """Do nothing: what generated kernels compute is still collected, for later sessions."""
+        """Write nothing more; what generated kernels compute is still collected, for later sessions."""
+        COMPILED_MODULES.sources.discard(self)

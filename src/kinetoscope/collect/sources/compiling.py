@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -56,9 +55,9 @@ class CompileHooks(SharedHooks):
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self.failure = ""
         self._recording = 0
-        # Of the native recording, which all sessions share, and of each session that keeps its rows in memory.
+        # Of each session that keeps its rows in memory; and of the native recording, which all others share.
+        self._writers: list[FactsWriter] = []
         self._shared: FactsWriter | None = None
-        self._writers: weakref.WeakSet[FactsWriter] = weakref.WeakSet()
 
     def forget_sessions(self) -> None:
         """In a forked child: the parent's sessions do not record this process."""
@@ -71,6 +70,7 @@ class CompileHooks(SharedHooks):
             listed = {id(reason) for reason in _reasons()}
             earlier = {key: entry for key, entry in self._breaks.items() if key in listed}
             self.compilations, self._breaks, self.failure = [], earlier, ""
+            self._writers, self._shared = [], None
             self._import.wait()
 
     def _restore(self) -> None:
@@ -101,18 +101,18 @@ class CompileHooks(SharedHooks):
         with self._lock:
             recorder = ready_recorder()
             if isinstance(append, KeptRows) or recorder is None:
-                writer = FactsWriter(append)
-            else:
-                if self._shared is None or self._recording != STREAM.recordings:
-                    self._recording, self._shared = STREAM.recordings, FactsWriter(recorder.append)
-                writer = self._shared
-            self._writers.add(writer)
-            return writer
+                self._writers.append(FactsWriter(append))
+                return self._writers[-1]
+            if self._shared is None or self._recording != STREAM.recordings:
+                self._recording, self._shared = STREAM.recordings, FactsWriter(recorder.append)
+            return self._shared
 
     def write(self, writer: FactsWriter, *, ends: bool = False) -> None:
         """Write what a recording does not have yet; at its end also which functions are compiled now."""
         with self.noting_failure(), self._lock:
             writer.write(self.compilations, self.breaks(), ends=ends)
+            if ends and writer in self._writers:
+                self._writers.remove(writer)
 
     def _wrap(self) -> None:
         module = sys.modules[_MODULE]
@@ -133,8 +133,9 @@ class CompileHooks(SharedHooks):
         with self.noting_failure():
             self.compilations.append(_compilation(metrics))
             self._collect_breaks()
-        for writer in [*self._writers]:
-            self.write(writer)
+        for writer in [*self._writers, self._shared]:
+            if writer is not None:
+                self.write(writer)
 
     def _collect_breaks(self) -> None:
         for reason in _reasons():
