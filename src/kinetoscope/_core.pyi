@@ -83,6 +83,12 @@ def nest(
 def nearest_marked(
     parent: NDArray[np.int32], depth: NDArray[np.int32], marked: NDArray[np.bool_]
 ) -> NDArray[np.int32]: ...
+def lies_in(
+    thread: NDArray[np.int32],
+    start_ns: NDArray[np.int64],
+    duration_ns: NDArray[np.int64],
+    rows: NDArray[np.int64],
+) -> NDArray[np.bool_]: ...
 def running_at(
     start_ns: NDArray[np.int64],
     duration_ns: NDArray[np.int64],
@@ -93,6 +99,11 @@ def running_at(
 def unite(
     start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+def first_layers(
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    layers: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
 def join(
     start_ns: NDArray[np.int64],
     end_ns: NDArray[np.int64],

@@ -41,6 +41,16 @@ auto nearest_marked_array(Array<int32_t> parent, Array<int32_t> depth, Array<boo
   return to_array(std::move(nearest));
 }
 
+auto lies_in_array(Array<int32_t> thread, Array<int64_t> start_ns, Array<int64_t> duration_ns,
+                   Array<int64_t> rows) {
+  Column<bool> inside;
+  {
+    nb::gil_scoped_release released;
+    inside = lies_in(view(thread), view(start_ns), view(duration_ns), view(rows));
+  }
+  return to_array(std::move(inside));
+}
+
 auto running_at_array(Array<int64_t> start_ns, Array<int64_t> duration_ns, Array<int32_t> parent,
                       Array<int64_t> rows, Array<int64_t> time_ns) {
   Column<int64_t> running;
@@ -230,6 +240,21 @@ nb::tuple unite_arrays(Array<int64_t> start_ns, Array<int64_t> end_ns) {
   return to_pair(std::move(made));
 }
 
+nb::tuple first_layers_arrays(Array<int64_t> start_ns, Array<int64_t> end_ns, nb::sequence layers) {
+  std::vector<std::pair<Array<int64_t>, Array<int64_t>>> arrays;
+  for (nb::handle layer : layers)
+    arrays.push_back({nb::cast<Array<int64_t>>(layer[0]), nb::cast<Array<int64_t>>(layer[1])});
+  std::vector<Stretches> stretches;
+  for (const auto& [starts, ends] : arrays) stretches.push_back({view(starts), view(ends)});
+  LayeredMoments moments;
+  {
+    nb::gil_scoped_release released;
+    moments = first_layers({view(start_ns), view(end_ns)}, stretches);
+  }
+  return nb::make_tuple(to_array(std::move(moments.window)), to_array(std::move(moments.stretch)),
+                        to_array(std::move(moments.start_ns)), to_array(std::move(moments.end_ns)));
+}
+
 template <Moments (*combine)(const Stretches&, const Stretches&)>
 nb::tuple combine_arrays(Array<int64_t> start_ns, Array<int64_t> end_ns, Array<int64_t> other_start_ns,
                          Array<int64_t> other_end_ns) {
@@ -287,6 +312,20 @@ Returns:
 Raises:
     ValueError: Columns have different lengths, or a parent is out of range.)",
          array("parent"), array("depth"), array("marked"));
+  define(module, "lies_in", &lies_in_array,
+         R"(Marks the spans that lie in some of them on their thread, those themselves included.
+
+Spans must be sorted as for nest.
+
+Args:
+    thread: Of all spans. So for the next ones.
+    start_ns: When each began.
+    duration_ns: How long each ran.
+    rows: The spans around, ascending.
+
+Raises:
+    ValueError: Columns have different lengths, or a row is out of range or out of order.)",
+         array("thread"), array("start_ns"), array("duration_ns"), array("rows"));
   define(module, "running_at", &running_at_array,
          R"(Finds the innermost of some spans that runs at each moment.
 
@@ -459,6 +498,22 @@ Empty and backward ones count for nothing.
 Raises:
     ValueError: Columns have different lengths.)",
          start, end);
+  define(
+      module, "first_layers", &first_layers_arrays,
+      R"(Finds which of several layers of stretches of time has each moment of some windows: the first one that has it.
+
+Args:
+    start_ns: When each window begins.
+    end_ns: When each window ends.
+    layers: The starts and ends of the stretches of each layer, in order and without overlaps.
+
+Returns:
+    Stretches of time, window by window, as columns: the window, the stretch of all layers, one layer after the other,
+    -1 where no layer has the moment, the start and the end.
+
+Raises:
+    ValueError: Columns have different lengths.)",
+      start, end, nb::arg("layers"));
   define(module, "join", &combine_arrays<join>, R"(The moments in either of two results of unite.)", start,
          end, other_start, other_end);
   define(module, "intersect", &combine_arrays<intersect>, R"(The moments in both of two results of unite.)",

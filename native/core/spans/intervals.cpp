@@ -57,6 +57,61 @@ Moments unite(const Stretches& stretches) {
   return writer.done();
 }
 
+LayeredMoments first_layers(const Stretches& windows, std::span<const Stretches> layers) {
+  check(windows);
+  std::size_t edges = windows.start_ns.size();
+  for (const Stretches& layer : layers) {
+    check(layer);
+    edges += 2 * layer.start_ns.size();
+  }
+  struct Moment {
+    int64_t window, stretch, start_ns, end_ns;
+  };
+  std::vector<Moment> moments;
+  moments.reserve(edges);
+  std::vector<std::size_t> next(layers.size());
+  std::vector<std::size_t> first_stretch(layers.size());
+  for (std::size_t layer = 1; layer < layers.size(); ++layer)
+    first_stretch[layer] = first_stretch[layer - 1] + layers[layer - 1].start_ns.size();
+  for (std::size_t window = 0; window < windows.start_ns.size(); ++window) {
+    const int64_t end_ns = windows.end_ns[window];
+    int64_t time_ns = windows.start_ns[window];
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      const std::span<const int64_t> ends = layers[layer].end_ns;
+      next[layer] =
+          static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), time_ns) - ends.begin());
+    }
+    while (time_ns < end_ns) {
+      Moment moment{static_cast<int64_t>(window), -1, time_ns, end_ns};
+      for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+        const auto [starts, ends] = layers[layer];
+        std::size_t& stretch = next[layer];
+        while (stretch < ends.size() && ends[stretch] <= time_ns) ++stretch;
+        if (stretch == ends.size()) continue;
+        if (starts[stretch] > time_ns) {
+          moment.end_ns = std::min(moment.end_ns, starts[stretch]);
+          continue;
+        }
+        moment.stretch = static_cast<int64_t>(first_stretch[layer] + stretch);
+        moment.end_ns = std::min(moment.end_ns, ends[stretch]);
+        break;
+      }
+      moments.push_back(moment);
+      time_ns = moment.end_ns;
+    }
+  }
+  const std::size_t count = moments.size();
+  LayeredMoments columns{Column<int64_t>(count), Column<int64_t>(count), Column<int64_t>(count),
+                         Column<int64_t>(count)};
+  for (std::size_t row = 0; row < count; ++row) {
+    columns.window[row] = moments[row].window;
+    columns.stretch[row] = moments[row].stretch;
+    columns.start_ns[row] = moments[row].start_ns;
+    columns.end_ns[row] = moments[row].end_ns;
+  }
+  return columns;
+}
+
 Moments join(const Stretches& one, const Stretches& other) {
   check(one);
   check(other);

@@ -170,6 +170,29 @@ Column<int32_t> nearest_marked(std::span<const int32_t> parent, std::span<const 
   return nearest;
 }
 
+Column<bool> lies_in(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
+                     std::span<const int64_t> duration_ns, std::span<const int64_t> rows) {
+  check_lengths("lies_in", thread.size(), start_ns.size(), duration_ns.size());
+  Column<bool> inside(start_ns.size(), false);
+  int64_t reach_ns = 0;
+  for (std::size_t at = 0; at < rows.size(); ++at) {
+    const auto around = static_cast<std::size_t>(rows[at]);
+    if (rows[at] < 0 || around >= start_ns.size()) throw BadColumns("lies_in: a row is out of range");
+    if (at > 0 && rows[at] < rows[at - 1]) throw BadColumns("lies_in: rows are not in ascending order");
+    const int64_t end_ns = end_of(start_ns[around], duration_ns[around]);
+    const bool same_thread = at > 0 && thread[around] == thread[static_cast<std::size_t>(rows[at - 1])];
+    reach_ns = same_thread ? std::max(reach_ns, end_ns) : end_ns;
+    inside[around] = true;
+    const std::size_t next = at + 1 < rows.size()
+                                 ? std::min(static_cast<std::size_t>(rows[at + 1]), start_ns.size())
+                                 : start_ns.size();
+    for (std::size_t row = around + 1;
+         row < next && thread[row] == thread[around] && start_ns[row] < reach_ns; ++row)
+      inside[row] = end_of(start_ns[row], duration_ns[row]) <= reach_ns;
+  }
+  return inside;
+}
+
 Column<int64_t> sums_below(std::span<const int32_t> parent, std::span<const int32_t> depth,
                            std::span<const int64_t> own) {
   check_lengths("sums_below", parent.size(), depth.size(), own.size());

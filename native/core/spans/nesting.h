@@ -46,6 +46,12 @@ struct RunningSpans {
 };
 Column<int64_t> running_at(const RunningSpans& spans, std::span<const int64_t> time_ns);
 
+// Which spans lie in some of them on their thread, those themselves included. Spans are sorted as for `nest`;
+// `rows` are those of the ones around, ascending. Throws BadColumns on unequal lengths, another order or a
+// row out of range.
+Column<bool> lies_in(std::span<const int32_t> thread, std::span<const int64_t> start_ns,
+                     std::span<const int64_t> duration_ns, std::span<const int64_t> rows);
+
 // For each row of a forest its value and those of all rows below it added up; sums wrap. Otherwise the same.
 Column<int64_t> sums_below(std::span<const int32_t> parent, std::span<const int32_t> depth,
                            std::span<const int64_t> own);

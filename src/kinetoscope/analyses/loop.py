@@ -17,8 +17,8 @@ from kinetoscope.ledger.parts import StepTime, parts_of_ledger, parts_of_units, 
 from kinetoscope.ledger.steps import closures
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import is_outermost, lies_in
-from kinetoscope.model.kinds import is_call, is_operator
+from kinetoscope.model.hierarchy import is_outermost, lies_in, nearest_of, operator_spans
+from kinetoscope.model.kinds import is_call
 from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
@@ -584,13 +584,16 @@ class Loop:
 
     def called_by(self, rows: Rows) -> Rows:
         """The operator that the program called around each of some spans of the host, or what is not in one itself; -1 for -1."""
-        spans = self.trace.columns("spans")
-        parent, operator = np.append(spans["parent"], -1), np.append(is_operator(spans["kind"]), False)
-        operators, above = rows.astype(np.int64), parent[rows].astype(np.int64)
-        while (above >= 0).any():
-            operators = np.where(operator[above], above, operators)
-            above = parent[above].astype(np.int64)
-        return operators
+        operators = self._outermost_operator[rows]
+        return np.where(operators >= 0, operators, rows)
+
+    @cached_property
+    def _outermost_operator(self) -> Rows:
+        """For each span the outermost operator that it is or lies in; -1 without, and at the end for no span."""
+        operator = operator_spans(self.trace).mask
+        above = nearest_of(self.trace, operator)[self.trace.column("spans", "parent")]
+        outermost = operator & (above < 0)
+        return nearest_of(self.trace, outermost).astype(np.int64)
 
     def place_of(self, row: int) -> SourceLine:
         """The user's line that started a span; none for -1."""

@@ -15,7 +15,7 @@ from kinetoscope.model.arrow import integers
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import garbage_collections, host_work, is_outermost, operator_spans
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.rows import Mask, ProcessRow, Rows, distinct_sorted, rows_of_runs
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, distinct_sorted
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
@@ -235,25 +235,16 @@ def _layer(category: Category, when: Intervals) -> _Layer:
 
 
 def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
-    timed: list[_Stretches | _Layer] = [stretches, *layers]
-    edges = distinct_sorted(
-        np.concatenate([edge for layer in timed for edge in (layer.start_ns, layer.end_ns)])
+    window, stretch, start_ns, end_ns = _core.first_layers(
+        stretches.start_ns, stretches.end_ns, [(layer.start_ns, layer.end_ns) for layer in layers]
     )
-    edges = edges[(edges >= stretches.start_ns.min(initial=0)) & (edges <= stretches.end_ns.max(initial=0))]
-    begin = edges[:-1]
-    category, owner = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
-    left = np.arange(len(begin))
-    for layer in layers:
-        if len(layer.start_ns) == 0:
-            continue
-        stretch = np.searchsorted(layer.start_ns, begin[left], side="right") - 1
-        inside = (stretch >= 0) & (begin[left] < layer.end_ns[stretch])
-        rows, stretch = left[inside], stretch[inside]
-        category[rows], owner[rows] = layer.category, layer.of[stretch]
-        left = left[~inside]
-    first, last = (np.searchsorted(edges, side) for side in (stretches.start_ns, stretches.end_ns))
-    stretch, row = rows_of_runs(first, np.maximum(last - first, 0))
-    return MomentRows(stretches.unit[stretch], category[row], owner[row], begin[row], np.diff(edges)[row])
+    categories = np.repeat(
+        [*(layer.category for layer in layers), Category.UNKNOWN], [*(len(layer.of) for layer in layers), 1]
+    )
+    owners = np.append(np.concatenate([layer.of for layer in layers]), -1)
+    return MomentRows(
+        stretches.unit[window], categories[stretch], owners[stretch], start_ns, end_ns - start_ns
+    )
 
 
 def _layers(

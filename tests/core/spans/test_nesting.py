@@ -191,5 +191,13 @@ def test_rows_that_are_none_are_refused():
         _core.nearest_marked(parent, np.zeros(1, np.int32), np.ones(1, bool))
     with pytest.raises(ValueError, match="different lengths"):
         _core.sums_below(parent, np.zeros(2, np.int32), times)
+    thread = np.zeros(1, np.int32)
+    for rows, problem in (([1], "out of range"), ([-1], "out of range"), ([0, -1], "out of range")):
+        with pytest.raises(ValueError, match=problem):
+            _core.lies_in(thread, times, times, np.array(rows))
+    with pytest.raises(ValueError, match="ascending order"):
+        _core.lies_in(np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros(2, np.int64), np.array([1, 0]))
+    with pytest.raises(ValueError, match="different lengths"):
+        _core.lies_in(thread, times, np.zeros(2, np.int64), np.array([0]))
     with pytest.raises(ValueError, match="out of range"):
         _core.running_at(times, times, np.array([-1], np.int32), np.array([1]), times)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.rule import Answer, Match, Rule
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import ShapesRow, distinct
 from kinetoscope.model.schema import Phase
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.deep_steps import shapes_of
@@ -36,7 +36,7 @@ def growing_prefix(loop: Loop) -> Answer:
     spans = loop.trace.columns("spans")
     layers = loop.rows_named("aten::linear")
     layers = layers[(spans["module"][layers] >= 0) & (spans["phase"][layers] == Phase.FORWARD)]
-    runs = [run for run in _growing(loop, layers) if len(run) >= LEAST_LENGTHS]
+    runs = _growing(loop, layers)
     if not runs:
         return None
     longest = max(runs, key=len)
@@ -53,21 +53,25 @@ def growing_prefix(loop: Loop) -> Answer:
 
 
 def _growing(loop: Loop, layers: Rows) -> list[Rows]:
-    """The calls of each layer in each step, parted where the length of its input does not grow by one."""
+    """Calls of one layer in a step that follow each other and whose inputs each have one position more, where these are enough."""
     spans = loop.trace.columns("spans")
     keys = (spans["start_ns"][layers], spans["module"][layers], loop.step_of(layers))
     layers = layers[np.lexsort(keys)]
     length, module, step = _lengths(loop, layers), spans["module"][layers], loop.step_of(layers)
     grows = (np.diff(length) == 1) & (np.diff(module) == 0) & (np.diff(step) == 0)
-    return np.split(layers, np.flatnonzero(~grows) + 1)
+    begins = np.append(0, np.flatnonzero(~grows) + 1)
+    ends = np.append(begins[1:], len(layers))
+    long = np.flatnonzero(ends - begins >= LEAST_LENGTHS)
+    return [layers[begins[run] : ends[run]] for run in long.tolist()]
 
 
 def _lengths(loop: Loop, layers: Rows) -> Rows:
     """How many positions the input of each of some layers has; 0 of one without."""
-    shapes = shapes_of(loop.trace)[layers]
-    of_shapes = {}
-    for row in np.unique(shapes[shapes >= 0]).tolist():
-        inputs = parsed_inputs(loop.trace, ShapesRow(row))
+    distinct_shapes, number = distinct(shapes_of(loop.trace)[layers])
+    lengths = np.zeros(len(distinct_shapes), np.int64)
+    for place, row in enumerate(distinct_shapes.tolist()):
+        inputs = parsed_inputs(loop.trace, ShapesRow(row)) if row >= 0 else None
         first = inputs.shapes[0] if inputs and inputs.shapes else ()
-        of_shapes[row] = int(first[-2]) if isinstance(first, tuple) and len(first) > 2 else 0
-    return np.array([of_shapes.get(row, 0) for row in shapes.tolist()], np.int64)
+        if isinstance(first, tuple) and len(first) > 2:
+            lengths[place] = first[-2]
+    return lengths[number]

@@ -345,13 +345,12 @@ def costs_of(trace: TraceData) -> Costs:
     settle_sparse(trace, calls, standing, flops, size)
     settle_packed(trace, standing, flops)
     settle_results(trace, flops, size)
-    _pass_through_subclasses(trace, standing, calls.by_user[calls.of_span])
+    by_user = calls.by_user[calls.of_span]
+    _pass_through_subclasses(trace, standing, by_user)
     _pass_through_graphs(trace, standing)
-    parts = Spans(
-        spans["parent"], spans["depth"], spans["name"], standing, flops, calls.by_user[calls.of_span]
-    )
+    parts = Spans(spans["parent"], spans["depth"], spans["name"], standing, flops, by_user)
     counted = _once_on_device(trace, count_once(parts))
-    expected = operator_spans(trace).mask | calls.by_user[calls.of_span]
+    expected = operator_spans(trace).mask | by_user
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & expected
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = -1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
 from kinetoscope.model.rows import ShapesRow
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import ColumnCode, SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs import formulas, registry
@@ -114,7 +113,7 @@ SAVED_KEY = "registered_costs"
 _parse = lru_cache(maxsize=1 << 16)(parse_inputs)
 
 
-class Standing(IntEnum):
+class Standing(ColumnCode):
     """The status of the cost of a call.
 
     `FIRM`: a formula that counts. `DEFERRED`: a formula that counts where nothing inside accounts for it. `OTHERS`: an

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import ProcessRow
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import ColumnCode, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, united_by
 from kinetoscope.tables.stored import ranks
@@ -30,7 +29,7 @@ _COPIES = re.compile(r"dma_|memcpy|memset", re.IGNORECASE)
 _CALL_BETWEEN_RANKS = '"Collective name"'
 
 
-class WorkCategory(IntEnum):
+class WorkCategory(ColumnCode):
     """The category of device work. A moment with several of them counts for the first."""
 
     COMPUTE = 0

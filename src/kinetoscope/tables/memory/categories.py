@@ -6,7 +6,6 @@ The rules are applied in order; the first that matches decides. `BlockFacts` has
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,14 @@ from kinetoscope.model.columns import Columns
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.rows import look_up
-from kinetoscope.model.schema import ENGINE_WRAPPER, SCOPE_BACKWARD, Phase, SpanKind, StorageRole
+from kinetoscope.model.schema import (
+    ENGINE_WRAPPER,
+    SCOPE_BACKWARD,
+    ColumnCode,
+    Phase,
+    SpanKind,
+    StorageRole,
+)
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 
@@ -23,7 +29,7 @@ Flags = NDArray[np.bool_]
 Rows = NDArray[np.int32]
 
 
-class MemoryCategory(IntEnum):
+class MemoryCategory(ColumnCode):
     """The category of a block. The numbers are the positions of the categories in torch's memory timelines."""
 
     PARAMETER = 0
