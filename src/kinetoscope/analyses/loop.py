@@ -300,10 +300,15 @@ class Loop:
         )
 
     @cached_property
+    def on_threads(self) -> NDArray[np.bool_]:
+        """Which spans ran on a thread of the loop."""
+        return self.threads.take(self.trace.column("spans", "thread"))
+
+    @cached_property
     def inside(self) -> NDArray[np.bool_]:
         """Which spans are the host's work in the steps of this process, marks of steps left out."""
         spans = self.trace.columns("spans")
-        of_process = self.trace.column("threads", "process_row")[spans["thread"]] == self.process
+        of_process = self.trace.column("threads", "process_row").take(spans["thread"]) == self.process
         counted = host_shares(self.trace).counts & of_process
         if self.unit.overlaps:
             rows = np.flatnonzero(counted)
@@ -363,7 +368,7 @@ class Loop:
     def ranges_named(self, prefix: str) -> Rows:
         """Rows of ranges in the steps, on the loop's thread, whose name begins with `prefix`."""
         spans, strings = self.trace.columns("spans"), self.trace.strings
-        rows = np.flatnonzero((spans["kind"] == SpanKind.USER_ANNOTATION) & self.threads[spans["thread"]])
+        rows = np.flatnonzero((spans["kind"] == SpanKind.USER_ANNOTATION) & self.on_threads)
         rows = rows[self.in_steps(rows)]
         names = [name for name in np.unique(spans["name"][rows]).tolist() if strings[name].startswith(prefix)]
         return rows[np.isin(spans["name"][rows], names)]
@@ -371,7 +376,7 @@ class Loop:
     def ranges_and_operators_named(self, *prefixes: str) -> Rows:
         """Rows of operators and ranges of the host in the steps, on the loop's thread, whose name begins with one of `prefixes`."""
         spans, strings = self.trace.columns("spans"), self.trace.strings
-        rows = np.flatnonzero(self.threads[spans["thread"]] & (spans["stream"] < 0) & ~is_call(spans["kind"]))
+        rows = np.flatnonzero(self.on_threads & (spans["stream"] < 0) & ~is_call(spans["kind"]))
         rows = rows[self.in_steps(rows)]
         names = [row for row in np.unique(spans["name"][rows]).tolist() if strings[row].startswith(prefixes)]
         return rows[np.isin(spans["name"][rows], names)]
@@ -496,7 +501,7 @@ class Loop:
         """Which spans torch itself called, for no line of the program: what `DistributedDataParallel` does around forward and in backward."""
         spans = self.trace.columns("spans")
         inside = np.append(stacks_inside(self.trace, *_WRAPPER_FILES), False) | self.in_engine
-        return np.asarray(inside[spans["own_stack"]] & (spans["stack"] == spans["own_stack"]))
+        return np.asarray(inside.take(spans["own_stack"]) & (spans["stack"] == spans["own_stack"]))
 
     @cached_property
     def outermost(self) -> NDArray[np.bool_]:
@@ -591,7 +596,7 @@ class Loop:
     def _outermost_operator(self) -> Rows:
         """For each span the outermost operator that it is or lies in; -1 without, and at the end for no span."""
         operator = operator_spans(self.trace).mask
-        above = nearest_of(self.trace, operator)[self.trace.column("spans", "parent")]
+        above = nearest_of(self.trace, operator).take(self.trace.column("spans", "parent"))
         outermost = operator & (above < 0)
         return nearest_of(self.trace, outermost).astype(np.int64)
 
@@ -816,7 +821,7 @@ class Loop:
         That is in their code or, where no sample says more, at the line that calls them.
         """
         spans, shares = self.trace.columns("spans"), gaps(self.trace).shares
-        called = np.flatnonzero((spans["kind"] == SpanKind.BACKWARD) & self.threads[spans["thread"]])
+        called = np.flatnonzero((spans["kind"] == SpanKind.BACKWARD) & self.on_threads)
         stacks = np.unique(
             np.concatenate((spans["own_stack"][called], spans["stack"][self.optimizer_ranges]))
         )

@@ -470,7 +470,7 @@ class Overview:
         tree, times_of = process_tree(self.trace), busiest_places(self.sample.trace)
         if not tree:
             return []
-        whose = self.trace.column("threads", "process_row")[self.trace.column("spans", "thread")]
+        whose = self.trace.column("threads", "process_row").take(self.trace.column("spans", "thread"))
         operators = Groups(whose, len(tree)).sums(operator_spans(self.trace).mask).tolist()
         listed = []
         for row in tree:

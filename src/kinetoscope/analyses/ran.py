@@ -57,7 +57,7 @@ class RanInSteps:
     def operators(self) -> Ran:
         """Operators, functions of backward and calls of a runtime with their self times, by their rows of `spans`; waits for data are none."""
         spans = self._trace.columns("spans")
-        process = self._trace.column("threads", "process_row")[spans["thread"]]
+        process = self._trace.column("threads", "process_row").take(spans["thread"])
         work = host_work(self._trace, with_steps=False).mask & (process == self._loop.process)
         work &= (spans["kind"] != SpanKind.USER_ANNOTATION) & ~in_waits(self._trace)
         return self._in_steps(np.flatnonzero(work), spans["self_ns"])

@@ -145,7 +145,7 @@ def _placed(
     names = np.zeros(len(trace.strings) + 1, bool)
     names[cells.name[taken]] = ledger.activity.device is None
     names[-1] = False
-    rows = np.flatnonzero(names[spans["name"]] & (of_step[spans["step"]] >= 0))
+    rows = np.flatnonzero(names.take(spans["name"]) & (of_step.take(spans["step"]) >= 0))
     ran = [of_step[spans["step"][rows]], spans["name"][rows], span_stacks(trace)[rows], spans["module"][rows]]
     groups = Groups.by([np.concatenate(pair).astype(np.int64) for pair in zip(key, ran, strict=True)])
     of_cell, of_span = groups.of_row[: len(taken)], groups.of_row[len(taken) :]

@@ -352,7 +352,7 @@ def _other_threads(trace: TraceData, activity: Activity, thread: int) -> _Layer:
     spans = trace.columns("spans")
     elsewhere = (spans["thread"] != thread) | (spans["lane"] > 0)
     chosen = host_work(trace, with_steps=False).mask & elsewhere & (spans["stream"] < 0)
-    chosen &= owned(trace, activity.owner)[spans["thread"]] & ((spans["flags"] & FLAG_ASYNC) == 0)
+    chosen &= owned(trace, activity.owner).take(spans["thread"]) & ((spans["flags"] & FLAG_ASYNC) == 0)
     rows = np.flatnonzero(chosen & (is_operator(spans["kind"]) | is_runtime_call(spans["kind"])))
     return _first_come(trace, Category.OPERATOR, rows[is_outermost(trace, rows)])
 

@@ -381,7 +381,7 @@ class _Derivation:
         spans, again = self._spans, np.zeros(len(self._spans), dtype=np.uint8)
         marked = recomputing_stacks(self._tables["stacks"], self._tables["frames"], self._strings)
         if marked is not None:
-            again[marked[spans["own_stack"]]] = 1
+            again[marked.take(spans["own_stack"])] = 1
             again[spans["scope"] == SCOPE_BACKWARD] = 0
             again[is_call(spans["kind"])] = 0
         return {"recompute": again}
@@ -392,7 +392,7 @@ class _Derivation:
         spans, cycles = self._spans, self._tables["cycles"]
         # A range is repeated on the streams that what ran in it was launched on.
         optimizer = self.names_starting(OPTIMIZER_STEP) & (spans["stream"] < 0)
-        begun = cycles["start_ns"][spans["cycle"]] if len(cycles) > 1 else None
+        begun = cycles["start_ns"].take(spans["cycle"]) if len(cycles) > 1 else None
         return steps_module.find_steps(spans, optimizer, self._strings, begun)
 
     def step_at(self, time_ns: NDArray[np.int64]) -> Arrays:

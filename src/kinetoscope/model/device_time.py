@@ -50,14 +50,13 @@ def operators_around(
     operators = calls.copy()
     rows = np.flatnonzero(calls >= 0)
     rows = rows[is_call[calls[rows]]]
-    distinct, inverse = np.unique(calls[rows], return_inverse=True)
-    around = _climbed(distinct, parent, is_call)
+    around = _climbed(calls[rows], parent, is_call)
     alone = np.flatnonzero(is_call[around])
     if len(alone):
-        running = _running_at_start(spans, distinct[alone], parent, nests & ~is_call)
+        running = _running_at_start(spans, calls[rows[alone]], parent, nests & ~is_call)
         around[alone] = np.where(running >= 0, running, around[alone])
     operator = _climbed(around, parent, ~is_operator(kind))
-    operators[rows] = np.where(is_operator(kind[operator]), operator, around)[inverse]
+    operators[rows] = np.where(is_operator(kind[operator]), operator, around)
     return operators
 
 
@@ -82,8 +81,9 @@ def _running_at_start(
 ) -> NDArray[np.int32]:
     """The innermost of the spans that `may` be around others that runs when each row begins, -1 without."""
     thread, start_ns, duration_ns = (spans[name] for name in ("thread", "start_ns", "duration_ns"))
-    latest = np.maximum.accumulate(np.where(may, np.arange(len(may), dtype=np.int32), np.int32(-1)))
-    running, begins = latest[rows], start_ns[rows]
+    candidates = np.flatnonzero(may).astype(np.int32)
+    running = np.append(candidates, np.int32(-1))[np.searchsorted(candidates, rows, side="right") - 1]
+    begins = start_ns[rows]
     waiting = np.flatnonzero(running >= 0)
     while len(waiting):
         still = running[waiting]

@@ -188,7 +188,7 @@ def module_calls(trace: TraceData) -> Hierarchy:
         call_rows = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
         # For each span the call that it is or is in.
         inside = np.append(spread_down(spans["parent"], spans["depth"], call_rows, -1), np.int32(-1))
-        return np.asarray(inside[spans["parent"]])
+        return np.asarray(inside.take(spans["parent"]))
 
     return Enclosing(spans, mask, parent)
 
@@ -220,7 +220,7 @@ def spans_named(trace: TraceData, is_chosen: Callable[[str], bool]) -> Mask:
     chosen = np.array([is_chosen(text) for text in trace.strings], dtype=np.bool_)
     names = trace.column("spans", "name")
     # Most tests choose none, which needs no look at the spans.
-    return chosen[names] if chosen.any() else np.zeros(len(names), dtype=np.bool_)
+    return chosen.take(names) if chosen.any() else np.zeros(len(names), dtype=np.bool_)
 
 
 def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:

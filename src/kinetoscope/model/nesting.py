@@ -85,7 +85,7 @@ def nest_beside_calls(
     """
     times = (spans["thread"], spans["start_ns"], spans["duration_ns"])
     alone: dict[str, Any] = dict(vars(nest(*(column[work] for column in times))))
-    alone["parent"] = np.append(work, -1)[alone["parent"]]
+    alone["parent"] = np.append(work, -1).take(alone["parent"])
     nests_alone = np.zeros(len(spans), dtype=bool)
     nests_alone[work[alone["lane"] == 0]] = True
     rows, nesting = np.arange(len(spans)), everything
@@ -95,21 +95,21 @@ def nest_beside_calls(
     nested: dict[str, Any] = dict(vars(nesting))
     both: dict[str, Any] = {name: np.zeros(len(spans), dtype=column.dtype) for name, column in nested.items()}
     both["parent"][:] = -1
-    nested["parent"] = np.append(rows, -1)[nested["parent"]]
+    nested["parent"] = np.append(rows, -1).take(nested["parent"])
     for name, column in both.items():
         column[rows] = nested[name]
     parent, levels, is_call = both["parent"], both["depth"], np.ones(len(spans), dtype=bool)
     is_call[work] = False
-    both["caller"] = np.append(_core.nearest_marked(parent, levels, is_call), np.int32(-1))[parent]
+    both["caller"] = np.append(_core.nearest_marked(parent, levels, is_call), np.int32(-1)).take(parent)
     calls = np.flatnonzero(is_call)
     around = _core.nearest_marked(parent, levels, ~is_call)[calls]
     # Between a call and the work around it are only calls.
-    below = levels[calls] - np.append(levels, np.int32(-1))[around]
+    below = levels[calls] - np.append(levels, np.int32(-1)).take(around)
     beside = is_call.copy()
     beside[rows[nested["lane"] == 0]] = False
     for name, column in alone.items():
         both[name][work] = column
-    both["depth"][calls] = np.append(both["depth"], np.int32(-1))[around] + below
+    both["depth"][calls] = np.append(both["depth"], np.int32(-1)).take(around) + below
     _take_lanes(*times, np.flatnonzero(beside), both["lane"])
     return both
 
@@ -126,7 +126,7 @@ def without_children(
     """
     parent, depth = nesting["parent"], nesting["depth"]
     nesting["self_ns"] = np.where(childless, np.maximum(duration_ns, 0), nesting["self_ns"])
-    inside = np.append(childless, False)[parent]
+    inside = np.append(childless, False).take(parent)
     if inside.any():
         root = _core.nearest_marked(parent, depth, inside)
         nesting["depth"] = depth - np.where(root >= 0, depth[root], 0)
@@ -206,4 +206,6 @@ def spread_down(
     parent: NDArray[np.int32], depth: NDArray[np.int32], values: NDArray[Any], none: int
 ) -> NDArray[Any]:
     """Give each row that has the value `none` the value of its nearest ancestor that has another."""
-    return np.append(values, values.dtype.type(none))[_core.nearest_marked(parent, depth, values != none)]
+    # NumPy's `take` is three times as fast as `[]` where rows are 32 bits wide.
+    nearest = _core.nearest_marked(parent, depth, values != none)
+    return np.append(values, values.dtype.type(none)).take(nearest)

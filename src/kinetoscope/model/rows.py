@@ -46,7 +46,7 @@ def rows_of_runs(
 
 def look_up(rows: NDArray[np.integer], values: NDArray[Any], none: Any = -1) -> NDArray[Any]:
     """Look up `values` at some rows, and `none` where the row is -1."""
-    looked_up: NDArray[Any] = np.append(values, values.dtype.type(0))[rows]
+    looked_up: NDArray[Any] = np.append(values, values.dtype.type(0)).take(rows)
     looked_up = looked_up.astype(np.result_type(values, np.int32), copy=False)
     looked_up[rows < 0] = none
     return looked_up

@@ -272,6 +272,7 @@ def _in_packages(file: str, packages: tuple[str, ...]) -> bool:
     return file.split("/", 1)[0] in packages or installed_package(file) in packages
 
 
+@derived
 def span_stacks(trace: TraceData) -> NDArray[np.int32]:
     """For each span the stack that its time counts for, -1 without: a range is not spent in what entered it."""
-    return np.asarray(np.append(working_stacks(trace), np.int32(-1))[trace.column("spans", "stack")])
+    return np.asarray(np.append(working_stacks(trace), np.int32(-1)).take(trace.column("spans", "stack")))

@@ -220,7 +220,7 @@ def _passes(loop: Loop, time_ns: Rows) -> Rows:
     """The number of the backward pass at each moment: a new one begins with the first backward function after forward."""
     spans = loop.trace.columns("spans")
     forward = loop.outermost & (spans["phase"] == Phase.FORWARD) & (spans["sequence"] >= 0) & ~loop.of_torch
-    of_process = loop.trace.column("threads", "process_row")[spans["thread"]] == loop.process
+    of_process = loop.trace.column("threads", "process_row").take(spans["thread"]) == loop.process
     forward_ns = np.sort(spans["start_ns"][forward & of_process])
     backward_ns = np.sort(spans["start_ns"][(spans["kind"] == SpanKind.BACKWARD) & of_process])
     before = np.append(np.searchsorted(forward_ns, backward_ns), -1)

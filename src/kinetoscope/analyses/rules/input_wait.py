@@ -239,7 +239,7 @@ def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
     """
     spans = loop.trace.columns("spans")
     within = np.append(stacks_with(loop.trace, _LOADER, functions=(_START,)), False)
-    rows = np.flatnonzero(loop.inside & (spans["thread"] == loop.thread) & within[spans["stack"]])
+    rows = np.flatnonzero(loop.inside & (spans["thread"] == loop.thread) & within.take(spans["stack"]))
     if len(rows) == 0:
         time_ns, samples = loop.sampled(stacks_with(loop.trace, _LOADER, functions=(_START, _STOP)))
         steps = loop.step_at(loop.trace.column("samples", "time_ns")[samples])

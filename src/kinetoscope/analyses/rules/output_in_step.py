@@ -121,8 +121,8 @@ def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.i
     spans = loop.trace.columns("spans")
     python = spans["kind"] == SpanKind.PYTHON
     called = np.array([_KINDS.index(CALLS[text]) if text in CALLS else -1 for text in loop.trace.strings])
-    kind = np.maximum(of_stack[spans["own_stack"]], np.where(python, called[spans["name"]], -1))
-    rows = np.flatnonzero(loop.threads[spans["thread"]] & (loop.inside | python) & (kind >= 0))
+    kind = np.maximum(of_stack.take(spans["own_stack"]), np.where(python, called.take(spans["name"]), -1))
+    rows = np.flatnonzero(loop.on_threads & (loop.inside | python) & (kind >= 0))
     rows = rows[loop.in_steps(rows)]
     rows = rows[is_outermost(loop.trace, rows)]
     return rows, np.asarray(kind[rows])
@@ -133,7 +133,7 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     spans = loop.trace.columns("spans")
     start = spans["start_ns"][rows]
     end = start + spans["duration_ns"][rows]
-    other = loop.outermost & loop.threads[spans["thread"]]
+    other = loop.outermost & loop.on_threads
     other[rows] = False
     other_rows = np.flatnonzero(other)
     before = np.searchsorted(spans["start_ns"][other_rows], start)

@@ -159,7 +159,7 @@ def python_bound(loop: Loop) -> Answer:
     """The function in which most Python runs between operators: time without operator, call of a runtime, or recorded wait."""
     gap = _longest_function(loop)
     spans = loop.trace.columns("spans")
-    calls = int((is_call(spans["kind"]) & loop.threads[spans["thread"]]).sum())
+    calls = int((is_call(spans["kind"]) & loop.on_threads).sum())
     if gap is None or calls * DENSE_NS > loop.python.total_ns:
         return None
     called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
@@ -210,7 +210,7 @@ def _advice_for(called: Collection[str]) -> str:
 def gc_pause(loop: Loop) -> Answer:
     """Collections of garbage; a line that calls `gc.collect` is known by its text."""
     spans = loop.trace.columns("spans")
-    rows = np.flatnonzero(garbage_collections(loop.trace) & loop.threads[spans["thread"]])
+    rows = np.flatnonzero(garbage_collections(loop.trace) & loop.on_threads)
     rows = rows[loop.in_steps(rows)]
     if len(rows) == 0:
         return Signal.GARBAGE_COLLECTION if _may_collect(loop) else None

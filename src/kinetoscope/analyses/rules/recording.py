@@ -33,7 +33,7 @@ def profiler_cost(loop: Loop) -> Answer:
     if loop.trace.run_info.recorded_by:
         return None
     spans = loop.trace.columns("spans")
-    recorded = np.flatnonzero(loop.threads[spans["thread"]] & (spans["kind"] != SpanKind.STEP))
+    recorded = np.flatnonzero(loop.on_threads & (spans["kind"] != SpanKind.STEP))
     recorded = recorded[loop.in_steps(recorded)]
     measured = recorded[spans["kind"][recorded] == SpanKind.OVERHEAD]
     measured_ns, least_ns = loop.total_ns(measured), LEAST_RECORD_NS * len(recorded)

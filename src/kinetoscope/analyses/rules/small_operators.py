@@ -85,7 +85,7 @@ def _each(loop: Loop, rows: Rows) -> float:
 def _with_what_is_read(loop: Loop, place: SourceLine, reads: Rows) -> Rows:
     """Reads, with the other operators of their line in their modules: a line that reads values is there to compute them."""
     spans = loop.trace.columns("spans")
-    called = loop.outermost & loop.threads[spans["thread"]] & ~loop.in_loading
+    called = loop.outermost & loop.on_threads & ~loop.in_loading
     called &= np.isin(spans["module"], np.unique(spans["module"][reads]))
     lines = loop.by_place(np.flatnonzero(called)) if place else ()
     return next((rows for line, _, rows in lines if line == place), reads)

@@ -303,7 +303,7 @@ def _is_the_program_s(loop: Loop, at: int, late: Rows, place: SourceLine) -> boo
     blocked = samples["state"][here] == SampleState.BLOCKED
     if blocked.mean() >= LEAST_BLOCKED:
         return True
-    ran = loop.step_of(np.flatnonzero(loop.inside & stacks[spans["own_stack"]]))
+    ran = loop.step_of(np.flatnonzero(loop.inside & stacks.take(spans["own_stack"])))
     return bool(np.isin(np.concatenate((step, ran)), np.append(late, -1)).all())
 
 

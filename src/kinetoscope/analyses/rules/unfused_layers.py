@@ -120,8 +120,7 @@ def _by_hand(loop: Loop, layers: list[tuple[int, int, int] | None]) -> Answer:
     of_layers = [rows for rows in layers if rows is not None]
     if not of_layers:
         return None
-    spans = loop.trace.columns("spans")
-    outer = np.flatnonzero(loop.outermost & loop.threads[spans["thread"]])
+    outer = np.flatnonzero(loop.outermost & loop.on_threads)
     first, _, last = np.array(of_layers, np.int64).T
     begins, ends = (
         Groups(np.searchsorted(outer, first), len(outer) + 1),

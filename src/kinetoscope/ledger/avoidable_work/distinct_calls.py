@@ -89,8 +89,10 @@ class Calls:
 
     def spans_of(self, rows: dict[int, float]) -> tuple[Rows, NDArray[np.float64]]:
         """The spans of some calls, and the value of each call."""
-        values = np.zeros(len(self.all) and int(self.of_span.max(initial=-1)) + 1)
+        if not rows:
+            return np.zeros(0, np.int64), np.zeros(0)
+        values = np.zeros(int(self.of_span.max()) + 1)
         for row, value in rows.items():
             values[row] = value
-        spans = np.flatnonzero(values[self.of_span]) if len(values) else np.zeros(0, np.int64)
+        spans = np.flatnonzero((values != 0)[self.of_span])
         return spans, values[self.of_span[spans]]

@@ -192,7 +192,7 @@ def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     What is inside depends on settings that are no arguments, such as autocast or the choice of a kernel.
     """
     spans = trace.columns("spans")
-    is_drawn = np.array([is_random(text) for text in trace.strings], dtype=bool)[spans["name"]]
+    is_drawn = np.array([is_random(text) for text in trace.strings], dtype=bool).take(spans["name"])
     around = nearest_of(trace, trace.column("tensor_versions", "span"))[:-1]
     random = np.zeros(len(spans) + 1, bool)
     random[around[is_drawn]] = True

@@ -467,7 +467,7 @@ def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDA
     """Some operators with those inside, and with what backward does for them."""
     spans = trace.columns("spans")
     inside = nearest_of(trace, rows) >= 0
-    backward = nearest_of(trace, inside[spans["forward"]])[:-1] >= 0
+    backward = nearest_of(trace, inside.take(spans["forward"]))[:-1] >= 0
     saved = np.flatnonzero((inside[:-1] | backward) & is_operator(spans["kind"]))
     return saved, np.full(len(saved), part)
 

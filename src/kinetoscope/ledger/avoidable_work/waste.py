@@ -347,8 +347,8 @@ def _slow(trace: TraceData, calls: Calls, waste: Waste) -> None:
     spans = trace.columns("spans")
     changes = np.array([text in _LAYOUTS for text in trace.strings], dtype=bool)
     copies = np.array([text == "aten::clone" for text in trace.strings], dtype=bool)
-    parent = np.append(changes[spans["name"]], False)[spans["parent"]]
-    waste.slow[np.flatnonzero(copies[spans["name"]] & parent)] = Cause.LAYOUT
+    parent = np.append(changes.take(spans["name"]), False).take(spans["parent"])
+    waste.slow[np.flatnonzero(copies.take(spans["name"]) & parent)] = Cause.LAYOUT
 
 
 def _length(call: DistinctCall) -> int:
@@ -401,7 +401,7 @@ def _fresh_memory(trace: TraceData, waste: Waste) -> None:
     if len(blocks) == 0:
         return
     operator = is_operator(spans["kind"])
-    parent = np.append(np.where(np.append(operator, False)[spans["parent"]], spans["parent"], -1), -1)
+    parent = np.append(np.where(np.append(operator, False).take(spans["parent"]), spans["parent"], -1), -1)
     top = allocations["span"][blocks].astype(np.int64)
     while (parent[top] >= 0).any():
         top = np.where(parent[top] >= 0, parent[top], top)

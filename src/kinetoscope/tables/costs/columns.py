@@ -78,13 +78,17 @@ def count_once(spans: Spans) -> CountedSpans:
     if not firm.any() and not (spans.standing == Standing.DEFERRED).any():
         return CountedSpans(firm, np.zeros(len(firm), dtype=bool))
     again = (
-        firm & (parent >= 0) & firm[parent] & (spans.name == spans.name[parent]) & (flops == flops[parent])
+        firm
+        & (parent >= 0)
+        & firm.take(parent)
+        & (spans.name == spans.name.take(parent))
+        & (flops == flops.take(parent))
     )
     counts = firm.copy()
     counts[parent[again & ~spans.by_user[parent]]] = False
     _settle_by_inside(spans, counts)
     counting = np.append(_core.nearest_marked(parent, depth, counts), np.int32(-1))
-    inside = counting[parent] >= 0
+    inside = counting.take(parent) >= 0
     counts &= ~inside
     return CountedSpans(counts, inside)
 
@@ -340,12 +344,12 @@ def costs_of(trace: TraceData) -> Costs:
     spans = trace.columns("spans")
     registry.note_computed(trace)
     calls = distinct_calls(trace)
-    standing = calls.standing[calls.of_span]
-    flops, size = calls.flops[calls.of_span], calls.bytes[calls.of_span]
+    standing = calls.standing.take(calls.of_span)
+    flops, size = calls.flops.take(calls.of_span), calls.bytes.take(calls.of_span)
     settle_sparse(trace, calls, standing, flops, size)
     settle_packed(trace, standing, flops)
     settle_results(trace, flops, size)
-    by_user = calls.by_user[calls.of_span]
+    by_user = calls.by_user.take(calls.of_span)
     _pass_through_subclasses(trace, standing, by_user)
     _pass_through_graphs(trace, standing)
     parts = Spans(spans["parent"], spans["depth"], spans["name"], standing, flops, by_user)
@@ -355,7 +359,7 @@ def costs_of(trace: TraceData) -> Costs:
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = -1
     # Of a generated kernel it can be known what it reads and writes, and not what it computes.
-    size[unknown] = calls.bytes[calls.of_span][unknown]
+    size[unknown] = calls.bytes[calls.of_span[unknown]]
     if len(trace.columns("shapes")) == 0 and not (flops > 0).any() and len(trace.columns("origins")) == 0:
         # Without shapes a 0 would only tell views and ranges from the rest.
         flops[:] = size[:] = -1

@@ -215,7 +215,7 @@ class _Inquiry:
         module = np.where((category == MemoryCategory.INPUT) & (module < 0), first_module, module)
         outside = (module < 0) & np.isin(category, _AROUND_A_MODEL)
         module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
-        taken = np.append(self.own_stack, -1)[blocks.allocation]
+        taken = np.append(self.own_stack, -1).take(blocks.allocation)
         stack = np.where(taken >= 0, taken, look_up(span, spans["stack"])).astype(np.int32)
         return Judged(blocks, category, module, stack)
 
@@ -231,12 +231,12 @@ class _Inquiry:
         inside, above = parent >= 0, np.maximum(parent, 0)
         backward, function = phase == Phase.BACKWARD, scope == SCOPE_BACKWARD
         # backward() may itself be called from a module's forward: that module is no sign of recomputation.
-        first = backward & ~(inside & backward[above])
+        first = backward & ~(inside & backward.take(above))
         root = spread_down(parent, spans["depth"], np.where(first, numbers, np.int32(-1)), -1)
         caller = look_up(root, own)
         again = backward & ~function & (own >= 0) & (own != caller)
-        bare = ~np.isin(spans["kind"], _OPERATORS) | self.wrapper_names[spans["name"]]
-        starts = ~bare & (~inside | bare[above] | function | (again & ~again[above]))
+        bare = ~np.isin(spans["kind"], _OPERATORS) | self.wrapper_names.take(spans["name"])
+        starts = ~bare & (~inside | bare.take(above) | function | (again & ~again.take(above)))
         return spread_down(parent, spans["depth"], np.where(starts, numbers, np.int32(-1)), -1), again
 
     def _end_of(self, rows: Rows) -> NDArray[np.int64]:
