@@ -184,7 +184,7 @@ def options_for(
     """
     chosen = LaunchOptions(
         prefix=choose_prefix(output, program, folder, environment),
-        summaries=checked_summary("summaries", None if summaries is None else folder / summaries),
+        summaries=None if summaries is None else checked_summary("summaries", folder / summaries),
         folder=folder,
         **options,
     )

@@ -111,7 +111,6 @@ class ProgramRecording:
         self._on_start = on_start
         self._torch_import = AfterImport("torch", self._torch_imported)
         self._session: profile | None = None
-        self._started_s = 0.0
         self._before: HelperTime | None = None
         self._helpers: HelperTime | None = None
         self._optimizer: int | None = None
@@ -126,11 +125,6 @@ class ProgramRecording:
     def state(self) -> SessionState:
         """The state of the recording: idle until torch is imported, then waiting for its first step."""
         return self._state if self._session is None else self._session.state
-
-    @property
-    def seconds(self) -> float:
-        """For how long the recording has been running."""
-        return time.monotonic() - self._started_s if self.state is SessionState.RECORDING else 0.0
 
     @property
     def engine(self) -> str:
@@ -254,7 +248,7 @@ class ProgramRecording:
         self.own_children_s += children_cpu_s() - before_s
         self.messages += [str(warning.message) for warning in caught]
         self._session = session
-        self._started_s, self._before = time.monotonic(), helper_time()
+        self._before = helper_time()
         self._on_start(self.engine)
 
     def _cannot_start(self, error: Exception) -> None:

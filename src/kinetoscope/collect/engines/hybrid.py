@@ -97,8 +97,6 @@ class DevicePart:
     end_ns: int = 0
     segments: list[Segment] = field(default_factory=list)
     pauses: Pauses = field(default_factory=Pauses)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _trace: Trace | None = None
 
     @property
     def is_off(self) -> bool:
@@ -106,22 +104,16 @@ class DevicePart:
         off = {pause["activity"] for pause in self.pauses.as_list() if pause["to_realtime_ns"] is None}
         return off >= {activity.name for activity in self.request.activities}
 
-    def trace(self) -> Trace:
-        """Return the session's part as a trace; the first call reads the segments and cuts it out.
-
-        Raises:
-            StateError: It was discarded, or no segment has a result.
-        """
-        with self._lock:
-            if self._trace is None:
-                self._trace = self._cut()
-            return self._trace
-
     def discard(self) -> None:
         """Drop this session's references to its segments; other sessions keep theirs."""
         self.segments.clear()
 
-    def _cut(self) -> Trace:
+    def trace(self) -> Trace:
+        """Read the segments, and cut out the session's part.
+
+        Raises:
+            StateError: It was discarded, or no segment has a result.
+        """
         from kinetoscope.combine.concatenate import concatenate
         from kinetoscope.combine.cut import TracePart, cut
         from kinetoscope.combine.extend import extend
@@ -550,27 +542,19 @@ class HybridRecording:
     devices: Recording | None
     threads: dict[int, int]
     failure: str
-    _trace: Trace | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def trace(self) -> Trace:
-        """Return the merged trace; the first call reads both recordings and merges them.
+        """Read both recordings, and merge them.
 
         Raises:
             StateError: The recording was discarded before it was read.
         """
         from kinetoscope.combine.device import join_device
 
-        with self._lock:
-            if self._trace is None:
-                host = self.host.trace()
-                device = self._device_trace()
-                self._trace = (
-                    _without_devices(host, self.failure)
-                    if device is None
-                    else join_device(host, device, self.threads)
-                )
-            return self._trace
+        host, device = self.host.trace(), self._device_trace()
+        if device is None:
+            return _without_devices(host, self.failure)
+        return join_device(host, device, self.threads)
 
     def _device_trace(self) -> Trace | None:
         """The devices' trace; None, with the reason in `_failure`, if there is none."""

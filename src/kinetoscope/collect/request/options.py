@@ -109,7 +109,7 @@ class Recording(Protocol):
     """The result of an engine's `stop`, which becomes a trace on demand."""
 
     def trace(self) -> Trace:
-        """Return the trace: the first call builds it, later calls return the same object."""
+        """Return the trace. A session calls this once, unless it was interrupted."""
 
     def discard(self) -> None:
         """Delete the recording and its temporary files; a second call does nothing."""
@@ -182,28 +182,24 @@ def _has_calls(thing: object, calls: Iterable[str]) -> bool:
     return all(callable(getattr(thing, call, None)) for call in calls)
 
 
-def _bytes(name: str, value: object) -> int | None:
-    return None if value is None else checked_whole(name, value, 1, " of bytes, or None")
+def _bytes(name: str, value: object) -> int:
+    return checked_whole(name, value, 1, " of bytes, or None")
 
 
-def _file(name: str, path: object, need: str = "need the name of a file, or None") -> Path | None:
+def _file(name: str, path: object, need: str = "need the name of a file, or None") -> Path:
     """Check the path of a file, which may not exist yet, but must not be a folder."""
-    if path is None:
-        return None
     file = _path(name, path, need)
     if file.is_dir():
         raise ArgumentError(f"{name}={str(path)!r} is a folder: need the name of a file in it.")
     return file
 
 
-def checked_summary(name: str, path: object) -> Path | None:
+def checked_summary(name: str, path: object) -> Path:
     """Check the path for summaries, which must be a folder, or a file whose name ends in `.parquet`.
 
     Raises:
         ArgumentError: It is neither.
     """
-    if path is None:
-        return None
     target = _path(name, path, "need a folder, or the name of a .parquet file, or None")
     if target.suffix == SUFFIX and target.is_dir():
         raise ArgumentError(
@@ -227,9 +223,7 @@ def _path(name: str, path: object, need: str) -> Path:
         return Path(text)  # There is no working directory.
 
 
-def _seconds(name: str, value: float | None) -> float | None:
-    if value is None:
-        return None
+def _seconds(name: str, value: float) -> float:
     try:
         seconds = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -247,8 +241,8 @@ def _report_file(name: str, path: object) -> Path | Literal[False] | None:
     return False if path is False else _file(name, path, _REPORT)
 
 
-def _observer(name: str, observer: TraceObserver | None) -> TraceObserver | None:
-    if observer is not None and (isinstance(observer, type) or not _has_calls(observer, _OBSERVER_CALLS)):
+def _observer(name: str, observer: TraceObserver) -> TraceObserver:
+    if isinstance(observer, type) or not _has_calls(observer, _OBSERVER_CALLS):
         raise ArgumentError(
             f"{name}={observer!r} is not valid: need an object with start(), stop() and cleanup(), "
             "such as ExecutionTraceObserver().register_callback(path), or None."
@@ -262,18 +256,14 @@ def _on_error(name: str, value: OnError) -> OnError:
     return value
 
 
-def _activities(_name: str, activities: Iterable[ActivityItem] | None) -> ActivityChoices | None:
-    """Check activities, see `checked_choices`; None means all that the machine has."""
-    if activities is None:
-        return None
+def _activities(_name: str, activities: Iterable[ActivityItem]) -> ActivityChoices:
+    """Check activities, see `checked_choices`."""
     from kinetoscope.collect.request.activities import checked_choices
 
     return checked_choices(activities)
 
 
 def _config(_name: str, config: Any) -> Any:
-    if config is None:
-        return None
     from kinetoscope.collect.request.torch_settings import checked_config
 
     return checked_config(config)
@@ -309,7 +299,7 @@ class Option:
 
     Attributes:
         help: What it does, in one sentence.
-        check: Called with the name and a value; returns the normalized value, or raises ArgumentError.
+        check: Called with the name and a value, but not with a default of None; returns the normalized value, or raises ArgumentError.
         flag: Its flag of `kinetoscope run`, without dashes; `launch` then has the keyword, too. Empty: neither has it.
         choices: The valid values on the command line.
         flag_help: Additional help text of the flag.
@@ -552,7 +542,11 @@ class RecordingOptions:
 
     def __post_init__(self) -> None:
         """Check and normalize every option."""
-        checked = {name: option.check(name, getattr(self, name)) for name, option in OPTIONS.items()}
+        values = {name: getattr(self, name) for name in OPTIONS}
+        checked = {
+            name: value if value is None is OPTIONS[name].default else OPTIONS[name].check(name, value)
+            for name, value in values.items()
+        }
         # Not by setattr(), which a frozen dataclass refuses.
         vars(self).update(checked)
 

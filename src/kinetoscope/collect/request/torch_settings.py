@@ -31,9 +31,9 @@ _Config: Any = _profiler._ExperimentalConfig
 _OTHER_VALUES: tuple[object, ...] = (True, ["other"], "other")
 
 
-def checked_config(config: Any | None) -> Any | None:
-    """Return the argument `experimental_config`, or raise ArgumentError if it is not torch's settings object or None."""
-    if config is not None and not isinstance(config, _Config):
+def checked_config(config: Any) -> Any:
+    """Return the argument `experimental_config`, or raise ArgumentError if it is not torch's settings object."""
+    if not isinstance(config, _Config):
         raise ArgumentError(
             f"experimental_config={config!r} is not valid: need torch.profiler._ExperimentalConfig(...) or None. "
             f"Its settings are: {', '.join(_places())}."

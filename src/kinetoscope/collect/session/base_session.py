@@ -971,48 +971,10 @@ class ProfilerApi:
         why = "only torch's own collector makes: pass engine='kineto' to the session, or"
         return ResultsApi(lambda: self._session.trace, None, why)
 
-    @property
-    def function_events(self) -> Any:
-        """The events of the last cycle; of all cycles with `acc_events`."""
-        return self._session.events()
-
-    @property
-    def trace_id(self) -> str:
-        """The id of the current or last cycle, empty before the first."""
-        return self._session.get_trace_id() or ""
-
-    @property
-    def entered(self) -> bool:
-        """Whether a recording is running."""
-        return self._session.state is SessionState.RECORDING
-
-    @property
-    def kineto_activities(self) -> set[Any]:
-        """The activities of the session."""
-        return set(self._session.activities)
-
-    @property
-    def use_cpu(self) -> bool:
-        """Whether CPU is among the activities."""
-        return torch.profiler.ProfilerActivity.CPU in self._session.activities
-
-    @property
-    def use_cuda(self) -> bool:
-        """Whether CUDA devices are recorded."""
-        return self._session.use_device == "cuda"
-
-    @property
-    def profiling_start_time_ns(self) -> int:
-        """When the last cycle began, in nanoseconds since 1970."""
-        return int(self._session.trace.run_info.start_realtime_ns or 0)
-
-    @property
-    def profiling_end_time_ns(self) -> int:
-        """When the last cycle ended, in nanoseconds since 1970."""
-        return self.profiling_start_time_ns + int(self._session.trace.run_info.stop_ns or 0)
-
     def __getattr__(self, name: str) -> Any:
-        """Find the rest in the session, or in the list of its events."""
+        """Find the rest in the table of what is computed, in the session, or in the list of its events."""
+        if name in _COMPUTED:
+            return _COMPUTED[name](self._session)
         if name in _OF_SESSION:
             return getattr(self._session, name)
         if name in ("self_cpu_time_total", "table", "total_average"):
@@ -1022,6 +984,22 @@ class ProfilerApi:
         )
 
 
+def _start_ns(session: _KinetoProfile) -> int:
+    """When the last cycle began, in nanoseconds since 1970."""
+    return int(session.trace.run_info.start_realtime_ns or 0)
+
+
+# What other attributes of torch's object are for a session.
+_COMPUTED: dict[str, Callable[[_KinetoProfile], Any]] = {
+    "entered": lambda session: session.state is SessionState.RECORDING,
+    "function_events": lambda session: session.events(),
+    "kineto_activities": lambda session: set(session.activities),
+    "profiling_end_time_ns": lambda session: _start_ns(session) + int(session.trace.run_info.stop_ns or 0),
+    "profiling_start_time_ns": _start_ns,
+    "trace_id": lambda session: session.get_trace_id() or "",
+    "use_cpu": lambda session: ProfilerActivity.CPU in session.activities,
+    "use_cuda": lambda session: session.use_device == "cuda",
+}
 _OF_SESSION = frozenset(
     {
         "_stats", "acc_events", "custom_trace_id_callback", "experimental_config", "export_chrome_trace", "export_stacks",
