@@ -86,5 +86,5 @@ class _Announcing:
         self._loader.exec_module(module)
         # The module is complete. Announced now and not a moment later, because a thread that imports it too (the recorder tests
         # itself in one) would otherwise wait for this one, which waits for it.
-        module.__spec__._initializing = False  # type: ignore[union-attr]
+        module.__spec__._initializing = False  # type: ignore[union-attr]  # noqa: SLF001  (Python's own)
         self._waiting.announce()

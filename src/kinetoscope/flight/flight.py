@@ -204,9 +204,9 @@ class FlightRecorder:
         # The last step whose loss was no number.
         self._nan_step: int | None = None
         self._optimizer: int | None = None
-        self._problem = ""
+        self.problem = ""
         # Whether another session has to end before recording starts.
-        self._waits = False
+        self.waits = False
         # When recording had begun, and when the last recorded steps began.
         self._started_ns = 0
         self._recorded_ns: deque[int] = deque(maxlen=_FEWEST_KEPT)
@@ -292,7 +292,7 @@ class FlightRecorder:
         """
         with self._lock:
             if self._session is None:
-                return f"nothing is recorded: {self._problem or 'stopped'}"
+                return f"nothing is recorded: {self.problem or 'stopped'}"
             if self._capture is not None:
                 return f"another capture is running: {self._capture.path}"
             if steps < 1:
@@ -323,7 +323,7 @@ class FlightRecorder:
             plan = self._plan
             return FlightStatus(
                 on=self._session is not None,
-                problem=self._problem,
+                problem=self.problem,
                 step=self._count.number,
                 overhead=self._budget.overhead(plan.share).text(self._settings.budget),
                 share=1.0 if plan.level == 0 else plan.share,
@@ -372,8 +372,8 @@ class FlightRecorder:
             session, self._session = self._session, None
             self.__dict__.pop("step", None)
             self._look_at_next()
-            if self._waits and os.getpid() == self._process:
-                self._waits, self._problem = False, ""
+            if self.waits and os.getpid() == self._process:
+                self.waits, self.problem = False, ""
                 self._stop_following()
             if session is None or os.getpid() != self._process:
                 return
@@ -434,19 +434,17 @@ class FlightRecorder:
 
     def _start_after_waiting(self) -> bool:
         """Begin to record if another session prevented it, and has ended; whether it records now."""
-        if not self._waits or STREAM.sessions:
+        if not self.waits or STREAM.sessions:
             return False
-        self._waits, self._problem = False, ""
+        self.waits, self.problem = False, ""
         self.start()
         return self._session is not None
 
     def _start(self) -> None:
         if STREAM.sessions:
             # A ring is made by the first session of a recording.
-            self._waits = True
-            self._problem = (
-                "another session records in this process: starts with the first step after its end"
-            )
+            self.waits = True
+            self.problem = "another session records in this process: starts with the first step after its end"
             return
         make_private_folder(self._settings.folder)
         # Before a ring of the same name takes the place of one that is worth keeping.
@@ -584,7 +582,7 @@ class FlightRecorder:
 
     def follow_optimizers(self) -> None:
         """Take each step of the first optimizer for a step, until `step` is called."""
-        if (self._session is not None or self._waits) and not self._count.looks_at_each:
+        if (self._session is not None or self.waits) and not self._count.looks_at_each:
             # So that a call of `step`, which ends this, is seen.
             self._count.looks_at_each = True
             OPTIMIZER_STEPS.after(self._optimizer_stepped)
@@ -938,8 +936,8 @@ class FlightRecorder:
     def _failed(self, what: str, error: Exception) -> None:
         """Remember a failure, and warn of the first of its kind."""
         problem = f"{what}: {type(error).__name__}: {error}"
-        if problem != self._problem:
-            self._problem = problem
+        if problem != self.problem:
+            self.problem = problem
             warn_safely(problem)
 
 
@@ -995,11 +993,11 @@ def leave_on(
     """
     global _CURRENT
     wanted = settings(budget, keep, folder, on, limits, control)
-    if _CURRENT is not None and (_CURRENT.is_on or _CURRENT._waits):
+    if _CURRENT is not None and (_CURRENT.is_on or _CURRENT.waits):
         return _CURRENT
     recorder = FlightRecorder(wanted)
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):
-        recorder._problem = "switched off by KINETOSCOPE"
+        recorder.problem = "switched off by KINETOSCOPE"
     else:
         recorder.start()
         recorder.follow_optimizers()

@@ -177,7 +177,7 @@ def on_device_out_of_memory(tell: Callable[[str], object]) -> None:
         wanted, total, free = map(units.size, (wanted_bytes, total_bytes, free_bytes))
         method(f"cuda:{device} has no memory for {wanted}: {free} of {total} are free")
 
-    torch.cuda._lazy_call(lambda: attach(observer))
+    torch.cuda._lazy_call(lambda: attach(observer))  # noqa: SLF001  (torch's own)
 
 
 @dataclass(eq=False)

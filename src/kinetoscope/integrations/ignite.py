@@ -37,7 +37,8 @@ class AttachedProfiler(TraceAccess):
         self._run = engine.run
         self._waits = False
 
-    def _attach(self) -> None:
+    def attach(self) -> None:
+        """Let the events of the engine open and close ranges, and begin its steps."""
         spans = {
             "[Engine]epoch": (Events.EPOCH_STARTED, Events.EPOCH_COMPLETED),
             "[Engine]get_batch": (Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED),
@@ -152,5 +153,5 @@ def attach(
         raise StateError("a Kinetoscope profiler is already attached to this engine.")
     checked = checked_options(locals())
     profiler = AttachedProfiler(engine, TrainerProfiler(checked, f"ignite {ignite.__version__}"), name)
-    profiler._attach()
+    profiler.attach()
     return profiler

@@ -173,7 +173,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         self._profiler.end()
 
     @contextmanager
-    def _around(self, trainer: Any) -> Iterator[None]:
+    def around(self, trainer: Any) -> Iterator[None]:
         """Wraps a training: its methods become spans, and if it fails the recording is stopped properly."""
         replaced = Replacements()
         for name in _WORK:
@@ -231,7 +231,7 @@ def _put_around_training() -> None:
         ]
         with ExitStack() as stack:
             for callback in ours:
-                stack.enter_context(callback._around(self))
+                stack.enter_context(callback.around(self))
             return train(self, *arguments, **keywords)
 
     wrapped.kinetoscope = True  # type: ignore[attr-defined]

@@ -296,7 +296,7 @@ def _worker_number(process: Any) -> int | None:
     if getattr(target, "__module__", None) != "torch.utils.data._utils.worker":
         return None
     try:
-        number = inspect.signature(target).bind(*process._args, **process._kwargs).arguments["worker_id"]
+        number = inspect.signature(target).bind(*process._args, **process._kwargs).arguments["worker_id"]  # noqa: SLF001  (Python's own)
     except (TypeError, KeyError):
         return None
     return number if type(number) is int else None

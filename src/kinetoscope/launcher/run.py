@@ -220,8 +220,8 @@ class ProgramRun:
         atexit.register(self._finish)
         if self._children is not None and (util := sys.modules.get("multiprocessing.util")) is not None:
             # Exit handlers run last in, first out: `multiprocessing` has to end its processes before they are merged.
-            atexit.unregister(util._exit_function)
-            atexit.register(util._exit_function)
+            atexit.unregister(util._exit_function)  # noqa: SLF001  (Python's own)
+            atexit.register(util._exit_function)  # noqa: SLF001  (Python's own)
         os.register_at_fork(after_in_child=self._after_fork)
         # Before recording begins, because it is a write: the progress line ends at the program's first.
         take_name_of_python()

@@ -164,7 +164,7 @@ class EventList(MutableSequence[Event]):
         self._in_trace: tuple[TraceData, NDArray[np.int64]] | None = None
         self._settings = (use_device, profile_memory, with_flops)
 
-    def _like(
+    def like(
         self, events: list[Event], in_trace: tuple[TraceData, NDArray[np.int64]] | None = None
     ) -> EventList:
         """A list of other events with the settings of this one."""
@@ -223,11 +223,11 @@ class EventList(MutableSequence[Event]):
 
     def __add__(self, other: Iterable[Event]) -> EventList:
         """Return a list with the events of both."""
-        return self._like(checked_events([*self, *other]))
+        return self.like(checked_events([*self, *other]))
 
     def __radd__(self, other: Iterable[Event]) -> EventList:
         """Return a list with the events of both."""
-        return self._like(checked_events([*other, *self]))
+        return self.like(checked_events([*other, *self]))
 
     def __eq__(self, other: object) -> bool:
         """Lists are equal when they hold equal events in the same order."""
@@ -251,9 +251,9 @@ class EventList(MutableSequence[Event]):
 
     def _part(self, indexes: NDArray[Any]) -> EventList:
         if self._in_trace is None:
-            return self._like([self._events[index] for index in indexes.tolist()])
+            return self.like([self._events[index] for index in indexes.tolist()])
         trace, positions = self._in_trace
-        return self._like([], (trace, positions[indexes]))
+        return self.like([], (trace, positions[indexes]))
 
     def _columns(self) -> tuple[TraceData, NDArray[np.int64]] | None:
         """The trace and the positions of these events, if its columns have their values: not once a program has changed events."""
@@ -388,9 +388,9 @@ class EventList(MutableSequence[Event]):
             checked_switch("include_python_functions", include_python_functions),
         )
         if (columns := self._columns()) is None:
-            return self._like(added_up(self, grouping))
+            return self.like(added_up(self, grouping))
         trace, positions = columns
-        return self._like([*averages(trace, grouping, None if positions is event_rows(trace) else positions)])
+        return self.like([*averages(trace, grouping, None if positions is event_rows(trace) else positions)])
 
     def table(
         self,
@@ -509,7 +509,7 @@ class EventList(MutableSequence[Event]):
 def events_of(trace: TraceData) -> EventList:
     """Return the events of a trace in order of time; see `Trace.events`."""
     event_trace = trace_of_events(trace)
-    return EventList()._like([], (event_trace, event_rows(event_trace)))
+    return EventList().like([], (event_trace, event_rows(event_trace)))
 
 
 def checked_event(event: Any) -> Event:

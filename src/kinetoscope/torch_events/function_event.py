@@ -651,7 +651,7 @@ class FunctionEvent(EventAttributes):
         )
 
 
-_set_trace, _set_row = FunctionEvent._trace.__set__, FunctionEvent.row.__set__  # type: ignore[attr-defined]
+_set_trace, _set_row = (vars(FunctionEvent)[slot].__set__ for slot in FunctionEvent.__slots__)
 
 
 # torch's tables note these on the events they print.

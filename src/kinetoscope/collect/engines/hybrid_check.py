@@ -206,7 +206,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _device_name(name: str) -> str:
     """torch's name of the current device; does not initialize a device."""
-    kind = torch._C._get_privateuse1_backend_name() if name == "PrivateUse1" else name.lower()
+    kind = torch._C._get_privateuse1_backend_name() if name == "PrivateUse1" else name.lower()  # noqa: SLF001  (torch's own)
     if kind == "cuda" and torch.cuda.is_initialized():
         return f"cuda:{torch.cuda.current_device()}"
     return f"{kind}:0"

@@ -95,7 +95,7 @@ class KinetoEngine:
         self._collector = self.torch_profiler = _make_collector(request)
         self._pauses = Pauses()
         try:
-            self._collector._prepare_trace()
+            self._collector._prepare_trace()  # noqa: SLF001  (torch's own)
         except RuntimeError as error:
             if not request.activity_filters:
                 raise
@@ -131,7 +131,7 @@ class KinetoEngine:
         note_this_thread()
         if self._recorder is not None:
             self._recorder.before_collector()
-        self._collector._start_trace()
+        self._collector._start_trace()  # noqa: SLF001  (torch's own)
         if self._recorder is not None:
             self._recorder.after_collector()
 
@@ -222,7 +222,7 @@ class KinetoEngine:
         finally:
             self._collector = None
             # torch does not reset this flag if an interrupt comes during its own stop.
-            collector._set_is_profiler_enabled(False)
+            collector._set_is_profiler_enabled(False)  # noqa: SLF001  (torch's own)
 
     def stop_at_exit(self) -> None:
         """Stop the collector at the exit of Python; a later `stop` still returns the recording."""

@@ -832,7 +832,7 @@ def stored_columns(trace: Trace) -> Tables:
 
 
 def _overloads(operator: str) -> frozenset[str]:
-    return frozenset(schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(operator))
+    return frozenset(schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(operator))  # noqa: SLF001  (torch's own)
 
 
 def _base_ns(native: Mapping[str, Any]) -> int:

@@ -597,4 +597,4 @@ def _stop_at_exit() -> None:
 
 atexit.register(_stop_at_exit)
 # A thread of the parent may hold the lock for long.
-os.register_at_fork(after_in_child=_status_lock._at_fork_reinit)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_status_lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)

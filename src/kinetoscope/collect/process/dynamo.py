@@ -134,7 +134,7 @@ def _represent() -> None:
                 tx.output.root_tx.debug_locals.append((self, list(args)))
             return ConstantVariable.create(None)
 
-    wrap = VariableBuilder._wrap
+    wrap = VariableBuilder._wrap  # noqa: SLF001  (torch's own)
 
     def wrap_unless_ours(self: Any, value: Any) -> Any:
         kind = type(value)
@@ -166,7 +166,7 @@ def _represent() -> None:
             return IgnoredObject(source=self.source)
         return wrap(self, value)
 
-    VariableBuilder._wrap = wrap_unless_ours
+    VariableBuilder._wrap = wrap_unless_ours  # noqa: SLF001  (torch's own)
 
 
 def _is_ours(code: CodeType) -> bool:

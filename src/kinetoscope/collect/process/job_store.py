@@ -43,7 +43,7 @@ class JobStore:
 
     def connect(self, timeout_s: float) -> Any:
         """Return the store; the first call connects, and later ones use the same connection, which fails at once if it is lost."""
-        store = torch.distributed.distributed_c10d._get_default_store()
+        store = torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (torch's own)
         while isinstance(store, torch.distributed.PrefixStore):
             store = store.underlying_store
         # Per attempt, because the launcher's store outlives them, and per process: a forked child must not share a connection.

@@ -29,7 +29,7 @@ def process_group() -> dict[str, str]:
         "rank": distributed.get_rank(),
         "world_size": distributed.get_world_size(),
         "pg_count": distributed.get_pg_count(),
-        "pg_config": distributed.distributed_c10d._get_all_pg_configs(),
+        "pg_config": distributed.distributed_c10d._get_all_pg_configs(),  # noqa: SLF001  (torch's own)
     }
     if backend == "nccl":
         facts["nccl_version"] = ".".join(str(part) for part in torch.cuda.nccl.version())

@@ -200,7 +200,7 @@ class Recorder:
         from torch.nn import Module
 
         # Kept alive, because the recorder compares the address of this code object with those of running frames.
-        self._module_call: Any = Module._wrapped_call_impl.__code__
+        self._module_call: Any = Module._wrapped_call_impl.__code__  # noqa: SLF001  (torch's own)
         if library.kinetoscope_recorder_load(self._module_call, *self._into_message) != 0:
             raise RecorderError(f"{path}: {self._text}")
         # Whether the current recording contains calls, also while it is paused.
@@ -575,4 +575,4 @@ def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool =
 
 
 # A thread of the parent may hold the lock for long.
-os.register_at_fork(after_in_child=_loading._at_fork_reinit)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_loading._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)

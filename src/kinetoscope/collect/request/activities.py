@@ -33,7 +33,7 @@ def device_among(activities: Iterable[ProfilerActivity]) -> str | None:
     names = {name_of(activity) for activity in activities}
     if named := next((device for name, device in _DEVICE_MODULES.items() if name in names), None):
         return named
-    return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None
+    return str(torch._C._get_privateuse1_backend_name()) if "PrivateUse1" in names else None  # noqa: SLF001  (torch's own)
 
 
 def supported_activities() -> set[ProfilerActivity]:
@@ -43,7 +43,7 @@ def supported_activities() -> set[ProfilerActivity]:
         A new set of torch's own `ProfilerActivity` values. It always contains the CPU, and not a device that torch supports
         but the machine lacks, such as CUDA on a laptop.
     """
-    supported = torch.autograd._supported_activities()
+    supported = torch.autograd._supported_activities()  # noqa: SLF001  (torch's own)
     return {activity for activity in supported if _is_available(activity)} | {ProfilerActivity.CPU}
 
 
@@ -111,7 +111,7 @@ def extensions(configs: Iterable[Any]) -> dict[str, str]:
     """Convert settings of extensions of torch's collector to the strings that it takes."""
     entries: dict[str, str] = {}
     for config in configs:
-        entries |= config._to_config_entries()
+        entries |= config._to_config_entries()  # noqa: SLF001  (torch's own)
     if "PERFORMANCE_METRICS" in entries:
         entries["PERFORMANCE_METRICS_DEVICE_ID"] = str(torch.cuda.current_device())
     return entries

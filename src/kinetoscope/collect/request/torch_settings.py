@@ -27,7 +27,7 @@ ALWAYS_NATIVE = frozenset(
 _NOTED = ("capture_overload_names", GARBAGE_COLLECTION_SETTING)
 _KEYWORD = re.compile(r"[(,] (\w+): ")
 # torch's stubs lack the methods that copy a config.
-_Config: Any = _profiler._ExperimentalConfig
+_Config: Any = _profiler._ExperimentalConfig  # noqa: SLF001  (torch's own)
 _OTHER_VALUES: tuple[object, ...] = (True, ["other"], "other")
 
 

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
 
 # Methods of newer releases exist here only if the installed torch has them, too.
-_THEIRS = torch.profiler._KinetoProfile
+_THEIRS = torch.profiler._KinetoProfile  # noqa: SLF001  (torch's own)
 
 
 def new_trace_id(callback: Callable[[], str] | None) -> str:

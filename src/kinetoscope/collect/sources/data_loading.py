@@ -212,9 +212,9 @@ class LoaderHooks(SharedHooks):
         if self._folder is None or not self._folder.is_dir():
             self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
             weakref.finalize(self, _remove_own, self._folder, os.getpid())
-        kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter
+        kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  (torch's own)
         self._replaced.put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
-        loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)
+        loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)  # noqa: SLF001  (torch's own)
         self._replaced.put(_utils.worker, "_worker_loop", loop)
         self._replaced.put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
         self._replaced.put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))

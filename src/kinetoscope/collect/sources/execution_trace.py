@@ -28,6 +28,7 @@ from torch._C import _profiler as torch_observer
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.collect.process.rank import in_process_group, rank_filled_in
 from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
 from kinetoscope.storage.atomic_write import open_packed
 
 SWITCH = "ENABLE_PYTORCH_EXECUTION_TRACE"
@@ -157,7 +158,7 @@ class ExecutionTraceObserver:
             if not self._registered:
                 return
             self.stop()
-            torch_observer._remove_execution_trace_observer()
+            torch_observer._remove_execution_trace_observer()  # noqa: SLF001  (torch's own)
             self._leave()
             if self.extra_resources_collection and (folder := self.get_resources_dir(can_create=True)):
                 _copy_generated_sources(Path(folder))
@@ -168,7 +169,7 @@ class ExecutionTraceObserver:
         with _LOCK:
             if not self._registered or self._execution_trace_running:
                 return
-            torch_observer._enable_execution_trace_observer()
+            torch_observer._enable_execution_trace_observer()  # noqa: SLF001  (torch's own)
             self._execution_trace_running = True
             _record_process_groups()
 
@@ -176,7 +177,7 @@ class ExecutionTraceObserver:
         """Pause until the next `start`."""
         with _LOCK:
             if self._execution_trace_running:
-                torch_observer._disable_execution_trace_observer()
+                torch_observer._disable_execution_trace_observer()  # noqa: SLF001  (torch's own)
                 self._execution_trace_running = False
 
     def cleanup(self) -> None:
@@ -257,7 +258,7 @@ class ExecutionTraceObserver:
             os.dup2(null, descriptor)
         os.close(null)
         if self._execution_trace_running:
-            torch_observer._disable_execution_trace_observer()
+            torch_observer._disable_execution_trace_observer()  # noqa: SLF001  (torch's own)
         self._leave()
         _inherited.append(True)
 
@@ -272,7 +273,7 @@ def _is_taken() -> bool:
     """Whether an observer is registered; in a forked child, first remove the inherited one from torch."""
     if _inherited:
         _inherited.clear()
-        torch_observer._remove_execution_trace_observer()
+        torch_observer._remove_execution_trace_observer()  # noqa: SLF001  (torch's own)
     return bool(_registered)
 
 
@@ -342,7 +343,7 @@ def _add_torch_observer(file: Path) -> bool:
     torch returns True even if another observer is registered, so check that it has opened the file.
     """
     before = len(_descriptors_of(file))
-    added: bool = torch_observer._add_execution_trace_observer(str(file))
+    added: bool = torch_observer._add_execution_trace_observer(str(file))  # noqa: SLF001  (torch's own)
     return added and (not _DESCRIPTORS.is_dir() or len(_descriptors_of(file)) > before)
 
 
@@ -375,9 +376,8 @@ def _record_process_groups() -> None:
     if not in_process_group():
         return
     distributed: Any = torch.distributed
-    groups = json.dumps(distributed.distributed_c10d._world.pg_config_info, default=str)
-    handle = torch.autograd._record_function_with_args_enter(GROUPS_NODE, groups)
-    torch.autograd._record_function_with_args_exit(handle)
+    groups = json.dumps(distributed.distributed_c10d._world.pg_config_info, default=str)  # noqa: SLF001  (torch's own)
+    end_range(begin_range(GROUPS_NODE, groups))
 
 
 def _copy_generated_sources(folder: Path) -> None:

@@ -13,6 +13,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_bindings: Any = torch._C._autograd
-begin_range: Callable[[str], Any] = _bindings._record_function_with_args_enter
-end_range: Callable[[Any], None] = _bindings._record_function_with_args_exit
+_bindings: Any = torch._C._autograd  # noqa: SLF001  (torch's own)
+begin_range: Callable[..., Any] = _bindings._record_function_with_args_enter  # noqa: SLF001  (torch's own)
+end_range: Callable[[Any], None] = _bindings._record_function_with_args_exit  # noqa: SLF001  (torch's own)

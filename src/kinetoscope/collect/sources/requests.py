@@ -339,7 +339,7 @@ def _owner() -> object:
 
 
 def _in_event_loop() -> bool:
-    return asyncio._get_running_loop() is not None
+    return asyncio._get_running_loop() is not None  # noqa: SLF001  (Python's own)
 
 
 async def _follow_items(description: Description, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -447,7 +447,7 @@ def install_request_hooks() -> None:
 
 def _wrap_steps() -> None:
     """Record the steps that asyncio's event loop runs in the context of a request as its stretches."""
-    run_step = asyncio.events.Handle._run
+    run_step = asyncio.events.Handle._run  # noqa: SLF001  (Python's own)
 
     begin_step, end_step = _FOLLOWER.begin_step, _FOLLOWER.end_step
 
@@ -460,7 +460,7 @@ def _wrap_steps() -> None:
             # Also the stretch of a block that was entered in this step and is not left yet.
             end_step(depth)
 
-    asyncio.events.Handle._run = run  # type: ignore[method-assign]
+    asyncio.events.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001  (Python's own)
 
 
 def _wrap_submit() -> None:

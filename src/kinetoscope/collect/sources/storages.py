@@ -65,11 +65,11 @@ RESTING = tuple(
         for function in (
             threading.Condition.wait,
             getattr(threading.Thread, "_wait_for_tstate_lock", None),
-            concurrent.futures.thread._worker,
+            concurrent.futures.thread._worker,  # noqa: SLF001  (Python's own)
             *(getattr(kind, "select", None) for kind in vars(selectors).values() if isinstance(kind, type)),
-            multiprocessing.connection.Connection._recv,  # type: ignore[attr-defined]
+            multiprocessing.connection.Connection._recv,  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)
             socket.SocketIO.readinto,
-            subprocess.Popen._try_wait,  # type: ignore[attr-defined]
+            subprocess.Popen._try_wait,  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)
         )
         if function is not None
     }
@@ -78,7 +78,7 @@ RESTING = tuple(
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PLAIN = frozenset(PLAIN)
 _STRIDED = torch.strided
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  (torch's own)
 
 
 class _Holder(NamedTuple):
@@ -109,7 +109,7 @@ class _StorageRows:
             for part in (tensor,) if _is_simple(tensor) else tensor_parts(tensor):
                 storage = part.untyped_storage()
                 # The storage has a row with a more specific role already.
-                if role is StorageRole.TENSOR and storage._cdata in self.storages:
+                if role is StorageRole.TENSOR and storage._cdata in self.storages:  # noqa: SLF001  (torch's own)
                     continue
                 if self.add_storage(time_ns, role, storage, holder) and self.tensors is not None:
                     self.tensors.append(part)
@@ -124,7 +124,7 @@ class _StorageRows:
         if not (size and address):
             return False
         if self.tensors is not None:
-            self.storages.add(storage._cdata)
+            self.storages.add(storage._cdata)  # noqa: SLF001  (torch's own)
         kind, index = storage.device.type, storage.device.index
         location = kind, -1 if kind == "cpu" or index is None else index
         self.rows.append(
@@ -327,11 +327,11 @@ class StorageWatch:
 @contextmanager
 def _unrecorded() -> Iterator[None]:
     """Do not record the operators that are called to read the parts of a sparse tensor."""
-    torch._C._autograd._enable_record_function(False)
+    torch._C._autograd._enable_record_function(False)  # noqa: SLF001  (torch's own)
     try:
         yield
     finally:
-        torch._C._autograd._enable_record_function(True)
+        torch._C._autograd._enable_record_function(True)  # noqa: SLF001  (torch's own)
 
 
 def _listed(entries: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
@@ -471,7 +471,7 @@ def others_rest() -> bool:
 
 def _waits_in_system(thread: int, frame: FrameType | None) -> bool:
     """Whether a thread, outside of functions of torch, waits in a system call for something else than a lock."""
-    started = threading._active.get(thread)  # type: ignore[attr-defined]
+    started = threading._active.get(thread)  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)
     try:
         with open(f"/proc/self/task/{started.native_id}/syscall") as file:
             call = file.read().split(" ", 1)[0]
@@ -523,7 +523,7 @@ def tensor_parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
             if isinstance(part := getattr(tensor, name), Tensor):
                 yield from tensor_parts(part, depth - 1)
     elif tensor.layout is torch.sparse_coo:
-        yield from (tensor._indices(), tensor._values())
+        yield from (tensor._indices(), tensor._values())  # noqa: SLF001  (torch's own)
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
     elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):

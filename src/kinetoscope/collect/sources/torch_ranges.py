@@ -17,7 +17,7 @@ from torch.autograd import profiler as collector
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 
-_bindings: Any = torch._C._profiler
+_bindings: Any = torch._C._profiler  # noqa: SLF001  (torch's own)
 _NAME = "_RecordFunctionFast"
 _PIPES = "torch.utils.data.datapipes._hook_iterator"
 
@@ -32,7 +32,7 @@ class TorchRanges(SharedHooks):
     @property
     def torch_profiles(self) -> bool:
         """Whether torch's own collector is recording, on any thread."""
-        return bool(collector._is_profiler_enabled) if self._theirs is None else self._theirs
+        return bool(collector._is_profiler_enabled) if self._theirs is None else self._theirs  # noqa: SLF001  (torch's own)
 
     def forget_sessions(self) -> None:
         """In a forked child: restore torch, whose collector was recording for the parent, if it was."""
@@ -42,7 +42,7 @@ class TorchRanges(SharedHooks):
     def _install(self, first: bool) -> None:
         if not first:
             return
-        self._theirs = bool(collector._is_profiler_enabled)
+        self._theirs = bool(collector._is_profiler_enabled)  # noqa: SLF001  (torch's own)
         self._replaced.put(collector, "_set_is_profiler_enabled", self._flag_is_set)
         vars(collector)["_is_profiler_enabled"] = True
         # Without a recorder, torch's own collector records, and opens these ranges itself.

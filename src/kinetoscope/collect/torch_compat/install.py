@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from kinetoscope.collect.session.cycle import Cycle
 
 
-_memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._KinetoProfile._memory_profile
-_timeline_of_torch = torch.profiler.profiler._KinetoProfile.export_memory_timeline
+_memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._KinetoProfile._memory_profile  # noqa: SLF001  (torch's own)
+_timeline_of_torch = torch.profiler.profiler._KinetoProfile.export_memory_timeline  # noqa: SLF001  (torch's own)
 
 
 class SessionAsTorch:

@@ -56,7 +56,7 @@ class ControlRequest:
             self._connection.sendall(json.dumps(asked).encode() + b"\n")
         except OSError as error:
             self._connection.close()
-            raise StateError(f"{target.label} does not answer: {target._why(error)}") from error
+            raise StateError(f"{target.label} does not answer: {target.why(error)}") from error
 
     def answer(self, most_s: float = ANSWER_S) -> dict[str, Any]:
         """Wait for the answer.
@@ -154,7 +154,8 @@ class ControlTarget:
             "folder": str(self.folder),
         }
 
-    def _why(self, error: Exception) -> str:
+    def why(self, error: Exception) -> str:
+        """Say why the process does not answer, by the error of asking it."""
         if not isinstance(error, FileNotFoundError | ConnectionRefusedError):
             return str(error)
         if self.files.state in (ENDED, GONE):

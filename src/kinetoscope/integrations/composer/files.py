@@ -358,7 +358,7 @@ def _put(path: Path, url: str, *, overwrite: bool) -> None:
         raise FileExistsError("there is a file of that name already; overwrite=True replaces it")
     if not isinstance(filesystem, AsyncFileSystem):
         # The others are object stores: they need no folders, and some would make a bucket instead.
-        filesystem.makedirs(filesystem._parent(remote), exist_ok=True)
+        filesystem.makedirs(filesystem._parent(remote), exist_ok=True)  # noqa: SLF001  (fsspec's own)
     filesystem.put_file(str(path), remote)
 
 

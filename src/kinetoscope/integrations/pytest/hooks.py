@@ -214,7 +214,7 @@ def _folder(config: pytest.Config, *, make: bool) -> Path:
     elif (cache := getattr(config, "cache", None)) is not None:
         folder = Path(cache.mkdir("kinetoscope"))
     else:
-        temporary: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        temporary: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  (pytest's own)
         folder = temporary / "kinetoscope"
     if make:
         folder.mkdir(parents=True, exist_ok=True)
