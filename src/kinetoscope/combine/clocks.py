@@ -7,22 +7,19 @@ that was there bounds when it was, and what bounds a meeting bounds all clocks t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import MONOTONIC
 from kinetoscope.model.rows import ends_run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
-    Values = NDArray[np.float64]
+Times = NDArray[np.int64]
+Values = NDArray[np.float64]
 
 # No two clocks of computers run further apart: crystals are off by up to 50 parts in a million, and a system that follows
 # the time of a network bends its clock by at most 500.

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.combine.extend import Origins, extend
 from kinetoscope.model.kinds import is_call
@@ -23,17 +25,11 @@ from kinetoscope.model.losses import Loss
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.schema import SCOPE_FUSED, STORED
 from kinetoscope.model.strings import StringTable
+from kinetoscope.model.trace_data import AnyTrace, TraceData
+from kinetoscope.storage.appended_rows import AppendedRows
 from kinetoscope.tables.costs.call import UNKNOWN, Cost
 from kinetoscope.tables.costs.evaluate import cost_of, dtype_of, recorded_names
 from kinetoscope.tables.host import compiling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
-    from kinetoscope.storage.appended_rows import AppendedRows
 
 
 @dataclass(frozen=True)

@@ -7,27 +7,20 @@ have each thing once; the other tables have the rows of all traces.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.columns import Columns
+from kinetoscope.model.dictionary import Table
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import Placement
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import STORED
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
-    from kinetoscope.model.dictionary import Table
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
-
-    Rows = NDArray[np.int64]
-
+from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 _OF_THE_WHOLE = frozenset(
     {

@@ -14,26 +14,19 @@ between the first and the last moment are all kept, and blocks that were live at
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.combine.concatenate import POINTS_IN_TIME, REFERENCE, taken
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
-from kinetoscope.model.rows import rows_of_runs
+from kinetoscope.model.rows import Mask, Rows, rows_of_runs
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.model.steps import step_at
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.columns import Columns
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
-
-    Rows = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
-
+from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 # In this order, so that each comes after all that refer to it.
 _ORDER = (

@@ -7,24 +7,21 @@ the device's work is the operator's. Dictionaries of the device's trace are put 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.combine.concatenate import JoinedTrace, Joining, row_map
 from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import FLAG_ASYNC, STORED
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
-    Rows = NDArray[np.int64]
+Times = NDArray[np.int64]
 
 
 # Whether the times of a device's runtime calls fit those of the operators that made them, which another recorder took.

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from kinetoscope.model.losses import loss_columns, losses_of
+from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.schema import STORED
 from kinetoscope.model.strings import StringTable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from kinetoscope.model.losses import Loss
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
+from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 
 def extend(

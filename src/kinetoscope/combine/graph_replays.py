@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.combine.extend import Origins, extend
 from kinetoscope.model.device_time import operators_around
 from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import AnyTrace, TraceData
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
-
-    Sequence = tuple[SpanKind, ...]
+Sequence = tuple[SpanKind, ...]
 
 _REPLAY = re.compile(r"(cuda|cu|hip)GraphLaunch(?![A-Z])")
 _BEGIN = re.compile(r"(cuda|cu|hip)StreamBeginCapture")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.combine.extend import extend
 from kinetoscope.combine.processes import merge_processes
@@ -21,14 +23,8 @@ from kinetoscope.model.schema import (
     SCOPE_USER,
     SpanKind,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import AnyTrace
-    from kinetoscope.storage.appended_rows import AppendedRows
+from kinetoscope.model.trace_data import AnyTrace
+from kinetoscope.storage.appended_rows import AppendedRows
 
 # The tables of a recording. Times are nanoseconds of the monotonic clock, 0 for what has not happened yet. Of several rows of one
 # batch or one worker the last one holds.

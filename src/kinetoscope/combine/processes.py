@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from kinetoscope.model.processes import (
     process_facts,
 )
 from kinetoscope.model.schema import STORED
-
-if TYPE_CHECKING:
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
+from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 # What would come out otherwise for all processes together. Paths tell the modules of one process apart.
 _NOT_DERIVED: dict[str, Sequence[str]] = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +26,6 @@ from kinetoscope.model.processes import (
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.tables.device.collectives import collectives
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
-
 
 # Moments at which ranks waited for each other: the barriers of `align_clocks`, and calls between ranks.
 #

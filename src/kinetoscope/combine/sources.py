@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from kinetoscope.combine.compiled import attribute_recording
 from kinetoscope.combine.extend import extend
@@ -11,13 +12,8 @@ from kinetoscope.combine.loader_workers import with_workers
 from kinetoscope.model.compile_facts import TABLE as COMPILING
 from kinetoscope.model.compile_facts import CompileFacts
 from kinetoscope.model.losses import Loss
-from kinetoscope.storage.appended_rows import read_clocks, read_counters, read_losses
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kinetoscope.model.trace_data import AnyTrace, TraceData
-    from kinetoscope.storage.appended_rows import AppendedRows
+from kinetoscope.model.trace_data import AnyTrace, TraceData
+from kinetoscope.storage.appended_rows import AppendedRows, read_clocks, read_counters, read_losses
 
 CLOCK_MARKS = "clock_marks"
 """The table of when this rank met the others, and the metadata that it becomes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,11 @@ from kinetoscope.model.strings import to_utf8
 
 if TYPE_CHECKING:
     import pyarrow
+
+    ArrowTable: TypeAlias = pyarrow.Table
+else:
+    # What all tables are. Their modules name it without loading pyarrow, which is slow.
+    ArrowTable = Any
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Labels:
 
 def to_arrow(
     table: Table | str, columns: Mapping[str, Any], rows: NDArray[np.integer[Any]] | None = None
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Make an Arrow table with the columns of `table` in its order.
 
     Args:
@@ -59,7 +64,7 @@ def to_arrow(
     )
 
 
-def rows_to_arrow(table: Table | str, rows: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
+def rows_to_arrow(table: Table | str, rows: Sequence[Mapping[str, Any]]) -> ArrowTable:
     """Make an Arrow table of rows, each with a value for each column: a text or None in columns of texts, else a number."""
     table = table_definition(table) if isinstance(table, str) else table
     columns: dict[str, Any] = {}

@@ -6,20 +6,16 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import ArrowTable, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import outline
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import TraceData
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 # Where a trace lies on the axis of time of another one, and how surely.
 #
@@ -206,7 +202,7 @@ def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray
     return {name: np.full(len(rows), number, np.int64) for name, number in numbers.items()}
 
 
-def processes(trace: TraceData) -> pyarrow.Table:
+def processes(trace: TraceData) -> ArrowTable:
     """Return the `processes` table: one row for each process, also for the only one of a trace."""
     stored = trace.columns("processes")
     columns: dict[str, Any] = {name: stored[name] for name in stored}

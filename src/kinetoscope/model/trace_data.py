@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.model.assemble import assemble
-from kinetoscope.model.run_info import Metadata
+from kinetoscope.model.assemble import Strings, assemble
+from kinetoscope.model.columns import Columns
+from kinetoscope.model.run_info import Metadata, RunInfo
 from kinetoscope.model.schema import STORED
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.assemble import Strings
-    from kinetoscope.model.columns import Columns
-    from kinetoscope.model.run_info import RunInfo
-
-    Parts = tuple[dict[str, dict[str, Any]], list[str], dict[str, Any], Path | None]
+Parts = tuple[dict[str, dict[str, Any]], list[str], dict[str, Any], Path | None]
 
 AnyTrace = TypeVar("AnyTrace", bound="TraceData")
 Options = ParamSpec("Options")

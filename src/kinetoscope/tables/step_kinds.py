@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
@@ -19,10 +19,6 @@ from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 Counts = NDArray[np.float64]
 
@@ -73,7 +69,7 @@ def named_steps(trace: TraceData) -> NamedSteps:
     return steps
 
 
-def step_kinds(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
+def step_kinds(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
     """Return the `step_kinds` table.
 
     Args:

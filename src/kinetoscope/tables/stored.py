@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentTypeError
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import effects
 from kinetoscope.model.names import module_classes, stack_texts
@@ -30,10 +30,6 @@ from kinetoscope.model.schema import (
 )
 from kinetoscope.model.steps import cycle_of_spans, of_process_at
 from kinetoscope.model.trace_data import TraceData
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 EVERY = slice(None)
 
@@ -54,7 +50,7 @@ def ranks(trace: TraceData) -> NDArray[np.int64]:
     return _or_of_trace(trace.column("threads", "rank"), rank(trace))
 
 
-def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
+def spans(trace: TraceData, *, rows: slice = EVERY) -> ArrowTable:
     """Return the `spans` table, or some rows of it: large files are written in parts.
 
     Args:
@@ -112,7 +108,7 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> pyarrow.Table:
     return to_arrow("spans", columns)
 
 
-def allocations(trace: TraceData) -> pyarrow.Table:
+def allocations(trace: TraceData) -> ArrowTable:
     """Return the `allocations` table."""
     stored, of_spans = trace.columns("allocations"), trace.columns("spans")
     match, size, time_ns = stored["match"], stored["bytes"], stored["time_ns"]
@@ -131,33 +127,33 @@ def allocations(trace: TraceData) -> pyarrow.Table:
     )
 
 
-def frames(trace: TraceData) -> pyarrow.Table:
+def frames(trace: TraceData) -> ArrowTable:
     """Return the `frames` table."""
     return _as_stored(trace, "frames")
 
 
-def origins(trace: TraceData) -> pyarrow.Table:
+def origins(trace: TraceData) -> ArrowTable:
     """Return the `origins` table."""
     return _as_stored(trace, "origins")
 
 
-def threads(trace: TraceData) -> pyarrow.Table:
+def threads(trace: TraceData) -> ArrowTable:
     """Return the `threads` table; the process and rank of the whole trace are those of its threads."""
     return _as_stored(trace, "threads", process=processes(trace), rank=ranks(trace))
 
 
-def shapes(trace: TraceData) -> pyarrow.Table:
+def shapes(trace: TraceData) -> ArrowTable:
     """Return the `shapes` table."""
     return _as_stored(trace, "shapes")
 
 
-def losses(trace: TraceData) -> pyarrow.Table:
+def losses(trace: TraceData) -> ArrowTable:
     """Return the `losses` table."""
     codes = trace.columns("losses")["code"]
     return _as_stored(trace, "losses", affects=[", ".join(effects([code])) for code in codes])
 
 
-def samples(trace: TraceData) -> pyarrow.Table:
+def samples(trace: TraceData) -> ArrowTable:
     """Return the `samples` table: which line of Python each thread was in, many times a second."""
     stored, frames = trace.columns("samples"), trace.columns("frames")
     stack, thread = stored["stack"], stored["thread"]
@@ -181,19 +177,19 @@ def samples(trace: TraceData) -> pyarrow.Table:
     )
 
 
-def counters(trace: TraceData) -> pyarrow.Table:
+def counters(trace: TraceData) -> ArrowTable:
     """Return the `counters` table."""
     return _as_stored(trace, "counters", **of_processes(trace, trace.column("counters", "process_row")))
 
 
-def info(trace: TraceData) -> pyarrow.Table:
+def info(trace: TraceData) -> ArrowTable:
     """Return the `info` table."""
     keys = sorted(trace.info)
     values = [json.dumps(trace.info[key], ensure_ascii=False) for key in keys]
     return to_arrow("info", {"key": keys, "value": values})
 
 
-def strings(trace: TraceData) -> pyarrow.Table:
+def strings(trace: TraceData) -> ArrowTable:
     """Return the `strings` table."""
     return to_arrow("strings", {"id": np.arange(len(trace.strings), dtype=np.int32), "text": trace.strings})
 
@@ -203,7 +199,7 @@ def rank(trace: TraceData) -> int | None:
     return None if len(trace.columns("processes")) else trace.run_info.rank
 
 
-def _as_stored(trace: TraceData, name: str, **more: Any) -> pyarrow.Table:
+def _as_stored(trace: TraceData, name: str, **more: Any) -> ArrowTable:
     """Show a stored table with its row numbers as `id`, and rows of strings, modules and stacks as texts; `more` are columns that follow from it."""
     stored = trace.columns(name)
     texts_of: dict[str, Callable[[], Sequence[str]]] = {
@@ -224,7 +220,7 @@ def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
     return np.where(own >= 0, own, other).astype(np.int64)
 
 
-def cycles(trace: TraceData) -> pyarrow.Table:
+def cycles(trace: TraceData) -> ArrowTable:
     """Return the `cycles` table."""
     stored, steps = trace.columns("cycles"), trace.columns("steps")
     of_step: NDArray[Any] = np.zeros(0, dtype=np.int32)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model import units
-from kinetoscope.model.arrow import Labels, labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.trace_data import TraceData
@@ -18,15 +18,11 @@ from kinetoscope.tables.costs.evaluate import Standing
 from kinetoscope.tables.costs.peaks import at_peak, per_byte, per_second, share_of_peak, working_ns
 from kinetoscope.tables.deep_steps import shapes_of
 
-if TYPE_CHECKING:
-    import pyarrow
-
-
 _REASONS = ("no formula", "inputs")
 _LACKS = {"no formula": "no formula", "inputs": "no shapes"}
 
 
-def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
+def flops(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
     """Return the `flops` table: one row for each operator and combination of inputs.
 
     Args:
@@ -76,7 +72,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
     return to_arrow("flops", columns, order)
 
 
-def flops_coverage(trace: TraceData) -> pyarrow.Table:
+def flops_coverage(trace: TraceData) -> ArrowTable:
     """Return the `flops_coverage` table: one row for each operator that has a call of unknown cost, or none such.
 
     Args:

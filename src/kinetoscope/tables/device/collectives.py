@@ -6,12 +6,12 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.names import stack_texts
@@ -37,10 +37,6 @@ from kinetoscope.tables.device.collective_facts import (
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 from kinetoscope.tables.stored import processes, ranks
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 # Which transfer belongs to which call between ranks.
 #
@@ -161,7 +157,7 @@ _OF_FACTS = {
 }  # fmt: skip
 
 
-def collectives(trace: TraceData) -> pyarrow.Table:
+def collectives(trace: TraceData) -> ArrowTable:
     """Return the `collectives` table: one row for each call between ranks.
 
     Sizes, groups and types are known where shapes were recorded (`record_shapes=True`, or deep steps), or where the backend describes

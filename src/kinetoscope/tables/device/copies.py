@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice
-from kinetoscope.model.arrow import Labels, compact, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, compact, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.rows import look_up
@@ -17,10 +17,6 @@ from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.launches import copy_bytes, starters, waiting_calls
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 # `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)` of CUPTI and roctracer, `Memcpy M2D` of Intel's tracer.
 _SHORT = re.compile(r"(?<![A-Za-z])([HDPAMS])(?:to|2)([HDPAMS])(?![a-z])")
@@ -83,7 +79,7 @@ def _stated_kind(arguments: str) -> str:
     return next((kind for kind in stated if isinstance(kind, str)), "")
 
 
-def copies(trace: TraceData, by: str = "copy") -> pyarrow.Table:
+def copies(trace: TraceData, by: str = "copy") -> ArrowTable:
     """Return the `copies` table: one row for each copy between memories and each filling of one.
 
     Args:
@@ -179,7 +175,7 @@ def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32])
 _KEYS = ("direction", "kind", "source", "target")
 
 
-def _grouped(columns: dict[str, Any], by: str) -> pyarrow.Table:
+def _grouped(columns: dict[str, Any], by: str) -> ArrowTable:
     """Sum individual copies by direction, or by direction and operator."""
     keys = {name: compact(columns[name]) for name in ((*_KEYS, "operator") if by == "operator" else _KEYS)}
     groups = Groups.by([ids for ids, _ in keys.values()])

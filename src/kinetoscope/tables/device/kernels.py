@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import SpanKind
@@ -21,10 +21,6 @@ from kinetoscope.tables.costs.peaks import peak_for, per_second, trace_peaks
 from kinetoscope.tables.device.launches import launch_rows, starters
 from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_work
 from kinetoscope.tables.shares import percent
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 _WAYS = ("name", "launch", "span")
 _SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -44,7 +40,7 @@ _USES_NOT = re.compile(
 )
 
 
-def kernels(trace: TraceData, by: str = "name") -> pyarrow.Table:
+def kernels(trace: TraceData, by: str = "name") -> ArrowTable:
     """Return the `kernels` table.
 
     Args:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.device_time import counted_launches, started_by
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans
@@ -16,9 +16,6 @@ from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import united_by
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 class Starters(NamedTuple):
@@ -142,7 +139,7 @@ def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> ND
     return np.asarray(Groups(owner[rows], groups).sums(duration_ns) - replayed)
 
 
-def launches(trace: TraceData) -> pyarrow.Table:
+def launches(trace: TraceData) -> ArrowTable:
     """Return the `launches` table: one row for each piece of work that a call of the host started on a device.
 
     Args:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import ArrowTable, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.schema import SpanKind
@@ -19,11 +19,8 @@ from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
 from kinetoscope.tables.shares import percent
 
-if TYPE_CHECKING:
-    import pyarrow
 
-
-def streams(trace: TraceData) -> pyarrow.Table:
+def streams(trace: TraceData) -> ArrowTable:
     """Return the `streams` table: how busy each queue of each device was.
 
     Args:
@@ -44,7 +41,7 @@ def streams(trace: TraceData) -> pyarrow.Table:
     return to_arrow("streams", columns, order)
 
 
-def devices(trace: TraceData) -> pyarrow.Table:
+def devices(trace: TraceData) -> ArrowTable:
     """Return the `devices` table: how busy each device was, whatever queue its work ran in.
 
     Args:

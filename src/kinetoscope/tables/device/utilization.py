@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_whole
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.work import busy, device_work
 from kinetoscope.tables.intervals import Intervals
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 _UNITS = (
     ("_bytes_per_s", "bytes/s"),
@@ -72,7 +68,7 @@ def sampled_counters(trace: TraceData) -> list[SampledCounter]:
     return sampled
 
 
-def utilization(trace: TraceData, stretches: int = 240) -> pyarrow.Table:
+def utilization(trace: TraceData, stretches: int = 240) -> ArrowTable:
     """Return the `utilization` table: how busy devices were over time, and what counters showed.
 
     Args:

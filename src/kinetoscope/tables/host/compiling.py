@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, nearest_of
 from kinetoscope.model.kinds import is_call
@@ -24,10 +24,6 @@ from kinetoscope.model.rows import Rows
 from kinetoscope.model.steps import of_process_at
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, when_ran
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 Meaning = TypeVar("Meaning")
 
@@ -76,7 +72,7 @@ _OPERATOR = "::"
 _APART_NS = 1_000_000
 
 
-def compiles(trace: TraceData) -> pyarrow.Table:
+def compiles(trace: TraceData) -> ArrowTable:
     """Return the `compiles` table, in order of time.
 
     Args:
@@ -130,7 +126,7 @@ def compiles(trace: TraceData) -> pyarrow.Table:
     return to_arrow("compiles", columns, np.argsort(columns["start_ns"], kind="stable"))
 
 
-def graph_breaks(trace: TraceData) -> pyarrow.Table:
+def graph_breaks(trace: TraceData) -> ArrowTable:
     """Return the `graph_breaks` table, the one that took longest first.
 
     Args:

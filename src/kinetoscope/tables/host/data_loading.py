@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, spans_named
 from kinetoscope.model.processes import thread_processes
@@ -17,9 +17,6 @@ from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, LOADING_INFO, NEXT_BATCH, PIN_BATCH, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.stored import processes, ranks
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ ROLES = ("loop", "worker", "pinning")
 _OF_WORKER = ("process", "loader", "worker", "begun_realtime_ns")
 
 
-def data_loading(trace: TraceData) -> pyarrow.Table:
+def data_loading(trace: TraceData) -> ArrowTable:
     """Return the `data_loading` table.
 
     Of a loop there are the ranges that torch itself marks; the rest is there if the session was given the source

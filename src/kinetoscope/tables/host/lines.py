@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
@@ -19,9 +19,6 @@ from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import in_user_code, span_stacks, user_stacks
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 @derived
@@ -55,7 +52,7 @@ def stack_sums(trace: TraceData) -> dict[str, NDArray[Any]]:
     return {"depth": depth, **sums, **totals, "backward_self_ns": backward_ns, "count": by_stack.sizes()}
 
 
-def stacks(trace: TraceData) -> pyarrow.Table:
+def stacks(trace: TraceData) -> ArrowTable:
     """Return the `stacks` table: one row for each stack, callers first.
 
     Args:
@@ -74,7 +71,7 @@ def stacks(trace: TraceData) -> pyarrow.Table:
     return to_arrow("stacks", columns | stack_sums(trace))
 
 
-def lines(trace: TraceData) -> pyarrow.Table:
+def lines(trace: TraceData) -> ArrowTable:
     """Return the `lines` table: one row for each line that some operator was started from, or that Python between operators ran in.
 
     Args:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
-from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, few_texts, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import Hierarchy, host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
@@ -24,9 +24,6 @@ from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 def by_module(
@@ -115,7 +112,7 @@ def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int
     }
 
 
-def modules(trace: TraceData) -> pyarrow.Table:
+def modules(trace: TraceData) -> ArrowTable:
     """Return the `modules` table: one row for each module instance, as an outline.
 
     Times are sums of self times of spans, so the parts of a module add up to it, and all roots together
@@ -216,7 +213,7 @@ def _first_of(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
     return by_module.row_of_minimum(spans["start_ns"])
 
 
-def module_operators(trace: TraceData) -> pyarrow.Table:
+def module_operators(trace: TraceData) -> ArrowTable:
     """Return the `module_operators` table: what ran in each module itself, by name and kind."""
     spans = trace.columns("spans")
     on_host = host_work(trace).mask

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, recorded_calls
@@ -25,8 +25,6 @@ from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from kinetoscope.tables.host.host_shares import HostShares
 
 
@@ -40,7 +38,7 @@ WAYS = ("name", "shape", "line", "stack", "module")
 SORTS = ("work", "calls")
 
 
-def ops(trace: TraceData, by: str = "name", of: str = "work") -> pyarrow.Table:
+def ops(trace: TraceData, by: str = "name", of: str = "work") -> ArrowTable:
     """Return the `ops` table: one row for each name and kind of what ran on the host.
 
     Args:

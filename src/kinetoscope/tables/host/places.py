@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, checked_choice, checked_whole
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
@@ -21,10 +21,6 @@ from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import user_frames, user_stacks
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 PLACES = ("shape", "line", "stack", "module")
 
@@ -192,7 +188,7 @@ def histogram(
     kind: str | None = None,
     by: str | None = None,
     place: str | None = None,
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return the `histogram` table.
 
     Args:
@@ -240,7 +236,7 @@ def instances(
     from_ns: int | None = None,
     below_ns: int | None = None,
     limit: int | None = None,
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return the `instances` table: the individual spans that a row of `ops` or of `histogram` adds up.
 
     Args:
@@ -275,7 +271,7 @@ def lasting(
     return rows[(duration >= least) & (duration < beyond)]
 
 
-def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = None) -> pyarrow.Table:
+def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = None) -> ArrowTable:
     """Return the rows of `instances` for some rows of `spans`: the longest `limit`, or all."""
     spans = trace.columns("spans")
     if limit is not None and len(rows) > limit:

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels, labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
@@ -21,10 +21,6 @@ from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, united_by
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 Numbers = NDArray[np.int64]
 
@@ -263,7 +259,7 @@ def request_at(trace: TraceData, thread: NDArray[Any], time_ns: Numbers) -> Numb
     return np.asarray(np.append(marked.of, -1)[stretch_at(thread, time_ns, *stretches)])
 
 
-def request_modules(trace: TraceData) -> pyarrow.Table:
+def request_modules(trace: TraceData) -> ArrowTable:
     """Return the `request_modules` table.
 
     Args:

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, checked_choice
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
@@ -26,9 +26,6 @@ from kinetoscope.tables.memory.categories import CATEGORY_NAMES, Judged, MemoryC
 from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders
 from kinetoscope.tables.memory.timeline import Changes, changes_of, device_names
 from kinetoscope.tables.shares import percent
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +215,7 @@ def curve(
     by: str = "category",
     start_ns: float = 0.0,
     end_ns: float | None = None,
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return a memory over time: about as many rows as a screen has columns, and no peak is lost.
 
     Every row is a moment with its exact number of live bytes. The columns `part0`, `part1` and so on add up to `total`; the
@@ -246,7 +243,7 @@ def curve(
 
 def at(
     trace: TraceData, device: str | None = None, *, by: str = "category", time_ns: float | None = None
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return the one row of `curve` at a time, at the peak without one.
 
     Raises:
@@ -341,7 +338,7 @@ def held_after(pool: MemoryPool, part: NDArray[np.int8], parts: int, changes: Ro
     return change.cumsum(axis=0)
 
 
-def _table(pool: MemoryPool, labels: list[str], part: NDArray[np.int8], shown: Moments) -> pyarrow.Table:
+def _table(pool: MemoryPool, labels: list[str], part: NDArray[np.int8], shown: Moments) -> ArrowTable:
     held = held_after(pool, part, len(labels), shown.changes)
     columns: dict[str, Any] = {"time_ns": shown.time_ns, "total": held.sum(axis=1)}
     columns |= {f"part{row}": held[:, row] for row in range(len(labels))}
@@ -426,7 +423,7 @@ ORDERS = ("biggest", "longest", "never freed")
 
 def live(
     trace: TraceData, device: str | None = None, *, by: str = "all", time_ns: float | None = None
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return who held a memory at a moment, at its peak without one.
 
     Args:
@@ -447,9 +444,7 @@ def live(
     return to_arrow("viewer: live", columns, np.argsort(-size, kind="stable"))
 
 
-def blocks(
-    trace: TraceData, device: str | None = None, *, order: str = "biggest"
-) -> tuple[pyarrow.Table, int]:
+def blocks(trace: TraceData, device: str | None = None, *, order: str = "biggest") -> tuple[ArrowTable, int]:
     """Return the first blocks of a memory in an order, and how many there are: the `biggest`, the `longest`-lived, or those `never freed`.
 
     Raises:
@@ -473,7 +468,7 @@ def blocks(
     return to_arrow("viewer: blocks", columns | who), total
 
 
-def stacks(trace: TraceData, device: str | None = None) -> pyarrow.Table:
+def stacks(trace: TraceData, device: str | None = None) -> ArrowTable:
     """Return the Python stacks to which the rows of `live` and `blocks` refer.
 
     Args:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice, checked_whole
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import look_up
@@ -21,10 +21,6 @@ from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
 from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import user_stacks
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 # Operators that other operators call to allocate their results.
 _EMPTY = names(
@@ -153,7 +149,7 @@ def memory_peak(
     rows: int | None = None,
     at_ns: int | None = None,
     by: str = "all",
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return the `memory_peak` table: what held the memory of a device at its peak, or at any other time.
 
     Args:
@@ -240,7 +236,7 @@ def requesting_operators(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[n
     return rows
 
 
-def memory(trace: TraceData, *, device_type: int = 0) -> pyarrow.Table:
+def memory(trace: TraceData, *, device_type: int = 0) -> ArrowTable:
     """Return the `memory` table: what was live at the peak.
 
     Args:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, events_of_device, keys_of, owners_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
 from kinetoscope.tables.stored import memory_recorded
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 # What can happen to a block; the numbers are torch's, whose 3 is a change of its content.
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
@@ -213,7 +209,7 @@ def live_by_category(changes: Changes, category: NDArray[np.uint8]) -> NDArray[n
     return np.cumsum(held, axis=0)
 
 
-def memory_timeline(trace: TraceData, *, device: str | None = None) -> pyarrow.Table:
+def memory_timeline(trace: TraceData, *, device: str | None = None) -> ArrowTable:
     """Return the `memory_timeline` table.
 
     Args:
