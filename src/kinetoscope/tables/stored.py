@@ -62,49 +62,26 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> ArrowTable:
     """
     if not isinstance(rows, slice):
         raise ArgumentTypeError(f"rows={rows!r} is not valid: use a slice, such as slice(0, 10)")
-    of_spans, strings = trace.columns("spans"), trace.strings
-
-    def stored(name: str) -> Any:
-        return of_spans[name][rows]
-
-    thread, module, shapes, flags = map(stored, ("thread", "module", "shapes", "flags"))
-    has_memory = memory_recorded(trace)
-    inputs = trace.columns("shapes")
-    columns: dict[str, Any] = {
-        name: stored(name) for name in (
-            "start_ns", "duration_ns", "self_ns", "depth", "parent", "caller", "lane", "sequence", "forward", "origin",
-            "stream", "correlation", "external_id", "device_bytes", "device_self_bytes", "device_ns", "device_self_ns",
-        )
-    }  # fmt: skip
+    columns = Shown(trace, "spans", rows)
+    shapes, flags, inputs = (
+        columns.stored["shapes"][rows],
+        columns.stored["flags"][rows],
+        trace.columns("shapes"),
+    )
+    for name in ("overload", "category"):
+        values = columns.stored[name][rows]
+        columns[name] = Labels(np.where(values > 0, values, -1), trace.strings)
     columns |= {
-        "id": np.arange(len(of_spans), dtype=np.int32)[rows],
-        "name": Labels(stored("name"), strings),
-        "overload": Labels(np.where(stored("overload") > 0, stored("overload"), -1), strings),
-        "kind": Labels(stored("kind"), KIND_NAMES),
-        "category": Labels(np.where(stored("category") > 0, stored("category"), -1), strings),
-        "arguments": Labels(stored("arguments"), trace.columns("arguments")["json"]),
-        "process": processes(trace)[thread],
-        "thread": thread,
-        "os_tid": trace.column("threads", "os_tid")[thread],
-        "thread_name": Labels(thread, trace.columns("threads")["name"]),
-        "rank": ranks(trace)[thread],
-        "step": np.append(trace.column("steps", "number"), -1)[stored("step")],
-        "cycle": np.append(trace.column("cycles", "number"), -1)[stored("cycle")],
-        "phase": Labels(stored("phase"), PHASE_NAMES),
-        "recompute": stored("recompute") != 0,
-        "module": Labels(module, trace.columns("modules")["path"]),
-        "module_class": Labels(module, module_classes(trace)),
-        "stack": Labels(stored("stack"), stack_texts(trace)),
+        "recompute": columns.stored["recompute"][rows] != 0,
+        "module_class": Labels(columns.stored["module"][rows], module_classes(trace)),
         "shapes": Labels(shapes, inputs["dims"]),
         "types": Labels(shapes, inputs["types"]),
         "inputs": Labels(shapes, inputs["concrete"]),
-        "flops": stored("flops"),
-        "bytes_moved": stored("bytes_moved"),
-        "bytes": stored("bytes") if has_memory else None,
-        "self_bytes": stored("self_bytes") if has_memory else None,
         "is_async": (flags & FLAG_ASYNC) != 0,
         "unfinished": (flags & FLAG_UNFINISHED) != 0,
     }
+    if not memory_recorded(trace):
+        columns |= dict.fromkeys(("bytes", "self_bytes"))
     return to_arrow("spans", columns)
 
 
@@ -112,18 +89,15 @@ def allocations(trace: TraceData) -> ArrowTable:
     """Return the `allocations` table."""
     stored, of_spans = trace.columns("allocations"), trace.columns("spans")
     match, size, time_ns = stored["match"], stored["bytes"], stored["time_ns"]
-    thread, span, is_free = stored["thread"], stored["span"], size == 0
+    span, is_free = stored["span"], size == 0
     other = np.where(match >= 0, np.append(size, 0)[match], stored["freed_bytes"])
     return _as_stored(
         trace,
         "allocations",
         bytes=np.where(is_free, -other, size),
         lifetime_ns=np.where(~is_free & (match >= 0), np.append(time_ns, 0)[match] - time_ns, -1),
-        os_tid=trace.column("threads", "os_tid")[thread],
         operator=Labels(look_up(span, of_spans["name"]), trace.strings),
         module=Labels(look_up(span, of_spans["module"]), trace.columns("modules")["path"]),
-        process=processes(trace)[thread],
-        rank=ranks(trace)[thread],
     )
 
 
@@ -156,24 +130,18 @@ def losses(trace: TraceData) -> ArrowTable:
 def samples(trace: TraceData) -> ArrowTable:
     """Return the `samples` table: which line of Python each thread was in, many times a second."""
     stored, frames = trace.columns("samples"), trace.columns("frames")
-    stack, thread = stored["stack"], stored["thread"]
+    stack = stored["stack"]
     # The last entry of each is for the row -1.
     frame = np.append(trace.column("stacks", "frame"), -1)[stack]
     function, file, line = (np.append(frames[name], -1)[frame] for name in ("function", "file", "line"))
     return _as_stored(
         trace,
         "samples",
-        state=Labels(stored["state"], SAMPLE_STATES),
         waits_for=Labels(np.where(stored["wait"] > 0, stored["wait"].astype(np.int64), -1), SAMPLE_WAITS),
         function=Labels(function, trace.strings),
         file=Labels(file, trace.strings),
         line=np.maximum(line, 0),
-        step=np.append(trace.column("steps", "number"), -1)[stored["step"]],
-        os_tid=trace.column("threads", "os_tid")[thread],
-        thread_name=Labels(thread, trace.columns("threads")["name"]),
         stack_row=stack,
-        process=processes(trace)[thread],
-        rank=ranks(trace)[thread],
     )
 
 
@@ -199,19 +167,57 @@ def rank(trace: TraceData) -> int | None:
     return None if len(trace.columns("processes")) else trace.run_info.rank
 
 
+# How the values of a column are shown whose unit they are rows of, or that has this name.
+_TEXTS: dict[str, Callable[[TraceData], Sequence[str]]] = {
+    "row of strings": lambda trace: trace.strings,
+    "row of modules": lambda trace: trace.columns("modules")["path"],
+    "row of stacks": stack_texts,
+    "row of arguments": lambda trace: trace.columns("arguments")["json"],
+    "kind": lambda _: KIND_NAMES,
+    "phase": lambda _: PHASE_NAMES,
+    "state": lambda _: SAMPLE_STATES,
+}
+_OF_THREADS: dict[str, Callable[[TraceData, NDArray[np.int32]], Any]] = {
+    "process": lambda trace, thread: processes(trace)[thread],
+    "rank": lambda trace, thread: ranks(trace)[thread],
+    "os_tid": lambda trace, thread: trace.column("threads", "os_tid")[thread],
+    "thread_name": lambda trace, thread: Labels(thread, trace.columns("threads")["name"]),
+}
+
+
+class Shown(dict[str, Any]):
+    """Columns of a stored table at some rows as people see them, each made when it is first asked for.
+
+    Rows of strings, modules and stacks are texts, those of steps and cycles their numbers, and `id` is the row itself. A table with threads
+    has what is known of these: `process`, `rank`, `os_tid` and `thread_name`.
+
+    Attributes:
+        stored: The stored table.
+    """
+
+    def __init__(self, trace: TraceData, name: str, rows: slice | NDArray[Any] = EVERY) -> None:
+        """Show some rows of a table."""
+        self.stored = trace.columns(name)
+        self._trace, self._rows = trace, rows
+
+    def __missing__(self, name: str) -> Any:
+        """Make a column."""
+        if name == "id":
+            return np.arange(len(self.stored), dtype=np.int32)[self._rows]
+        if name in _OF_THREADS and "thread" in self.stored.table.column_names:
+            return _OF_THREADS[name](self._trace, self.stored["thread"][self._rows])
+        values, unit = self.stored[name][self._rows], self.stored.table.column(name).unit
+        if unit in ("row of steps", "row of cycles"):
+            return np.append(self._trace.column(unit.removeprefix("row of "), "number"), -1)[values]
+        texts = _TEXTS.get(unit or name)
+        return values if texts is None else Labels(values, texts(self._trace))
+
+
 def _as_stored(trace: TraceData, name: str, **more: Any) -> ArrowTable:
-    """Show a stored table with its row numbers as `id`, and rows of strings, modules and stacks as texts; `more` are columns that follow from it."""
-    stored = trace.columns(name)
-    texts_of: dict[str, Callable[[], Sequence[str]]] = {
-        "row of strings": lambda: trace.strings,
-        "row of modules": lambda: trace.columns("modules")["path"],
-        "row of stacks": lambda: stack_texts(trace),
-    }
-    columns: dict[str, Any] = {"id": np.arange(len(stored), dtype=np.int32)}
-    for column in stored.table.columns:
-        values, texts = stored[column.name], texts_of.get(column.unit)
-        columns[column.name] = values if texts is None else Labels(values, texts())
-    return to_arrow(name, columns | more)
+    """Show a stored table; `more` are columns that follow from it."""
+    columns = Shown(trace, name)
+    columns |= more
+    return to_arrow(name, columns)
 
 
 def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:

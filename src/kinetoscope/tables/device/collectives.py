@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
-from kinetoscope.model.names import stack_texts
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.rows import SpanRow, ThreadRow
 from kinetoscope.model.run_info import RunInfo
@@ -36,7 +35,7 @@ from kinetoscope.tables.device.collective_facts import (
 )
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import WorkCategory, busy, device_work
-from kinetoscope.tables.stored import processes, ranks
+from kinetoscope.tables.stored import Shown
 
 # Which transfer belongs to which call between ranks.
 #
@@ -174,7 +173,8 @@ def collectives(trace: TraceData) -> ArrowTable:
     facts, transfers = [call.facts for call in calls], [call.transfers for call in calls]
     first = _integers(min((t.start_ns for t in carriers), default=-1) for carriers in transfers)
     last = _integers(max((t.end_ns for t in carriers), default=-1) for carriers in transfers)
-    thread, start, duration = (spans[name][call_rows] for name in ("thread", "start_ns", "duration_ns"))
+    columns = Shown(trace, "spans", call_rows)
+    start, duration = columns["start_ns"], columns["duration_ns"]
     called, is_carried = spans["stream"][call_rows] < 0, _integers(map(bool, transfers)) > 0
     on_device = _on_device(trace, calls)
     has_kernels = on_device["device"].ids >= 0
@@ -186,19 +186,17 @@ def collectives(trace: TraceData) -> ArrowTable:
     size = np.maximum(input_bytes, output_bytes)
     transfer_ns = np.where(has_kernels, on_device.pop("total_ns"), np.where(is_carried, last - first, -1))
     groups = [_groups(run) for run in process_runs(trace)]
-    whose = thread_processes(trace)[thread].tolist()
-    columns: dict[str, Any] = {
+    whose = thread_processes(trace)[columns["thread"]].tolist()
+    columns |= {
         "span": call_rows.astype(np.int32),
         "backend": [call.backend or next((t.backend for t in call.transfers), None) for call in calls],
         "group_ranks": [
             groups[process].get(fact.group) or fact.ranks or None
             for process, fact in zip(whose, facts, strict=True)
         ],
-        "rank": ranks(trace)[thread],
         "bytes": size,
         "input_bytes": input_bytes,
         "output_bytes": output_bytes,
-        "start_ns": start,
         "call_ns": np.where(called, duration, -1),
         "transfers": _integers(len(carriers) for carriers in transfers),
         "transfer_span": _integers(carriers[0].span if carriers else -1 for carriers in transfers),
@@ -208,12 +206,8 @@ def collectives(trace: TraceData) -> ArrowTable:
         **_speeds(facts, size, transfer_ns),
         "queued_ns": np.where(is_carried & called, first - start, -1),
         "waited_ns": np.where(waits, np.maximum(last - start - duration, 0), -1),
-        "os_tid": np.where(called, trace.column("threads", "os_tid")[thread], -1),
-        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][call_rows]],
+        "os_tid": np.where(called, columns["os_tid"], -1),
         "phase": Labels(np.where(called, spans["phase"][call_rows].astype(np.int32), -1), PHASE_NAMES),
-        "module": Labels(spans["module"][call_rows], trace.columns("modules")["path"]),
-        "stack": Labels(spans["stack"][call_rows], stack_texts(trace)),
-        "process": processes(trace)[thread],
     }
     for column, name in _OF_FACTS.items():
         values = [getattr(fact, name) for fact in facts]

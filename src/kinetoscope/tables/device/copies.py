@@ -13,10 +13,11 @@ from kinetoscope.model.arrow import ArrowTable, Labels, compact, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.rows import look_up
-from kinetoscope.model.schema import KIND_NAMES, SpanKind
+from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.launches import copy_bytes, starters, waiting_calls
+from kinetoscope.tables.stored import Shown
 
 # `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)` of CUPTI and roctracer, `Memcpy M2D` of Intel's tracer.
 _SHORT = re.compile(r"(?<![A-Za-z])([HDPAMS])(?:to|2)([HDPAMS])(?![a-z])")
@@ -104,16 +105,13 @@ def copies(trace: TraceData, by: str = "copy") -> ArrowTable:
     direction_of_row, directions = _directions(trace, rows)
     names = spans["name"][call]
     asynchronous = np.array(["async" in text.lower() for text in texts], dtype=bool)[names]
-    columns: dict[str, Any] = {
+    columns = Shown(trace, "spans", rows)
+    columns |= {
         "span": rows,
-        "name": Labels(spans["name"][rows], texts),
-        "kind": Labels(spans["kind"][rows], KIND_NAMES),
         "direction": _labelled(direction_of_row, [direction.name for direction in directions]),
         "source": _labelled(direction_of_row, [direction.source for direction in directions]),
         "target": _labelled(direction_of_row, [direction.target for direction in directions]),
         "bytes": size,
-        "start_ns": spans["start_ns"][rows],
-        "duration_ns": duration,
         "gb_per_s": np.where(has_rate, size, np.nan) / np.where(has_rate, duration, 1),
         "device_index": np.append(streams["device_index"], -1)[spans["stream"][rows]],
         "stream": np.append(streams["number"], -1)[spans["stream"][rows]],
@@ -123,7 +121,6 @@ def copies(trace: TraceData, by: str = "copy") -> ArrowTable:
         "blocked": np.where(call >= 0, _blocked(trace, rows, call), -1),
         "operator": Labels(np.where(operator >= 0, spans["name"][operator], -1), texts),
         "module": Labels(look_up(operator, spans["module"]), trace.columns("modules")["path"]),
-        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
     }
     return to_arrow("copies", columns) if by == "copy" else _grouped(columns, by)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import united_by
+from kinetoscope.tables.stored import Shown
 
 
 class Starters(NamedTuple):
@@ -157,7 +158,8 @@ def launches(trace: TraceData) -> ArrowTable:
     start = {"host": spans["start_ns"][host], "device": spans["start_ns"][device]}
     stream, streams = spans["stream"][device], trace.columns("streams")
     correlation = spans["correlation"][device]
-    columns: dict[str, Any] = {
+    columns = Shown(trace, "spans", host)
+    columns |= {
         "host": host,
         "device": device,
         "host_name": Labels(spans["name"][host], texts),
@@ -165,7 +167,6 @@ def launches(trace: TraceData) -> ArrowTable:
         "device_kind": Labels(spans["kind"][device], KIND_NAMES),
         "operator": Labels(np.where(operator >= 0, spans["name"][operator], -1), texts),
         "operator_span": operator,
-        "os_tid": trace.column("threads", "os_tid")[spans["thread"][host]],
         "device_index": np.append(streams["device_index"], -1)[stream],
         "stream": np.append(streams["number"], -1)[stream],
         "correlation": np.where(correlation >= 0, correlation, spans["correlation"][host]),
@@ -175,7 +176,6 @@ def launches(trace: TraceData) -> ArrowTable:
         "device_ns": spans["duration_ns"][device],
         "delay_ns": start["device"] - start["host"],
         "queue_ns": _queued(trace, device, start["host"]),
-        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][host]],
     }
     return to_arrow("launches", columns)
 

@@ -21,6 +21,7 @@ from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import user_frames, user_stacks
+from kinetoscope.tables.stored import Shown
 
 PLACES = ("shape", "line", "stack", "module")
 
@@ -277,11 +278,6 @@ def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = 
     if limit is not None and len(rows) > limit:
         rows = rows[np.argpartition(-spans["duration_ns"][rows], limit)[:limit]]
     rows = rows[np.lexsort((rows, -spans["duration_ns"][rows]))]
-    columns: dict[str, Any] = {
-        "span": rows,
-        **{name: spans[name][rows] for name in ("start_ns", "duration_ns", "self_ns")},
-        "step": np.append(trace.column("steps", "number"), -1)[spans["step"][rows]],
-        "module": Labels(spans["module"][rows], trace.columns("modules")["path"]),
-        "shapes": Labels(shapes_of(trace)[rows], trace.columns("shapes")["dims"]),
-    }
+    columns = Shown(trace, "spans", rows)
+    columns |= {"span": rows, "shapes": Labels(shapes_of(trace)[rows], trace.columns("shapes")["dims"])}
     return to_arrow("instances", columns)
