@@ -328,7 +328,7 @@ class _Solver:
             if a[clock] < a[clock + 1] and b[clock] < b[clock + 1]
         }  # fmt: skip
 
-    def tighten(self) -> None:
+    def _tighten(self) -> None:
         """Let meetings bound clocks, and clocks meetings, until little more is gained."""
         is_reached = np.zeros(len(self.begin_ns), dtype=bool)
         is_reached[self.reference] = True
@@ -381,6 +381,7 @@ class _Solver:
 
     def lines(self) -> list[ClockLine | None]:
         """The line of each clock that meetings tie to the reference."""
+        self._tighten()
         lines: list[ClockLine | None] = [None] * len(self.begin_ns)
         lines[self.reference] = OWN_CLOCK
         reached = np.zeros(len(lines), dtype=bool)
@@ -421,25 +422,6 @@ class _Solver:
             order = np.lexsort((moment, meeting))
             met, first, count = np.unique(meeting[order], return_index=True, return_counts=True)
             left_ns[met] = moment[order][first + (count - 1) // 2]
-
-
-def lines_between(
-    visits: Visits, begin_ns: Times, end_ns: Times, reference: int = 0
-) -> list[ClockLine | None]:
-    """The difference of each clock from the reference, by all meetings of all clocks.
-
-    Args:
-        visits: Who was at which meeting.
-        begin_ns: When the recording of each clock began, on its own axis.
-        end_ns: And when it ended.
-        reference: The number of the clock that all others are compared to.
-
-    Returns:
-        For each clock its line, None where no meetings tie it to the reference.
-    """
-    solver = _Solver(visits, begin_ns, end_ns, reference)
-    solver.tighten()
-    return solver.lines()
 
 
 OWN, BARRIERS, COLLECTIVES = "own", "barriers", "collectives"
@@ -533,7 +515,7 @@ def aligned(visits: Visits, machines: Machines, duration_ns: Times, reference: i
     end_ns = np.maximum(by_machine.maxima(offset_ns + duration_ns), 0)
     if reference is None:
         reference = Groups(_tied(of_machines, count)[machine], count).largest()
-    between = lines_between(of_machines, begin_ns, end_ns, reference)
+    between = _Solver(of_machines, begin_ns, end_ns, reference).lines()
     row = int(np.argmax(machine == reference))
     lines: list[ClockLine | None] = []
     error_ns = np.full(len(machine), -1, dtype=np.int64)

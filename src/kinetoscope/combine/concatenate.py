@@ -172,7 +172,8 @@ def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
             "one of the traces already contains several processes; join the traces of each process first."
         )
     parts = [
-        JoinedTrace(trace, offset_ns) for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)
+        JoinedTrace(trace, Placement(offset_ns))
+        for trace, offset_ns in zip(traces, _offsets_ns(traces), strict=True)
     ]
     return cast("AnyTrace", Joining(parts).run())
 
@@ -190,17 +191,11 @@ def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
 
 @dataclass
 class JoinedTrace:
-    """One of the traces, and where the rows of its tables went; the last entry of each map is for the row -1."""
+    """One of the traces, its place in time, and where the rows of its tables went; the last entry of each map is for the row -1."""
 
     trace: TraceData
-    offset_ns: int
+    place: Placement
     rows: dict[str, Rows] = field(default_factory=dict)
-    placement: Placement | None = None
-
-    @property
-    def place(self) -> Placement:
-        """Its placement on the common clock."""
-        return self.placement or Placement(self.offset_ns)
 
 
 class Joining:
@@ -244,7 +239,7 @@ class Joining:
         return joined_losses([(part.trace.columns("losses"), self._numbers(part)) for part in self._parts])
 
     def _info(self) -> dict[str, Any]:
-        return joined_info([(part.trace, part.offset_ns, self._numbers(part)) for part in self._parts])
+        return joined_info([(part.trace, part.place.offset_ns, self._numbers(part)) for part in self._parts])
 
     def _join_strings(self) -> None:
         rows: dict[str, int] = {}
@@ -294,7 +289,8 @@ class Joining:
         windows: list[tuple[int, int]] = []
         for part in self._parts:
             begin = len(windows)
-            windows += [(part.offset_ns + start, duration) for start, duration in _windows(part.trace)]
+            offset_ns = part.place.offset_ns
+            windows += [(offset_ns + start, duration) for start, duration in _windows(part.trace)]
             none = -1 if len(part.trace.columns("cycles")) else begin
             part.rows["cycles"] = np.append(np.arange(begin, len(windows)), none)
         if not counted or len(set(numbers)) < len(numbers):
@@ -355,9 +351,9 @@ class Joining:
         if definition.unit.startswith(REFERENCE):
             target = definition.unit.removeprefix(REFERENCE)
             return part.rows[target][values].astype(definition.type)
-        if column in POINTS_IN_TIME:
-            return values + part.offset_ns
-        return values
+        if column == "duration_ns" and part.place.drift:
+            return part.place.lasting(part.trace.column(name, "start_ns"), values)
+        return part.place.at(values) if column in POINTS_IN_TIME else values
 
 
 def taken(values: Any, rows: Rows) -> Any:

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.combine.concatenate import JoinedTrace, Joining, row_map
+from kinetoscope.model.hierarchy import outermost_operators
 from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
+from kinetoscope.model.processes import Placement
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import FLAG_ASYNC, STORED
 from kinetoscope.model.trace_data import AnyTrace, TraceData
@@ -142,7 +144,8 @@ class _Join(Joining):
         known_begins = [begin for begin in begins if begin is not None]
         self._clocks_known = len(known_begins) == len(begins)
         offset_ns = known_begins[1] - known_begins[0] if self._clocks_known else 0
-        self._host_part, self._device_part = JoinedTrace(host, 0), JoinedTrace(device, offset_ns)
+        self._host_part = JoinedTrace(host, Placement(0))
+        self._device_part = JoinedTrace(device, Placement(offset_ns))
         super().__init__([self._host_part, self._device_part])
 
     def _begin(self) -> None:
@@ -192,12 +195,13 @@ class _Join(Joining):
     def _match_by_place(self, unknown: list[int], taken: set[int]) -> dict[int, int]:
         """The host's threads whose operators contain the calls of other threads, the best match first."""
         votes: list[tuple[int, int, int, int]] = []
+        outermost = outermost_operators(self._host, self._host.column("spans", "flags") & FLAG_ASYNC == 0)
         for row in unknown:
             starts_ns, ends_ns = self._calls_of(row)
             if len(starts_ns) < _FEWEST_CALLS:
                 continue
             for host_thread in range(len(self._host.columns("threads"))):
-                begins_ns, outer_ends_ns = self._operators_of(host_thread)
+                begins_ns, outer_ends_ns = _times(self._host, outermost, host_thread)
                 if host_thread in taken or len(begins_ns) == 0:
                     continue
                 operator = np.searchsorted(begins_ns, starts_ns, side="right") - 1
@@ -215,37 +219,22 @@ class _Join(Joining):
     def _calls_of(self, thread: int) -> tuple[Rows, Rows]:
         """When the calls of a thread of the device's trace began and ended, on the host's axis."""
         spans = self._device.columns("spans")
-        chosen = (spans["thread"] == thread) & is_runtime_call(spans["kind"]) & (spans["stream"] < 0)
-        starts_ns = spans["start_ns"][chosen] + self._device_part.offset_ns
-        return starts_ns, starts_ns + spans["duration_ns"][chosen]
-
-    def _operators_of(self, thread: int, *, outer_only: bool = True) -> tuple[Rows, Rows]:
-        """When the operators of a thread of the host began and ended; the outermost ones, or all."""
-        spans = self._host.columns("spans")
-        low, high = np.searchsorted(spans["thread"], (thread, thread + 1))
-        starts_ns = spans["start_ns"][low:high]
-        ends_ns = starts_ns + spans["duration_ns"][low:high]
-        chosen = is_operator(spans["kind"][low:high]) & (spans["flags"][low:high] & FLAG_ASYNC == 0)
-        starts_ns, ends_ns = starts_ns[chosen], ends_ns[chosen]
-        if outer_only and len(starts_ns):
-            # An operator is outermost that begins when all before it have ended.
-            ended_ns = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends_ns)[:-1]))
-            outer = starts_ns >= ended_ns
-            starts_ns, ends_ns = starts_ns[outer], ends_ns[outer]
-        return starts_ns, ends_ns
+        calls = np.flatnonzero(is_runtime_call(spans["kind"]) & (spans["stream"] < 0))
+        starts_ns, ends_ns = _times(self._device, calls, thread)
+        return starts_ns + self._device_part.place.offset_ns, ends_ns + self._device_part.place.offset_ns
 
     def _thread_times(self, thread_rows: Rows) -> list[ThreadTimes]:
-        times = []
+        times, spans = [], self._host.columns("spans")
+        operators = np.flatnonzero(is_operator(spans["kind"]) & (spans["flags"] & FLAG_ASYNC == 0))
         for row in np.flatnonzero(thread_rows < len(self._host.columns("threads"))).tolist():
-            operators_ns = self._operators_of(int(thread_rows[row]), outer_only=False)
+            operators_ns = _times(self._host, operators, int(thread_rows[row]))
             times.append(ThreadTimes(np.sort(np.concatenate(operators_ns)), *self._calls_of(row)))
         return times
 
     def _begin_at_zero(self) -> None:
-        first_ns = int(self._device.column("spans", "start_ns").min(initial=0)) + self._device_part.offset_ns
-        if first_ns < 0:
-            self._host_part.offset_ns = -first_ns
-            self._device_part.offset_ns -= first_ns
+        offset_ns = self._device_part.place.offset_ns
+        first_ns = min(0, int(self._device.column("spans", "start_ns").min(initial=0)) + offset_ns)
+        self._host_part.place, self._device_part.place = Placement(-first_ns), Placement(offset_ns - first_ns)
 
     def _order(self, name: str) -> Rows | None:
         """The order of the rows of both; of spans that begin together the longer, and the host's, come first."""
@@ -283,7 +272,16 @@ class _Join(Joining):
         info["clock_checks"] = {**(checks if isinstance(checks, dict) else {}), **self._fit.as_info()}
         for key in ("start_realtime_ns", "start_monotonic_ns"):
             if isinstance(info.get(key), int):
-                info[key] -= self._host_part.offset_ns
+                info[key] -= self._host_part.place.offset_ns
         if isinstance(info.get("stop_ns"), int):
-            info["stop_ns"] += self._host_part.offset_ns
+            info["stop_ns"] += self._host_part.place.offset_ns
         return info
+
+
+def _times(trace: TraceData, rows: Rows, thread: int) -> tuple[Rows, Rows]:
+    """When those of some spans, in the order of their rows, began and ended that are of a thread."""
+    spans = trace.columns("spans")
+    # Spans are in order of their threads.
+    low, high = np.searchsorted(rows, np.searchsorted(spans["thread"], (thread, thread + 1)))
+    starts_ns = spans["start_ns"][rows[low:high]]
+    return starts_ns, starts_ns + spans["duration_ns"][rows[low:high]]

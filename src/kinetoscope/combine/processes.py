@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.combine.concatenate import POINTS_IN_TIME, WITHIN_EACH, JoinedTrace, Joining
+from kinetoscope.combine.concatenate import WITHIN_EACH, JoinedTrace, Joining
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import (
     Placement,
@@ -65,10 +65,10 @@ def merge_processes(
     """
     placements = _placements(traces, offsets_ns)
     base_ns = min(placement.offset_ns for placement in placements)
-    parts = []
-    for trace, placement in zip(traces, placements, strict=True):
-        moved = replace(placement, offset_ns=placement.offset_ns - base_ns)
-        parts.append(JoinedTrace(trace, moved.offset_ns, placement=moved))
+    parts = [
+        JoinedTrace(trace, replace(placement, offset_ns=placement.offset_ns - base_ns))
+        for trace, placement in zip(traces, placements, strict=True)
+    ]
     return cast("AnyTrace", _MergedProcesses(parts, placements[0].offset_ns - base_ns).run())
 
 
@@ -155,11 +155,6 @@ class _MergedProcesses(Joining):
             of_process = np.array([*self._tables["processes"]["pid" if column == "process" else "rank"], -1])
             values = part.trace.column("threads", column)
             return np.where(values >= 0, values, of_process[rows])
-        if column == "duration_ns" and part.place.drift:
-            columns = part.trace.columns(name)
-            return part.place.lasting(columns["start_ns"], columns["duration_ns"])
-        if column in POINTS_IN_TIME:
-            return part.place.at(part.trace.column(name, column))
         return super()._moved(part, name, column)
 
     # Metadata

@@ -20,7 +20,15 @@ from kinetoscope.model.closures import find_closures
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.device_time import device_self_ns
 from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
-from kinetoscope.model.nesting import Nesting, nest, nest_beside_calls, spread_down, without_children
+from kinetoscope.model.nesting import (
+    Nesting,
+    depths_of,
+    nest,
+    nest_beside_calls,
+    spread_down,
+    without_children,
+)
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     OPTIMIZER_STEP,
@@ -66,27 +74,19 @@ _OTHERS = {
 
 def recomputing_stacks(stacks: Columns, frames: Columns, strings: list[str]) -> NDArray[np.bool_] | None:
     """Mark the stacks below a function that runs a forward pass again; None without any."""
-    functions, files = frames["function"].tolist(), frames["file"].tolist()
-    names = {row: strings[row] for row in set(functions)}
+    columns = (frames["function"].tolist(), frames["file"].tolist())
+    named = [(strings[function], strings[file]) for function, file in zip(*columns, strict=True)]
     entry = [
-        names[function] == _REENTRANT
-        or (names[function].endswith(_NON_REENTRANT) and strings[file].endswith(_CHECKPOINT))
-        for function, file in zip(functions, files, strict=True)
+        function == _REENTRANT or (function.endswith(_NON_REENTRANT) and file.endswith(_CHECKPOINT))
+        for function, file in named
     ]
     if not any(entry):
         return None
-    other = [
-        names[function] in _OTHERS and strings[file].endswith(_OTHERS[names[function]])
-        for function, file in zip(functions, files, strict=True)
-    ]
-    # The last entry stands for the row -1; callers come first.
-    marked = [False] * (len(stacks) + 1)
-    for row, (parent, frame) in enumerate(
-        zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-    ):
-        inherited = marked[parent] if parent < row else False
-        marked[row] = frame >= 0 and (entry[frame] or (inherited and not other[frame]))
-    return np.array(marked, dtype=bool)
+    other = [function in _OTHERS and file.endswith(_OTHERS[function]) for function, file in named]
+    # The last entry stands for the row -1, which is in no such function.
+    enters, leaves = (np.array(frame)[stacks["frame"]] for frame in ([*entry, False], [*other, True]))
+    innermost = _core.nearest_marked(stacks["parent"], depths_of(stacks["parent"]), enters | leaves)
+    return np.append(np.append(enters, False)[innermost], False)
 
 
 def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
@@ -193,8 +193,6 @@ def assemble(
     columns: dict[str, Columns] = {}
     for name, table in STORED.items():
         delivered = tables.get(name, {})
-        if name == "steps":
-            continue
         first = next(iter(delivered.values()), ())
         length = (rows or {}).get(name, 0 if callable(first) else len(first))
         columns[name] = Columns(table, length, delivered, lock)
@@ -217,11 +215,8 @@ def assemble(
     columns["samples"].source(("step",), lambda: derivation.step_at(columns["samples"]["time_ns"]))
     columns["modules"].source(("path", "depth", "holder"), derivation.module_paths)
     # A part of a trace hands its steps over: they were found in the whole.
-    step_columns = tables.get("steps", {})
-    stored_steps = rows.get("steps", 0) if rows is not None else len(next(iter(step_columns.values()), ()))
-    row_count = stored_steps if step_columns else lambda: len(derivation.steps["number"])
-    columns["steps"] = Columns(STORED["steps"], row_count, step_columns, lock)
-    if not step_columns:
+    if not tables.get("steps"):
+        columns["steps"] = Columns(STORED["steps"], lambda: len(derivation.steps["number"]), {}, lock)
         columns["steps"].source(STORED["steps"].column_names, lambda: derivation.steps)
     return columns
 
@@ -244,22 +239,10 @@ class _Derivation:
         strings = self._given_strings
         return strings if isinstance(strings, list) else strings()
 
-    def names_starting(
-        self, prefix: str | tuple[str, ...], rows: NDArray[np.int64] | None = None
-    ) -> NDArray[np.bool_]:
-        """Mark the spans (among `rows`) whose name starts with `prefix`; each distinct name is looked at once."""
-        names = self._spans["name"]
-        marked = np.zeros(len(names), dtype=bool)
-        looked_at = names if rows is None else names[rows]
-        strings = self._strings
-        used = np.zeros(len(strings), dtype=bool)
-        used[looked_at] = True
-        starts = np.zeros(len(strings), dtype=bool)
-        for string in np.flatnonzero(used).tolist():
-            starts[string] = strings[string].startswith(prefix)
-        if starts.any():
-            marked[slice(None) if rows is None else rows] = starts[looked_at]
-        return marked
+    def names_starting(self, prefix: str | tuple[str, ...], rows: Rows | None = None) -> Mask:
+        """Mark the spans (of some rows) whose name starts with `prefix`; each string is looked at once."""
+        starts = np.array([text.startswith(prefix) for text in self._strings], dtype=bool)
+        return np.asarray(starts[self._spans["name"] if rows is None else self._spans["name"][rows]])
 
     def kind(self) -> Arrays:
         """Kinds follow from the record scope, and for steps and transfers between ranks from the name."""
@@ -270,10 +253,9 @@ class _Derivation:
         kind[scope == SCOPE_MODULE] = SpanKind.MODULE
         kind[scope == SCOPE_FUSED] = SpanKind.FUSED_KERNEL
         users = np.flatnonzero(scope == SCOPE_USER)
-        if len(users):
-            kind[users] = SpanKind.USER_ANNOTATION
-            kind[self.names_starting(steps_module.MARK, users)] = SpanKind.STEP
-            kind[self.names_starting(TRANSFER_MARKS, users)] = SpanKind.COLLECTIVE
+        kind[users] = SpanKind.USER_ANNOTATION
+        kind[users[self.names_starting(steps_module.MARK, users)]] = SpanKind.STEP
+        kind[users[self.names_starting(TRANSFER_MARKS, users)]] = SpanKind.COLLECTIVE
         return {"kind": kind}
 
     @cached_property

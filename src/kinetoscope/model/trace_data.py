@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.assemble import Strings, assemble
 from kinetoscope.model.columns import Columns
+from kinetoscope.model.losses import losses_of
 from kinetoscope.model.run_info import Metadata, RunInfo
 from kinetoscope.model.schema import STORED
 
@@ -171,11 +172,7 @@ class TraceData:
     @property
     def losses(self) -> list[dict[str, Any]]:
         """One mapping (`what`, `count`, `where`, `why`, `code`) for each kind of loss."""
-        losses = self.columns("losses")
-        columns = [
-            losses[name] if isinstance(losses[name], list) else losses[name].tolist() for name in losses
-        ]
-        return [dict(zip(losses, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [dict(vars(loss)) for loss in losses_of(self.columns("losses"))]
 
     @property
     def extent_ns(self) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Each operation is counted once, however operators are nested."""
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from kinetoscope.tables.costs.call import NO_INPUTS, OperatorCall, parse_inputs
-from kinetoscope.tables.costs.columns import Spans, count_once
+from kinetoscope.tables.costs.columns import count_once
 from kinetoscope.tables.costs.evaluate import Standing, built_in, evaluate
 from kinetoscope.trace import Trace
 from tests.support.counting import costs_in, recorded
@@ -18,6 +19,19 @@ from tests.support.trace_builder import TraceBuilder
 
 SQUARE = ([[4, 4], [4, 4]], ["float", "float"])
 WEIGHT = ([[4, 4], [4, 4], []], ["float", "float", ""])
+
+
+class Spans(NamedTuple):
+    parent: np.ndarray
+    depth: np.ndarray
+    name: np.ndarray
+    standing: np.ndarray
+    flops: np.ndarray
+    by_user: np.ndarray
+
+
+def counted_once(spans):
+    return count_once(spans._asdict(), spans.standing, spans.flops, spans.by_user)
 
 
 @st.composite
@@ -50,13 +64,13 @@ def inside(spans, row):
 def without(spans, row):
     """What is counted inside a span if it does not count itself."""
     only = np.isin(np.arange(len(spans.parent)), inside(spans, row))
-    counted = count_once(spans._replace(standing=np.where(only, spans.standing, Standing.OTHERS)))
+    counted = counted_once(spans._replace(standing=np.where(only, spans.standing, Standing.OTHERS)))
     return spans.flops[counted.counts].sum()
 
 
 @given(trees())
 def test_no_span_counts_inside_one_that_counts(spans):
-    counted = count_once(spans)
+    counted = counted_once(spans)
     for row in range(len(spans.parent)):
         around = any(counted.counts[outer] for outer in above(spans.parent, row))
         assert counted.inside[row] == around
@@ -66,7 +80,7 @@ def test_no_span_counts_inside_one_that_counts(spans):
 
 @given(trees())
 def test_a_formula_counts_unless_more_is_counted_inside(spans):
-    counted = count_once(spans)
+    counted = counted_once(spans)
     for row in np.flatnonzero((spans.standing == Standing.FIRM) & ~counted.inside).tolist():
         if not counted.counts[row]:
             part = without(spans, row)
@@ -83,14 +97,14 @@ def test_a_formula_counts_unless_more_is_counted_inside(spans):
 
 @given(trees())
 def test_a_formula_of_the_program_always_counts(spans):
-    counted = count_once(spans)
+    counted = counted_once(spans)
     firm = (spans.standing == Standing.FIRM) & spans.by_user
     assert (counted.counts | counted.inside)[firm].all()
 
 
 @given(trees())
 def test_deferred_formulas_count_where_too_little_is_counted_inside(spans):
-    counted = count_once(spans)
+    counted = counted_once(spans)
     for row in np.flatnonzero((spans.standing == Standing.DEFERRED) & ~counted.inside).tolist():
         assert counted.counts[row] == (without(spans, row) < spans.flops[row] / 2)
 

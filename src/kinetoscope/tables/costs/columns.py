@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans, spans_named
 from kinetoscope.model.nesting import by_level
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import Mask, ShapesRow
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.call import NO_INPUTS
@@ -51,69 +53,51 @@ class CountedSpans(NamedTuple):
     inside: NDArray[np.bool_]
 
 
-class Spans(NamedTuple):
-    """What the decision is made from.
+def count_once(
+    spans: Mapping[str, NDArray[np.int32]] | Columns,
+    standing: NDArray[np.uint8],
+    flops: NDArray[np.int64],
+    by_user: Mask,
+) -> CountedSpans:
+    """Decide which spans count.
 
-    Attributes:
-        parent: The enclosing span of each, -1 without.
-        depth: How many spans enclose each.
-        name: A number for the name of each.
+    Args:
+        spans: The columns `parent`, `depth` and `name`.
         standing: A `Standing` for each.
         flops: The operations of each by its formula, 0 without.
         by_user: Whether the formula is one that the program registered.
     """
-
-    parent: NDArray[np.int32]
-    depth: NDArray[np.int32]
-    name: NDArray[np.int32]
-    standing: NDArray[np.uint8]
-    flops: NDArray[np.int64]
-    by_user: NDArray[np.bool_]
-
-
-def count_once(spans: Spans) -> CountedSpans:
-    """Decide which spans count."""
-    parent, depth, flops = spans.parent, spans.depth, spans.flops
-    firm = spans.standing == Standing.FIRM
-    if not firm.any() and not (spans.standing == Standing.DEFERRED).any():
+    parent, depth, name = spans["parent"], spans["depth"], spans["name"]
+    firm, deferred = standing == Standing.FIRM, standing == Standing.DEFERRED
+    if not firm.any() and not deferred.any():
         return CountedSpans(firm, np.zeros(len(firm), dtype=bool))
-    again = (
-        firm
-        & (parent >= 0)
-        & firm.take(parent)
-        & (spans.name == spans.name.take(parent))
-        & (flops == flops.take(parent))
-    )
+    again = firm & (parent >= 0) & firm.take(parent)
+    again &= (name == name.take(parent)) & (flops == flops.take(parent))
     counts = firm.copy()
-    counts[parent[again & ~spans.by_user[parent]]] = False
-    _settle_by_inside(spans, counts)
-    counting = np.append(_core.nearest_marked(parent, depth, counts), np.int32(-1))
-    inside = counting.take(parent) >= 0
-    counts &= ~inside
-    return CountedSpans(counts, inside)
-
-
-def _settle_by_inside(spans: Spans, counts: NDArray[np.bool_]) -> None:
-    """Decide what depends on how much is counted inside, in place, from the innermost spans outwards."""
-    flops, deferred = spans.flops, spans.standing == Standing.DEFERRED
+    counts[parent[again & ~by_user[parent]]] = False
+    # What depends on how much is counted inside, from the innermost spans outwards.
     some = counts | deferred
-    nearest = np.append(_core.nearest_marked(spans.parent, spans.depth, some), np.int32(-1))
+    nearest = np.append(_core.nearest_marked(parent, depth, some), np.int32(-1))
     # As floats: sums of hostile sizes must not wrap around.
     total = np.zeros(len(flops), dtype=np.float64)
     chosen = np.flatnonzero(some)
-    for level_rows in reversed(by_level(spans.depth[chosen])):
+    for level_rows in reversed(by_level(depth[chosen])):
         rows = chosen[level_rows]
         lacking = rows[deferred[rows]]
         counts[lacking] = total[lacking] < flops[lacking] / 2
         counting = rows[counts[rows]]
         larger = counting[
-            (total[counting] > 0) & (total[counting] >= 2.0 * flops[counting]) & ~spans.by_user[counting]
+            (total[counting] > 0) & (total[counting] >= 2.0 * flops[counting]) & ~by_user[counting]
         ]
         counts[larger] = False
         counting = counting[counts[counting]]
         total[counting] = flops[counting]
-        above = nearest[spans.parent[rows]]
+        above = nearest[parent[rows]]
         np.add.at(total, above[above >= 0], total[rows[above >= 0]])
+    counting = np.append(_core.nearest_marked(parent, depth, counts), np.int32(-1))
+    inside = counting.take(parent) >= 0
+    counts &= ~inside
+    return CountedSpans(counts, inside)
 
 
 # Layers with packed weights, whose sizes a trace does not show, by the size of the result that they make inside.
@@ -344,16 +328,14 @@ def costs_of(trace: TraceData) -> Costs:
     spans = trace.columns("spans")
     registry.note_computed(trace)
     calls = distinct_calls(trace)
-    standing = calls.standing.take(calls.of_span)
+    standing, by_user = calls.standing.take(calls.of_span), calls.by_user.take(calls.of_span)
     flops, size = calls.flops.take(calls.of_span), calls.bytes.take(calls.of_span)
     settle_sparse(trace, calls, standing, flops, size)
     settle_packed(trace, standing, flops)
     settle_results(trace, flops, size)
-    by_user = calls.by_user.take(calls.of_span)
     _pass_through_subclasses(trace, standing, by_user)
     _pass_through_graphs(trace, standing)
-    parts = Spans(spans["parent"], spans["depth"], spans["name"], standing, flops, by_user)
-    counted = _once_on_device(trace, count_once(parts))
+    counted = _once_on_device(trace, count_once(spans, standing, flops, by_user))
     expected = operator_spans(trace).mask | by_user
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & expected
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)

@@ -13,7 +13,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.tables.device.work import Device, DeviceWork, WorkCategory, device_work
+from kinetoscope.tables.device.work import WORK_CATEGORIES, Device, DeviceWork, device_work
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
@@ -100,19 +100,10 @@ def _busy_columns(trace: TraceData, work: DeviceWork, groups: Groups) -> dict[st
         "first_ns": np.where(count > 0, first, -1),
         "last_ns": np.where(count > 0, last, -1),
     }
-    parts = united_by(
-        groups.of_row * np.int32(len(WorkCategory)) + work.category,
-        len(groups) * len(WorkCategory),
-        work.start_ns,
-        work.end_ns,
-    )
-    totals = np.array([part.total_ns for part in parts], dtype=np.int64).reshape(
-        len(groups), len(WorkCategory)
-    )
-    for category, name in zip(WorkCategory, ("compute_ns", "communication_ns", "copy_ns"), strict=True):
-        columns[name] = totals[:, category]
-    unions = united_by(groups.of_row, len(groups), work.start_ns, work.end_ns) if len(groups) else []
-    columns["busy_ns"] = np.array([part.total_ns for part in unions], dtype=np.int64)
+    categories = {f"{name}_ns": work.category == category for category, name in enumerate(WORK_CATEGORIES)}
+    for name, chosen in {**categories, "busy_ns": np.ones(len(work.rows), dtype=bool)}.items():
+        times = united_by(groups.of_row[chosen], len(groups), work.start_ns[chosen], work.end_ns[chosen])
+        columns[name] = np.array([part.total_ns for part in times], dtype=np.int64)
     columns["idle_ns"] = last - first - columns["busy_ns"]
     start_ns, end_ns = trace.extent_ns
     columns["utilization_percent"] = percent(columns["busy_ns"], last - first)

@@ -138,11 +138,7 @@ def busy(trace: TraceData) -> list[Busy]:
     groups = len(work.devices) * len(WorkCategory)
     group = work.device * np.int32(len(WorkCategory)) + work.category
     sets = united_by(group, groups, work.start_ns, work.end_ns)
-    listed = []
-    for first in range(0, groups, len(WorkCategory)):
-        compute, communication, copies = sets[first : first + len(WorkCategory)]
-        listed.append(Busy(compute, communication, copies))
-    return listed
+    return [Busy(*sets[first : first + len(WorkCategory)]) for first in range(0, groups, len(WorkCategory))]
 
 
 @derived
