@@ -19,11 +19,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.combine.extend import Origins, extend
+from kinetoscope.combine.extend import GrowingTable, Origins, extend
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.names import COMPILED_GRAPH
-from kinetoscope.model.schema import SCOPE_FUSED, STORED
+from kinetoscope.model.schema import SCOPE_FUSED
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.storage.appended_rows import AppendedRows
@@ -255,7 +255,7 @@ def describe_compilations(trace: AnyTrace) -> AnyTrace:
     spans = trace.columns("spans")
     if len(trace.columns("compiles")) == 0:
         return trace
-    arguments, described = _Growing(trace, "arguments", ("json",)), spans["arguments"].copy()
+    arguments, described = GrowingTable(trace, "arguments", ("json",)), spans["arguments"].copy()
     for row in compiling.compiles(trace).to_pylist():
         facts = {name: row[name] for name in _DESCRIBED if row[name] is not None}
         if row["span"] is not None and described[row["span"]] < 0 and "function" in facts:
@@ -308,9 +308,9 @@ class _Origins:
         self._trace, self._sites = trace, sites
         self._origins = Origins(trace)
         self.strings = self._origins.strings
-        self._frames = _Growing(trace, "frames", ("function", "file", "line"))
-        self._stacks = _Growing(trace, "stacks", ("parent", "frame"))
-        self._arguments = _Growing(trace, "arguments", ("json",))
+        self._frames = GrowingTable(trace, "frames", ("function", "file", "line"))
+        self._stacks = GrowingTable(trace, "stacks", ("parent", "frame"))
+        self._arguments = GrowingTable(trace, "arguments", ("json",))
         self._modules = _Modules(trace, self.strings)
         self._calls: dict[int, KernelCall] = {}
 
@@ -329,7 +329,7 @@ class _Origins:
             weight_of[module_row, stack] = weight_of.get((module_row, stack), 0.0) + share
         # Of places with equal weights, one in a module.
         nodes.sort(key=lambda row: (-weight_of[row[2], row[3]], row[2] < 0, row[2], row[3], -row[0]))
-        first = self._origins.add(
+        first = self._origins.add_group(
             call.kernel,
             [
                 {
@@ -410,40 +410,6 @@ class _Origins:
 _RESUMED = "torch_dynamo_resume_in_"
 
 
-class _Growing:
-    """A dictionary of a trace, to which rows are added that it does not have."""
-
-    def __init__(self, trace: TraceData, name: str, identity: tuple[str, ...]) -> None:
-        self.name = name
-        stored = trace.columns(name)
-        self._identity = identity
-        self.columns: dict[str, list[Any]] = {
-            column: list(stored[column]) if isinstance(stored[column], list) else stored[column].tolist()
-            for column in {*stored.given, *identity}
-        }
-        self.row_of: dict[tuple[Any, ...], int] = {}
-        keys = zip(*(self.columns[column] for column in identity), strict=True)
-        for row, key in enumerate(keys):
-            self.row_of.setdefault(key, row)
-
-    def __len__(self) -> int:
-        return len(self.columns[self._identity[0]])
-
-    def row(self, key: tuple[Any, ...], **other_values: Any) -> int:
-        """The row with this identity, added if it is new; then with the given values of other columns."""
-        row = self.row_of.get(key)
-        return self.add(key, **other_values) if row is None else row
-
-    def add(self, key: tuple[Any, ...], **other_values: Any) -> int:
-        """A new row with an identity that another row may have, too."""
-        added = len(self)
-        self.row_of.setdefault(key, added)
-        values = dict(zip(self._identity, key, strict=True)) | other_values
-        for column, stored_values in self.columns.items():
-            stored_values.append(values.get(column, STORED[self.name].column(column).default))
-        return added
-
-
 # How the compiler reaches a module of torch's own, such as Sequential: by this variable of the module that compiling put around it.
 _WRAPPED, _WRAPPER = "fn", "OptimizedModule"
 _BASE = re.compile(r"[LG]\['([^']*)'\]")
@@ -454,7 +420,7 @@ _PART = re.compile(r"\.([^.\[\]]+)|\[['\"]?([^'\"\]]*)['\"]?\]")
 
 class _Modules:
     def __init__(self, trace: TraceData, strings: StringTable) -> None:
-        self.grown = _Growing(trace, "modules", ("parent", "name", "class"))
+        self.grown = GrowingTable(trace, "modules", ("parent", "name", "class"))
         self._strings = strings
         self._child: dict[tuple[int, int], int] = {}
         self._by_address: dict[int, int] = {}

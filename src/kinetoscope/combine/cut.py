@@ -13,6 +13,7 @@ between the first and the last moment are all kept, and blocks that were live at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
@@ -373,14 +374,8 @@ class _Cutting:
         cut_start = np.maximum(start, np.append(part.start_ns, 0)[first])[rows]
         cut_end = np.minimum(end, part.end_ns[last])[rows]
         # Also without any: the new trace must not look for some itself.
-        self._tables["steps"] = {
-            "number": steps["number"][rows],
-            "start_ns": cut_start - self._base_ns,
-            "duration_ns": cut_end - cut_start,
-            "span": self._place[steps["span"][rows]],
-            "source": steps["source"][rows],
-            "process_row": self._place_of("processes")[steps["process_row"][rows]],
-        }
+        times = {"start_ns": cut_start - self._base_ns, "duration_ns": cut_end - cut_start}
+        self._tables["steps"] = self._given("steps", rows, tuple(steps)) | times
 
     def _memory(self) -> None:
         """Allocations, with what was live at the start, and the storages that were seen up to the end."""
@@ -544,11 +539,11 @@ class _Cutting:
         self._rows_of[name] = rows
         self._tables[name] = self._given(name, rows)
 
-    def _given(self, name: str, rows: Rows) -> dict[str, Any]:
-        """The columns that a new trace needs of a table, at some rows of it."""
+    def _given(self, name: str, rows: Rows, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The columns that a new trace needs of a table, at some rows of it; by default those that cannot be computed again."""
         columns = self._trace.columns(name)
         new_columns: dict[str, Any] = {}
-        for column in columns.given:
+        for column in columns.given if names is None else names:
             values = taken(columns[column], rows)
             target = STORED[name].column(column).unit.removeprefix(REFERENCE)
             if target in _RENUMBERED:

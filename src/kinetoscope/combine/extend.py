@@ -80,25 +80,61 @@ def _add_counters(
     tables["counters"] = {"time_ns": time_ns[order], "name": names[order], "value": values[order]}
 
 
-class Origins:
+class GrowingTable:
+    """A stored table of a trace to which rows are added.
+
+    Attributes:
+        name: Its name.
+        columns: Its columns that do not follow from others.
+        row_of: The first row of each identity.
+    """
+
+    def __init__(self, trace: TraceData, name: str, identity: Sequence[str]) -> None:
+        """Begin with the rows that the trace has; `identity` are the columns that tell its rows apart."""
+        self.name, self._identity, stored = name, identity, trace.columns(name)
+        self.columns = {
+            column.name: np.asarray(stored[column.name], object).tolist()
+            for column in STORED[name].columns
+            if not column.derived or column.name in stored.given
+        }
+        self.row_of: dict[tuple[Any, ...], int] = {}
+        for row, key in enumerate(zip(*(self.columns[column] for column in identity), strict=True)):
+            self.row_of.setdefault(key, row)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.columns[self._identity[0]])
+
+    def row(self, key: tuple[Any, ...], **other_values: Any) -> int:
+        """The row with this identity, added if it is new; then with the given values of other columns."""
+        row = self.row_of.get(key)
+        return self.add(key, **other_values) if row is None else row
+
+    def add(self, key: tuple[Any, ...], **other_values: Any) -> int:
+        """A new row with an identity that another row may have, too."""
+        added = len(self)
+        self.row_of.setdefault(key, added)
+        values = dict(zip(self._identity, key, strict=True)) | other_values
+        for column, stored_values in self.columns.items():
+            stored_values.append(values.get(column, STORED[self.name].column(column).default))
+        return added
+
+
+class Origins(GrowingTable):
     """The table `origins` of a trace while groups are added to it: the operators that a kernel computes. Spans refer to a group by its first row.
 
     Attributes:
-        columns: Its columns, those of the trace first.
         texts: The strings of the trace, with those of the table.
         strings: Rows of `texts`, added as needed.
     """
 
     def __init__(self, trace: TraceData) -> None:
         """Begin with the groups that the trace has."""
-        stored = trace.columns("origins")
-        self.columns: dict[str, list[Any]] = {
-            column.name: np.asarray(stored[column.name]).tolist() for column in STORED["origins"].columns
-        }
+        super().__init__(trace, "origins", ("first", "kernel"))
         self.texts = list(trace.strings)
         self.strings = StringTable(self.texts)
 
-    def add(self, kernel: str, operators: Sequence[Mapping[str, Any]]) -> int:
+    def add_group(self, kernel: str, operators: Sequence[Mapping[str, Any]]) -> int:
         """Add a group.
 
         Args:
@@ -108,10 +144,7 @@ class Origins:
         Returns:
             The first row of the group; -1 without operators.
         """
-        first = len(self.columns["first"])
-        group = {"first": first, "kernel": self.strings.row(kernel)}
+        first, kernel_row = len(self), self.strings.row(kernel)
         for operator in operators:
-            values = {**operator, **group}
-            for column in STORED["origins"].columns:
-                self.columns[column.name].append(values.get(column.name, column.default))
+            self.add((first, kernel_row), **operator)
         return first if operators else -1

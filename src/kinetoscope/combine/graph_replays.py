@@ -63,7 +63,7 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
             if operator not in origin_of:
                 values = {name: int(spans[name][operator]) for name in ("module", "stack")}
                 values |= {"operator": int(spans["name"][operator]), "node": origins.strings.row("")}
-                origin_of[operator] = origins.add("", [values | {"weight": 1.0}])
+                origin_of[operator] = origins.add_group("", [values | {"weight": 1.0}])
         origin[rows] = [origin_of[operator] for operator in operators]
     losses = [Loss.of("unknown_replays", unmatched)] if unmatched else []
     return extend(

@@ -34,12 +34,13 @@ def recorded(run):
 
 def squares(trace, name):
     """How many `aten::square_` ran in requests of a name."""
-    from kinetoscope.tables.host.requests import request_of
+    from kinetoscope.tables.host.requests import request_at
 
     spans = trace.columns("spans")
     rows = (spans["name"] == trace.strings.index("aten::square_")).nonzero()[0]
     known = trace.table("requests").to_pylist()
-    return sum(one >= 0 and known[one]["name"] == name for one in request_of(trace, rows).tolist())
+    of = request_at(trace, spans["thread"][rows], spans["start_ns"][rows])
+    return sum(one >= 0 and known[one]["name"] == name for one in of.tolist())
 
 
 def test_a_function_and_a_block_are_requests_with_their_arguments():

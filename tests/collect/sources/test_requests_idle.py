@@ -15,7 +15,7 @@ import kinetoscope
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.sources import requests as module
 from kinetoscope.ledger.parts import REQUEST_PARTS
-from kinetoscope.tables.host.requests import request_of
+from kinetoscope.tables.host.requests import request_at
 
 
 def work(times=1):
@@ -31,7 +31,8 @@ def in_requests(trace):
         assert min(row[part] for part in REQUEST_PARTS) >= 0
     spans = trace.columns("spans")
     name = trace.strings.index("aten::square_")
-    return int((request_of(trace, (spans["name"] == name).nonzero()[0]) >= 0).sum())
+    rows = (spans["name"] == name).nonzero()[0]
+    return int((request_at(trace, spans["thread"][rows], spans["start_ns"][rows]) >= 0).sum())
 
 
 class Turns:

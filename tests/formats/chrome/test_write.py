@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kinetoscope.formats.chrome.write import write_chrome_trace
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_frames
 from kinetoscope.trace import Trace
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices, track_names
 from tests.support.effort import examples
@@ -314,7 +314,7 @@ def test_device_spans_lie_under_their_device(tmp_path):
 def test_perfetto_takes_every_slice(tmp_path, make):
     trace = make().build()
     write_chrome_trace(trace, tmp_path / "trace.json")
-    instants, calls = len(trace.columns("allocations")), rebuilt_calls(trace, shown_stacks(trace))
+    instants, calls = len(trace.columns("allocations")), rebuilt_calls(trace, shown_frames(trace))
     shown = len(trace.columns("spans")) + instants + (0 if calls is None else len(calls.start_ns))
     assert complaints(tmp_path / "trace.json") == (shown, [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,7 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_stacks
+from kinetoscope.tables.host.rebuilt_calls import rebuilt_calls, shown_frames, stacks_of_spans
 from kinetoscope.trace import Trace
 from tests.support.chrome_file import partly_overlapping, read_strictly, slices
 from tests.support.perfetto import complaints, needs_perfetto
@@ -28,9 +29,13 @@ def built(builder: TraceBuilder, *, with_stack: bool = True) -> Trace:
     return trace
 
 
+def shown_rows(trace: Trace) -> np.ndarray:
+    return stacks_of_spans(trace, shown_frames(trace))
+
+
 def calls_of(trace: Trace) -> list[tuple[str, int, int, int]]:
     """Name, start, end and depth of each, in the order of time."""
-    calls = rebuilt_calls(trace, shown_stacks(trace))
+    calls = rebuilt_calls(trace, shown_frames(trace))
     if calls is None:
         return []
     frames, frame = trace.columns("frames"), trace.columns("stacks")["frame"]
@@ -70,8 +75,8 @@ def test_a_collection_of_garbage_takes_away_neither_calls_nor_stacks() -> None:
         == calls_of(plain)
         == [("<module>", 10, 30, 0), ("train", 10, 30, 1), ("forward", 20, 30, 2)]
     )
-    assert shown_stacks(trace).of_span[:2].tolist() == shown_stacks(plain).of_span.tolist()
-    assert (shown_stacks(plain).of_span >= 0).all()
+    assert shown_rows(trace)[:2].tolist() == shown_rows(plain).tolist()
+    assert (shown_rows(plain) >= 0).all()
 
 
 def test_calls_from_other_lines_are_others() -> None:
@@ -174,7 +179,7 @@ def test_calls_hold_what_runs_in_them_and_none_is_negative(threads: int, data: s
             builder.span("op", now, duration, thread=thread, stack=builder.stack(*place))
             now += duration + data.draw(st.integers(0, 3))
     trace = built(builder)
-    calls = rebuilt_calls(trace, shown_stacks(trace))
+    calls = rebuilt_calls(trace, shown_frames(trace))
     assert calls is not None
     assert (calls.duration_ns >= 0).all()
     spans = trace.columns("spans")

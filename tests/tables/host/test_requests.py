@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from kinetoscope.analyses.account import accounts
 from kinetoscope.ledger.parts import REQUEST_PARTS
 from kinetoscope.model.nesting import GARBAGE_COLLECTION
-from kinetoscope.tables.host.requests import request_of, requests_as_steps
+from kinetoscope.tables.host.requests import request_at, requests_as_steps
 from tests.support.request_marks import begin_mark, end_mark, run_mark, submit_mark
 from tests.support.server_trace import Server
 from tests.support.trace_builder import TraceBuilder
@@ -128,7 +127,7 @@ def test_parts_add_up_whatever_was_recorded(events):
     for one in accounts(trace) if len(requests_as_steps(trace)) else ():
         assert (one.cells.time_ns > 0).all()
         assert one.entry_ns.sum(axis=1).tolist() == [rows[at]["duration_ns"] for at in one.work.row.tolist()]
-    of = request_of(trace, np.arange(len(trace.columns("spans"))))
+    of = request_at(trace, trace.column("spans", "thread"), trace.column("spans", "start_ns"))
     assert set(of.tolist()) <= set(range(-1, len(rows)))
 
 

@@ -25,13 +25,14 @@ from kinetoscope.tables.host.rebuilt_calls import (
     call_names,
     order_with_calls,
     rebuilt_calls,
+    stacks_of_spans,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.rebuilt_calls import ShownStacks
+    from kinetoscope.tables.host.rebuilt_calls import ShownFrames
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -156,7 +157,7 @@ class ShownSpans:
         return np.ascontiguousarray(rows, np.int32)
 
 
-def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
+def shown_spans(trace: TraceData, shown: ShownFrames) -> ShownSpans:
     """Return the spans of a trace, with Python calls rebuilt from stacks if `with_stack` was on and none were recorded.
 
     Args:
@@ -165,7 +166,7 @@ def shown_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
     """
     spans = trace.columns("spans")
     columns = {name: np.ascontiguousarray(spans[name]) for name in _COPIED}
-    columns["stack"] = shown.of_span
+    columns["stack"] = stacks_of_spans(trace, shown)
     if trace.run_info.with_stack:
         columns["kind"], columns["name"] = as_module_calls(trace, shown, columns["kind"], columns["name"])
     for name in _OPTIONAL:

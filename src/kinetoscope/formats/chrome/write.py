@@ -37,10 +37,10 @@ from kinetoscope.model.kinds import KINETO_CATEGORIES, is_call
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.storage.atomic_write import write_blocks
 from kinetoscope.tables.host.rebuilt_calls import (
-    ShownStacks,
+    ShownFrames,
     module_number,
     numbers_of_calls,
-    shown_stacks,
+    shown_frames,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def link(trace: TraceData, shown: ShownSpans) -> dict[str, NDArray[Any]]:
     }
 
 
-def _numbered_spans(trace: TraceData, shown: ShownStacks) -> ShownSpans:
+def _numbered_spans(trace: TraceData, shown: ShownFrames) -> ShownSpans:
     """The spans as shown; beside rebuilt calls, which have no operator numbers, events keep those that they have without calls."""
     spans = shown_spans(trace, shown)
     columns = spans.columns
@@ -350,7 +350,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
     Raises:
         OSError: The file cannot be written; no partial file remains.
     """
-    stacks = shown_stacks(trace)
+    stacks = shown_frames(trace)
     spans = _numbered_spans(trace, stacks)
     tracks = lay_out(trace, spans.columns)
     opening = _described(trace, Path(path), tracks, identity=identity)
@@ -443,7 +443,7 @@ def _own_facts(trace: TraceData, tracks: LaneTracks) -> dict[str, Any]:
 
 def _events(
     trace: TraceData,
-    shown: ShownStacks,
+    shown: ShownFrames,
     spans: ShownSpans,
     tracks: LaneTracks,
     opening: bytes,

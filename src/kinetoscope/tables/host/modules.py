@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import ArrowTable, Labels, few_texts, to_arrow
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import Hierarchy, host_work, module_calls, operator_spans, recorded_calls
+from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import outline
@@ -103,15 +103,6 @@ def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
     return [row for row, _ in outline(trace.column("modules", "holder").tolist(), by_weight)]
 
 
-def _call_times(trace: TraceData, called: Hierarchy) -> dict[str, NDArray[np.int64]]:
-    spans = trace.columns("spans")
-    outermost = called.mask & (_core.descends_from_same(called.parent, spans["module"]) == 0)
-    return {
-        "call_ns": by_module(trace, spans["duration_ns"], outermost),
-        "call_self_ns": by_module(trace, called.self_ns, called.mask),
-    }
-
-
 def modules(trace: TraceData) -> ArrowTable:
     """Return the `modules` table: one row for each module instance, as an outline.
 
@@ -151,9 +142,7 @@ def modules(trace: TraceData) -> ArrowTable:
         "class": Labels(np.arange(len(stored)), module_classes(trace)),
         "depth": stored["depth"],
         "parent": stored["holder"],
-        "calls": by_module(trace, ones, called.mask) if len(called) else None,
-        "call_ns": None,
-        "call_self_ns": None,
+        **dict.fromkeys(("calls", "call_ns", "call_self_ns", "self_bytes", "bytes")),
         "operators": operators,
         "total_operators": with_submodules(trace, operators),
         "self_ns": sum(parts.values()),
@@ -164,8 +153,6 @@ def modules(trace: TraceData) -> ArrowTable:
         "recompute_percent": percent(totals["recompute"], total),
         "python_self_ns": python,
         "python_ns": with_submodules(trace, python),
-        "self_bytes": None,
-        "bytes": None,
         "device_self_ns": on_device,
         "device_ns": with_submodules(trace, on_device),
         "span": _first_spans(trace),
@@ -173,7 +160,10 @@ def modules(trace: TraceData) -> ArrowTable:
     }
     columns |= of_processes(trace, stored["process_row"])
     if len(called):
-        columns |= _call_times(trace, called)
+        outermost = called.mask & (_core.descends_from_same(called.parent, spans["module"]) == 0)
+        columns["calls"] = by_module(trace, ones, called.mask)
+        columns["call_ns"] = by_module(trace, spans["duration_ns"], outermost)
+        columns["call_self_ns"] = by_module(trace, called.self_ns, called.mask)
     if memory_recorded(trace):
         size = by_module(trace, _self_bytes(trace), everywhere)
         columns |= {"self_bytes": size, "bytes": with_submodules(trace, size)}

@@ -144,7 +144,8 @@ def added_up(trace: TraceData, keys: NDArray[np.int32], groups: Groups) -> dict[
     nested = groups.sums(duration, outermost & (spans["lane"] == 0))
     everything = int(self_ns.sum())
     kind = spans["kind"][groups.first]
-    columns: dict[str, Any] = {
+    has_memory = memory_recorded(trace)
+    return {
         "name": operator_names(trace, spans["name"][groups.first], kind),
         "kind": Labels(kind, KIND_NAMES),
         "count": count,
@@ -155,16 +156,12 @@ def added_up(trace: TraceData, keys: NDArray[np.int32], groups: Groups) -> dict[
         "max_ns": groups.maxima(duration),
         "self_percent": percent(self_ns, everything),
         "total_percent": percent(nested, everything),
-        "self_bytes": None,
-        "bytes": None,
+        "self_bytes": groups.sums(spans["self_bytes"]) if has_memory else None,
+        "bytes": groups.sums(spans["bytes"], outermost) if has_memory else None,
         "device_self_ns": groups.sums(spans["device_self_ns"]),
         "device_ns": groups.sums(spans["device_ns"], outermost),
         **_rates(trace, groups),
     }
-    if memory_recorded(trace):
-        columns["self_bytes"] = groups.sums(spans["self_bytes"])
-        columns["bytes"] = groups.sums(spans["bytes"], outermost)
-    return columns
 
 
 def _rates(trace: TraceData, groups: Groups) -> dict[str, Any]:

@@ -8,7 +8,7 @@ on since the one before (`spans.kept`). Where several operators of one call and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,17 +49,6 @@ class ShownFrames:
     strings: list[str]
     file: NDArray[np.int32]
     module_calls: frozenset[int]
-
-
-@dataclass(frozen=True)
-class ShownStacks(ShownFrames):
-    """`ShownFrames`, with the spans that show their stack.
-
-    Attributes:
-        of_span: For each span the row of the stack to show, -1 for none.
-    """
-
-    of_span: NDArray[np.int32]
 
 
 def shown_frames(trace: TraceData) -> ShownFrames:
@@ -103,15 +92,15 @@ def shown_frames(trace: TraceData) -> ShownFrames:
     )
 
 
-def shown_stacks(trace: TraceData) -> ShownStacks:
-    """Return the shown stack of each span; none if the spans around it show the same one."""
-    frames, spans = shown_frames(trace), trace.columns("spans")
+def stacks_of_spans(trace: TraceData, shown: ShownFrames) -> NDArray[np.int32]:
+    """Return for each span the row of the stack to show; -1 for none, also if the spans around it show the same one."""
+    spans = trace.columns("spans")
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
     if requested_calls(trace).any():
         # The calls around a span show its stack already; not so the stack of a forward operator in backward.
         repeated |= spans["forward_stack"] < 0
-    return ShownStacks(**vars(frames), of_span=np.where(repeated, np.int32(-1), frames.row[stack]))
+    return np.where(repeated, np.int32(-1), shown.row[stack])
 
 
 # The part of `spans.kept` that says how many.
@@ -182,10 +171,10 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     # The row -1, of what ran in no module, comes first.
     pairs = stack[events].astype(np.int64) * (len(trace.columns("modules")) + 1) + module[events] + 1
     distinct, path = np.unique(pairs, return_inverse=True)
-    paths = _Paths(trace, shown, functions, modules)
+    path_of = _paths(trace, shown, functions, modules)
     begins, steps = [0], list[_Step]()
     for stack_row, of_module in zip(*np.divmod(distinct, len(trace.columns("modules")) + 1), strict=True):
-        steps += paths.of(StackRow(int(stack_row)), ModuleRow(int(of_module) - 1))
+        steps += path_of(StackRow(int(stack_row)), ModuleRow(int(of_module) - 1))
         begins.append(len(steps))
     keys: dict[tuple[int, int, int], int] = {}
     rebuilt = _core.rebuild_calls(
@@ -362,39 +351,35 @@ def _callers(trace: TraceData) -> list[ModuleRow]:
     return calling
 
 
-class _Paths:
-    """The calls around operators, for each stack and innermost module that operators ran in."""
+def _paths(
+    trace: TraceData, shown: ShownFrames, functions: bool, modules: bool
+) -> Callable[[StackRow, ModuleRow], list[_Step]]:
+    """The calls around operators, outermost first, for a stack and the innermost module that operators ran in."""
+    frames, stacks = trace.columns("frames"), trace.columns("stacks")
+    function_of, file_of = frames["function"].tolist(), frames["file"].tolist()
+    frame_of, parent_of, shown_row = stacks["frame"].tolist(), stacks["parent"].tolist(), shown.row.tolist()
+    module_frames = shown.module_calls if modules else frozenset[int]()
+    callers = _callers(trace)
 
-    def __init__(self, trace: TraceData, shown: ShownFrames, functions: bool, modules: bool) -> None:
-        frames, stacks = trace.columns("frames"), trace.columns("stacks")
-        self._function, self._file = frames["function"].tolist(), frames["file"].tolist()
-        self._frame, self._parent = stacks["frame"].tolist(), stacks["parent"].tolist()
-        self._shown = shown.row.tolist()
-        self._module_frames = shown.module_calls if modules else frozenset[int]()
-        self._caller = _callers(trace)
-        self._functions = functions
-
-    def of(self, row: StackRow, module: ModuleRow) -> list[_Step]:
-        """The calls of a stack whose innermost module is known, outermost first."""
-        rows = []
+    def path_of(row: StackRow, module: ModuleRow) -> list[_Step]:
+        rows, modules_of = [], {}
         while row >= 0:
             rows.append(row)
-            row = self._parent[row]
-        modules = {}
-        for row in rows:
-            if self._frame[row] in self._module_frames and module >= 0:
-                modules[row] = module
-                module = self._caller[module]
+            if frame_of[row] in module_frames and module >= 0:
+                modules_of[row] = module
+                module = callers[module]
+            row = parent_of[row]
         path = []
         around = StackRow(-1)
-        for frames, row in enumerate(reversed(rows)):
-            frame = self._frame[row]
-            if row in modules:
-                path.append(_Step((around, -1, modules[row]), frames, around, modules[row]))
-            elif self._shown[row] == row:
-                if self._functions:
-                    path.append(
-                        _Step((around, self._function[frame], self._file[frame]), frames, row, ModuleRow(-1))
-                    )
+        for outer, row in enumerate(reversed(rows)):
+            frame = frame_of[row]
+            if row in modules_of:
+                path.append(_Step((around, -1, modules_of[row]), outer, around, modules_of[row]))
+            elif shown_row[row] == row:
+                if functions:
+                    key = (around, function_of[frame], file_of[frame])
+                    path.append(_Step(key, outer, row, ModuleRow(-1)))
                 around = row
         return path
+
+    return path_of

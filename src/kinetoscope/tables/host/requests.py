@@ -246,12 +246,6 @@ def slowest_tenth(requests: Numbers, duration_ns: Numbers) -> Numbers:
     return requests[np.argsort(-duration_ns[requests], kind="stable")[: max(len(requests) // 10, 1)]]
 
 
-def request_of(trace: TraceData, rows: Numbers) -> Numbers:
-    """Return for each of some rows of `spans` on the host the request in whose stretch it began; -1 for none."""
-    spans = trace.columns("spans")
-    return request_at(trace, spans["thread"][rows], spans["start_ns"][rows])
-
-
 def request_at(trace: TraceData, thread: NDArray[Any], time_ns: Numbers) -> Numbers:
     """Return for each of some moments of threads the request for which the thread worked; -1 for none."""
     marked = requests_of(trace)
@@ -270,7 +264,7 @@ def request_modules(trace: TraceData) -> ArrowTable:
     """
     marked, spans, work = requests_of(trace), trace.columns("spans"), operator_spans(trace)
     rows = work.rows[is_operator(spans["kind"][work.rows]) & (spans["stream"][work.rows] < 0)]
-    owner = request_of(trace, rows)
+    owner = request_at(trace, spans["thread"][rows], spans["start_ns"][rows])
     rows, owner = rows[owner >= 0], owner[owner >= 0]
     name = labels(marked.name)
     codes = name.ids[owner] if len(owner) else np.zeros(0, np.int32)

@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import memory_salts, thread_processes
-from kinetoscope.model.rows import distinct
+from kinetoscope.model.rows import Rows, distinct
 from kinetoscope.model.trace_data import TraceData, derived
 
 EVERY = slice(None)
@@ -179,7 +179,10 @@ def blocks_of(trace: TraceData) -> Blocks:
     events = trace.columns("allocations")
     times, size = events["time_ns"], events["bytes"]
     key = keys_of(trace, "allocations")
-    numbers, devices = _device_numbers(events["device_type"], events["device_index"])
+    codes, numbers = distinct(_device_codes(events["device_type"], events["device_index"]))
+    # The host alone where nothing was recorded.
+    codes = codes if len(codes) else np.zeros(1, np.int64)
+    devices = [(code // 256, code % 256 - 1) for code in codes.tolist()]
     allocated = np.flatnonzero(size > 0)
     end = _ends(allocated, key, events["match"])
     has_end = end >= 0
@@ -190,28 +193,22 @@ def blocks_of(trace: TraceData) -> Blocks:
         "end_ns": end_ns,
         "bytes": size[allocated],
         "key": key[allocated],
-        "device": numbers[allocated],
+        "device": numbers[allocated].astype(np.int32),
         "allocation": allocated.astype(np.int32),
         "span": allocating_spans(trace)[allocated],
         "start_rank": 2 * allocated + 1,
         "end_rank": end_rank,
     }
-    before = _unrecorded(trace, key, devices)
+    before = _unrecorded(trace, key, codes)
     columns: dict[str, Any] = {
         name: np.concatenate([values, before[name]]) for name, values in recorded.items()
     }
     return Blocks(**columns, devices=tuple(devices), event_times_ns=times)
 
 
-def _device_numbers(
-    device_type: NDArray[np.uint8], device_index: NDArray[np.int8]
-) -> tuple[NDArray[np.int32], list[tuple[int, int]]]:
-    """Number the devices that have events; the host alone where nothing was recorded."""
-    index = np.where(device_type == 0, -1, device_index)
-    both = device_type.astype(np.int64) * 256 + index + 1
-    values, numbers = distinct(both)
-    devices = [(int(value) // 256, int(value) % 256 - 1) for value in values.tolist()]
-    return numbers.astype(np.int32), devices or [(0, -1)]
+def _device_codes(device_type: NDArray[np.uint8], device_index: NDArray[np.int8]) -> Rows:
+    """A number for each device, which grows with its type and index; 0 for the host."""
+    return device_type.astype(np.int64) * 256 + np.where(device_type == 0, -1, device_index) + 1
 
 
 def _ends(made: NDArray[np.int64], key: NDArray[np.uint64], match: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -230,9 +227,7 @@ def _ends(made: NDArray[np.int64], key: NDArray[np.uint64], match: NDArray[np.in
     return end
 
 
-def _unrecorded(
-    trace: TraceData, event_keys: NDArray[np.uint64], devices: list[tuple[int, int]]
-) -> dict[str, NDArray[Any]]:
+def _unrecorded(trace: TraceData, event_keys: NDArray[np.uint64], codes: Rows) -> dict[str, NDArray[Any]]:
     """The blocks without an allocation: they were in use before the first event at their address.
 
     A block is from before the recording if it was seen then, or was freed without having been allocated. Of what is
@@ -257,8 +252,9 @@ def _unrecorded(
     has_event = (event < len(first_keys)) & (np.append(first_keys, np.uint64(0))[event] == key)
     first = np.where(has_event, np.append(first_rows, -1)[event], -1)
     first_ns = np.where(has_event, np.append(events["time_ns"], 0)[first], NEVER_NS)
-    numbers = _places(device_type, index, devices)
-    use = np.flatnonzero((from_ns < first_ns) & (size > 0) & (numbers >= 0))
+    code = _device_codes(device_type, index)
+    # Of devices whose memory was not recorded, nothing is known.
+    use = np.flatnonzero((from_ns < first_ns) & (size > 0) & np.isin(code, codes))
     keys, first_use, block = np.unique(key[use], return_index=True, return_inverse=True)
     by_block = Groups(block, len(keys))
     earliest, latest = by_block.minima(from_ns[use]), by_block.maxima(until_ns[use])
@@ -278,19 +274,9 @@ def _unrecorded(
         "end_ns": end_ns,
         "bytes": by_block.maxima(size[use]),
         "key": keys,
-        "device": numbers[chosen],
+        "device": np.searchsorted(codes, code[chosen]).astype(np.int32),
         "allocation": np.full(len(keys), -1, np.int32),
         "span": np.full(len(keys), -1, np.int32),
         "start_rank": np.where(from_before, -1, 2 * np.searchsorted(times, start_ns, side="left")),
         "end_rank": np.where(end_ns == NEVER_NS, _NEVER_RANK, end_rank),
     }
-
-
-def _places(
-    device_type: NDArray[np.uint8], device_index: NDArray[np.int8], devices: list[tuple[int, int]]
-) -> NDArray[np.int32]:
-    """The place of each device in `devices`, -1 for one whose memory was not recorded."""
-    numbers = np.full(len(device_type), -1, dtype=np.int32)
-    for place, (kind, index) in enumerate(devices):
-        numbers[(device_type == kind) & ((kind == 0) | (device_index == index))] = place
-    return numbers
