@@ -23,7 +23,7 @@ from kinetoscope.ledger.ledger import (
 )
 from kinetoscope.model.arrow import Labels, rows_to_arrow, to_arrow
 from kinetoscope.model.dictionary import table_definition
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
@@ -31,7 +31,6 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.costs.attainable import rates_of
 from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
-from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import program_frames
 
 if TYPE_CHECKING:

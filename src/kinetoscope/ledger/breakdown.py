@@ -14,10 +14,9 @@ from kinetoscope.ledger.moments import Category
 from kinetoscope.ledger.parts import PARTS, device_ledgers, part_of_cells, parts_of_ledger
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     import pyarrow

@@ -1,4 +1,4 @@
-"""Rows in groups: of one key, or of a row of another table that they name."""
+"""Rows in groups: of one key, or of a row of another table that they name; and shares of a whole."""
 
 from __future__ import annotations
 
@@ -121,3 +121,8 @@ class Groups:
 
 def _integers(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def percent(part: NDArray[np.int64], whole: int | NDArray[np.int64]) -> NDArray[np.float64]:
+    """Shares of one whole, or each of its own, in percent; null if the whole is 0."""
+    return np.asarray(100.0 * part / np.where(whole == 0, np.nan, whole))

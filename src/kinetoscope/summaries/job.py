@@ -17,7 +17,7 @@ from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import table_definition
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.clocks import clocks, recorded_apart
@@ -29,7 +29,6 @@ from kinetoscope.summaries.replay import without_lateness
 from kinetoscope.summaries.sections import Sections, codes_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
-from kinetoscope.tables.shares import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ __all__ = [
     "intervals",
     "memory",
     "processor_waits",
-    "shares",
     "stacks",
     "step_extents",
     "step_kinds",

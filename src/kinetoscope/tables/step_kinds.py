@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.marks import parse_step_mark
 from kinetoscope.model.rows import hashed
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import step_work
-from kinetoscope.tables.shares import percent
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 Counts = NDArray[np.float64]

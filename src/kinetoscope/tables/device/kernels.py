@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
@@ -20,7 +20,6 @@ from kinetoscope.tables.costs.evaluate import is_generated_launch
 from kinetoscope.tables.costs.peaks import peak_for, per_second, trace_peaks
 from kinetoscope.tables.device.launches import launch_rows, starters
 from kinetoscope.tables.device.work import WORK_CATEGORIES, DeviceWork, device_work
-from kinetoscope.tables.shares import percent
 
 _WAYS = ("name", "launch", "span")
 _SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import ArrowTable, to_arrow
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.processes import of_processes, process_runs
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
@@ -17,7 +17,6 @@ from kinetoscope.tables.device.work import WORK_CATEGORIES, Device, DeviceWork, 
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
-from kinetoscope.tables.shares import percent
 
 
 def streams(trace: TraceData) -> ArrowTable:

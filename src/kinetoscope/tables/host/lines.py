@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.nesting import depths_of
@@ -17,7 +17,6 @@ from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
-from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import in_user_code, span_stacks, user_stacks
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.arrow import ArrowTable, Labels, few_texts, to_arrow
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
 from kinetoscope.model.processes import of_processes
@@ -22,7 +22,6 @@ from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.host_shares import HostShares
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
-from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
 

@@ -12,7 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.marks import request_names_in
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
@@ -21,7 +21,6 @@ from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
-from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stored import memory_recorded
 
 if TYPE_CHECKING:

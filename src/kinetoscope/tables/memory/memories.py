@@ -15,7 +15,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import Column, Table
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.nesting import depths_of, spread_down
 from kinetoscope.model.processes import process_runs, thread_processes
@@ -25,7 +25,6 @@ from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_devi
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, Judged, MemoryCategory, judged_blocks
 from kinetoscope.tables.memory.peak import GROUPINGS, by_holder, holders
 from kinetoscope.tables.memory.timeline import Changes, changes_of, device_names
-from kinetoscope.tables.shares import percent
 
 
 @dataclass(frozen=True, eq=False)

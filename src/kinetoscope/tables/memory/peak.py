@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import checked_choice, checked_whole
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
-from kinetoscope.model.groups import Groups
+from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import SpanKind
@@ -19,7 +19,6 @@ from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
-from kinetoscope.tables.shares import percent
 from kinetoscope.tables.stacks import user_stacks
 
 # Operators that other operators call to allocate their results.
