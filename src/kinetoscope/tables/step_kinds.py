@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -109,28 +110,23 @@ def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray
 
 
 def _times(trace: TraceData) -> dict[str, Any]:
-    kind = kinds_of_steps(trace)
-    groups = [np.flatnonzero(kind == number) for number in range(int(kind.max(initial=-1)) + 1)]
+    kind, called = kinds_of_steps(trace), named_steps(trace)
+    by_kind = Groups(kind, int(kind.max(initial=-1)) + 1)
     duration, number = step_extents(trace).duration_ns, trace.column("steps", "number")
-    called = named_steps(trace)
-
-    def each(column: NDArray[np.int64], take: Any) -> NDArray[np.int64]:
-        return np.array([take(column[rows]) for rows in groups], np.int64)
-
-    total_ns = each(duration, np.sum)
+    total_ns = by_kind.sums(duration)
     return {
-        "kind": np.arange(len(groups)),
-        "name": Labels(np.array([called.name[rows[0]] for rows in groups], np.int32), called.names),
-        "count": np.array([len(rows) for rows in groups], np.int64),
+        "kind": np.arange(len(by_kind)),
+        "name": Labels(called.name[by_kind.row_of_minimum(np.arange(len(kind)))], called.names),
+        "count": by_kind.sizes(),
         "total_ns": total_ns,
         "share_percent": percent(total_ns, int(total_ns.sum())),
-        "median_ns": each(duration, np.median),
-        "min_ns": each(duration, np.min),
-        "max_ns": each(duration, np.max),
-        "operators": each(_operators(trace).per_step, np.median),
-        "most_of": Labels(_most_of(trace, groups), trace.strings),
-        "first_step": each(number, np.min),
-        "last_step": each(number, np.max),
+        "median_ns": by_kind.medians(duration),
+        "min_ns": by_kind.minima(duration),
+        "max_ns": by_kind.maxima(duration),
+        "operators": by_kind.medians(_operators(trace).per_step),
+        "most_of": Labels(_most_of(trace), trace.strings),
+        "first_step": by_kind.minima(number),
+        "last_step": by_kind.maxima(number),
     }
 
 
@@ -220,13 +216,18 @@ class StepOperators:
         """
         names = [self._strings[name] for name in self.names.tolist()]
         listed = []
-        for number in range(int(kind.max(initial=-1)) + 1):
-            rows = np.flatnonzero(kind == number)
-            # A kind of another process has no steps here.
-            counts = self.counts_in(int(rows[len(rows) // 2])).tolist() if len(rows) else [0.0] * len(names)
-            columns = zip(names, counts, self.mean_ns.tolist(), strict=True)
+        for counts in self.typical_counts(kind):
+            columns = zip(names, counts.tolist(), self.mean_ns.tolist(), strict=True)
             listed.append({name: (count, mean_ns) for name, count, mean_ns in columns if count})
         return listed
+
+    def typical_counts(self, kind: NDArray[Any]) -> list[Counts]:
+        """For each kind of steps how many calls of each name the one in its middle has; none of a kind of another process."""
+        order, begins = Groups(kind, int(kind.max(initial=-1)) + 1).rows()
+        return [
+            self.counts_in(int(order[(begin + end) // 2])) if begin < end else np.zeros(len(self.names))
+            for begin, end in pairwise(begins.tolist())
+        ]
 
     def counts_in(self, step: int) -> Counts:
         """How many calls of each name a step has."""
@@ -245,14 +246,14 @@ def _alike(one: Counts, others: Counts, mean_ns: Counts) -> NDArray[np.float64]:
     return np.divide(np.minimum(one, others) @ mean_ns, most, out=np.ones(len(others)), where=most > 0)
 
 
-def _most_of(trace: TraceData, groups: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _most_of(trace: TraceData) -> NDArray[np.int64]:
     """For each kind the string of the operator whose additional calls take the most time; -1 where it has more of none."""
     operators = _operators(trace)
-    if len(groups) < 2 or len(operators.names) == 0:
-        return np.full(len(groups), -1, np.int64)
-    typical = np.array([operators.counts_in(int(rows[len(rows) // 2])) for rows in groups])
+    typical = np.array(operators.typical_counts(kinds_of_steps(trace)))
+    if len(typical) < 2 or len(operators.names) == 0:
+        return np.full(len(typical), -1, np.int64)
     names = []
-    for number in range(len(groups)):
+    for number in range(len(typical)):
         more = (typical[number] - np.delete(typical, number, axis=0).max(axis=0)) * operators.mean_duration_ns
         names.append(int(operators.names[np.argmax(more)]) if more.max() > 0 else -1)
     return np.array(names, np.int64)

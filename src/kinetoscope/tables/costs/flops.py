@@ -48,28 +48,27 @@ def flops(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
     bytes_unknown = of_calls.sums(costs.bytes_moved < 0) > 0
     rows = np.flatnonzero(expected[calls.first])
     shapes, texts = shapes_of(trace)[calls.first], trace.columns("shapes")
-    overload = spans["overload"][calls.first][rows]
+    overload = spans["overload"][calls.first]
     total[unknown == count] = -1
     moved[bytes_unknown] = -1
     columns: dict[str, Any] = {
-        "name": Labels(spans["name"][calls.first][rows], trace.strings),
+        "name": Labels(spans["name"][calls.first], trace.strings),
         "overload": Labels(np.where(overload > 0, overload, -1), trace.strings),
-        "shapes": Labels(shapes[rows], texts["dims"]),
-        "types": Labels(shapes[rows], texts["types"]),
-        "inputs": Labels(shapes[rows], texts["concrete"]),
-        "family": labels(calls.family[row] or None for row in rows.tolist()),
-        "calls": count[rows],
-        "counted": of_calls.sums(counts)[rows],
-        "flops": total[rows],
-        "bytes_moved": moved[rows],
-        "time_ns": time[rows],
-        "flops_per_s": per_second(total, time)[rows],
-        "arithmetic_intensity": per_byte(total, moved)[rows],
-        "peak_percent": None if ideal is None else share_of_peak(of_calls.sums(ideal), time)[rows],
-        "covered": (unknown == 0)[rows],
+        "shapes": Labels(shapes, texts["dims"]),
+        "types": Labels(shapes, texts["types"]),
+        "inputs": Labels(shapes, texts["concrete"]),
+        "family": labels(family or None for family in calls.family),
+        "calls": count,
+        "counted": of_calls.sums(counts),
+        "flops": total,
+        "bytes_moved": moved,
+        "time_ns": time,
+        "flops_per_s": per_second(total, time),
+        "arithmetic_intensity": per_byte(total, moved),
+        "peak_percent": None if ideal is None else share_of_peak(of_calls.sums(ideal), time),
+        "covered": unknown == 0,
     }
-    order = np.lexsort((-time[rows], -total[rows]))
-    return to_arrow("flops", columns, order)
+    return to_arrow("flops", columns, rows[np.lexsort((-time[rows], -total[rows]))])
 
 
 def flops_coverage(trace: TraceData) -> ArrowTable:

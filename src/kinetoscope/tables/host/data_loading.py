@@ -87,16 +87,13 @@ def data_loading(trace: TraceData) -> ArrowTable:
         The table, loops first, then workers by loader and number; `docs/tables.md` describes its columns.
     """
     spans, process = trace.columns("spans"), processes(trace)
-    calls: dict[str, Rows] = {}
-    total: dict[str, Rows] = {}
-    longest: dict[str, Rows] = {}
-    for name, rows in vars(loading_spans(trace)).items():
-        by_thread, duration = Groups(spans["thread"][rows], len(process)), spans["duration_ns"][rows]
-        calls[name], total[name], longest[name] = (
-            by_thread.sizes(),
-            by_thread.sums(duration),
-            by_thread.maxima(duration),
-        )
+    by_thread = {
+        name: (Groups(spans["thread"][rows], len(process)), spans["duration_ns"][rows])
+        for name, rows in vars(loading_spans(trace)).items()
+    }
+    calls = {name: groups.sizes() for name, (groups, _) in by_thread.items()}
+    total = {name: groups.sums(duration) for name, (groups, duration) in by_thread.items()}
+    longest = {name: groups.maxima(duration) for name, (groups, duration) in by_thread.items()}
     of_process, is_loop = _workers(trace), calls["waits"] > 0
     workers = [
         {} if loops else of_process.get(pid, {})

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+import kinetoscope._core as _core
 from kinetoscope.model.columns import Columns
+from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
@@ -227,17 +228,15 @@ class _Inquiry:
         """
         spans = self.spans
         parent, scope, phase, own = (spans[name] for name in ("parent", "scope", "phase", "own_module"))
-        numbers = np.arange(len(parent), dtype=np.int32)
         inside, above = parent >= 0, np.maximum(parent, 0)
         backward, function = phase == Phase.BACKWARD, scope == SCOPE_BACKWARD
         # backward() may itself be called from a module's forward: that module is no sign of recomputation.
         first = backward & ~(inside & backward.take(above))
-        root = spread_down(parent, spans["depth"], np.where(first, numbers, np.int32(-1)), -1)
-        caller = look_up(root, own)
+        caller = look_up(nearest_of(self.trace, first)[:-1], own)
         again = backward & ~function & (own >= 0) & (own != caller)
         bare = ~np.isin(spans["kind"], _OPERATORS) | self.wrapper_names.take(spans["name"])
         starts = ~bare & (~inside | bare.take(above) | function | (again & ~again.take(above)))
-        return spread_down(parent, spans["depth"], np.where(starts, numbers, np.int32(-1)), -1), again
+        return nearest_of(self.trace, starts)[:-1], again
 
     def _end_of(self, rows: Rows) -> NDArray[np.int64]:
         """When each span ended; before everything for none."""
@@ -246,11 +245,9 @@ class _Inquiry:
 
     def _step_of(self, rows: Rows) -> Rows:
         """For each span the optimizer's step it is part of, -1 outside all."""
-        spans = self.spans
-        parent, stepping = spans["parent"], spans["phase"] == Phase.OPTIMIZER
-        first = stepping & ~((parent >= 0) & stepping[np.where(parent >= 0, parent, 0)])
-        own = np.where(first, np.arange(len(parent), dtype=np.int32), np.int32(-1))
-        return look_up(rows, spread_down(parent, spans["depth"], own, -1))
+        stepping = self.spans["phase"] == Phase.OPTIMIZER
+        first = stepping & ~np.append(stepping, False).take(self.spans["parent"])
+        return nearest_of(self.trace, first)[rows]
 
     def _roles(self) -> tuple[NDArray[np.uint8], Rows]:
         held = self.storages
@@ -318,16 +315,11 @@ class _Inquiry:
         spans = self.spans
         rows = np.flatnonzero(of_model & (spans["module"] >= 0))
         rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
-        starts, root = spans["start_ns"][rows], self._roots()[spans["module"][rows]]
-        position = np.searchsorted(starts, self.blocks.start_ns)
-        position = np.where(category == MemoryCategory.INPUT, position, position - 1)
-        exists = (position >= 0) & (position < len(rows))
-        return np.asarray(np.where(exists, np.append(root, -1)[np.where(exists, position, -1)], -1))
-
-    def _roots(self) -> Rows:
         holder = self.modules["holder"]
-        own = np.where(holder < 0, np.arange(len(holder), dtype=np.int32), np.int32(-1))
-        return spread_down(holder, self.modules["depth"], own, -1)
+        root = _core.nearest_marked(holder, self.modules["depth"], holder < 0)[spans["module"][rows]]
+        position = np.searchsorted(spans["start_ns"][rows], self.blocks.start_ns)
+        position = np.where(category == MemoryCategory.INPUT, position, position - 1)
+        return look_up(np.where(position < len(rows), position, -1), root)
 
     def _there(self, of_model: Flags, candidates: Flags) -> Flags:
         """Which blocks were live when an operator of the model began."""

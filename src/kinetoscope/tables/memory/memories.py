@@ -391,10 +391,7 @@ def _highest(value: Rows, first: Rows) -> Rows:
 
 def _latest_counts(events: Rows, values: Rows, rank: Rows) -> NDArray[np.float64]:
     """Return the latest counters of the allocator at some events; NaN before its first event."""
-    if len(events) == 0 or not (values >= 0).any():
-        return np.full(len(rank), np.nan)
-    row = np.searchsorted(events, rank, side="right") - 1
-    latest = np.where(row >= 0, values[np.maximum(row, 0)], -1).astype(np.float64)
+    latest = look_up(np.searchsorted(events, rank, side="right") - 1, values)
     return np.where(latest >= 0, latest, np.nan)
 
 
