@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import MONOTONIC
-from kinetoscope.model.rows import ends_run
+from kinetoscope.model.rows import ends_run, mask_of
 
 Times = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -330,12 +330,10 @@ class _Solver:
 
     def _tighten(self) -> None:
         """Let meetings bound clocks, and clocks meetings, until little more is gained."""
-        is_reached = np.zeros(len(self.begin_ns), dtype=bool)
-        is_reached[self.reference] = True
+        is_reached = mask_of([self.reference], len(self.begin_ns))
         changed = self.low != _UNKNOWN_LOW
         while changed.any():
-            due = np.zeros(len(is_reached), dtype=bool)
-            due[self.clock[changed[self.meeting]]] = True
+            due = mask_of(self.clock[changed[self.meeting]], len(is_reached))
             due[self.reference] = False
             of_clocks = self.bounds(due)
             new = [clock for clock in of_clocks if not is_reached[clock]]
@@ -384,8 +382,7 @@ class _Solver:
         self._tighten()
         lines: list[ClockLine | None] = [None] * len(self.begin_ns)
         lines[self.reference] = OWN_CLOCK
-        reached = np.zeros(len(lines), dtype=bool)
-        reached[[clock for group in self.reached for clock in group]] = True
+        reached = mask_of([clock for group in self.reached for clock in group], len(lines))
         reached[self.reference] = False
         of_clocks = self.bounds(reached)
         # When those that were reached before left each meeting, on the axis of the reference.

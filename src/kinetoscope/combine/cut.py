@@ -24,7 +24,7 @@ from kinetoscope.combine.concatenate import POINTS_IN_TIME, REFERENCE, taken
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.processes import memory_salts, process_entries, thread_processes
-from kinetoscope.model.rows import Mask, Rows, rows_of_runs
+from kinetoscope.model.rows import Mask, Rows, mask_of, places_of, rows_of_runs
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import AnyTrace, TraceData
@@ -73,8 +73,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
         if used.all():
             continue
         rows = np.flatnonzero(used)
-        new_row = np.full(length + 1, -1, dtype=np.int32)
-        new_row[rows] = np.arange(len(rows), dtype=np.int32)
+        new_row = places_of(rows, length)
         if name == "strings":
             strings = [strings[row] for row in rows.tolist()]
         else:
@@ -429,8 +428,7 @@ class _Cutting:
             key = events["address"][:begin] ^ (_devices(events)[:begin] << np.uint64(48))
             key ^= memory_salts(self._trace)[process]
             _, last = np.unique(key[::-1], return_index=True)
-            is_last = np.zeros(begin, dtype=bool)
-            is_last[begin - 1 - last] = True
+            is_last = mask_of(begin - 1 - last, begin)
             live[unmatched] = is_last[unmatched]
         return live
 
@@ -555,10 +553,8 @@ class _Cutting:
 
     def _place_of(self, name: str) -> NDArray[np.int32]:
         """For each old row of a table its new one, and an entry for the row -1."""
-        new_row, rows = np.full(len(self._trace.columns(name)) + 1, -1, dtype=np.int32), self._rows_of[name]
         # Of a span in several pieces the first.
-        new_row[rows[::-1]] = np.arange(len(rows), dtype=np.int32)[::-1]
-        return new_row
+        return places_of(self._rows_of[name], len(self._trace.columns(name)))
 
 
 def _devices(events: Columns) -> NDArray[np.uint64]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.dictionary import Column, Table, table_definition
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.strings import to_utf8
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def few_texts(ids: NDArray[Any], texts: Any) -> tuple[NDArray[np.int32], list[st
 def compact(labels: Labels) -> tuple[NDArray[np.int32], list[str]]:
     """Keep only the strings that occur, each once, in order of first occurrence in the string table."""
     ids = np.asarray(labels.ids)
-    used = np.zeros(len(labels.texts) + 1, dtype=bool)
-    used[np.where(ids < 0, len(labels.texts), ids)] = True
+    used = mask_of(np.where(ids < 0, len(labels.texts), ids), len(labels.texts) + 1)
     new_row = np.full(len(labels.texts) + 1, -1, dtype=np.int32)
     row_of: dict[str, int] = {}
     for number in np.flatnonzero(used[:-1]).tolist():

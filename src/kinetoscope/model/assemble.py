@@ -28,7 +28,7 @@ from kinetoscope.model.nesting import (
     spread_down,
     without_children,
 )
-from kinetoscope.model.rows import Mask, Rows
+from kinetoscope.model.rows import Mask, Rows, places_of
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     OPTIMIZER_STEP,
@@ -242,7 +242,8 @@ class _Derivation:
     def names_starting(self, prefix: str | tuple[str, ...], rows: Rows | None = None) -> Mask:
         """Mark the spans (of some rows) whose name starts with `prefix`; each string is looked at once."""
         starts = np.array([text.startswith(prefix) for text in self._strings], dtype=bool)
-        return np.asarray(starts[self._spans["name"] if rows is None else self._spans["name"][rows]])
+        names = self._spans["name"]
+        return starts.take(names if rows is None else names[rows])
 
     def kind(self) -> Arrays:
         """Kinds follow from the record scope, and for steps and transfers between ranks from the name."""
@@ -301,7 +302,7 @@ class _Derivation:
         names = ("parent", "own_module", "own_stack", "forward", "parameter", "scope")
         parent, module, stack, forward, parameter, scope = (spans[name] for name in names)
         if work is not None:
-            moved = self._places_in(work)
+            moved = places_of(work, len(spans))
             parent, forward = moved[parent[work]], moved[forward[work]]
             module, stack, parameter, scope = module[work], stack[work], parameter[work], scope[work]
         inherited = _core.inherit_modules(
@@ -401,7 +402,7 @@ class _Derivation:
         if (work := self._work) is None:
             return columns
         thread, start_ns, duration_ns, parent, lane = (column[work] for column in columns)
-        return thread, start_ns, duration_ns, self._places_in(work)[parent], lane
+        return thread, start_ns, duration_ns, places_of(work, len(self._spans))[parent], lane
 
     def _attributed_to(self, nested: tuple[NDArray[Any], ...], rows: NDArray[np.int32]) -> Arrays:
         """Attribute allocations to spans.
@@ -439,12 +440,6 @@ class _Derivation:
             for name in ("span_bytes", "span_self_bytes"):
                 attributed[name] += part[name]
         return attributed
-
-    def _places_in(self, work: NDArray[np.int64]) -> NDArray[np.int32]:
-        """For each span its place in `work`, -1 for others, and at the end for the row -1."""
-        positions = np.full(len(self._spans) + 1, -1, dtype=np.int32)
-        positions[work] = np.arange(len(work))
-        return positions
 
     def allocations(self) -> Arrays:
         """For each allocation its span, its free, and the live bytes after it."""

@@ -52,6 +52,21 @@ def look_up(rows: NDArray[np.integer], values: NDArray[Any], none: Any = -1) -> 
     return looked_up
 
 
+def mask_of(rows: NDArray[Any] | Sequence[int], length: int) -> Mask:
+    """For each of `length` rows whether it is one of some; -1 is the last of them."""
+    mask = np.zeros(length, dtype=np.bool_)
+    mask[rows] = True
+    return mask
+
+
+def places_of(rows: NDArray[np.integer], length: int) -> NDArray[np.int32]:
+    """For each of `length` rows its first place among some, -1 for others, as for the row -1."""
+    places = np.full(length + 1, -1, dtype=np.int32)
+    places[rows[::-1]] = np.arange(len(rows), dtype=np.int32)[::-1]
+    places[-1] = -1
+    return places
+
+
 def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
     """Which rows have another key than the row before them; the first has."""
     begins = np.ones(len(keys[0]), dtype=np.bool_)

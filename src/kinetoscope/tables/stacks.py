@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.nesting import depths_of
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.trace_data import TraceData, derived
 
 # Which source line a person would look at: the innermost frame of a stack that is not torch's or ours, nor Python's that torch called.
@@ -118,8 +119,7 @@ def project_frames(trace: TraceData) -> NDArray[np.bool_]:
     )
     if in_project.any():
         return in_project
-    frames = np.zeros(len(trace.columns("frames")) + 1, bool)
-    frames[trace.column("stacks", "frame")[in_user_code(trace)]] = True
+    frames = mask_of(trace.column("stacks", "frame")[in_user_code(trace)], len(trace.columns("frames")) + 1)
     return frames[:-1] & ~library_frames(trace)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.rows import ProcessRow, mask_of
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import queued_until_start, waiting_names
@@ -103,8 +103,7 @@ def activities(trace: TraceData) -> list[Activity]:
 def host_owners(trace: TraceData) -> list[Owner]:
     """The owners of the threads that host spans ran on; an unknown one counts as any of the others."""
     spans = trace.columns("spans")
-    hosts = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-    hosts[spans["thread"][spans["stream"] < 0]] = True
+    hosts = mask_of(spans["thread"][spans["stream"] < 0], len(trace.columns("threads")) + 1)
     owner_of_thread, owners = thread_owners(trace)
     return [owners[row] for row in np.unique(owner_of_thread[hosts]).tolist() if row >= 0] or [NOBODY]
 
@@ -181,8 +180,7 @@ def _without_own(trace: TraceData, rows: NDArray[np.int64], holes: NDArray[np.in
     holed = np.unique(thread[holes])
     if len(holed) == 0:
         return when_ran(trace, rows)
-    is_holed = np.zeros(int(thread.max()) + 1, dtype=bool)
-    is_holed[holed] = True
+    is_holed = mask_of(holed, int(thread.max()) + 1)
     parts = (
         when_ran(trace, rows[thread[rows] == row]) - when_ran(trace, holes[thread[holes] == row])
         for row in holed.tolist()

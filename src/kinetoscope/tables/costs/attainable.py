@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import MATRIX
@@ -255,8 +256,7 @@ def _shortest_call_ns(trace: TraceData) -> float:
     """The fixed cost of a call as the trace shows it: what three quarters of the operators that call no other take at least."""
     spans = trace.columns("spans")
     rows = operator_spans(trace).rows
-    inner = np.zeros(len(spans) + 1, dtype=bool)
-    inner[spans["parent"][rows]] = True
+    inner = mask_of(spans["parent"][rows], len(spans) + 1)
     rows = rows[~inner[rows] & (spans["stream"][rows] < 0) & (spans["duration_ns"][rows] > 0)]
     typical_ns = float(np.percentile(spans["duration_ns"][rows], 25)) if len(rows) else 0.0
     return min(typical_ns, _LONGEST_CALL_NS)

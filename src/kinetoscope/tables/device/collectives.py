@@ -15,7 +15,7 @@ from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.processes import process_runs, thread_processes
-from kinetoscope.model.rows import SpanRow, ThreadRow
+from kinetoscope.model.rows import SpanRow, ThreadRow, places_of
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS
 from kinetoscope.model.trace_data import TraceData, derived
@@ -235,8 +235,7 @@ def _on_device(trace: TraceData, calls: list[Call]) -> dict[str, Any]:
     by_call = Groups(of_call, len(calls))
     total_ns, overlapped_ns = by_call.sums(end - start), by_call.sums(overlapped)
     has_kernels = by_call.sizes() > 0
-    first = np.full(len(calls), -1)
-    first[of_call[::-1]] = np.arange(len(kernels))[::-1]
+    first = places_of(of_call, len(calls))[:-1]
     stream = np.append(spans["stream"], -1)[np.append(kernels, -1)[first]]
     return {
         "total_ns": total_ns,

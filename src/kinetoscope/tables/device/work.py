@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.names import device_name
-from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.rows import ProcessRow, mask_of
 from kinetoscope.model.schema import ColumnCode, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, united_by
@@ -157,8 +157,7 @@ def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
 def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """For each string, as the name of a kernel, whether the kernel communicates, and whether it copies."""
     spans = trace.columns("spans")
-    is_kernel = np.zeros(len(trace.strings), dtype=bool)
-    is_kernel[spans["name"][spans["kind"] == SpanKind.KERNEL]] = True
+    is_kernel = mask_of(spans["name"][spans["kind"] == SpanKind.KERNEL], len(trace.strings))
     communicates, copies = np.zeros((2, len(is_kernel)), dtype=bool)
     for row in np.flatnonzero(is_kernel).tolist():
         text = trace.strings[row]
@@ -180,8 +179,7 @@ def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int3
     # A queue is of one device, but queues of equal numbers in several processes may share a row.
     kinds = len(owners) + 1
     code = spans["stream"][rows] * np.int64(kinds) + owner_of_thread[spans["thread"][rows]] + 1
-    used = np.zeros(len(streams) * kinds, dtype=bool)
-    used[code] = True
+    used = mask_of(code, len(streams) * kinds)
     types, indices = streams["device_type"].tolist(), streams["device_index"].tolist()
     device_of: dict[int, Device] = {}
     for number in np.flatnonzero(used).tolist():

@@ -20,7 +20,7 @@ from kinetoscope.model.hierarchy import is_outermost, nearest_of
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Rows, mask_of
 from kinetoscope.model.steps import of_process_at
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, when_ran
@@ -336,8 +336,7 @@ def _times_to_graphs(trace: TraceData, rows: Rows, outer: Rows, regions: Rows, g
     left = np.maximum(np.where(before >= 0, ended[before], 0), start[outer])
     first_graph = np.append(start[graphs], np.iinfo(np.int64).max)
     right = np.minimum(end[rows], first_graph[np.searchsorted(start[graphs], start[rows])])
-    on_thread = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-    on_thread[spans["thread"][rows]] = True
+    on_thread = mask_of(spans["thread"][rows], len(trace.columns("threads")) + 1)
     return np.asarray(right - left - compile_time(trace, on_thread).within(left, right), dtype=np.int64)
 
 

@@ -14,7 +14,7 @@ from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
-from kinetoscope.model.rows import StackRow
+from kinetoscope.model.rows import StackRow, mask_of
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.model.strings import to_utf8
@@ -115,8 +115,7 @@ def _by_string(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 @derived
 def _strings(trace: TraceData) -> dict[str, list[int]]:
     """Map each name of spans, as valid UTF-8, to its rows of `strings`."""
-    used = np.zeros(len(trace.strings), dtype=bool)
-    used[trace.column("spans", "name")] = True
+    used = mask_of(trace.column("spans", "name"), len(trace.strings))
     rows_of: dict[str, list[int]] = {}
     for row in np.flatnonzero(used).tolist():
         rows_of.setdefault(to_utf8(trace.strings[row]), []).append(row)

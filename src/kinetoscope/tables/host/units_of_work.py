@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.rows import Mask, ProcessRow, Rows
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, places_of
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.requests import kinds_of_requests, request_at, requests_as_steps, requests_of
@@ -122,9 +122,7 @@ class UnitsOfWork:
     def _place_of_row(self) -> Rows:
         """For each row of `steps`, or request, its place here; -1 for others, and at the end for none."""
         rows = len(self.trace.columns("steps")) if self.unit is Unit.STEP else len(requests_of(self.trace))
-        index_of = np.full(rows + 1, -1, dtype=np.int64)
-        index_of[self.row] = np.arange(len(self))
-        return index_of
+        return places_of(self.row, rows).astype(np.int64)
 
 
 @derived

@@ -14,7 +14,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.rows import look_up
+from kinetoscope.model.rows import look_up, mask_of
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     SCOPE_BACKWARD,
@@ -297,18 +297,12 @@ class _Inquiry:
 
     def _differentiated(self) -> Flags:
         """Mark the outermost forward operators that have a backward function."""
-        marked = np.zeros(len(self.spans), dtype=bool)
         forward = self.spans["forward"]
-        outer = self.outer[forward[forward >= 0]]
-        marked[outer[outer >= 0]] = True
-        return marked
+        return mask_of(self.outer[forward[forward >= 0]], len(self.spans) + 1)[:-1]
 
     def _stepped(self) -> Flags:
-        marked = np.zeros(len(self.blocks), dtype=bool)
         stepping = self.spans["phase"][self.operands["span"]] == Phase.OPTIMIZER
-        block = self._given(np.flatnonzero(stepping))
-        marked[block[block >= 0]] = True
-        return marked
+        return mask_of(self._given(np.flatnonzero(stepping)), len(self.blocks) + 1)[:-1]
 
     def _model_around(self, of_model: Flags, category: NDArray[np.uint8]) -> Rows:
         """The outermost module of what a model ran last before each block or, for input, next after it."""
@@ -333,8 +327,7 @@ class _Inquiry:
         """Of the candidate blocks: which were computed from what the model made, which were its inputs, and of which module."""
         spans, operands = self.spans, self.operands
         span_outer = self.outer[operands["span"]]
-        wanted = np.zeros(len(spans), dtype=bool)
-        wanted[outer[candidates & (outer >= 0)]] = True
+        wanted = mask_of(outer[candidates & (outer >= 0)], len(spans))
         rows = np.flatnonzero((span_outer >= 0) & wanted[span_outer])
         source = self._given(rows)
         operator, source = span_outer[rows[source >= 0]], source[source >= 0]
@@ -346,8 +339,7 @@ class _Inquiry:
         )
         block = self._given(rows)
         rows, block = rows[block >= 0], block[block >= 0]
-        fed = np.zeros(len(self.blocks), dtype=bool)
-        fed[block] = True
+        fed = mask_of(block, len(self.blocks))
         # Later ones first, so that the first one stays.
         late = np.argsort(-spans["start_ns"][operands["span"][rows]], kind="stable")
         module = spans["module"][operands["span"][rows[late]]]
@@ -361,8 +353,7 @@ def _reached(marked: Flags, source: Rows, operator: Rows, outer: Rows, may: Flag
     """Mark the outputs of operators with a marked input, transitively, among the blocks in `may`."""
     reached = marked.copy()
     for _ in range(_LONGEST_CHAIN):
-        active = np.zeros(spans + 1, dtype=bool)
-        active[operator[reached[source]]] = True
+        active = mask_of(operator[reached[source]], spans + 1)
         fresh = may & active[outer] & ~reached
         if not fresh.any():
             break

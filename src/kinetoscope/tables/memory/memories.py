@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.nesting import depths_of, spread_down
 from kinetoscope.model.processes import process_runs, thread_processes
-from kinetoscope.model.rows import Rows, begins_run, look_up
+from kinetoscope.model.rows import Rows, begins_run, look_up, mask_of, places_of
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of, events_of_device
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, Judged, MemoryCategory, judged_blocks
@@ -160,9 +160,7 @@ def module_parts(trace: TraceData, pool: MemoryPool, judged: Judged) -> tuple[li
     for row in np.flatnonzero(with_blocks).tolist():
         children.setdefault(int(holder[row]), []).append(row)
     parts, opened = _opened(children, weight)
-    of_module = np.full(len(holder), -1, np.int32)
-    of_module[parts] = np.arange(len(parts))
-    of_module = spread_down(holder, depth, of_module, -1)
+    of_module = spread_down(holder, depth, places_of(np.array(parts, np.int64), len(holder))[:-1], -1)
     part = np.append(np.where(of_module >= 0, of_module, len(parts)), len(parts))[of_block]
     has_blocks = Groups(part[held], len(parts) + 1).sizes() > 0
     labels = [f"{paths[row]} (rest)" if row in opened else paths[row] for row in parts]
@@ -478,8 +476,7 @@ def stacks(trace: TraceData, device: str | None = None) -> ArrowTable:
     stack_of = judged_blocks(trace).stack
     rows = [pool.live(), *(_listed(pool, order)[0] for order in ORDERS)]
     parent, frame = (trace.column("stacks", name) for name in ("parent", "frame"))
-    wanted = np.zeros(len(parent) + 1, bool)
-    wanted[stack_of[np.concatenate(rows)]] = True
+    wanted = mask_of(stack_of[np.concatenate(rows)], len(parent) + 1)
     # A report contains only the blocks of these tables; a server responds for any moment.
     wanted[stack_of[pool.changes.held]] |= len(np.unique(stack_of[pool.changes.held])) <= MOST_STACK_ROWS
     # With the stacks that they begin with.
