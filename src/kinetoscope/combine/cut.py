@@ -404,8 +404,9 @@ class _Cutting:
         start = compiles["start_ns"]
         end = ends_ns(start, np.maximum(compiles["duration_ns"], 0))
         first, last = part.windows_of(start, end)
-        recorded = (compiles["recorded"] > 0) & (first <= last) & self._of_threads("compiles")
-        rows = np.flatnonzero(self._of_processes("compiles") & (recorded | (start < part.end_ns[-1])))
+        recorded = (compiles["recorded"] > 0) & (first <= last) & self._wanted_of("compiles", "thread")
+        wanted = self._wanted_of("compiles", "process_row")
+        rows = np.flatnonzero(wanted & (recorded | (start < part.end_ns[-1])))
         self._take("compiles", rows)
         if len(compiles):
             self._tables["compiles"]["recorded"] = recorded[rows].astype(np.uint8)
@@ -479,21 +480,14 @@ class _Cutting:
         of_threads = self._trace.column("threads", "process_row")
         return np.flatnonzero(np.isin(np.arange(count), of_threads[threads]))
 
-    def _wanted_of(self, name: str) -> Mask:
-        """Which rows of a table belong to selected threads and processes, or to none."""
-        return self._of_threads(name) & self._of_processes(name)
-
-    def _of_threads(self, name: str) -> Mask:
-        return self._belongs(name, "thread", self._wanted_threads())
-
-    def _of_processes(self, name: str) -> Mask:
-        return self._belongs(name, "process_row", self._place_of("processes")[:-1] >= 0)
-
-    def _belongs(self, name: str, column: str, chosen: Mask) -> Mask:
-        """Which rows of a table have a chosen row of another one, or none, in a column; all where it has no such column."""
-        if column not in STORED[name].column_names:
-            return np.ones(len(self._trace.columns(name)), dtype=bool)
-        return np.asarray(np.append(chosen, True)[self._trace.column(name, column)])
+    def _wanted_of(self, name: str, *columns: str) -> Mask:
+        """Which rows of a table belong to selected threads and processes, or to none; with `columns`, only by these."""
+        table = self._trace.columns(name)
+        wanted = np.ones(len(table), dtype=bool)
+        chosen = {"thread": self._wanted_threads(), "process_row": self._place_of("processes")[:-1] >= 0}
+        for column in {*(columns or chosen)} & {*table}:
+            wanted &= np.append(chosen[column], True)[table[column]]
+        return wanted
 
     def _info(self) -> dict[str, Any]:
         trace_info, pieces = self._trace.info, self._pieces_kept

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.combine.extend import extend
 from kinetoscope.combine.processes import merge_processes
-from kinetoscope.model.losses import Loss
+from kinetoscope.model.losses import Loss, counted_losses
 from kinetoscope.model.processes import MONOTONIC, Placement
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
@@ -109,11 +109,8 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
         facts, _ = rows.columns(LOADERS, {"loader": int, "facts": dict})
         loaders.update(zip(facts["loader"], facts["facts"], strict=True))
     workers = list(worker_of.values())
-    losses = []
-    if lost := sum(worker.lost for worker in workers):
-        losses.append(Loss.of("overwritten_worker_batches", lost))
-    if killed := sum(worker.killed for worker in workers):
-        losses.append(Loss.of("killed_workers", killed))
+    lost, killed = sum(worker.lost for worker in workers), sum(worker.killed for worker in workers)
+    losses = counted_losses({"overwritten_worker_batches": lost, "killed_workers": killed})
     if not workers:
         # Of a loader with workers the name of what waits for its batches says so.
         if any(text.startswith(NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings):

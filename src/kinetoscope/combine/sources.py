@@ -11,7 +11,7 @@ from kinetoscope.combine.graph_replays import attribute_replays
 from kinetoscope.combine.loader_workers import with_workers
 from kinetoscope.model.compile_facts import TABLE as COMPILING
 from kinetoscope.model.compile_facts import CompileFacts
-from kinetoscope.model.losses import Loss
+from kinetoscope.model.losses import Loss, counted_losses
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.storage.appended_rows import AppendedRows, read_clocks, read_counters, read_losses
 
@@ -37,9 +37,10 @@ def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
     counters = read_counters(recordings, begin_ns)
     tables, losses = _compiled(trace, recordings, begin_ns)
     stated = {(loss.code, loss.why): loss for rows in recordings for loss in read_losses(rows)}
-    losses += stated.values()
-    if damaged := sum(rows.damaged for rows in recordings):
-        losses.append(Loss.of("damaged_records", damaged))
+    losses += [
+        *stated.values(),
+        *counted_losses({"damaged_records": sum(rows.damaged for rows in recordings)}),
+    ]
     if info or counters or tables or losses:
         trace = extend(trace, counters=counters, info=info, tables=tables, losses=losses)
     return with_workers(attribute_replays(attribute_recording(trace, recordings)), recordings, begin_ns)

@@ -116,7 +116,7 @@ def test_a_program_of_one_process_has_none():
 def test_odd_facts_are_unknown_facts(operator, told, dims, concrete):
     facts = facts_of_call(operator, told, dims, concrete)
     assert facts.name == CALLS[operator][0]
-    assert facts.bytes_of(facts.in_elements) >= -1
+    assert facts.bytes_of(facts.input_elements) >= -1
 
 
 @pytest.mark.parametrize("told", ["", "[]", "{}", '{"call": 3}', "nonsense"])

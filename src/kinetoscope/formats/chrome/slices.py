@@ -77,15 +77,15 @@ def kineto_facts(facts: Facts) -> dict[str, Any]:
     """Return the known facts about a collective under Kineto's keys."""
     values: dict[str, Any] = {
         "Collective name": _NAMES.get(facts.name, facts.name),
-        "dtype": spelt_by_torch(facts.type),
-        "In msg nelems": facts.in_elements,
-        "Out msg nelems": facts.out_elements,
-        "In split size": facts.in_splits,
-        "Out split size": facts.out_splits,
-        "Group size": facts.size,
-        "Rank": facts.rank,
+        "dtype": spelt_by_torch(facts.dtype),
+        "In msg nelems": facts.input_elements,
+        "Out msg nelems": facts.output_elements,
+        "In split size": facts.input_splits,
+        "Out split size": facts.output_splits,
+        "Group size": facts.group_size,
+        "Rank": facts.group_rank,
         "Process Group Name": facts.group,
-        "Process Group Description": facts.description,
+        "Process Group Description": facts.group_description,
     }
     return {key: value for key, value in values.items() if value not in (-1, "")}
 

@@ -76,35 +76,35 @@ class Facts:
     Attributes:
         name: The collective, such as all_reduce.
         group: The name of the process group.
-        description: What the program called the group.
-        rank: The caller's rank in the group.
-        size: How many ranks the group has.
+        group_description: What the program called the group.
+        group_rank: The caller's rank in the group.
+        group_size: How many ranks the group has.
         reduction: How values are put together, such as SUM.
         peer: The root, or for send and recv the other rank.
-        type: The type of the elements, as `torch.dtype` names it.
-        in_elements: How many elements the caller gives.
-        out_elements: How many it gets.
+        dtype: The type of the elements, as `torch.dtype` names it.
+        input_elements: How many elements the caller gives.
+        output_elements: How many it gets.
         item_bytes: The size of an element.
-        asynchronous: 1 if the caller goes on at once, 0 if it waits.
-        in_splits: How many elements go to each rank, as JSON, where they differ.
-        out_splits: How many come from each rank.
+        is_async: 1 if the caller goes on at once, 0 if it waits.
+        input_splits: How many elements go to each rank, as JSON, where they differ.
+        output_splits: How many come from each rank.
         ranks: The global ranks of the group, as JSON.
     """
 
     name: str
     group: str = ""
-    description: str = ""
-    rank: int = -1
-    size: int = -1
+    group_description: str = ""
+    group_rank: int = -1
+    group_size: int = -1
     reduction: str = ""
     peer: int = -1
-    type: str = ""
-    in_elements: int = -1
-    out_elements: int = -1
+    dtype: str = ""
+    input_elements: int = -1
+    output_elements: int = -1
     item_bytes: int = -1
-    asynchronous: int = -1
-    in_splits: str = ""
-    out_splits: str = ""
+    is_async: int = -1
+    input_splits: str = ""
+    output_splits: str = ""
     ranks: str = ""
 
     def bytes_of(self, elements: int) -> int:
@@ -129,10 +129,10 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         arguments = described["arguments"]
         facts = _common(name, described)
         amounts = {index: _amount(arguments, index) for index in {gives, takes} if index >= 0}
-        facts.type, facts.item_bytes = type_named(
+        facts.dtype, facts.item_bytes = type_named(
             next((amount[2] for amount in amounts.values() if amount[2]), "")
         )
-        facts.in_elements, facts.out_elements = (
+        facts.input_elements, facts.output_elements = (
             amounts[index][0] if index >= 0 else 0 for index in (takes, gives)
         )
         scalars = arguments
@@ -142,14 +142,16 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
             # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
-            facts.in_elements, facts.out_elements = (_elements(sizes, index) for index in (takes, gives))
+            facts.input_elements, facts.output_elements = (
+                _elements(sizes, index) for index in (takes, gives)
+            )
     if name == "barrier":
-        facts.in_elements = facts.out_elements = 0
+        facts.input_elements = facts.output_elements = 0
     if 0 <= peer < len(scalars) and type(scalars[peer]) is int:
         facts.peer = scalars[peer]
     if operator != "c10d::monitored_barrier_":
         # `async_op` comes last, or before the timeout; the barrier that watches ends with another truth value.
-        facts.asynchronous = next((int(value) for value in scalars[-2:] if isinstance(value, bool)), -1)
+        facts.is_async = next((int(value) for value in scalars[-2:] if isinstance(value, bool)), -1)
     return facts
 
 
@@ -160,14 +162,14 @@ def facts_of_description(noted: str) -> Facts | None:
         return None
     call: str = described["call"]
     facts = _common(_DESCRIBED_NAMES.get(call, call), described)
-    facts.type, _ = type_named(str(described.get("type", "")))
+    facts.dtype, _ = type_named(str(described.get("type", "")))
     facts.item_bytes = _number(described.get("item_bytes"))
-    facts.in_elements, facts.out_elements = (
+    facts.input_elements, facts.output_elements = (
         _number(described.get(f"{side}_elements")) for side in ("in", "out")
     )
     for side in ("in", "out"):
         if splits := described.get(f"{side}_splits"):
-            setattr(facts, f"{side}_splits", json.dumps(splits))
+            setattr(facts, f"{side}put_splits", json.dumps(splits))
     facts.peer = _number(described.get("peer"))
     # torch cuts long lists in the middle, which is no JSON any more.
     if isinstance(described.get("ranks"), str) and isinstance(parsed_json(described["ranks"]), list):
@@ -192,7 +194,7 @@ def facts_of_kernel(name: str) -> Facts:
         reduction, element = _REDUCTION.search(short), _TYPE.search(short)
         facts.reduction = reduction[1].upper() if reduction else ""
         if element:
-            facts.type, facts.item_bytes = type_named(element[1])
+            facts.dtype, facts.item_bytes = type_named(element[1])
     return facts
 
 
@@ -225,11 +227,14 @@ def elements_of(dims: str) -> int:
 def _common(name: str, described: dict[str, Any]) -> Facts:
     """The facts about the process group, which both kinds of descriptions have."""
     texts = {
-        key: described[key]
-        for key in ("group", "description", "reduction")
+        name: described[key]
+        for key, name in (
+            ("group", "group"), ("description", "group_description"), ("reduction", "reduction"),
+        )
         if isinstance(described.get(key), str)
-    }
-    return Facts(name, rank=_number(described.get("rank")), size=_number(described.get("size")), **texts)
+    }  # fmt: skip
+    rank, size = (_number(described.get(key)) for key in ("rank", "size"))
+    return Facts(name, group_rank=rank, group_size=size, **texts)
 
 
 def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:

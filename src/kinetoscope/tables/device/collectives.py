@@ -148,14 +148,6 @@ _WHOLE_MESSAGES = ("broadcast", "reduce", "send", "recv")
 _PARTS_OF_MESSAGES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
-# The columns that facts have, most of them under names of their own.
-_OF_FACTS = {
-    "name": "name", "group": "group", "group_description": "description", "group_size": "size", "group_rank": "rank", "peer": "peer",
-    "reduction": "reduction", "dtype": "type", "input_elements": "in_elements", "output_elements": "out_elements",
-    "input_splits": "in_splits", "output_splits": "out_splits", "is_async": "asynchronous",
-}  # fmt: skip
-
-
 def collectives(trace: TraceData) -> ArrowTable:
     """Return the `collectives` table: one row for each call between ranks.
 
@@ -178,10 +170,10 @@ def collectives(trace: TraceData) -> ArrowTable:
     called, is_carried = spans["stream"][call_rows] < 0, _integers(map(bool, transfers)) > 0
     on_device = _on_device(trace, calls)
     has_kernels = on_device["device"].ids >= 0
-    waits = is_carried & ~has_kernels & (_integers(fact.asynchronous for fact in facts) == 0)
+    waits = is_carried & ~has_kernels & (_integers(fact.is_async for fact in facts) == 0)
     input_bytes, output_bytes = (
         _integers(fact.bytes_of(getattr(fact, side)) for fact in facts)
-        for side in ("in_elements", "out_elements")
+        for side in ("input_elements", "output_elements")
     )
     size = np.maximum(input_bytes, output_bytes)
     transfer_ns = np.where(has_kernels, on_device.pop("total_ns"), np.where(is_carried, last - first, -1))
@@ -209,10 +201,9 @@ def collectives(trace: TraceData) -> ArrowTable:
         "os_tid": np.where(called, columns["os_tid"], -1),
         "phase": Labels(np.where(called, spans["phase"][call_rows].astype(np.int32), -1), PHASE_NAMES),
     }
-    for column, name in _OF_FACTS.items():
+    for name, default in vars(Facts("")).items():
         values = [getattr(fact, name) for fact in facts]
-        is_text = isinstance(getattr(Facts, name, ""), str)
-        columns[column] = [value or None for value in values] if is_text else _integers(values)
+        columns[name] = [value or None for value in values] if default == "" else _integers(values)
     return to_arrow("collectives", columns)
 
 
@@ -252,7 +243,7 @@ def _speeds(
     """The bandwidths of calls; null if the size or the time is unknown."""
     is_known = (size > 0) & (time_ns > 0)
     speed = np.where(is_known, size, np.nan) / np.where(is_known, time_ns, 1)
-    factors = np.array([bus_factor(fact.name, fact.size) for fact in facts], dtype=np.float64)
+    factors = np.array([bus_factor(fact.name, fact.group_size) for fact in facts], dtype=np.float64)
     return {"gb_per_s": speed, "bus_gb_per_s": speed * factors}
 
 
@@ -313,8 +304,8 @@ def _calls(trace: TraceData) -> list[Call]:
             [transfer for transfer in transfers if process[transfer.span] == process_row],
         )
     for call in listed:
-        if call.transfers and not call.facts.type and call.facts.in_elements > 0:
-            call.facts.type, call.facts.item_bytes = type_named(call.transfers[0].type)
+        if call.transfers and not call.facts.dtype and call.facts.input_elements > 0:
+            call.facts.dtype, call.facts.item_bytes = type_named(call.transfers[0].type)
     return listed
 
 
@@ -345,10 +336,10 @@ def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanR
         call.backend = call.backend or backend
         facts.name = facts.name or name
         shapes = int(known_shapes[row])
-        if shapes >= 0 and not facts.type:
-            facts.type, facts.item_bytes = type_named(_first_type(types[shapes]))
-            if facts.in_elements < 0:
-                facts.in_elements = elements_of(dims[shapes])
+        if shapes >= 0 and not facts.dtype:
+            facts.dtype, facts.item_bytes = type_named(_first_type(types[shapes]))
+            if facts.input_elements < 0:
+                facts.input_elements = elements_of(dims[shapes])
 
 
 def _take_kernels(trace: TraceData, calls: dict[SpanRow, Call], noted: dict[int, int]) -> None:
@@ -372,12 +363,15 @@ def _take_kernels(trace: TraceData, calls: dict[SpanRow, Call], noted: dict[int,
 def _call(trace: TraceData, span: SpanRow, facts: Facts, operator: str = "") -> Call:
     """A call, with the number of elements and of transfers that it is known by."""
     # On the root a scatter is given what all get; its range names the output first.
-    elements, parts = -1 if facts.name in ("barrier", "scatter") else facts.in_elements, 1
+    elements, parts = -1 if facts.name in ("barrier", "scatter") else facts.input_elements, 1
     if operator == "c10d::reduce_scatter_":
         # One reduction for each rank, of what that rank gets.
-        elements, parts = facts.out_elements, facts.size if facts.size > 0 else trace.run_info.world_size or 1
+        elements, parts = (
+            facts.output_elements,
+            facts.group_size if facts.group_size > 0 else trace.run_info.world_size or 1,
+        )
     elif facts.name == "recv":
-        elements = facts.out_elements
+        elements = facts.output_elements
     return Call(span, facts, int(trace.column("spans", "start_ns")[span]), elements, parts)
 
 
