@@ -242,7 +242,7 @@ class _Derivation:
     def names_starting(self, prefix: str | tuple[str, ...], rows: Rows | None = None) -> Mask:
         """Mark the spans (of some rows) whose name starts with `prefix`; each string is looked at once."""
         starts = np.array([text.startswith(prefix) for text in self._strings], dtype=bool)
-        names = self._spans["name"]
+        names: NDArray[np.int32] = self._spans["name"]
         return starts.take(names if rows is None else names[rows])
 
     def kind(self) -> Arrays:
