@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import MONOTONIC
-from kinetoscope.model.rows import ends_run, mask_of
+from kinetoscope.model.rows import Mask, Rows, ends_run, mask_of
 
-Times = NDArray[np.int64]
+Times = Rows
 Values = NDArray[np.float64]
 
 # No two clocks of computers run further apart: crystals are off by up to 50 parts in a million, and a system that follows
@@ -242,7 +242,7 @@ def _crossing(outer: Values, inner: float, drifts: Values, room: Values) -> Valu
     return np.asarray(inner + (outer - inner) * (some / (some - none)))
 
 
-def _upper_hull(moments: Values, value: Values, owner: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+def _upper_hull(moments: Values, value: Values, owner: Rows | None = None) -> Rows:
     """The points that no line between two others passes above or through, of each owner, in order of it and of `at`."""
     whose = np.zeros(len(moments), dtype=np.int64) if owner is None else owner
     order = np.lexsort((value, moments, whose))
@@ -276,11 +276,11 @@ class Visits:
         together: Whether those that were there usually leave it at one moment.
     """
 
-    clock: NDArray[np.int64]
-    meeting: NDArray[np.int64]
+    clock: Rows
+    meeting: Rows
     entered_ns: Times
     left_ns: Times
-    together: NDArray[np.bool_]
+    together: Mask
 
 
 class _Solver:
@@ -304,7 +304,7 @@ class _Solver:
         np.minimum.at(self.high, self.meeting[reference_rows], self.left_ns[reference_rows])
         self.reference = reference
 
-    def bounds(self, clocks: NDArray[np.bool_]) -> dict[int, Bounds]:
+    def bounds(self, clocks: Mask) -> dict[int, Bounds]:
         """The bounds of some clocks from their meetings, for those with bounds on both sides."""
         rows = np.flatnonzero(clocks[self.clock])
         sides = []
@@ -342,7 +342,7 @@ class _Solver:
                 is_reached[new] = True
             changed = self._narrow(of_clocks)
 
-    def _narrow(self, of_clocks: dict[int, Bounds]) -> NDArray[np.bool_]:
+    def _narrow(self, of_clocks: dict[int, Bounds]) -> Mask:
         """Bound meetings by clocks; the meetings that this made notably narrower."""
         rows, low, high = [], [], []
         for clock, bounds in of_clocks.items():
@@ -434,7 +434,7 @@ class Machines(NamedTuple):
         error_ns: How far its readings of that clock may be off.
     """
 
-    number: NDArray[np.int64]
+    number: Rows
     offset_ns: Times
     error_ns: Times
 
@@ -472,8 +472,8 @@ class Aligned(NamedTuple):
     reference: int
     lines: list[ClockLine | None]
     error_ns: Times
-    machine: NDArray[np.int64]
-    kinds: NDArray[np.int64]
+    machine: Rows
+    kinds: Rows
 
     def clock(self, row: int) -> str | None:
         """By what a clock is aligned, in words; None where it is not."""

@@ -44,7 +44,7 @@ _ORDER = (
 )
 
 
-def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: NDArray[np.bool_]) -> list[str]:
+def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: Mask) -> list[str]:
     """Leave out strings, frames, stacks, modules and the like that no row names, and renumber the references.
 
     Args:
@@ -83,7 +83,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: ND
     return strings
 
 
-def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> NDArray[np.bool_]:
+def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> Mask:
     """Mark the rows of a dictionary that are referred to, also from within it."""
     used = np.zeros(length + 1, dtype=bool)
     for table, column in _references(name, tables):

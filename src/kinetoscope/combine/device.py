@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.combine.concatenate import JoinedTrace, Joining, row_map
 from kinetoscope.model.hierarchy import outermost_operators
@@ -23,7 +22,7 @@ from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import FLAG_ASYNC, STORED
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
-Times = NDArray[np.int64]
+Times = Rows
 
 
 # Whether the times of a device's runtime calls fit those of the operators that made them, which another recorder took.

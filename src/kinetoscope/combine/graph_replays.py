@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.combine.extend import Origins, extend
 from kinetoscope.model.device_time import operators_around
 from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
 from kinetoscope.model.losses import Loss
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
@@ -75,7 +75,7 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
     )
 
 
-def _named(trace: TraceData, pattern: re.Pattern[str]) -> NDArray[np.int64]:
+def _named(trace: TraceData, pattern: re.Pattern[str]) -> Rows:
     """The calls of the runtime with a name that a pattern begins with, in the order of their start."""
     spans = trace.columns("spans")
     texts = [row for row, text in enumerate(trace.strings) if pattern.match(text)]
@@ -83,7 +83,7 @@ def _named(trace: TraceData, pattern: re.Pattern[str]) -> NDArray[np.int64]:
     return rows[np.argsort(spans["start_ns"][rows], kind="stable")]
 
 
-def _replays(trace: TraceData) -> list[tuple[int, NDArray[np.int64], Sequence]]:
+def _replays(trace: TraceData) -> list[tuple[int, Rows, Sequence]]:
     """For each launch of a graph the number of the graph, -1 without, and its work on devices in the order of the nodes."""
     # The names first: columns of a trace without replays are not made for this.
     if not any(map(_REPLAY.match, trace.strings)):
@@ -113,7 +113,7 @@ def _replays(trace: TraceData) -> list[tuple[int, NDArray[np.int64], Sequence]]:
     return replays
 
 
-def _captures(trace: TraceData) -> list[tuple[NDArray[np.int64], Sequence]]:
+def _captures(trace: TraceData) -> list[tuple[Rows, Sequence]]:
     """For each capture the calls that became nodes, and their kinds, in order of time."""
     spans, launched = trace.columns("spans"), trace.column("launches", "host")
     start = spans["start_ns"]
@@ -134,16 +134,16 @@ def _captures(trace: TraceData) -> list[tuple[NDArray[np.int64], Sequence]]:
 
 
 def _matched(
-    replays: Iterable[tuple[int, NDArray[np.int64], Sequence]],
-    captures: list[tuple[NDArray[np.int64], Sequence]],
-) -> dict[int, NDArray[np.int64]]:
+    replays: Iterable[tuple[int, Rows, Sequence]],
+    captures: list[tuple[Rows, Sequence]],
+) -> dict[int, Rows]:
     """The calls of the capture of each graph, by its number; without ambiguous captures."""
     graphs: dict[Sequence, set[int]] = {}
     several: dict[int, set[Sequence]] = {}
     for graph, _, kinds in replays:
         graphs.setdefault(kinds, set()).add(graph)
         several.setdefault(graph, set()).add(kinds)
-    calls_of_graph: dict[int, NDArray[np.int64]] = {}
+    calls_of_graph: dict[int, Rows] = {}
     for kinds, alike in graphs.items():
         calls = [calls for calls, captured_kinds in captures if captured_kinds == kinds]
         if kinds and len(calls) == len(alike) and all(len(several[graph]) == 1 for graph in alike):

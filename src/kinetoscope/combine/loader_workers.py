@@ -13,6 +13,7 @@ from kinetoscope.combine.extend import extend
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.losses import Loss, counted_losses
 from kinetoscope.model.processes import MONOTONIC, Placement
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
     FETCH_BATCH,
@@ -54,13 +55,13 @@ class WorkerBatches:
     worker: int
     begun_ns: int
     ended_ns: int
-    rows: NDArray[np.int64]
+    rows: Rows
     lost: int
     killed: bool = False
 
-    def column(self, name: str) -> NDArray[np.int64]:
+    def column(self, name: str) -> Rows:
         """One number of every batch."""
-        column: NDArray[np.int64] = self.rows[:, BATCH_COLUMNS.index(name)]
+        column: Rows = self.rows[:, BATCH_COLUMNS.index(name)]
         return column
 
     def and_later(self, later: WorkerBatches) -> WorkerBatches:
@@ -204,5 +205,5 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
     }
 
 
-def _or_never(time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def _or_never(time_ns: Rows) -> Rows:
     return np.where(time_ns > 0, time_ns, _NEVER_NS)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.dictionary import Column, Table, table_definition
-from kinetoscope.model.rows import mask_of
+from kinetoscope.model.rows import Mask, Rows, mask_of
 from kinetoscope.model.strings import to_utf8
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _values(values: Any) -> Any:
     return values.ids if isinstance(values, Labels) else values
 
 
-def number_array(values: NDArray[Any], *, absent: NDArray[np.bool_] | None = None) -> pyarrow.Array:
+def number_array(values: NDArray[Any], *, absent: Mask | None = None) -> pyarrow.Array:
     """Make an Arrow array of numbers or truth values; those of numbers share their memory.
 
     Args:
@@ -166,7 +166,7 @@ def text_array(texts: Iterable[str | None]) -> pyarrow.Array:
     return pa.Array.from_buffers(type_, len(encoded), [validity, offsets, content])
 
 
-def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:
+def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> Rows:
     """Return a column of integers, -1 for null."""
     values = to_numpy(column).astype(np.int64)
     if column.null_count:
@@ -175,7 +175,7 @@ def integers(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.int64]:
     return values
 
 
-def _valid(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.bool_]:
+def _valid(column: pyarrow.Array | pyarrow.ChunkedArray) -> Mask:
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     parts = [np.zeros(0, dtype=bool)]
     for chunk in chunks:
@@ -184,7 +184,7 @@ def _valid(column: pyarrow.Array | pyarrow.ChunkedArray) -> NDArray[np.bool_]:
     return np.concatenate(parts)
 
 
-def _bits(content: pyarrow.Buffer, part: pyarrow.Array) -> NDArray[np.bool_]:
+def _bits(content: pyarrow.Buffer, part: pyarrow.Array) -> Mask:
     bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
     return bits[part.offset : part.offset + len(part)].astype(bool)
 

@@ -72,7 +72,7 @@ _OTHERS = {
 }
 
 
-def recomputing_stacks(stacks: Columns, frames: Columns, strings: list[str]) -> NDArray[np.bool_] | None:
+def recomputing_stacks(stacks: Columns, frames: Columns, strings: list[str]) -> Mask | None:
     """Mark the stacks below a function that runs a forward pass again; None without any."""
     columns = (frames["function"].tolist(), frames["file"].tolist())
     named = [(strings[function], strings[file]) for function, file in zip(*columns, strict=True)]
@@ -260,7 +260,7 @@ class _Derivation:
         return {"kind": kind}
 
     @cached_property
-    def _work(self) -> NDArray[np.int64] | None:
+    def _work(self) -> Rows | None:
         """The spans that are not calls; None where there are no calls."""
         calls = is_call(self._spans["kind"])
         return np.flatnonzero(~calls) if calls.any() else None
@@ -378,7 +378,7 @@ class _Derivation:
         begun = cycles["start_ns"].take(spans["cycle"]) if len(cycles) > 1 else None
         return steps_module.find_steps(spans, optimizer, self._strings, begun)
 
-    def step_at(self, time_ns: NDArray[np.int64]) -> Arrays:
+    def step_at(self, time_ns: Rows) -> Arrays:
         steps = self._tables["steps"]
         return {"step": steps_module.step_at(time_ns, steps["start_ns"], steps["duration_ns"])}
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.rows import Mask
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import ENGINE_WRAPPER, OPTIMIZER_STEP, SCOPE_BACKWARD, ZERO_GRAD, SpanKind
 from kinetoscope.model.steps import stretch_at
 
@@ -31,11 +31,11 @@ class Closures(NamedTuple):
         end_ns: When each ended.
     """
 
-    thread: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
+    thread: Rows
+    start_ns: Rows
+    end_ns: Rows
 
-    def hold(self, thread: NDArray[np.int32], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Mask:
+    def hold(self, thread: NDArray[np.int32], start_ns: Rows, end_ns: Rows) -> Mask:
         """Tell which of some spans lie in one of the stretches."""
         stretch = stretch_at(thread, start_ns, self.thread, self.start_ns, self.end_ns)
         return (stretch >= 0) & (end_ns <= np.append(self.end_ns, 0)[stretch])
@@ -139,7 +139,7 @@ def _of_closures(parts: list[int]) -> Mask:
     return np.array(belongs, dtype=np.bool_)
 
 
-def _joined(stretches: list[tuple[int, int]], op_starts: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _joined(stretches: list[tuple[int, int]], op_starts: Rows) -> list[tuple[int, int]]:
     """Put stretches together between which the optimizer did nothing of its own."""
     joined: list[tuple[int, int]] = []
     for begin, finish in sorted(stretches):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
-from kinetoscope.model.rows import begins_run
+from kinetoscope.model.rows import Mask, Rows, begins_run
 
 
 class Groups:
@@ -31,7 +31,7 @@ class Groups:
         self._count = math.prod(self._shape)
 
     @classmethod
-    def by(cls, keys: Sequence[NDArray[Any]], where: NDArray[np.bool_] | None = None) -> Groups:
+    def by(cls, keys: Sequence[NDArray[Any]], where: Mask | None = None) -> Groups:
         """Group rows with the same keys, in the order in which each comes first; with `where`, only those rows."""
         columns: list[NDArray[Any]] = [
             np.ascontiguousarray(key, np.int64 if key.dtype.itemsize > 4 else np.int32) for key in keys
@@ -62,18 +62,18 @@ class Groups:
         """Number of groups."""
         return self._count
 
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Rows:
         """The number of rows of each group."""
         return _core.group_counts(self.of_row, self._count).reshape(self._shape)
 
-    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def rows(self) -> tuple[Rows, Rows]:
         """The rows of all groups, one group after the other, and where each group begins; at the end, how many rows there are."""
         # Numbers of 16 bits are sorted by radix, in a fraction of the time.
         narrow = self.of_row.astype(np.int16) if self._count <= np.iinfo(np.int16).max else self.of_row
         order = np.argsort(narrow, kind="stable")
         return order[np.count_nonzero(self.of_row < 0) :], np.append(0, np.cumsum(self.sizes()))
 
-    def sums(self, values: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+    def sums(self, values: NDArray[Any], where: Mask | None = None) -> NDArray[Any]:
         """The sum of the values of each group's rows, with `where` of those rows: exact for integers; of truth values, how many are true."""
         if values.dtype.kind != "f":
             skip = None if where is None else (~where).view(np.uint8)
@@ -98,7 +98,7 @@ class Groups:
         np.maximum.at(largest, self.of_row[rows], values[rows])
         return np.where(self.sizes() > 0, largest, 0.0)
 
-    def medians(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def medians(self, values: Rows) -> Rows:
         """The median of each group's values, rounded down; -1 of a group without rows."""
         return _core.group_medians(self.of_row, self._count, values)
 
@@ -119,10 +119,10 @@ class Groups:
         return int(present[np.argmax(sums[present])]) if len(present) else 0
 
 
-def _integers(values: NDArray[Any]) -> NDArray[np.int64]:
+def _integers(values: NDArray[Any]) -> Rows:
     return np.ascontiguousarray(values, dtype=np.int64)
 
 
-def percent(part: NDArray[np.int64], whole: int | NDArray[np.int64]) -> NDArray[np.float64]:
+def percent(part: Rows, whole: int | Rows) -> NDArray[np.float64]:
     """Shares of one whole, or each of its own, in percent; null if the whole is 0."""
     return np.asarray(100.0 * part / np.where(whole == 0, np.nan, whole))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import ArrowTable, to_arrow
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import outline
+from kinetoscope.model.rows import Mask, Rows, outline
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import TraceData
 
@@ -46,13 +46,13 @@ class Placement:
     clock: str = "given"
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def at(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    def at(self, time_ns: Rows) -> Rows:
         """Moments of the trace on the common axis; a later moment never comes to lie before an earlier one."""
         if self.drift == 0.0:
             return np.asarray(time_ns + np.int64(self.offset_ns))
         return np.asarray(time_ns + np.rint(time_ns * self.drift).astype(np.int64) + np.int64(self.offset_ns))
 
-    def lasting(self, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lasting(self, start_ns: Rows, duration_ns: Rows) -> Rows:
         """How long spans take there, so that what ended together, or one inside the other, still does."""
         if self.drift == 0.0:
             return duration_ns
@@ -176,7 +176,7 @@ def thread_processes(trace: TraceData) -> NDArray[np.int32]:
     return np.append(trace.column("threads", "process_row"), np.int32(-1))
 
 
-def host_threads(trace: TraceData) -> NDArray[np.bool_]:
+def host_threads(trace: TraceData) -> Mask:
     """For each row of `threads` whether it is a thread of the host: files of other tools have tracks of devices among them."""
     count = len(trace.columns("threads"))
     if len(trace.columns("streams")) == 0:
@@ -187,7 +187,7 @@ def host_threads(trace: TraceData) -> NDArray[np.bool_]:
     )
 
 
-def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, NDArray[np.int64]]:
+def of_processes(trace: TraceData, rows: NDArray[np.int32]) -> dict[str, Rows]:
     """The columns `process` and `rank` of a table for people, from its column `process_row`.
 
     Args:
@@ -251,7 +251,7 @@ def process_tree(trace: TraceData) -> list[dict[str, Any]]:
     ]
 
 
-def steps_of_one(trace: TraceData) -> tuple[str, NDArray[np.bool_]]:
+def steps_of_one(trace: TraceData) -> tuple[str, Mask]:
     """Choose the steps to show: those of the first process that has any, since ranks step together.
 
     Returns:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.columns import Columns
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import SpanKind
 
 MARK = "ProfilerStep#"
@@ -18,9 +19,9 @@ MARKED, OPTIMIZER = 0, 1
 
 def find_steps(
     spans: Columns,
-    optimizer: NDArray[np.bool_],
+    optimizer: Mask,
     strings: list[str],
-    cycle_start_ns: NDArray[np.int64] | None = None,
+    cycle_start_ns: Rows | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of the `steps` table in order of time.
 
@@ -62,7 +63,7 @@ def find_steps(
 
 
 def steps_of_ring(
-    steps: Columns, ranges: NDArray[np.int32], numbers: NDArray[np.int64], first: int = 0
+    steps: Columns, ranges: NDArray[np.int32], numbers: Rows, first: int = 0
 ) -> dict[str, NDArray[Any]] | None:
     """Return the steps of a recording that has overwritten its oldest spans; None where they are right as they were found.
 
@@ -107,9 +108,7 @@ def _ends_of_turns(stack: NDArray[np.int32]) -> slice:
     return slice(sites - 1, None, sites)
 
 
-def step_at(
-    time_ns: NDArray[np.int64], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def step_at(time_ns: Rows, start_ns: Rows, duration_ns: Rows) -> NDArray[np.int32]:
     """Return for each time the row of the step it falls in, the latest where steps overlap; -1 outside all."""
     if len(start_ns) == 0:
         return np.full(len(time_ns), -1, dtype=np.int32)
@@ -120,7 +119,7 @@ def step_at(
 
 def stretch_at(
     key: NDArray[Any], time_ns: NDArray[Any], of: NDArray[Any], start_ns: NDArray[Any], end_ns: NDArray[Any]
-) -> NDArray[np.int64]:
+) -> Rows:
     """Return for each time of a key, such as a thread, the row of the stretch of that key it falls in, the latest where they overlap; -1 outside all.
 
     Args:
@@ -139,9 +138,7 @@ def stretch_at(
     return row
 
 
-def of_process_at(
-    process: NDArray[np.int32], time_ns: NDArray[np.int64], table: Columns
-) -> NDArray[np.int64]:
+def of_process_at(process: NDArray[np.int32], time_ns: Rows, table: Columns) -> Rows:
     """The row of the step or cycle of a process that each time falls in, as `stretch_at` has it."""
     start_ns = table["start_ns"]
     return stretch_at(process, time_ns, table["process_row"], start_ns, start_ns + table["duration_ns"])
@@ -171,7 +168,7 @@ def one_cycle(number: int, duration_ns: int) -> dict[str, list[int]]:
     return {"number": [number], "start_ns": [0], "duration_ns": [max(0, duration_ns)]}
 
 
-def cycle_of_spans(start_ns: NDArray[np.int64], table: Columns) -> NDArray[np.int32]:
+def cycle_of_spans(start_ns: Rows, table: Columns) -> NDArray[np.int32]:
     """The row of the cycle each span began in: the only one there is or, among several, by its time."""
     if len(table) == 1:
         return np.zeros(len(start_ns), dtype=np.int32)

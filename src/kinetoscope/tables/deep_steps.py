@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import Rows, begins_run, hashed
+from kinetoscope.model.rows import Mask, Rows, begins_run, hashed
 from kinetoscope.model.trace_data import TraceData, derived
 
 LEAST_KNOWN = 0.5
@@ -86,12 +86,12 @@ class _Operators:
     """
 
     rows: Rows
-    has_inputs: NDArray[np.bool_]
+    has_inputs: Mask
     position: Rows
     blocks: Groups
     thread: NDArray[np.integer]
     step: NDArray[np.integer]
-    deep: NDArray[np.bool_]
+    deep: Mask
     alike: Groups
 
 
@@ -114,7 +114,7 @@ def _operators(trace: TraceData) -> _Operators:
     return _Operators(rows, has_inputs, position, blocks, thread, step, deep, alike)
 
 
-def _of_calls(trace: TraceData, rows: Rows, has_inputs: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _of_calls(trace: TraceData, rows: Rows, has_inputs: Mask) -> NDArray[np.int32]:
     """For some operators the nearest of those with inputs that is the same call, -1 for none."""
     if not has_inputs.any() or has_inputs.all():
         return np.full(len(rows), -1, np.int32)
@@ -129,7 +129,7 @@ def _of_calls(trace: TraceData, rows: Rows, has_inputs: NDArray[np.bool_]) -> ND
     return np.where(nearest >= 0, rows[nearest], -1).astype(np.int32)
 
 
-def _nearest(groups: Groups, chosen: NDArray[np.bool_]) -> Rows:
+def _nearest(groups: Groups, chosen: Mask) -> Rows:
     """For each row the last chosen one of its group before it, or else the first one after it; -1 for none."""
     order, begins = groups.rows()
     group = groups.of_row[order]

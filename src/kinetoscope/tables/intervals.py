@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.trace_data import TraceData
 
 
@@ -21,8 +22,8 @@ from kinetoscope.model.trace_data import TraceData
 class Intervals:
     """Stretches of time, in order, none empty, none touching another: each from `start_ns` up to, not at, `end_ns`."""
 
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
+    start_ns: Rows
+    end_ns: Rows
 
     @classmethod
     def none(cls) -> Self:
@@ -35,7 +36,7 @@ class Intervals:
         return cls.of(np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64))
 
     @classmethod
-    def of(cls, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Self:
+    def of(cls, start_ns: Rows, end_ns: Rows) -> Self:
         """All moments that lie in any of some stretches of time, in any order; empty and backward ones count for nothing."""
         return cls(*_core.unite(start_ns, end_ns))
 
@@ -60,18 +61,16 @@ class Intervals:
         """The difference."""
         return Intervals(*_core.subtract(self.start_ns, self.end_ns, other.start_ns, other.end_ns))
 
-    def within(self, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    def within(self, start_ns: Rows, end_ns: Rows) -> Rows:
         """The duration of the part in each window; 0 for windows that end before they begin."""
         return self._before(np.maximum(start_ns, end_ns)) - self._before(start_ns)
 
-    def _before(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _before(self, time_ns: Rows) -> Rows:
         """How long the part before each of some moments is."""
         return _core.length_before(self.start_ns, self.end_ns, time_ns)
 
 
-def united_by(
-    group: NDArray[np.int32], groups: int, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
-) -> list[Intervals]:
+def united_by(group: NDArray[np.int32], groups: int, start_ns: Rows, end_ns: Rows) -> list[Intervals]:
     """The moments of each group of stretches of time.
 
     Args:
@@ -88,7 +87,7 @@ def united_by(
     return [Intervals.of(start_ns[rows], end_ns[rows]) for rows in parts]
 
 
-def when_ran(trace: TraceData, rows: NDArray[np.int64]) -> Intervals:
+def when_ran(trace: TraceData, rows: Rows) -> Intervals:
     """The moments at which any of some spans of a trace ran."""
     spans = trace.columns("spans")
     start_ns = spans["start_ns"][rows]

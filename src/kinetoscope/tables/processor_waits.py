@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import SampleState
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals
@@ -72,7 +71,7 @@ def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
     return clamped
 
 
-def running_thread(trace: TraceData, mine: NDArray[np.bool_]) -> int:
+def running_thread(trace: TraceData, mine: Mask) -> int:
     """The thread of some, for each row of `threads` whether it counts, that samples saw run or wait to run for longest; -1 without any."""
     samples = trace.columns("samples")
     is_active = mine[samples["thread"]] & (samples["state"] != SampleState.BLOCKED)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.nesting import depths_of
-from kinetoscope.model.rows import mask_of
+from kinetoscope.model.rows import Mask, mask_of
 from kinetoscope.model.trace_data import TraceData, derived
 
 # Which source line a person would look at: the innermost frame of a stack that is not torch's or ours, nor Python's that torch called.
@@ -50,7 +50,7 @@ _OWN_ROOMS = tuple(
 
 
 @derived
-def user_frames(trace: TraceData) -> NDArray[np.bool_]:
+def user_frames(trace: TraceData) -> Mask:
     """Return for each frame whether it is the user's: not in torch, not in this package, not in Python's import system."""
     roots = _torch_roots(list(_paths(trace).values()))
     return _frames_whose_file(trace, lambda path: not _is_library(path, roots))
@@ -62,13 +62,13 @@ def _paths(trace: TraceData) -> dict[int, str]:
     return {number: trace.strings[number].replace("\\", "/") for number in numbers}
 
 
-def _frames_whose_file(trace: TraceData, passes: Callable[[str], bool]) -> NDArray[np.bool_]:
+def _frames_whose_file(trace: TraceData, passes: Callable[[str], bool]) -> Mask:
     passed = {number: passes(path) for number, path in _paths(trace).items()}
     return np.array([passed[number] for number in trace.column("frames", "file").tolist()], dtype=bool)
 
 
 @derived
-def in_user_code(trace: TraceData) -> NDArray[np.bool_]:
+def in_user_code(trace: TraceData) -> Mask:
     """Return for each stack whether its last frame is the user's; frames of Python's standard library that torch called are not."""
     frame = trace.column("stacks", "frame")
     is_user = np.append(user_frames(trace), False)[frame]
@@ -95,7 +95,7 @@ def _is_standard(path: str) -> bool:
 
 
 @derived
-def project_frames(trace: TraceData) -> NDArray[np.bool_]:
+def project_frames(trace: TraceData) -> Mask:
     """For each frame whether it is in the program's own files: below the folder of the script or the working directory, and in no installed package.
 
     Where no frame is, any code counts that is neither torch's nor Python's.
@@ -133,7 +133,7 @@ def installed_package(file: str) -> str:
     return ""
 
 
-def library_frames(trace: TraceData) -> NDArray[np.bool_]:
+def library_frames(trace: TraceData) -> Mask:
     """Return for each frame whether it is of Python's standard library, or of a library that only computes what the program asks for."""
     return _frames_whose_file(
         trace, lambda path: _is_standard(path) or _in_packages(path, _COMPUTING_PACKAGES)
@@ -164,21 +164,19 @@ def project_lines(trace: TraceData) -> NDArray[np.int32]:
     )
 
 
-def _innermost(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _innermost(trace: TraceData, chosen: Mask) -> NDArray[np.int32]:
     """For each stack the innermost of the chosen stacks that it begins with, which may be itself; -1 where there is none."""
     parent = trace.column("stacks", "parent")
     return _core.nearest_marked(parent, depths_of(parent), chosen)
 
 
-def _innermost_or(
-    trace: TraceData, chosen: NDArray[np.bool_], otherwise: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def _innermost_or(trace: TraceData, chosen: Mask, otherwise: NDArray[np.int32]) -> NDArray[np.int32]:
     """For each stack the innermost of the chosen stacks that it begins with; the other one where there is none."""
     rows = _innermost(trace, chosen)
     return np.where(rows >= 0, rows, otherwise)
 
 
-def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()) -> NDArray[np.bool_]:
+def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()) -> Mask:
     """Find the stacks that have a frame, innermost or further out, in some files.
 
     Args:
@@ -190,9 +188,7 @@ def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()
     return _innermost(trace, np.append(chosen, False)[trace.column("stacks", "frame")]) >= 0
 
 
-def _frames_in(
-    trace: TraceData, passes: Callable[[str], bool], functions: Collection[str]
-) -> NDArray[np.bool_]:
+def _frames_in(trace: TraceData, passes: Callable[[str], bool], functions: Collection[str]) -> Mask:
     """For each frame whether its file passes a test and it is in one of some functions, in any without them."""
     chosen = _frames_whose_file(trace, passes)
     if functions:
@@ -201,7 +197,7 @@ def _frames_in(
     return chosen
 
 
-def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = ()) -> NDArray[np.bool_]:
+def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = ()) -> Mask:
     """Find the stacks that, below the innermost frame of the program's own code, have a frame in some files of libraries.
 
     Args:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.model.processes import process_runs
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import starters
@@ -30,7 +29,7 @@ class StepExtents:
 
     start_ns: Rows
     end_ns: Rows
-    is_ahead: NDArray[np.bool_]
+    is_ahead: Mask
 
     @property
     def duration_ns(self) -> Rows:
@@ -79,7 +78,7 @@ def step_extents(trace: TraceData) -> StepExtents:
 
 
 @derived
-def start_up_steps(trace: TraceData) -> NDArray[np.bool_]:
+def start_up_steps(trace: TraceData) -> Mask:
     """For each row of `steps` whether it holds what ran before the loop: every sum and share of step time leaves it out.
 
     That is the first step of a process whose steps are found from the optimizer, unless it is the only one, or the recording began,

@@ -15,7 +15,7 @@ from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.marks import parse_step_mark
-from kinetoscope.model.rows import hashed
+from kinetoscope.model.rows import Rows, hashed
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
@@ -131,7 +131,7 @@ def _times(trace: TraceData) -> dict[str, Any]:
 
 
 @derived
-def kinds_of_steps(trace: TraceData) -> NDArray[np.int64]:
+def kinds_of_steps(trace: TraceData) -> Rows:
     """For each row of `steps` the number of its kind, the one with most time first; -1 of start-up."""
     operators, rows = _operators(trace), np.flatnonzero(~start_up_steps(trace))
     # Most steps of a program have the same counts as others.
@@ -246,7 +246,7 @@ def _alike(one: Counts, others: Counts, mean_ns: Counts) -> NDArray[np.float64]:
     return np.divide(np.minimum(one, others) @ mean_ns, most, out=np.ones(len(others)), where=most > 0)
 
 
-def _most_of(trace: TraceData) -> NDArray[np.int64]:
+def _most_of(trace: TraceData) -> Rows:
     """For each kind the string of the operator whose additional calls take the most time; -1 where it has more of none."""
     operators = _operators(trace)
     typical = np.array(operators.typical_counts(kinds_of_steps(trace)))

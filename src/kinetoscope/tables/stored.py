@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import effects
 from kinetoscope.model.names import module_classes, stack_texts
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.rows import look_up
+from kinetoscope.model.rows import Rows, look_up
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
     FLAG_UNFINISHED,
@@ -39,13 +39,13 @@ def memory_recorded(trace: TraceData) -> bool:
     return len(trace.columns("allocations")) > 0 or bool(trace.run_info.profile_memory)
 
 
-def processes(trace: TraceData) -> NDArray[np.int64]:
+def processes(trace: TraceData) -> Rows:
     """The process id of each row of `threads`, -1 where it is not known."""
     whole = None if len(trace.columns("processes")) else trace.run_info.process
     return _or_of_trace(trace.column("threads", "process"), whole)
 
 
-def ranks(trace: TraceData) -> NDArray[np.int64]:
+def ranks(trace: TraceData) -> Rows:
     """The rank of each row of `threads`, -1 outside distributed runs."""
     return _or_of_trace(trace.column("threads", "rank"), rank(trace))
 
@@ -220,7 +220,7 @@ def _as_stored(trace: TraceData, name: str, **more: Any) -> ArrowTable:
     return to_arrow(name, columns)
 
 
-def _or_of_trace(own: NDArray[Any], of_trace: object) -> NDArray[np.int64]:
+def _or_of_trace(own: NDArray[Any], of_trace: object) -> Rows:
     """A number of each thread or, where it has none, that of the whole trace."""
     other = of_trace if isinstance(of_trace, int) and 0 <= of_trace < 2**63 else -1
     return np.where(own >= 0, own, other).astype(np.int64)

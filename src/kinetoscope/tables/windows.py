@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from operator import methodcaller
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.rows import ProcessRow, mask_of
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, mask_of
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import queued_until_start, waiting_names
@@ -108,7 +107,7 @@ def host_owners(trace: TraceData) -> list[Owner]:
     return [owners[row] for row in np.unique(owner_of_thread[hosts]).tolist() if row >= 0] or [NOBODY]
 
 
-def owned(trace: TraceData, owner: Owner) -> NDArray[np.bool_]:
+def owned(trace: TraceData, owner: Owner) -> Mask:
     """For each row of `threads`, and for -1, whether it counts as an owner's: an unknown owner counts for all, and all count for `NOBODY`."""
     owner_of_thread, owners = thread_owners(trace)
     if owner == NOBODY:
@@ -124,7 +123,7 @@ def host_activity(trace: TraceData, owner: Owner) -> HostActivity:
     on_host = (spans["stream"] < 0) & owned(trace, owner)[thread]
     nested = on_host & ((spans["flags"] & FLAG_ASYNC) == 0)
 
-    def rows(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def rows(marked: Mask) -> Rows:
         return np.flatnonzero(nested & marked)
 
     (loads, carries, asks, shards, makes), waits = _named(trace), waiting_names(trace)
@@ -164,7 +163,7 @@ def _sampled(trace: TraceData, owner: Owner) -> Intervals:
     return Intervals.of(until - samples["period_ns"][rows], until)
 
 
-def _begin_in(trace: TraceData, rows: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _begin_in(trace: TraceData, rows: Rows, outer: Rows) -> Mask:
     """For each of `rows` whether it begins while one of `outer` runs on its thread."""
     thread, start = trace.column("spans", "thread"), trace.column("spans", "start_ns")[rows]
     begins_inside = np.zeros(len(rows), dtype=bool)
@@ -174,7 +173,7 @@ def _begin_in(trace: TraceData, rows: NDArray[np.int64], outer: NDArray[np.int64
     return begins_inside
 
 
-def _without_own(trace: TraceData, rows: NDArray[np.int64], holes: NDArray[np.int64]) -> Intervals:
+def _without_own(trace: TraceData, rows: Rows, holes: Rows) -> Intervals:
     """When `rows` ran, without the time in which `holes` of the same thread did."""
     thread = trace.column("spans", "thread")
     holed = np.unique(thread[holes])
@@ -189,7 +188,7 @@ def _without_own(trace: TraceData, rows: NDArray[np.int64], holes: NDArray[np.in
 
 
 @derived
-def _named(trace: TraceData) -> list[NDArray[np.bool_]]:
+def _named(trace: TraceData) -> list[Mask]:
     """Mark the spans whose names are of loading data, of communication that the host carries out, of a call for it, of sharding, of making a batch."""
     tests: list[Callable[[str], bool]] = [
         methodcaller("startswith", prefixes) for prefixes in (_LOADING, _CARRIED_BY_HOST, ASKING, _SHARDING)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
-from kinetoscope.model.rows import mask_of
+from kinetoscope.model.rows import Rows, mask_of
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import MATRIX
@@ -146,8 +146,8 @@ class Rates:
         families: Sequence[str],
         operators: Sequence[str],
         dtypes: Sequence[str],
-        flops: NDArray[np.int64],
-        size: NDArray[np.int64],
+        flops: Rows,
+        size: Rows,
     ) -> Floats:
         """The least time of some calls of operators, without the fixed cost of a call.
 
@@ -283,7 +283,7 @@ def _trace_curves(trace: TraceData, call_ns: float) -> dict[str, Curve]:
 
 
 def _points(
-    trace: TraceData, typical: Callable[[Groups, NDArray[np.int64]], NDArray[np.int64]]
+    trace: TraceData, typical: Callable[[Groups, Rows], Rows]
 ) -> dict[str, list[tuple[float, float]]]:
     """For each curve the size of each distinct call on the host, and its typical time."""
     costs, spans = costs_of(trace), trace.columns("spans")

@@ -15,7 +15,7 @@ from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans, spans_named
 from kinetoscope.model.nesting import by_level
-from kinetoscope.model.rows import Mask, ShapesRow
+from kinetoscope.model.rows import Mask, Rows, ShapesRow
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs import registry
 from kinetoscope.tables.costs.call import NO_INPUTS
@@ -49,14 +49,14 @@ class CountedSpans(NamedTuple):
         inside: The spans inside one that counts.
     """
 
-    counts: NDArray[np.bool_]
-    inside: NDArray[np.bool_]
+    counts: Mask
+    inside: Mask
 
 
 def count_once(
     spans: Mapping[str, NDArray[np.int32]] | Columns,
     standing: NDArray[np.uint8],
-    flops: NDArray[np.int64],
+    flops: Rows,
     by_user: Mask,
 ) -> CountedSpans:
     """Decide which spans count.
@@ -109,7 +109,7 @@ _LAYERS = names(
 _MAKERS = names("aten::empty aten::_empty_affine_quantized")
 
 
-def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: NDArray[np.int64]) -> None:
+def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: Rows) -> None:
     """Fill in, in place, the operations of layers with packed weights: every input meets every output once.
 
     Args:
@@ -139,7 +139,7 @@ def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None
     return flops if 0 <= flops < 2**63 else None
 
 
-def _named(trace: TraceData, names: frozenset[str]) -> NDArray[np.int64]:
+def _named(trace: TraceData, names: frozenset[str]) -> Rows:
     return np.flatnonzero(spans_named(trace, names.__contains__))
 
 
@@ -155,8 +155,8 @@ def settle_sparse(
     trace: TraceData,
     calls: DistinctCalls,
     standing: NDArray[np.uint8],
-    flops: NDArray[np.int64],
-    bytes_: NDArray[np.int64],
+    flops: Rows,
+    bytes_: Rows,
 ) -> None:
     """Correct, in place, the costs of products whose operands turn out to be sparse.
 
@@ -192,7 +192,7 @@ def settle_sparse(
             flops[row] = 0
 
 
-def _shares(trace: TraceData, rows: NDArray[np.int64]) -> dict[int, tuple[int, int] | None]:
+def _shares(trace: TraceData, rows: Rows) -> dict[int, tuple[int, int] | None]:
     """For each mark how many numbers are stored and how many the matrix would have, or None where that is not shown."""
     spans, shapes = trace.columns("spans"), shapes_of(trace)
     stored: dict[int, int] = {}
@@ -222,7 +222,7 @@ _COPIED = names(
 )
 
 
-def settle_results(trace: TraceData, flops: NDArray[np.int64], bytes_: NDArray[np.int64]) -> None:
+def settle_results(trace: TraceData, flops: Rows, bytes_: Rows) -> None:
     """Fill in, in place, the bytes of operators that only move data into a new tensor: twice what they allocated.
 
     Args:
@@ -261,9 +261,9 @@ class Costs:
     calls: DistinctCalls
     counted: CountedSpans
     standing: NDArray[np.uint8]
-    flops: NDArray[np.int64]
-    bytes_moved: NDArray[np.int64]
-    unknown: NDArray[np.bool_]
+    flops: Rows
+    bytes_moved: Rows
+    unknown: Mask
 
 
 @dataclass(frozen=True)
@@ -276,14 +276,14 @@ class Coverage:
     """
 
     percent: NDArray[np.float64]
-    lacking: NDArray[np.bool_]
+    lacking: Mask
 
 
 def coverage(
-    operators_ns: NDArray[np.int64],
-    unknown_ns: NDArray[np.int64],
-    unknown: NDArray[np.int64],
-    flops: NDArray[np.int64],
+    operators_ns: Rows,
+    unknown_ns: Rows,
+    unknown: Rows,
+    flops: Rows,
 ) -> Coverage:
     """How much of groups of spans is covered.
 
@@ -309,7 +309,7 @@ def group_coverage(trace: TraceData, groups: Groups) -> Coverage:
     )
 
 
-def span_costs(trace: TraceData) -> dict[str, NDArray[np.int64]]:
+def span_costs(trace: TraceData) -> dict[str, Rows]:
     """The columns `flops` and `bytes_moved` of `spans`."""
     costs = costs_of(trace)
     return {"flops": costs.flops, "bytes_moved": costs.bytes_moved}
@@ -348,9 +348,7 @@ def costs_of(trace: TraceData) -> Costs:
     return Costs(calls, counted, standing, flops, size, unknown)
 
 
-def _pass_through_subclasses(
-    trace: TraceData, standing: NDArray[np.uint8], by_user: NDArray[np.bool_]
-) -> None:
+def _pass_through_subclasses(trace: TraceData, standing: NDArray[np.uint8], by_user: Mask) -> None:
     """Let what Python's dispatch does count instead of the operator that went there, in place.
 
     The inputs of that operator are those of a tensor subclass: the whole of a tensor of which a rank holds a part, or nothing.

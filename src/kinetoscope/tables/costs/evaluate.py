@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import COMPILED_GRAPH, COMPILED_REGION
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import Mask, Rows, ShapesRow
 from kinetoscope.model.schema import ColumnCode, SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData, derived
@@ -158,11 +158,11 @@ class DistinctCalls:
     of_span: NDArray[np.int32]
     first: NDArray[np.int32]
     standing: NDArray[np.uint8]
-    flops: NDArray[np.int64]
-    bytes: NDArray[np.int64]
+    flops: Rows
+    bytes: Rows
     family: list[str]
     dtype: list[str]
-    by_user: NDArray[np.bool_]
+    by_user: Mask
 
 
 def input_texts(trace: TraceData, shapes: ShapesRow) -> tuple[str, str, str]:
@@ -262,10 +262,10 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
     }
 
 
-def _is_of_graph(trace: TraceData) -> NDArray[np.bool_]:
+def _is_of_graph(trace: TraceData) -> Mask:
     """Mark the fused kernels of compiled graphs, and the operators that these call, if their inputs were not recorded."""
     spans, origins = trace.columns("spans"), trace.columns("origins")
-    of_graph: NDArray[np.bool_] = (spans["kind"] == SpanKind.FUSED_KERNEL) & (spans["origin"] >= 0)
+    of_graph: Mask = (spans["kind"] == SpanKind.FUSED_KERNEL) & (spans["origin"] >= 0)
     if len(origins):
         row_of = {text: row for row, text in enumerate(trace.strings)}
         called = np.full(len(trace.strings), -1, np.int64)
@@ -291,7 +291,7 @@ def generated_launches(trace: TraceData) -> dict[int, Cost]:
     return {row: _stated(text) for row, text in enumerate(texts) if _LAUNCH in text}
 
 
-def is_generated_launch(trace: TraceData) -> NDArray[np.bool_]:
+def is_generated_launch(trace: TraceData) -> Mask:
     """Mark the spans of the host that launch a kernel which a compiler generated for a device."""
     spans = trace.columns("spans")
     rows = list(generated_launches(trace))

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.model import units
 from kinetoscope.model.arrow import ArrowTable, Labels, labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import MOST_UNCOVERED, costs_of, group_coverage
 from kinetoscope.tables.costs.evaluate import Standing
@@ -148,7 +148,7 @@ def counted_flops(trace: TraceData) -> CountedFlops:
     )
 
 
-def step_work(trace: TraceData, duration: NDArray[np.int64], peak_flops: Any = None) -> dict[str, Any]:
+def step_work(trace: TraceData, duration: Rows, peak_flops: Any = None) -> dict[str, Any]:
     """Operations of each step, which takes `duration`, their rate, and its share of the peak, as columns of `steps`."""
     costs, steps = costs_of(trace), Groups(trace.column("spans", "step"), len(trace.columns("steps")))
     flops = steps.sums(np.where(costs.counted.counts, costs.flops, 0))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import Costs
 from kinetoscope.tables.costs.operator_names import table
@@ -141,25 +142,25 @@ def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]
 MATRIX = frozenset({"matmul", "convolution", "attention", "recurrent", "registered"})
 
 
-def working_ns(trace: TraceData) -> NDArray[np.int64]:
+def working_ns(trace: TraceData) -> Rows:
     """How long each span worked: on the device where it launched something there, else its duration."""
     spans = trace.columns("spans")
-    on_device: NDArray[np.int64] = spans["device_ns"]
+    on_device: Rows = spans["device_ns"]
     return np.where(on_device > 0, on_device, spans["duration_ns"])
 
 
-def _quotient(part: NDArray[Any], whole: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _quotient(part: NDArray[Any], whole: Rows, known: Mask) -> NDArray[np.float64]:
     quotient = np.full(len(part), np.nan)
     quotient[known] = part[known] / whole[known]
     return quotient
 
 
-def per_second(flops: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.float64]:
+def per_second(flops: Rows, time_ns: Rows) -> NDArray[np.float64]:
     """Operations a second; null where there is no time or nothing was counted."""
     return _quotient(flops * 1e9, time_ns, (flops > 0) & (time_ns > 0))
 
 
-def per_byte(flops: NDArray[np.int64], moved: NDArray[np.int64]) -> NDArray[np.float64]:
+def per_byte(flops: Rows, moved: Rows) -> NDArray[np.float64]:
     """Operations a byte; null where the bytes are not known."""
     return _quotient(flops, moved, (flops >= 0) & (moved > 0))
 
@@ -211,6 +212,6 @@ def at_peak(trace: TraceData, costs: Costs, given: object = None) -> NDArray[np.
     return ideal_s
 
 
-def share_of_peak(ideal_s: NDArray[np.float64], time_ns: NDArray[np.int64]) -> NDArray[np.float64]:
+def share_of_peak(ideal_s: NDArray[np.float64], time_ns: Rows) -> NDArray[np.float64]:
     """The time at the peak in percent of the time it took; null where there is no time or no work for matrix units."""
     return _quotient(ideal_s * 1e11, time_ns, (time_ns > 0) & (ideal_s > 0))

@@ -15,7 +15,7 @@ from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.processes import process_runs, thread_processes
-from kinetoscope.model.rows import SpanRow, ThreadRow, places_of
+from kinetoscope.model.rows import Rows, SpanRow, ThreadRow, places_of
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS
 from kinetoscope.model.trace_data import TraceData, derived
@@ -237,9 +237,7 @@ def _on_device(trace: TraceData, calls: list[Call]) -> dict[str, Any]:
     }
 
 
-def _speeds(
-    facts: list[Facts], size: NDArray[np.int64], time_ns: NDArray[np.int64]
-) -> dict[str, NDArray[np.float64]]:
+def _speeds(facts: list[Facts], size: Rows, time_ns: Rows) -> dict[str, NDArray[np.float64]]:
     """The bandwidths of calls; null if the size or the time is unknown."""
     is_known = (size > 0) & (time_ns > 0)
     speed = np.where(is_known, size, np.nan) / np.where(is_known, time_ns, 1)

@@ -12,7 +12,7 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import ArrowTable, Labels, compact, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_copy, is_operator
-from kinetoscope.model.rows import look_up
+from kinetoscope.model.rows import Mask, Rows, look_up
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData
@@ -125,13 +125,13 @@ def copies(trace: TraceData, by: str = "copy") -> ArrowTable:
     return to_arrow("copies", columns) if by == "copy" else _grouped(columns, by)
 
 
-def copy_directions(trace: TraceData, rows: NDArray[np.int64]) -> list[Direction]:
+def copy_directions(trace: TraceData, rows: Rows) -> list[Direction]:
     """The direction of each of some copies and fills, by their rows of `spans`."""
     place, directions = _directions(trace, rows)
     return [directions[row] for row in place.tolist()]
 
 
-def _directions(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Direction]]:
+def _directions(trace: TraceData, rows: Rows) -> tuple[NDArray[np.int32], list[Direction]]:
     """The direction of each row as a place in a list; each distinct text is read once."""
     spans, texts = trace.columns("spans"), trace.columns("arguments")["json"]
     keys = [spans[name][rows] for name in ("name", "arguments")]
@@ -150,13 +150,13 @@ def _labelled(place: NDArray[np.int32], texts: list[str]) -> Labels:
     return Labels(shown[place] if len(texts) else place, texts)
 
 
-def _blocked(trace: TraceData, rows: NDArray[np.int64], call: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _blocked(trace: TraceData, rows: Rows, call: NDArray[np.int32]) -> Mask:
     """Whether the host waited for each copy, in the call for it or in a wait of the same operator after that."""
     spans = trace.columns("spans")
     start, parent = spans["start_ns"], spans["parent"]
     end = start + spans["duration_ns"]
     done = end[rows]
-    waited_for: NDArray[np.bool_] = (call >= 0) & (end[call] >= done)
+    waited_for: Mask = (call >= 0) & (end[call] >= done)
     waits = waiting_calls(trace)
     waits = waits[parent[waits] >= 0]
     # Calls of one operator follow each other, so its last wait is one for the copy if any is.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import checked_choice
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups, percent
-from kinetoscope.model.rows import begins_run
+from kinetoscope.model.rows import Mask, Rows, begins_run
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of
@@ -107,7 +107,7 @@ def _tensor_cores(names: NDArray[np.int32], strings: Sequence[str]) -> NDArray[n
     return np.array([-1 if answer is None else answer for answer in answers], np.int8)[place]
 
 
-def _launch_columns(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+def _launch_columns(trace: TraceData, rows: Rows) -> dict[str, NDArray[Any]]:
     """How each row was launched; -1 or not a number where unknown."""
     stored, stored_rows = trace.columns("kernels"), launch_rows(trace)[rows]
     columns: dict[str, NDArray[Any]] = {}
@@ -127,22 +127,20 @@ def least_reported(column: str) -> float:
     return np.finfo(np.float64).tiny if column == "occupancy_percent" else 0.0
 
 
-def _shared(groups: Groups, values: NDArray[Any]) -> NDArray[np.int64]:
+def _shared(groups: Groups, values: NDArray[Any]) -> Rows:
     """The value of each group if all of its rows have the same one, else -1."""
     least = groups.minima(values)
     return np.where(least == groups.maxima(values), least, -1)
 
 
-def _mean(groups: Groups, values: NDArray[np.float64], weight: NDArray[np.int64]) -> NDArray[np.float64]:
+def _mean(groups: Groups, values: NDArray[np.float64], weight: Rows) -> NDArray[np.float64]:
     """The mean of the known values of each group by weight, or without weight each counting the same; null without any."""
     is_known, heavy = ~np.isnan(values), np.maximum(weight, 1)
     weights = groups.sums(heavy, is_known)
     return np.asarray(groups.sums(values * heavy, is_known) / np.where(weights == 0, np.nan, weights))
 
 
-def _started(
-    trace: TraceData, rows: NDArray[np.int64], groups: Groups, duration: NDArray[np.int64]
-) -> dict[str, Any]:
+def _started(trace: TraceData, rows: Rows, groups: Groups, duration: Rows) -> dict[str, Any]:
     spans, texts = trace.columns("spans"), trace.strings
     operator = starters(trace).operator[rows]
     name = np.where(operator >= 0, spans["name"][operator], -1).astype(np.int32)
@@ -160,9 +158,7 @@ def _started(
     return {"operator": Labels(name, texts), "operators": listed, "module": Labels(module, paths)}
 
 
-def _generated(
-    trace: TraceData, rows: NDArray[np.int64], groups: Groups, total_ns: NDArray[np.int64]
-) -> dict[str, Any]:
+def _generated(trace: TraceData, rows: Rows, groups: Groups, total_ns: Rows) -> dict[str, Any]:
     """Operations, bytes and rates of compiler-generated kernels, by group: the span that launches one launches nothing else."""
     spans, costs, operator = trace.columns("spans"), costs_of(trace), starters(trace).operator[rows]
     launches = np.append(is_generated_launch(trace) | (spans["kind"] == SpanKind.FUSED_KERNEL), False)
@@ -186,7 +182,7 @@ def _generated(
 
 
 def _ranked(
-    groups: Groups, value: NDArray[np.int32], duration: NDArray[np.int64], texts: list[str] | None
+    groups: Groups, value: NDArray[np.int32], duration: Rows, texts: list[str] | None
 ) -> tuple[NDArray[np.int32], list[str | None]]:
     """For each group the value with the most time and, with texts, those of all its values, most time first, joined."""
     most = np.full(len(groups), -1, dtype=np.int32)
@@ -205,9 +201,7 @@ def _ranked(
     return most, ["; ".join(names) if names else None for names in listed]
 
 
-def _places(
-    trace: TraceData, work: DeviceWork, chosen: NDArray[np.bool_], rows: NDArray[np.int64], groups: Groups
-) -> dict[str, Any]:
+def _places(trace: TraceData, work: DeviceWork, chosen: Mask, rows: Rows, groups: Groups) -> dict[str, Any]:
     """On which devices and in which streams each group ran."""
     spans, streams = trace.columns("spans"), trace.columns("streams")
     device, stream = work.device[chosen], spans["stream"][rows]

@@ -13,6 +13,7 @@ from kinetoscope.model.device_time import counted_launches, started_by
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import united_by
@@ -56,12 +57,12 @@ _WAITS = re.compile(
 
 
 @derived
-def waiting_names(trace: TraceData) -> NDArray[np.bool_]:
+def waiting_names(trace: TraceData) -> Mask:
     """For each string whether a call of a runtime of this name waits for a device."""
     return np.array([_WAITS.search(text) is not None for text in trace.strings], dtype=bool)
 
 
-def waiting_calls(trace: TraceData) -> NDArray[np.int64]:
+def waiting_calls(trace: TraceData) -> Rows:
     """The rows of the host's calls that wait for a device, in the order of spans."""
     spans = trace.columns("spans")
     kind = spans["kind"]
@@ -76,9 +77,7 @@ PAGEABLE_BYTES_PER_S = 2e9
 """Copies of pageable memory, which the driver does piece by piece, are faster than this."""
 
 
-def queued_until_start(
-    trace: TraceData, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def queued_until_start(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
     """When the host had queued each of some device spans, and when it started.
 
     That is some time after the call that launched it. Until then, it is the host for which the device waits; after that, it is something else: earlier work, another
@@ -97,7 +96,7 @@ def queued_until_start(
 
 
 @derived
-def launch_rows(trace: TraceData) -> NDArray[np.int64]:
+def launch_rows(trace: TraceData) -> Rows:
     """For every span, and for -1, its row of `kernels`, which has the size of its grid; -1 without."""
     kernel = trace.column("kernels", "span")
     row_of, rows = np.full(len(trace.columns("spans")) + 1, -1), np.flatnonzero(kernel >= 0)
@@ -106,7 +105,7 @@ def launch_rows(trace: TraceData) -> NDArray[np.int64]:
 
 
 @derived
-def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
+def copy_bytes(trace: TraceData) -> Rows:
     """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
     stored = trace.columns("copies")
     bytes_of = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
@@ -115,14 +114,14 @@ def copy_bytes(trace: TraceData) -> NDArray[np.int64]:
     return bytes_of
 
 
-def most_copy_ns(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def most_copy_ns(trace: TraceData, rows: Rows) -> Rows:
     """The longest plausible time of each of some copies and fills from its call: by its bytes or, if unknown, its duration."""
     size, duration_ns = copy_bytes(trace)[rows], trace.column("spans", "duration_ns")[rows]
     by_size = np.maximum(size, 0) * (1e9 / PAGEABLE_BYTES_PER_S)
     return np.asarray(np.maximum(by_size.astype(np.int64), duration_ns) + LAUNCH_NS)
 
 
-def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
+def captured_time(trace: TraceData, owner: NDArray[np.int32], groups: int) -> Rows:
     """How device time moves from the launches of CUDA graphs to the operators that were captured.
 
     Args:
@@ -180,7 +179,7 @@ def launches(trace: TraceData) -> ArrowTable:
     return to_arrow("launches", columns)
 
 
-def _queued(trace: TraceData, device: NDArray[np.int32], launched_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def _queued(trace: TraceData, device: NDArray[np.int32], launched_ns: Rows) -> Rows:
     """How long the stream of each device span was busy with other work between its launch and its start."""
     spans = trace.columns("spans")
     stream, start, work = spans["stream"], spans["start_ns"], device_work_spans(trace).rows

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kinetoscope.model.arrow import ArrowTable, to_arrow
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.processes import of_processes, process_runs
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.work import WORK_CATEGORIES, Device, DeviceWork, device_work
@@ -69,7 +70,7 @@ def devices(trace: TraceData) -> ArrowTable:
     return to_arrow("devices", columns)
 
 
-def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, NDArray[np.int64]]:
+def _memory_columns(trace: TraceData, listed: Sequence[Device]) -> dict[str, Rows]:
     names = ("allocated_peak_bytes", "attributed_peak_bytes", "reserved_peak_bytes")
     columns = {name: np.full(len(listed), -1, dtype=np.int64) for name in names}
     if len(trace.columns("allocations")) == 0:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import checked_whole
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.processes import of_processes
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.work import busy, device_work
 from kinetoscope.tables.intervals import Intervals
@@ -41,7 +42,7 @@ class SampledCounter:
     string: int
     process: int
     unit: str
-    time_ns: NDArray[np.int64]
+    time_ns: Rows
     value: NDArray[np.float64]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.names import device_name
-from kinetoscope.model.rows import ProcessRow, mask_of
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, mask_of
 from kinetoscope.model.schema import ColumnCode, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, united_by
@@ -93,12 +93,12 @@ class DeviceWork:
         end_ns: When each ended.
     """
 
-    rows: NDArray[np.int64]
+    rows: Rows
     category: NDArray[np.uint8]
     device: NDArray[np.int32]
     devices: list[Device]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
+    start_ns: Rows
+    end_ns: Rows
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def busy(trace: TraceData) -> list[Busy]:
 
 
 @derived
-def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
+def thread_owners(trace: TraceData) -> tuple[Rows, list[Owner]]:
     """For each row of `threads`, and for -1, the place of its owner in a list, -1 where nothing is known; and that list."""
     process = np.append(trace.column("threads", "process_row").astype(np.int64), -1)
     if len(trace.columns("processes")) == 0:
@@ -154,7 +154,7 @@ def thread_owners(trace: TraceData) -> tuple[NDArray[np.int64], list[Owner]]:
     return owner_index.reshape(-1).astype(np.int64) - 1, owners
 
 
-def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _kernel_names(trace: TraceData) -> tuple[Mask, Mask]:
     """For each string, as the name of a kernel, whether the kernel communicates, and whether it copies."""
     spans = trace.columns("spans")
     is_kernel = mask_of(spans["name"][spans["kind"] == SpanKind.KERNEL], len(trace.strings))
@@ -166,14 +166,14 @@ def _kernel_names(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.bool_
     return communicates, copies
 
 
-def _told_to_communicate(trace: TraceData, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _told_to_communicate(trace: TraceData, rows: Rows) -> Mask:
     """Which of some rows belong to a collective according to their source."""
     texts = trace.columns("arguments")["json"]
     communicates = np.array([*(_CALL_BETWEEN_RANKS in text for text in texts), False])
     return np.asarray(communicates[trace.column("spans", "arguments")[rows]])
 
 
-def _devices(trace: TraceData, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], list[Device]]:
+def _devices(trace: TraceData, rows: Rows) -> tuple[NDArray[np.int32], list[Device]]:
     spans, streams = trace.columns("spans"), trace.columns("streams")
     owner_of_thread, owners = thread_owners(trace)
     # A queue is of one device, but queues of equal numbers in several processes may share a row.

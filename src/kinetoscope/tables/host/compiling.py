@@ -20,7 +20,7 @@ from kinetoscope.model.hierarchy import is_outermost, nearest_of
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import COMPILED_GRAPH, region_id
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.rows import Rows, mask_of
+from kinetoscope.model.rows import Mask, Rows, mask_of
 from kinetoscope.model.steps import of_process_at
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, when_ran
@@ -218,7 +218,7 @@ def _cpp_compiler_ns(trace: TraceData, compilations: set[int]) -> dict[tuple[int
     return by_phase
 
 
-def compile_time(trace: TraceData, threads: NDArray[np.bool_]) -> Intervals:
+def compile_time(trace: TraceData, threads: Mask) -> Intervals:
     """When something was compiled or autotuned on any of some threads; the entry -1 of `threads` is not looked at."""
     spans, rows = trace.columns("spans"), compile_ranges(trace).rows
     rows = rows[threads[spans["thread"][rows]]]

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, spans_named
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, LOADING_INFO, NEXT_BATCH, PIN_BATCH, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.stored import processes, ranks
@@ -62,7 +61,7 @@ def waits_that_make(trace: TraceData) -> Rows:
 
 
 @derived
-def in_waits(trace: TraceData) -> NDArray[np.bool_]:
+def in_waits(trace: TraceData) -> Mask:
     """Which spans are a wait for the next batch, or ran in one on its thread: what makes the batch where no worker does."""
     return lies_in(trace, loading_spans(trace).waits)
 
@@ -163,7 +162,7 @@ def _alive_ns(trace: TraceData, thread: int, worker: Mapping[str, Any]) -> int:
     return int(np.maximum(end - start, 0).sum())
 
 
-def _recorded(trace: TraceData, thread: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _recorded(trace: TraceData, thread: int) -> tuple[Rows, Rows]:
     """When the process of a thread was recorded: in its cycles or, as of a worker, those of the first process."""
     cycles, process = trace.columns("cycles"), thread_processes(trace)[thread]
     for whose in (process, 0):

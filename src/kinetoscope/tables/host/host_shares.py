@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.model.hierarchy import host_work
-from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.rows import Mask, ProcessRow, Rows
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.windows import recorded_extent
@@ -27,8 +26,8 @@ class HostShares:
         process: The row of the process in `processes`; None for all that have steps or, where none has any, for all.
     """
 
-    counts: NDArray[np.bool_]
-    own_ns: NDArray[np.int64]
+    counts: Mask
+    own_ns: Rows
     whole_ns: int
     in_steps: bool
     process: ProcessRow | None

@@ -13,7 +13,7 @@ from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import host_work, module_calls, operator_spans, recorded_calls
 from kinetoscope.model.names import event_names, module_classes
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.rows import outline
+from kinetoscope.model.rows import Mask, Rows, outline
 from kinetoscope.model.schema import KIND_NAMES, Phase, SpanKind
 from kinetoscope.model.steps import MARK, STEP_KEY
 from kinetoscope.model.trace_data import TraceData
@@ -25,9 +25,7 @@ from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.stored import memory_recorded
 
 
-def by_module(
-    trace: TraceData, values: NDArray[np.int64], chosen: NDArray[np.bool_], *, divided: bool = True
-) -> NDArray[np.int64]:
+def by_module(trace: TraceData, values: Rows, chosen: Mask, *, divided: bool = True) -> Rows:
     """Add up `values` of the `chosen` spans for each module, submodules left out.
 
     What a fused kernel has is divided among the modules whose operators it computes, unless `divided` is False, as for counts.
@@ -42,10 +40,10 @@ def by_module(
 
 def _divide(
     trace: TraceData,
-    rows: NDArray[np.int64],
-    values: NDArray[np.int64],
+    rows: Rows,
+    values: Rows,
     parts: NDArray[Any],
-    sums: NDArray[np.int64],
+    sums: Rows,
 ) -> None:
     """Move the shares of other modules in fused kernels away from the module that these were counted for, in place.
 
@@ -68,7 +66,7 @@ def _divide(
     sums -= Groups(holder[other], len(sums)).sums(moved)
 
 
-def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
+def _flops(trace: TraceData) -> dict[str, Rows]:
     """The operations counted in each module, -1 where too little is known; those of fused kernels by the operators that they compute."""
     costs, spans, origins = costs_of(trace), trace.columns("spans"), trace.columns("origins")
     everything = np.ones(len(spans), dtype=np.bool_)
@@ -90,13 +88,13 @@ def _flops(trace: TraceData) -> dict[str, NDArray[np.int64]]:
     }
 
 
-def with_submodules(trace: TraceData, own: NDArray[np.int64]) -> NDArray[np.int64]:
+def with_submodules(trace: TraceData, own: Rows) -> Rows:
     """Return the sums of modules with their submodules."""
     modules = trace.columns("modules")
     return _core.sums_below(modules["holder"], modules["depth"], own)
 
 
-def tree_order(trace: TraceData, weight: NDArray[np.int64]) -> list[int]:
+def tree_order(trace: TraceData, weight: Rows) -> list[int]:
     """Order modules as an outline: each followed by its submodules, siblings with the most weight first."""
     by_weight = sorted(range(len(weight)), key=lambda row: (-weight[row], row))
     return [row for row, _ in outline(trace.column("modules", "holder").tolist(), by_weight)]
@@ -169,7 +167,7 @@ def modules(trace: TraceData) -> ArrowTable:
     return to_arrow("modules", columns, np.array(tree_order(trace, total), dtype=np.int64))
 
 
-def _self_bytes(trace: TraceData) -> NDArray[np.int64]:
+def _self_bytes(trace: TraceData) -> Rows:
     """`self_bytes` of each span, with what a compiled graph allocates for a kernel at the kernel."""
     events, size = trace.columns("allocations"), trace.column("spans", "self_bytes")
     inner, owner = events["span"], allocating_spans(trace)
@@ -196,7 +194,7 @@ def _first_spans(trace: TraceData) -> NDArray[np.int32]:
     return first
 
 
-def _first_of(trace: TraceData, chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _first_of(trace: TraceData, chosen: Mask) -> NDArray[np.int32]:
     spans = trace.columns("spans")
     by_module = Groups(np.where(chosen, spans["module"], -1), len(trace.columns("modules")))
     return by_module.row_of_minimum(spans["start_ns"])

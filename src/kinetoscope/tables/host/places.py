@@ -14,7 +14,7 @@ from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.names import frame_texts, stack_frames
-from kinetoscope.model.rows import StackRow, mask_of
+from kinetoscope.model.rows import Mask, Rows, StackRow, mask_of
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.model.strings import to_utf8
@@ -49,9 +49,7 @@ def place_labels(trace: TraceData, by: str) -> Labels:
     return _each_once(user_stack, texts)
 
 
-def _stack_text(
-    trace: TraceData, stack: StackRow, most: int, is_user: NDArray[np.bool_], frames: Sequence[str]
-) -> str:
+def _stack_text(trace: TraceData, stack: StackRow, most: int, is_user: Mask, frames: Sequence[str]) -> str:
     """The user's frames of a stack whose innermost frame is one, innermost first."""
     rows = stack_frames(trace, stack, None if most > 1 else 1)
     visible = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
@@ -71,7 +69,7 @@ def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
 
 def spans_of(
     trace: TraceData, name: str, kind: str | None = None, by: str | None = None, place: str | None = None
-) -> NDArray[np.int64]:
+) -> Rows:
     """Return the rows of `spans` that a row of the table `ops` adds up.
 
     Args:
@@ -107,7 +105,7 @@ def spans_of(
 
 
 @derived
-def _by_string(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _by_string(trace: TraceData) -> tuple[Rows, Rows]:
     """The spans in order of their names, and where those of each string begin and end."""
     return Groups(trace.column("spans", "name"), len(trace.strings)).rows()
 
@@ -152,7 +150,7 @@ class Durations:
     max_ns: int | None
 
 
-def durations(trace: TraceData, rows: NDArray[np.int64]) -> Durations:
+def durations(trace: TraceData, rows: Rows) -> Durations:
     """Return how long some rows of `spans` took."""
     sorted_ns = np.sort(trace.column("spans", "duration_ns")[rows])
     edges, calls = histogram_edges(sorted_ns), len(sorted_ns)
@@ -168,7 +166,7 @@ def durations(trace: TraceData, rows: NDArray[np.int64]) -> Durations:
     )
 
 
-def histogram_edges(durations: NDArray[np.int64]) -> NDArray[np.int64]:
+def histogram_edges(durations: Rows) -> Rows:
     """Where the ranges of sorted durations begin and the last one ends: each is longer than the one before by one factor.
 
     What takes no time has a range of its own.
@@ -217,7 +215,7 @@ def histogram(
 
 def _operators_or(
     trace: TraceData, span: str | None, kind: str | None, by: str | None, place: str | None
-) -> NDArray[np.int64]:
+) -> Rows:
     """The spans of a name, as `spans_of` returns them; all operators and backward functions without one."""
     if span is not None:
         return spans_of(trace, span, kind, by, place)
@@ -262,16 +260,14 @@ def instances(
     return instances_of(trace, rows, limit)
 
 
-def lasting(
-    trace: TraceData, rows: NDArray[np.int64], from_ns: float | None, below_ns: float | None
-) -> NDArray[np.int64]:
+def lasting(trace: TraceData, rows: Rows, from_ns: float | None, below_ns: float | None) -> Rows:
     """Those of some rows of `spans` with durations from `from_ns` to below `below_ns`; None for no bound."""
     duration = trace.column("spans", "duration_ns")[rows]
     least, beyond = -np.inf if from_ns is None else from_ns, np.inf if below_ns is None else below_ns
     return rows[(duration >= least) & (duration < beyond)]
 
 
-def instances_of(trace: TraceData, rows: NDArray[np.int64], limit: int | None = None) -> ArrowTable:
+def instances_of(trace: TraceData, rows: Rows, limit: int | None = None) -> ArrowTable:
     """Return the rows of `instances` for some rows of `spans`: the longest `limit`, or all."""
     spans = trace.columns("spans")
     if limit is not None and len(rows) > limit:

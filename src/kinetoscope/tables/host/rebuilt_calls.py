@@ -19,7 +19,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.hierarchy import garbage_collections, requested_calls
 from kinetoscope.model.kinds import is_call, is_range
-from kinetoscope.model.rows import ModuleRow, StackRow
+from kinetoscope.model.rows import Mask, ModuleRow, Rows, StackRow
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
@@ -127,14 +127,14 @@ class RebuiltCalls:
     """
 
     thread: NDArray[np.int32]
-    start_ns: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
+    start_ns: Rows
+    duration_ns: Rows
     stack: NDArray[np.int32]
     depth: NDArray[np.int32]
     module: NDArray[np.int32]
     kind: NDArray[np.uint8]
     name: NDArray[np.int32]
-    unsure: NDArray[np.bool_]
+    unsure: Mask
 
 
 def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
@@ -211,7 +211,7 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     )
 
 
-def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls) -> NDArray[np.int64]:
+def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls) -> Rows:
     """The order by thread and start of some spans followed by the calls that were rebuilt from them.
 
     Of what begins at the same time the longer one is around the other, and a call around what runs in it.
@@ -283,7 +283,7 @@ def call_names(
     return name
 
 
-def numbers_of_calls(kind: NDArray[np.uint8], start_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def numbers_of_calls(kind: NDArray[np.uint8], start_ns: Rows) -> Rows:
     """The number of each call among all of a trace, in the order in which they begin, from 1; -1 for other spans."""
     numbers = np.full(len(kind), -1, np.int64)
     rows = np.flatnonzero(is_call(kind))

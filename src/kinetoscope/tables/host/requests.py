@@ -17,12 +17,13 @@ from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.marks import parse_mark, request_names_in
 from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.steps import stretch_at
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import Intervals, united_by
 
-Numbers = NDArray[np.int64]
+Numbers = Rows
 
 
 _NEVER_NS = 2**62
@@ -65,7 +66,7 @@ class Requests:
         return len(self.name)
 
     @cached_property
-    def complete(self) -> NDArray[np.bool_]:
+    def complete(self) -> Mask:
         """Which requests began and ended in the recording."""
         return np.array([bool(name) for name in self.name], bool) & (self.status > 0)
 
@@ -163,7 +164,7 @@ def requests_of(trace: TraceData) -> Requests:
 
 
 @derived
-def request_marks(trace: TraceData) -> NDArray[np.bool_]:
+def request_marks(trace: TraceData) -> Mask:
     """Which spans mark requests."""
     return np.isin(trace.column("spans", "name"), request_names_in(trace.strings))
 

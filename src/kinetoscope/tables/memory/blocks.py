@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.names import COMPILED_GRAPH
 from kinetoscope.model.processes import memory_salts, thread_processes
-from kinetoscope.model.rows import Rows, distinct
+from kinetoscope.model.rows import Mask, Rows, distinct
 from kinetoscope.model.trace_data import TraceData, derived
 
 EVERY = slice(None)
@@ -48,28 +48,28 @@ class Blocks:
         event_times_ns: The times of all rows of `allocations`.
     """
 
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    bytes: NDArray[np.int64]
+    start_ns: Rows
+    end_ns: Rows
+    bytes: Rows
     key: NDArray[np.uint64]
     device: NDArray[np.int32]
     allocation: NDArray[np.int32]
     span: NDArray[np.int32]
-    start_rank: NDArray[np.int64]
-    end_rank: NDArray[np.int64]
+    start_rank: Rows
+    end_rank: Rows
     devices: tuple[tuple[int, int], ...]
-    event_times_ns: NDArray[np.int64]
+    event_times_ns: Rows
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self.bytes)
 
     @cached_property
-    def recorded(self) -> NDArray[np.bool_]:
+    def recorded(self) -> Mask:
         """Whether each was allocated while recording; a part of a trace, or a snapshot, has rows of earlier ones, too."""
         return (self.allocation >= 0) & (self.start_ns > BEFORE_NS)
 
-    def at(self, keys: NDArray[np.uint64], times_ns: NDArray[np.int64]) -> NDArray[np.int32]:
+    def at(self, keys: NDArray[np.uint64], times_ns: Rows) -> NDArray[np.int32]:
         """Return for each address and moment the block that lived there then, -1 if none is known."""
         if len(self) == 0 or len(keys) == 0:
             return np.full(len(keys), -1, dtype=np.int32)
@@ -82,7 +82,7 @@ class Blocks:
         return np.where(hit, row, -1).astype(np.int32)
 
     @cached_property
-    def _by_address(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+    def _by_address(self) -> tuple[NDArray[np.uint64], Rows, Rows]:
         """All addresses, the blocks in order of address and start, and one rising number for both."""
         addresses, number = np.unique(self.key, return_inverse=True)
         begun = number * self._distance + self.start_rank + 1
@@ -126,10 +126,10 @@ def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVER
     return np.asarray(np.maximum(process_rows, 0).astype(np.int32))
 
 
-def events_of_device(trace: TraceData, device: tuple[int, int]) -> NDArray[np.bool_]:
+def events_of_device(trace: TraceData, device: tuple[int, int]) -> Mask:
     """Which rows of `allocations` are of a device, given by its type and index; all of the host are of one."""
     events, (kind, index) = trace.columns("allocations"), device
-    on_device: NDArray[np.bool_] = events["device_type"] == kind
+    on_device: Mask = events["device_type"] == kind
     return on_device if kind == 0 else on_device & (events["device_index"] == index)
 
 
@@ -211,7 +211,7 @@ def _device_codes(device_type: NDArray[np.uint8], device_index: NDArray[np.int8]
     return device_type.astype(np.int64) * 256 + np.where(device_type == 0, -1, device_index) + 1
 
 
-def _ends(made: NDArray[np.int64], key: NDArray[np.uint64], match: NDArray[np.int32]) -> NDArray[np.int64]:
+def _ends(made: Rows, key: NDArray[np.uint64], match: NDArray[np.int32]) -> Rows:
     """For each allocation the row that ends its block: its free, else the next allocation at its address; -1 for none."""
     end = match[made].astype(np.int64)
     open_ended = np.flatnonzero(end < 0)

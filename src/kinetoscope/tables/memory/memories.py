@@ -54,7 +54,7 @@ class MemoryPool:
         """The live bytes at its peak."""
         return int(self.changes.total_bytes[self.changes.peak_row])
 
-    def live(self, time_ns: float | None = None) -> NDArray[np.int64]:
+    def live(self, time_ns: float | None = None) -> Rows:
         """Return the blocks that were live after all events until a time, or after the peak."""
         return self.changes.live(self.changes.rank_after(self.changes.row_at(time_ns)))
 
@@ -70,10 +70,10 @@ class Counts:
         reserved_bytes: Bytes reserved from the device; -1 if not recorded.
     """
 
-    rank: NDArray[np.int64]
-    time_ns: NDArray[np.int64]
-    allocated_bytes: NDArray[np.int64]
-    reserved_bytes: NDArray[np.int64]
+    rank: Rows
+    time_ns: Rows
+    allocated_bytes: Rows
+    reserved_bytes: Rows
 
 
 @derived
@@ -170,7 +170,7 @@ def module_parts(trace: TraceData, pool: MemoryPool, judged: Judged) -> tuple[li
     return [labels[row] for row in np.flatnonzero(has_blocks).tolist()], renumbered[part].astype(np.int8)
 
 
-def _opened(children: dict[int, list[int]], weight: NDArray[np.int64]) -> tuple[list[int], set[int]]:
+def _opened(children: dict[int, list[int]], weight: Rows) -> tuple[list[int], set[int]]:
     """Return the modules to show, the largest first, and those of them of which some submodules are shown separately."""
     by_weight = sorted(children.get(-1, []), key=lambda row: -int(weight[row]))
     shown, opened = by_weight[:MOST_MODULES], set[int]()
@@ -515,12 +515,12 @@ def described(trace: TraceData, pool: MemoryPool) -> dict[str, Any]:
     }
 
 
-def _most(values: NDArray[np.int64]) -> int | None:
+def _most(values: Rows) -> int | None:
     most = int(values.max(initial=-1))
     return most if most >= 0 else None
 
 
-def _listed(pool: MemoryPool, order: str) -> tuple[NDArray[np.int64], int]:
+def _listed(pool: MemoryPool, order: str) -> tuple[Rows, int]:
     all_blocks, rows = pool.changes.blocks, pool.changes.held
     freed, recorded = all_blocks.end_ns[rows] < NEVER_NS, all_blocks.recorded[rows]
     if order == "longest":

@@ -12,7 +12,7 @@ from kinetoscope._errors import checked_choice, checked_whole
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.names import frame_texts, stack_texts
-from kinetoscope.model.rows import look_up
+from kinetoscope.model.rows import Rows, look_up
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.operator_names import names
@@ -129,7 +129,7 @@ def top_of(trace: TraceData, device: int) -> MemoryPeak | None:
     return MemoryPeak(total_bytes, time_ns, device_names(trace)[device], rank)
 
 
-def live_at(trace: TraceData, at: MemoryPeak | None) -> NDArray[np.int64]:
+def live_at(trace: TraceData, at: MemoryPeak | None) -> Rows:
     """Return the blocks that were live at a peak."""
     if at is None:
         return np.zeros(0, dtype=np.int64)
@@ -186,7 +186,7 @@ def memory_peak(
     return table if rows is None else table.slice(0, rows)
 
 
-def by_holder(trace: TraceData, live: NDArray[np.int64], by: str) -> tuple[dict[str, Any], NDArray[np.int32]]:
+def by_holder(trace: TraceData, live: Rows, by: str) -> tuple[dict[str, Any], NDArray[np.int32]]:
     """Group blocks by one of `GROUPINGS`.
 
     Returns:
@@ -204,7 +204,7 @@ def by_holder(trace: TraceData, live: NDArray[np.int64], by: str) -> tuple[dict[
     return columns, groups.first
 
 
-def holders(trace: TraceData, blocks: NDArray[np.int64]) -> dict[str, Labels]:
+def holders(trace: TraceData, blocks: Rows) -> dict[str, Labels]:
     """What each of some blocks is for, and who allocated it: the labels of `HOLDERS`."""
     judged, spans = judged_blocks(trace), trace.columns("spans")
     operator = look_up(requesting_operators(trace, judged.blocks.span[blocks]), spans["name"])

@@ -13,6 +13,7 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, events_of_device, keys_of, owners_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, MemoryCategory, judged_blocks
@@ -43,16 +44,16 @@ class Changes:
     """
 
     blocks: Blocks
-    held: NDArray[np.int64]
-    time_ns: NDArray[np.int64]
-    rank: NDArray[np.int64]
+    held: Rows
+    time_ns: Rows
+    rank: Rows
     block: NDArray[np.int32]
     action: NDArray[np.uint8]
-    change_bytes: NDArray[np.int64]
-    total_bytes: NDArray[np.int64]
+    change_bytes: Rows
+    total_bytes: Rows
 
     @cached_property
-    def clock_ns(self) -> NDArray[np.int64]:
+    def clock_ns(self) -> Rows:
         """The time of each change, ascending; 0 for blocks from before the recording."""
         return np.maximum.accumulate(np.maximum(self.time_ns, 0))
 
@@ -73,7 +74,7 @@ class Changes:
         """The place among the events after a change; below all of them for -1."""
         return int(self.rank[row]) if row >= 0 else -2
 
-    def live(self, rank: int) -> NDArray[np.int64]:
+    def live(self, rank: int) -> Rows:
         """The blocks that were live after the event at this place."""
         rows = self.held
         return rows[(self.blocks.start_rank[rows] <= rank) & (self.blocks.end_rank[rows] > rank)]
@@ -126,7 +127,7 @@ def device_names(trace: TraceData) -> tuple[str, ...]:
 
 
 def allocator_peak(
-    trace: TraceData, device_type: int, device_index: int, processes: NDArray[np.int64] | None = None
+    trace: TraceData, device_type: int, device_index: int, processes: Rows | None = None
 ) -> AllocatorPeak:
     """Return the peak that the allocator of a device counted, of some rows of `processes` or of all together."""
     events = trace.columns("allocations")
@@ -139,9 +140,7 @@ def allocator_peak(
     return AllocatorPeak(allocated, int(events["time_ns"][time_ns]) if time_ns >= 0 else -1, reserved)
 
 
-def _most_together(
-    values: NDArray[np.int64], mine: NDArray[np.bool_], owner: NDArray[np.int32]
-) -> tuple[int, int]:
+def _most_together(values: Rows, mine: Mask, owner: NDArray[np.int32]) -> tuple[int, int]:
     """The largest sum of the latest counts of all processes, and its row; -1 without any."""
     rows = np.flatnonzero(mine & (values >= 0))
     if len(rows) == 0:
@@ -202,7 +201,7 @@ def need_memory(trace: TraceData) -> None:
         )
 
 
-def live_by_category(changes: Changes, category: NDArray[np.uint8]) -> NDArray[np.int64]:
+def live_by_category(changes: Changes, category: NDArray[np.uint8]) -> Rows:
     """Return the bytes each category holds after each change: a row a change, a column a category."""
     held = np.zeros((len(changes.block), len(MemoryCategory)), dtype=np.int64)
     held[np.arange(len(changes.block)), category[changes.block]] = changes.change_bytes
@@ -246,7 +245,7 @@ def memory_timeline(trace: TraceData, *, device: str | None = None) -> ArrowTabl
     return to_arrow("memory_timeline", columns)
 
 
-def content_changes(trace: TraceData) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def content_changes(trace: TraceData) -> tuple[Rows, NDArray[np.int32]]:
     """Return when which block was written over.
 
     torch names an operator that writes into its first operand with an underscore at the end (`aten::add_`,
