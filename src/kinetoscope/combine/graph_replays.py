@@ -89,13 +89,9 @@ def _replays(trace: TraceData) -> list[tuple[int, Rows, Sequence]]:
     if not any(map(_REPLAY.match, trace.strings)):
         return []
     spans, launches = trace.columns("spans"), trace.columns("launches")
-    if len(launches) == 0:
-        return []
     hosts = _named(trace, _REPLAY)
     replayed = np.flatnonzero(np.isin(launches["host"], hosts) & (launches["device"] >= 0))
     replayed = replayed[is_device_work(spans["kind"][launches["device"][replayed]])]
-    if len(replayed) == 0:
-        return []
     graph, node = np.full((2, len(spans)), -1, dtype=np.int64)
     for table in ("kernels", "copies"):
         columns = trace.columns(table)

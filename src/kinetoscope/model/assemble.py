@@ -28,7 +28,7 @@ from kinetoscope.model.nesting import (
     spread_down,
     without_children,
 )
-from kinetoscope.model.rows import Mask, Rows, places_of
+from kinetoscope.model.rows import Mask, Rows, outline, places_of
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     OPTIMIZER_STEP,
@@ -107,18 +107,17 @@ def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
     classes = [strings[name] or "Module" for name in modules["class"].tolist()]
     # A module that no other one registers (in a plain list, say) is shown below the one that called it.
     holders = [parent if parent >= 0 else caller for parent, caller in zip(parents, callers, strict=True)]
-    order = _holders_first(holders)
-    depth = [0] * len(holders)
+    # Holders first. What is in a circle, in a damaged file, or held by one is a root.
+    depths = dict(outline(holders, range(len(holders))))
+    holders = [holder if depths[row] else -1 for row, holder in enumerate(holders)]
     root = list(range(len(holders)))
     below = [""] * len(holders)
-    for row in order:
-        holder = holders[row]
-        if holder >= 0:
-            depth[row] = depth[holder] + 1
+    for row in depths:
+        if (holder := holders[row]) >= 0:
             root[row] = root[holder]
             part = names[row] or classes[row]
             below[row] = f"{below[holder]}.{part}" if below[holder] else part
-    roots = _root_names(classes, [row for row in order if holders[row] < 0])
+    roots = _root_names(classes, [row for row, holder in enumerate(holders) if holder < 0])
     mixed = _sharing_roots(below, root)
     path = [
         f"{roots[root_row]}.{text}" if root_row in mixed else text
@@ -128,35 +127,16 @@ def module_paths(modules: Columns, strings: list[str]) -> dict[str, Any]:
         path[row] = name
     return {
         "path": path,
-        "depth": np.array(depth, dtype=np.int32),
+        "depth": np.array([depths[row] for row in range(len(holders))], dtype=np.int32),
         "holder": np.array(holders, dtype=np.int32),
     }
-
-
-def _holders_first(holders: list[int]) -> list[int]:
-    """Order rows so that a holder comes before what it holds; cut any circle where it is found."""
-    state = [0] * len(holders)
-    order: list[int] = []
-    for start in range(len(holders)):
-        chain: list[int] = []
-        row = start
-        while row >= 0 and state[row] == 0:
-            state[row] = 1
-            chain.append(row)
-            row = holders[row]
-        if row >= 0 and state[row] == 1:
-            holders[chain[-1]] = -1
-        for done in reversed(chain):
-            state[done] = 2
-            order.append(done)
-    return order
 
 
 def _root_names(classes: list[str], roots: list[int]) -> dict[int, str]:
     """Name each root by its class, with a number from the second of a class on."""
     count: Counter[str] = Counter()
     named: dict[int, str] = {}
-    for row in sorted(roots):
+    for row in roots:
         count[classes[row]] += 1
         number = count[classes[row]]
         named[row] = classes[row] if number == 1 else f"{classes[row]}#{number}"

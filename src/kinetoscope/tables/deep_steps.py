@@ -116,8 +116,6 @@ def _operators(trace: TraceData) -> _Operators:
 
 def _of_calls(trace: TraceData, rows: Rows, has_inputs: Mask) -> NDArray[np.int32]:
     """For some operators the nearest of those with inputs that is the same call, -1 for none."""
-    if not has_inputs.any() or has_inputs.all():
-        return np.full(len(rows), -1, np.int32)
     spans = trace.columns("spans")
     calls = Groups.by([spans[name][rows] for name in ("name", "own_stack", "forward_stack", "module")])
     of_step = Groups.by([calls.of_row, spans["step"][rows]])

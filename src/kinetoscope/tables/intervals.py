@@ -96,9 +96,7 @@ def when_ran(trace: TraceData, rows: Rows) -> Intervals:
 
 def united(parts: list[Intervals]) -> Intervals:
     """The moments in any of some sets."""
-    filled = [part for part in parts if len(part)]
-    if len(filled) < 2:
-        return filled[0] if filled else Intervals.none()
+    parts = [Intervals.none(), *parts]
     return Intervals.of(
-        np.concatenate([part.start_ns for part in filled]), np.concatenate([part.end_ns for part in filled])
+        np.concatenate([part.start_ns for part in parts]), np.concatenate([part.end_ns for part in parts])
     )

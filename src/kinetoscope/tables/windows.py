@@ -176,13 +176,10 @@ def _begin_in(trace: TraceData, rows: Rows, outer: Rows) -> Mask:
 def _without_own(trace: TraceData, rows: Rows, holes: Rows) -> Intervals:
     """When `rows` ran, without the time in which `holes` of the same thread did."""
     thread = trace.column("spans", "thread")
-    holed = np.unique(thread[holes])
-    if len(holed) == 0:
-        return when_ran(trace, rows)
-    is_holed = mask_of(holed, int(thread.max()) + 1)
+    is_holed = mask_of(thread[holes], len(trace.columns("threads")))
     parts = (
         when_ran(trace, rows[thread[rows] == row]) - when_ran(trace, holes[thread[holes] == row])
-        for row in holed.tolist()
+        for row in np.flatnonzero(is_holed).tolist()
     )
     return united([when_ran(trace, rows[~is_holed[thread[rows]]]), *parts])
 

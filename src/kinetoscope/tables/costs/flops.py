@@ -106,10 +106,9 @@ def flops_coverage(trace: TraceData) -> ArrowTable:
 
 def covered_percent(trace: TraceData) -> float | None:
     """The share of the operators' own time, in percent, in which it is known what is computed; None without operators."""
-    unknown, operator = costs_of(trace).unknown, operator_spans(trace).mask
-    self_ns = trace.column("spans", "self_ns")
-    all_ns = int(self_ns[operator].sum())
-    return 100.0 - 100.0 * int(self_ns[operator & unknown].sum()) / all_ns if all_ns else None
+    unknown, operators = costs_of(trace).unknown, operator_spans(trace)
+    unknown_ns = int(operators.self_ns[operators.mask & unknown].sum())
+    return 100.0 - 100.0 * unknown_ns / operators.total_self_ns if operators.total_self_ns else None
 
 
 NO_SHAPES = "FLOPs need the shapes of inputs: record with record_shapes=True, or kinetoscope run"

@@ -107,12 +107,8 @@ def unregister_flops(name: str) -> bool:
 
 def registered(name: str) -> _Registered | None:
     """The formula that a program registered for this name, the exact one first, then the longest prefix."""
-    if name in _exact:
-        return _exact[name]
-    if not _prefixes:
-        return None
     fitting = [prefix for prefix in tuple(_prefixes) if name.startswith(prefix)]
-    return _prefixes.get(max(fitting, key=len)) if fitting else None
+    return _exact.get(name) or _prefixes.get(max(fitting, key=len, default=""))
 
 
 def any_registered() -> bool:

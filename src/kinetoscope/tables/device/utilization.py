@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import checked_whole
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.processes import of_processes
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Rows, begins_run
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.work import busy, device_work
 from kinetoscope.tables.intervals import Intervals
@@ -50,14 +50,11 @@ class SampledCounter:
 def sampled_counters(trace: TraceData) -> list[SampledCounter]:
     """Return the counters of the table `counters`, one for each name and process."""
     counters = trace.columns("counters")
-    if len(counters) == 0:
-        return []
     process_count = max(len(trace.columns("processes")), 1)
     key = counters["name"].astype(np.int64) * process_count + np.maximum(counters["process_row"], 0)
     order = np.lexsort((counters["time_ns"], key))
-    edges = [0, *(np.flatnonzero(np.diff(key[order])) + 1).tolist(), len(key)]
     sampled = []
-    for first, last in pairwise(edges):
+    for first, last in pairwise([*np.flatnonzero(begins_run(key[order])).tolist(), len(key)]):
         rows = order[first:last]
         string, process = divmod(int(key[rows[0]]), process_count)
         name, value = trace.strings[string], counters["value"][rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -123,47 +122,26 @@ def _strings(trace: TraceData) -> dict[str, list[int]]:
 _BARS = 40
 
 
-@dataclass(frozen=True)
-class Durations:
-    """How long some spans took.
+def durations(trace: TraceData, rows: Rows) -> dict[str, Any]:
+    """Return how long some rows of `spans` took.
 
-    Attributes:
-        edges_ns: Where the ranges of the histogram begin, and where the last one ends; empty without spans.
-        counts: How many spans are in each.
-        calls: How many there are.
-        total_ns: Their sum.
-        mean_ns: Their mean; this and what follows is None without spans.
-        min_ns: The shortest.
-        median_ns: The median.
-        p95_ns: 95 % of them took at most this long.
-        max_ns: The longest.
+    Returns:
+        `edges_ns`: where the ranges of the histogram begin, and where the last one ends; empty without spans. `counts`: how many spans are
+        in each. `calls`: how many there are. `total_ns`: their sum. `mean_ns`, `min_ns`, `median_ns`, `p95_ns` (95 % of them took at most
+        this long) and `max_ns`: None without spans.
     """
-
-    edges_ns: list[int]
-    counts: list[int]
-    calls: int
-    total_ns: int
-    mean_ns: float | None
-    min_ns: int | None
-    median_ns: int | None
-    p95_ns: int | None
-    max_ns: int | None
-
-
-def durations(trace: TraceData, rows: Rows) -> Durations:
-    """Return how long some rows of `spans` took."""
     sorted_ns = np.sort(trace.column("spans", "duration_ns")[rows])
     edges, calls = histogram_edges(sorted_ns), len(sorted_ns)
     counts = np.diff(np.searchsorted(sorted_ns, edges)) if calls else edges
-    ranks = (0, calls // 2, int(calls * 0.95), calls - 1)
-    return Durations(
-        edges.tolist(),
-        counts.tolist(),
-        calls,
-        int(sorted_ns.sum()),
-        float(sorted_ns.mean()) if calls else None,
-        *(int(sorted_ns[rank]) if calls else None for rank in ranks),
-    )
+    ranks = {"min_ns": 0, "median_ns": calls // 2, "p95_ns": int(calls * 0.95), "max_ns": calls - 1}
+    return {
+        "edges_ns": edges.tolist(),
+        "counts": counts.tolist(),
+        "calls": calls,
+        "total_ns": int(sorted_ns.sum()),
+        "mean_ns": float(sorted_ns.mean()) if calls else None,
+        **{name: int(sorted_ns[rank]) if calls else None for name, rank in ranks.items()},
+    }
 
 
 def histogram_edges(durations: Rows) -> Rows:
@@ -203,14 +181,8 @@ def histogram(
         ArgumentError: There is no such kind or way, or one of them without a name.
     """
     lasted = durations(trace, _operators_or(trace, span, kind, by, place))
-    return to_arrow(
-        "histogram",
-        {
-            "from_ns": np.array(lasted.edges_ns[:-1], np.int64),
-            "below_ns": np.array(lasted.edges_ns[1:], np.int64),
-            "count": np.array(lasted.counts, np.int64),
-        },
-    )
+    edges, counts = (np.array(lasted[name], np.int64) for name in ("edges_ns", "counts"))
+    return to_arrow("histogram", {"from_ns": edges[:-1], "below_ns": edges[1:], "count": counts})
 
 
 def _operators_or(

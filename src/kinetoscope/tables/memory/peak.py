@@ -55,15 +55,10 @@ def peak(trace: TraceData, *, device_type: int = 0, device: str | None = None) -
     Raises:
         ArgumentError: No memory of `device` was recorded.
     """
-    blocks = blocks_of(trace)
-    if device is None:
-        devices = [
-            place for place, (kind, _) in enumerate(blocks.devices) if (kind == 0) == (device_type == 0)
-        ]
-    else:
-        devices = [find_device(trace, device)]
-    peaks = [top for place in devices if (top := top_of(trace, place)) is not None]
-    return max(peaks, key=lambda top: top.bytes, default=None)
+    kinds = [kind for kind, _ in blocks_of(trace).devices]
+    places = [place for place, kind in enumerate(kinds) if (kind == 0) == (device_type == 0)]
+    tops = [top_of(trace, place) for place in (places if device is None else [find_device(trace, device)])]
+    return max((top for top in tops if top is not None), key=lambda top: top.bytes, default=None)
 
 
 @dataclass(frozen=True)

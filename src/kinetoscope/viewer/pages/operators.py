@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -103,7 +102,7 @@ def histogram(trace: Trace, query: Query) -> dict[str, Any]:
     Raises:
         ArgumentError: An option that cannot be used.
     """
-    return asdict(durations(trace, named(trace, query)))
+    return durations(trace, named(trace, query))
 
 
 def named(trace: Trace, query: Query) -> NDArray[np.int64]:
