@@ -41,13 +41,12 @@ def memory_recorded(trace: TraceData) -> bool:
 
 def processes(trace: TraceData) -> Rows:
     """The process id of each row of `threads`, -1 where it is not known."""
-    whole = None if len(trace.columns("processes")) else trace.run_info.process
-    return _or_of_trace(trace.column("threads", "process"), whole)
+    return _of_threads(trace, "process")
 
 
 def ranks(trace: TraceData) -> Rows:
     """The rank of each row of `threads`, -1 outside distributed runs."""
-    return _or_of_trace(trace.column("threads", "rank"), rank(trace))
+    return _of_threads(trace, "rank")
 
 
 def spans(trace: TraceData, *, rows: slice = EVERY) -> ArrowTable:
@@ -220,10 +219,11 @@ def _as_stored(trace: TraceData, name: str, **more: Any) -> ArrowTable:
     return to_arrow(name, columns)
 
 
-def _or_of_trace(own: NDArray[Any], of_trace: object) -> Rows:
-    """A number of each thread or, where it has none, that of the whole trace."""
-    other = of_trace if isinstance(of_trace, int) and 0 <= of_trace < 2**63 else -1
-    return np.where(own >= 0, own, other).astype(np.int64)
+def _of_threads(trace: TraceData, name: str) -> Rows:
+    """The process or rank of each thread; of a trace of one process that of the trace, where the thread has none."""
+    of_thread = trace.column("threads", name)
+    whole = None if len(trace.columns("processes")) else getattr(trace.run_info, name)
+    return np.where(of_thread >= 0, of_thread, -1 if whole is None else whole).astype(np.int64)
 
 
 def cycles(trace: TraceData) -> ArrowTable:

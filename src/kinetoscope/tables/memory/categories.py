@@ -165,15 +165,11 @@ class _Inquiry:
         self.trace = trace
         self.spans: Columns = trace.columns("spans")
         self.operands: Columns = trace.columns("operands")
-        self.storages: Columns = trace.columns("storages")
         self.parameters: Columns = trace.columns("parameters")
-        self.modules: Columns = trace.columns("modules")
-        self.own_stack: Rows = trace.column("allocations", "stack")
         self.wrapper_names = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings])
         self.add_names = np.array([text == "aten::add_" for text in trace.strings])
         self.blocks = blocks_of(trace)
         self.outer, self.again = self._outermost()
-        self.module: Rows = np.full(len(self.blocks), -1, dtype=np.int32)
 
     def judge(self) -> Judged:
         """Collect the facts, and apply the rules."""
@@ -197,7 +193,7 @@ class _Inquiry:
         if (self.operands["argument"] >= 0).any():
             computed, fed, first_module = self._flows(of_model, outer, candidates, made_by_model)
         else:
-            fed, first_module = self._there(of_model, candidates & ~computed), self.module
+            fed, first_module = self._there(of_model, candidates & ~computed), np.full_like(own_module, -1)
         facts = BlockFacts(
             role=role,
             phase=phase,
@@ -216,7 +212,7 @@ class _Inquiry:
         module = np.where((category == MemoryCategory.INPUT) & (module < 0), first_module, module)
         outside = (module < 0) & np.isin(category, _AROUND_A_MODEL)
         module = np.where(outside, self._model_around(of_model, category), module).astype(np.int32)
-        taken = np.append(self.own_stack, -1).take(blocks.allocation)
+        taken = np.append(self.trace.column("allocations", "stack"), -1).take(blocks.allocation)
         stack = np.where(taken >= 0, taken, look_up(span, spans["stack"])).astype(np.int32)
         return Judged(blocks, category, module, stack)
 
@@ -250,7 +246,7 @@ class _Inquiry:
         return nearest_of(self.trace, first)[rows]
 
     def _roles(self) -> tuple[NDArray[np.uint8], Rows]:
-        held = self.storages
+        held = self.trace.columns("storages")
         role = np.full(len(self.blocks), NO_ROLE, dtype=np.uint8)
         module = np.full(len(self.blocks), -1, dtype=np.int32)
         block = self.blocks.at(keys_of(self.trace, "storages"), held["time_ns"])
@@ -309,8 +305,8 @@ class _Inquiry:
         spans = self.spans
         rows = np.flatnonzero(of_model & (spans["module"] >= 0))
         rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
-        holder = self.modules["holder"]
-        root = _core.nearest_marked(holder, self.modules["depth"], holder < 0)[spans["module"][rows]]
+        holder, depth = (self.trace.column("modules", name) for name in ("holder", "depth"))
+        root = _core.nearest_marked(holder, depth, holder < 0)[spans["module"][rows]]
         position = np.searchsorted(spans["start_ns"][rows], self.blocks.start_ns)
         position = np.where(category == MemoryCategory.INPUT, position, position - 1)
         return look_up(np.where(position < len(rows), position, -1), root)
@@ -343,7 +339,7 @@ class _Inquiry:
         # Later ones first, so that the first one stays.
         late = np.argsort(-spans["start_ns"][operands["span"][rows]], kind="stable")
         module = spans["module"][operands["span"][rows[late]]]
-        place = self.module.copy()
+        place = np.full(len(self.blocks), -1, dtype=np.int32)
         place[block[late][module >= 0]] = module[module >= 0]
         fed, place = _traced_back(fed & candidates & ~computed, place, source, operator, outer, len(spans))
         return computed, fed & candidates, place

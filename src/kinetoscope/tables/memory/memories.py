@@ -174,16 +174,14 @@ def _opened(children: dict[int, list[int]], weight: Rows) -> tuple[list[int], se
     """Return the modules to show, the largest first, and those of them of which some submodules are shown separately."""
     by_weight = sorted(children.get(-1, []), key=lambda row: -int(weight[row]))
     shown, opened = by_weight[:MOST_MODULES], set[int]()
-    visited: set[int] = set()
-    while True:
-        open_next = [row for row in shown if row not in visited]
-        if not open_next:
-            break
-        row = max(open_next, key=lambda module: int(weight[module]))
-        visited.add(row)
+    waiting = list(shown)
+    while waiting:
+        row = max(waiting, key=lambda module: int(weight[module]))
+        waiting.remove(row)
         inside = [module for module in children.get(row, []) if weight[module] > _WORTH * weight[row]]
         if inside and len(shown) + len(inside) <= MOST_MODULES:
             shown += inside
+            waiting += inside
             opened.add(row)
     taken = set(shown)
     alone = {
