@@ -61,10 +61,10 @@ def mask_of(rows: NDArray[Any] | Sequence[int], length: int) -> Mask:
 
 def places_of(rows: NDArray[np.integer], length: int) -> NDArray[np.int32]:
     """For each of `length` rows its first place among some, -1 for others, as for the row -1."""
-    places = np.full(length + 1, -1, dtype=np.int32)
-    places[rows[::-1]] = np.arange(len(rows), dtype=np.int32)[::-1]
-    places[-1] = -1
-    return places
+    numbers = np.full(length + 1, -1, dtype=np.int32)
+    numbers[rows[::-1]] = np.arange(len(rows), dtype=np.int32)[::-1]
+    numbers[-1] = -1
+    return numbers
 
 
 def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:

@@ -208,7 +208,7 @@ def test_a_range_of_a_devices_backend_only_asks_and_is_no_transfer():
 )
 def test_kernels_say_by_their_names_what_they_do(name, known):
     found = facts_of_kernel(name)
-    assert (found.name, found.reduction, found.type) == known
+    assert (found.name, found.reduction, found.dtype) == known
 
 
 @pytest.mark.parametrize(

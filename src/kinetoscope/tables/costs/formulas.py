@@ -158,11 +158,6 @@ def norms(call: OperatorCall) -> Cost:
     return Cost(sum(max(size - 1, 0) + add * size + out for size in _sizes(call)), None)
 
 
-def unscale(call: OperatorCall) -> Cost:
-    """`_amp_foreach_non_finite_check_and_unscale_(self, found, scale)`: a check and a multiplication for each element."""
-    return Cost(2 * sum(_sizes(call)), None)
-
-
 def optimizer(call: OperatorCall, *, steps: int, added: list[tuple[int, int]]) -> Cost:
     """The cost of a fused optimizer: operations for each element, and those that arguments add unless they are 0, False or not given."""
     more = (flops for place, flops in added if call.has_tensor(place) or bool(call.value(place)))
@@ -661,11 +656,6 @@ def grid(call: OperatorCall) -> Cost:
 # What moves or makes data without computing with it: copies, fills, joins, random numbers. 0 operations, bytes as
 # they are.
 # Random numbers take work that is no arithmetic on data, and counts as none.
-
-
-def copy_in(call: OperatorCall) -> Cost:
-    """`copy_(self, source)`."""
-    return Cost(0, call.moved((1,), call.numel(0), 0))
 
 
 def fill(call: OperatorCall) -> Cost:
