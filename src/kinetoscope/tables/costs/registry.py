@@ -107,8 +107,10 @@ def unregister_flops(name: str) -> bool:
 
 def registered(name: str) -> _Registered | None:
     """The formula that a program registered for this name, the exact one first, then the longest prefix."""
+    if name in _exact or not _prefixes:
+        return _exact.get(name)
     fitting = [prefix for prefix in tuple(_prefixes) if name.startswith(prefix)]
-    return _exact.get(name) or _prefixes.get(max(fitting, key=len, default=""))
+    return _prefixes.get(max(fitting, key=len, default=""))
 
 
 def any_registered() -> bool:
