@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from kinetoscope.combine.extend import Origins, extend
-from kinetoscope.model.device_time import operators_around
-from kinetoscope.model.kinds import is_call, is_device_work, is_runtime_call
+from kinetoscope.model.device_time import started_by
+from kinetoscope.model.kinds import is_device_work, is_runtime_call
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import SpanKind
@@ -50,7 +50,6 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
     captures = _captures(trace)
     calls_of = _matched(replays, captures)
     origins, spans = Origins(trace), trace.columns("spans")
-    nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
     origin, origin_of = spans["origin"].copy(), dict[int, int]()
     unmatched = 0
     for graph, rows, _ in replays:
@@ -58,7 +57,7 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
         if calls is None:
             unmatched += len(rows)
             continue
-        operators = operators_around(spans, calls.astype(np.int32), spans["parent"], nests).tolist()
+        operators = started_by(spans, calls.astype(np.int32)).tolist()
         for operator in dict.fromkeys(operators):
             if operator not in origin_of:
                 values = {name: int(spans[name][operator]) for name in ("module", "stack")}

@@ -95,15 +95,15 @@ def _running_at_start(
     return running
 
 
-def started_by(spans: Columns, launches: Columns) -> NDArray[np.int32]:
-    """For each launch the span that its time counts for: the operator around the call of the runtime."""
+def started_by(spans: Columns, calls: NDArray[np.int32]) -> NDArray[np.int32]:
+    """For each call of a runtime, as of a launch, the span that its time counts for: the operator around it."""
     nests = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(spans["kind"])
-    return operators_around(spans, launches["host"], spans["parent"], nests)
+    return operators_around(spans, calls, spans["parent"], nests)
 
 
 def device_self_ns(spans: Columns, launches: Columns) -> NDArray[np.int64]:
     """For each span of the host the time of the work it started on devices, spans inside it left out."""
     counted = counted_launches(spans, launches)
-    owner = started_by(spans, launches)[counted]
+    owner = started_by(spans, launches["host"])[counted]
     duration: NDArray[np.int64] = spans["duration_ns"][launches["device"][counted]]
     return Groups(owner, len(spans)).sums(duration)

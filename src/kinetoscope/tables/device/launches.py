@@ -40,7 +40,7 @@ def starters(trace: TraceData) -> Starters:
     operator = call.copy()
     counted = counted_launches(spans, launches)
     device = launches["device"][counted]
-    owner = started_by(spans, launches)[counted]
+    owner = started_by(spans, launches["host"])[counted]
     call[device] = launches["host"][counted]
     operator[device] = np.where(is_runtime_call(spans["kind"][owner]), -1, owner)
     return Starters(call, operator)
@@ -152,7 +152,7 @@ def launches(trace: TraceData) -> ArrowTable:
     linked = np.flatnonzero((stored["host"] >= 0) & (stored["device"] >= 0))
     linked = linked[np.argsort(spans["start_ns"][stored["host"][linked]], kind="stable")]
     host, device = stored["host"][linked], stored["device"][linked]
-    owner = started_by(spans, stored)[linked]
+    owner = started_by(spans, stored["host"])[linked]
     operator = np.where(is_runtime_call(spans["kind"][owner]), -1, owner)
     start = {"host": spans["start_ns"][host], "device": spans["start_ns"][device]}
     stream, streams = spans["stream"][device], trace.columns("streams")
