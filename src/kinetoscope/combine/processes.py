@@ -19,7 +19,6 @@ from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import (
     Placement,
     by_wall_clock,
-    checked_drift,
     described,
     one_machine,
     process_facts,
@@ -87,7 +86,7 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
         offset if isinstance(offset, Placement) else Placement(int(offset)) for offset in offsets_ns
     ]
     for placement in placements:
-        if not checked_drift(placement.drift):
+        if not -0.5 < placement.drift < 0.5:
             raise ArgumentError(
                 f"drift={placement.drift} is not a possible drift of a clock; pass one near 0."
             )

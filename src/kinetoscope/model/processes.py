@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -98,11 +97,6 @@ def by_wall_clock(traces: Sequence[TraceData]) -> list[Placement]:
             Placement(begin - begins[0] if dated else 0, error_ns=error_ns, clock=WALL if dated else UNKNOWN)
         )
     return placements
-
-
-def checked_drift(drift: float) -> bool:
-    """Whether a drift is one that a clock can have."""
-    return math.isfinite(drift) and -0.5 < drift < 0.5
 
 
 def reading_error_ns(trace: TraceData) -> int:

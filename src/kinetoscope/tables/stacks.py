@@ -157,11 +157,9 @@ def program_frames(trace: TraceData) -> NDArray[np.int32]:
 @derived
 def project_lines(trace: TraceData) -> NDArray[np.int32]:
     """For each stack the row of the frame of its innermost line in the program's own files, that of `program_frames` where none is; -1 at the end for no stack."""
-    frame = np.append(trace.column("stacks", "frame"), np.int32(-1))
-    rows = _innermost(trace, np.append(project_frames(trace), False)[frame[:-1]])
-    return np.where(
-        np.append(rows, np.int32(-1)) >= 0, frame[np.append(rows, np.int32(-1))], program_frames(trace)
-    )
+    frame = trace.column("stacks", "frame")
+    rows = np.append(_innermost(trace, np.append(project_frames(trace), False)[frame]), np.int32(-1))
+    return np.where(rows >= 0, np.append(frame, np.int32(-1))[rows], program_frames(trace))
 
 
 def _innermost(trace: TraceData, chosen: Mask) -> NDArray[np.int32]:
