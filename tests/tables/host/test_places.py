@@ -79,8 +79,8 @@ def test_every_duration_is_in_its_range(lengths):
     assert sum(bar["count"] for bar in bars) == len(lengths)
     assert trace.table("histogram").to_pylist() == bars
     found = durations(trace, np.arange(len(lengths)))
-    assert (found.calls, found.total_ns) == (len(lengths), sum(lengths))
-    assert (found.min_ns, found.max_ns) == ((min(lengths), max(lengths)) if lengths else (None, None))
+    assert (found["calls"], found["total_ns"]) == (len(lengths), sum(lengths))
+    assert (found["min_ns"], found["max_ns"]) == ((min(lengths), max(lengths)) if lengths else (None, None))
 
 
 def test_a_histogram_of_a_place_or_kind_needs_a_name():
