@@ -18,6 +18,7 @@ from kinetoscope.tables.device.work import WORK_CATEGORIES, Device, DeviceWork, 
 from kinetoscope.tables.intervals import united_by
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.memory.timeline import allocator_peak
+from kinetoscope.tables.stored import Shown
 
 
 def streams(trace: TraceData) -> ArrowTable:
@@ -31,12 +32,9 @@ def streams(trace: TraceData) -> ArrowTable:
     """
     stored, work = trace.columns("streams"), device_work(trace)
     stream = trace.column("spans", "stream")[work.rows]
-    columns: dict[str, Any] = {
-        "id": np.arange(len(stored), dtype=np.int32),
-        **{name: stored[name] for name in ("device_type", "device_index", "number")},
-        "name": [name or None for name in stored["name"]],
-        **_busy_columns(trace, work, Groups(stream, len(stored))),
-    }
+    columns = Shown(trace, "streams")
+    columns |= _busy_columns(trace, work, Groups(stream, len(stored)))
+    columns["name"] = [name or None for name in stored["name"]]
     order = np.lexsort((stored["number"], stored["device_index"], stored["device_type"]))
     return to_arrow("streams", columns, order)
 

@@ -22,7 +22,7 @@ from kinetoscope.tables.device.launches import captured_time
 from kinetoscope.tables.host.host_shares import HostShares
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
-from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.tables.stored import Shown, memory_recorded
 
 
 def by_module(trace: TraceData, values: Rows, chosen: Mask, *, divided: bool = True) -> Rows:
@@ -133,11 +133,8 @@ def modules(trace: TraceData) -> ArrowTable:
     # The time between operators while the forward of a module ran.
     shares = gaps(trace).shares
     python = Groups(shares.module, len(stored)).sums(charged(trace), ~shares.blocked)
-    columns: dict[str, Any] = {
-        "id": np.arange(len(stored), dtype=np.int32),
-        "path": stored["path"],
-        "class": Labels(np.arange(len(stored)), module_classes(trace)),
-        "depth": stored["depth"],
+    columns = Shown(trace, "modules")
+    columns |= {
         "parent": stored["holder"],
         **dict.fromkeys(("calls", "call_ns", "call_self_ns", "self_bytes", "bytes")),
         "operators": operators,
