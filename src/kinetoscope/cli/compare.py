@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,6 @@ from kinetoscope.cli.output import AS_JSON
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kinetoscope.comparison.result import Comparison
 
 WARM_UP = click.option(

@@ -10,10 +10,10 @@ import re
 import statistics
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import click
 from rich.console import Console
@@ -27,9 +27,6 @@ from kinetoscope.display.terminal import console, reading_width
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self
-
     from kinetoscope.analyses.findings import Report
     from kinetoscope.launcher.recording import Finished
     from kinetoscope.trace import Trace

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,12 @@ from kinetoscope.display.blocks import ERROR, GOOD, WARNING, Paragraph
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch.profiler import ProfilerActivity
 
     from kinetoscope.collect import EngineStatus
 
-    # The subject, what was found and, if that can be good or bad, which it is.
-    Line = tuple[str, str, str]
+# The subject, what was found and, if that can be good or bad, which it is.
+Line = tuple[str, str, str]
 
 OK, POOR, BAD = "ok", "poor", "bad"
 _TONES = {OK: GOOD, POOR: WARNING, BAD: ERROR}

@@ -6,16 +6,14 @@ import difflib
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope._version import __version__
 from kinetoscope.display import terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COMMANDS = {
     "run": "Profile a script or module.",

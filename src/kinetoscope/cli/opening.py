@@ -6,13 +6,12 @@ import glob
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
     from rich.progress import Progress
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,10 +14,6 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.display.terminal import echo
 from kinetoscope.model import units
 from kinetoscope.storage.atomic_write import is_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 

@@ -6,23 +6,20 @@ import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from kinetoscope.analyses.overview import overview
+from kinetoscope.analyses.overview import Overview, overview
 from kinetoscope.analyses.trace_blocks import RunFacts, label_in, trace_blocks
 from kinetoscope.cli.output import echo_json
-from kinetoscope.display.blocks import Paragraph
+from kinetoscope.display.blocks import Block, Paragraph
 from kinetoscope.display.blocks import as_json as blocks_as_json
 from kinetoscope.display.lines import lines_of
 from kinetoscope.display.terminal import UNLIMITED, console
-from kinetoscope.launcher.overhead import records_of
+from kinetoscope.launcher.overhead import Overhead, Records, records_of
 from kinetoscope.model import units
 from kinetoscope.summaries import SUFFIX
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kinetoscope.analyses.overview import Overview
-    from kinetoscope.display.blocks import Block
-    from kinetoscope.launcher.overhead import Overhead, Records
     from kinetoscope.launcher.recording import Finished
     from kinetoscope.trace import Trace
 

@@ -30,8 +30,9 @@ import difflib
 import json
 import re
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as Xml
 
 import numpy as np
@@ -44,7 +45,7 @@ from kinetoscope.comparison.kinds import (
     similar_sizes,
     typical_operators,
 )
-from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Run, counts_of
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Numbers, Run, Scope, counts_of
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, step_difference
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
 from kinetoscope.comparison.verdict import Where, lines_of_places
@@ -54,16 +55,7 @@ from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.comparison.measures import Scope
-
-    Numbers = NDArray[np.float64]
-    Rows = NDArray[np.int64]
+from kinetoscope.model.rows import Rows
 
 HELD, BROKEN, WON, CANNOT_TELL = "held", "broken", "better", "cannot tell"
 EXIT_CODES = {HELD: 0, WON: 0, BROKEN: 1, CANNOT_TELL: 2}

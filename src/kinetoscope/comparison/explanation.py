@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kinetoscope.comparison.kinds import matched_kinds
 from kinetoscope.comparison.matching import matched
-from kinetoscope.comparison.measures import by_run, noun_of
+from kinetoscope.comparison.measures import Key, Numbers, Run, by_run, noun_of
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.comparison.measures import Run
-
-    Numbers = NDArray[np.float64]
-    Key = tuple[Any, ...]
-    # The key of a place in the base and in the other run; None where it is not there.
-    Pair = tuple[Key | None, Key | None]
-    # For each place the time on both sides, by what it was spent on.
-    SpentAt = dict[Pair, dict[str, list[float]]]
+# The key of a place in the base and in the other run; None where it is not there.
+Pair = tuple[Key | None, Key | None]
+# For each place the time on both sides, by what it was spent on.
+SpentAt = dict[Pair, dict[str, list[float]]]
 
 LEAST_SHARE = 0.05
 """A part is named if it changes by this share of the largest change, and by `LEAST_OF_STEP` of a step."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +14,11 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.kinds import classes_of_steps
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, Run
 from kinetoscope.comparison.statistics import Series
-from kinetoscope.display.blocks import BlockColumn, Chart, Paragraph, TableBlock
+from kinetoscope.display.blocks import Block, BlockColumn, Cell, Chart, Paragraph, TableBlock
 from kinetoscope.display.html import as_html
 from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kinetoscope.display.blocks import Block, Cell
 
 STEP = "step_ns"
 """The name of the series of step times, in nanoseconds; the others are named as in `COUNTS`."""

@@ -5,26 +5,22 @@ Kinds are those of the table `step_kinds`, whose numbers are of one trace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kinetoscope.comparison.measures import Run
 from kinetoscope.comparison.statistics import MOST_CLASSES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.comparison.measures import Run
-
-    # How often each operator runs in a step, and how long a call takes, in ns.
-    Operators = Mapping[str, tuple[float, float]]
-    # Those of each kind, by its number.
-    OfKinds = Sequence[Operators] | Mapping[int, Operators]
-    Numbers = Sequence[int] | NDArray[np.int64]
-    # The number of a recording, and that of a kind in it.
-    Kinds = set[tuple[int, int]]
+# How often each operator runs in a step, and how long a call takes, in ns.
+Operators = Mapping[str, tuple[float, float]]
+# Those of each kind, by its number.
+OfKinds = Sequence[Operators] | Mapping[int, Operators]
+Numbers = Sequence[int] | NDArray[np.int64]
+# The number of a recording, and that of a kind in it.
+Kinds = set[tuple[int, int]]
 
 Kind = TypeVar("Kind")
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope.model.names import short_kernel_name
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-
-    Key = tuple[Any, ...]
-    # What two rows must have in common, None for rows that are not looked at.
-    Level = Callable[[Key], Hashable | None]
+Key = tuple[Any, ...]
+# What two rows must have in common, None for rows that are not looked at.
+Level = Callable[[Key], Hashable | None]
 
 _NUMBER = re.compile(r"\d+")
 _TEMPLATE = re.compile(r"<.*>", re.DOTALL)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.account import accounts
@@ -22,9 +24,11 @@ from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.deep_steps import shapes_of
@@ -40,18 +44,10 @@ from kinetoscope.tables.stacks import program_frames, user_stacks
 from kinetoscope.tables.step_kinds import StepOperators, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
-    Numbers = NDArray[np.float64]
-    Key = tuple[Any, ...]
-    # `modules` or `operators`, and a path or a name.
-    Scope = tuple[str, str]
+Numbers = NDArray[np.float64]
+Key = tuple[Any, ...]
+# `modules` or `operators`, and a path or a name.
+Scope = tuple[str, str]
 
 TIMED = ("part", "module", "operator", "line", "kernel", "collective")
 """The kinds of rows with times, in the order in which they are shown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.comparison.explanation import signed
+from kinetoscope.comparison.explanation import Explanation, signed
 from kinetoscope.comparison.kinds import classes_of_steps
-from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run, by_run, noun_of
-from kinetoscope.comparison.statistics import Series
+from kinetoscope.comparison.measures import (
+    BYTE_COUNTS,
+    COUNTS,
+    RUN_COUNTS,
+    TIMED,
+    Key,
+    Numbers,
+    Run,
+    by_run,
+    noun_of,
+)
+from kinetoscope.comparison.statistics import Bootstrap, Series
 from kinetoscope.display import blocks
+from kinetoscope.display.blocks import Block
 from kinetoscope.display.html import as_html
 from kinetoscope.display.lines import cut, plain_lines
 from kinetoscope.display.printable import printable
@@ -25,17 +37,8 @@ from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.groups import Groups
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.comparison.explanation import Explanation
-    from kinetoscope.comparison.statistics import Bootstrap
-    from kinetoscope.display.blocks import Block
-
-    Numbers = NDArray[np.float64]
-    Key = tuple[Any, ...]
 
 FASTER, SLOWER, SAME, CANNOT_TELL = "faster", "slower", "same", "cannot tell"
 # Of a row that is known to have changed, much for the row, little for a step.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.explanation import explained
 from kinetoscope.comparison.matching import matched
-from kinetoscope.comparison.measures import COUNTS, TIMED, Run, counts_of
+from kinetoscope.comparison.measures import COUNTS, TIMED, Key, Numbers, Run, counts_of
 from kinetoscope.comparison.result import (
     ADDED,
     BELOW_MARGIN,
@@ -30,14 +31,6 @@ from kinetoscope.comparison.result import (
     time_verdict,
 )
 from kinetoscope.comparison.statistics import Bootstrap, discoveries
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float64]
-    Key = tuple[Any, ...]
 
 # Rows are looked at from this share of a step on, and at most so many of a kind.
 _LEAST_SHARE = 0.005

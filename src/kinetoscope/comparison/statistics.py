@@ -23,19 +23,16 @@ The steps of a run are correlated, drift, and some of them are slowed down by wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from kinetoscope.model.rows import Rows
 
-    from numpy.typing import NDArray
-
-    Rows = NDArray[np.int64]
-    Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float64]
 
 FRACTIONS = (1.0, 0.75, 0.5, 0.25, 0.1, 0.05)
 """Of each class of steps, this part of them may be used, the fastest."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
-from kinetoscope.comparison.measures import BYTE_COUNTS, in_scope
+from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope
 from kinetoscope.display.lines import cut, text_table
 from kinetoscope.display.printable import printable
 from kinetoscope.display.terminal import UNLIMITED
@@ -26,21 +28,14 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.source_lines import line_text
 from kinetoscope.tables.memory.peak import requesting_operators
 from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import step_extents
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.comparison.measures import Scope
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.intp]
+Rows = NDArray[np.intp]
 
 
 MOST_PLACES = 6

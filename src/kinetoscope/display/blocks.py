@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope.display.printable import printable
-from kinetoscope.display.sentence import plain
+from kinetoscope.display.sentence import Sentence, plain
 from kinetoscope.model import units
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kinetoscope.display.sentence import Sentence
-
-    Cell = float | str | None
+Cell = float | str | None
 
 STRONG, FAINT, GOOD, WARNING, ERROR = "strong", "faint", "good", "warning", "error"
 """How a text is shown."""

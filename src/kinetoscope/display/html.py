@@ -7,19 +7,16 @@ are half transparent, to be visible on both.
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kinetoscope.display.blocks import ERROR, WARNING, Chart, Heading, TableBlock
+from kinetoscope.display.blocks import ERROR, WARNING, Block, Chart, Heading, TableBlock
 from kinetoscope.display.printable import printable
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     import pyarrow
-
-    from kinetoscope.display.blocks import Block
 
 LONGEST = 80
 _LONGEST_TITLE = 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -14,6 +15,7 @@ from kinetoscope.display.blocks import (
     GOOD,
     STRONG,
     WARNING,
+    Block,
     Chart,
     Heading,
     Paragraph,
@@ -23,11 +25,7 @@ from kinetoscope.display.printable import printable, printable_lines
 from kinetoscope.display.terminal import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
-
-    from kinetoscope.display.blocks import Block
 
 _STYLES = {"": "", STRONG: "bold", FAINT: "dim", GOOD: "green", WARNING: "yellow", ERROR: "bold red"}
 _SPARKS, _FEWEST_SPARKS = 32, 8

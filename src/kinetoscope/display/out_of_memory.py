@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from kinetoscope.display.blocks import GAP, BlockColumn, TableBlock
+from kinetoscope.display.blocks import GAP, Block, BlockColumn, TableBlock
 from kinetoscope.display.lines import plain_lines
 from kinetoscope.display.printable import printable
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.model.units import duration, size
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.peak import memory_peak, peak
 from kinetoscope.tables.memory.timeline import allocator_peak, changes_of, device_names, find_device
-
-if TYPE_CHECKING:
-    from kinetoscope.display.blocks import Block
-    from kinetoscope.model.trace_data import TraceData
 
 _HOLDERS = 30
 

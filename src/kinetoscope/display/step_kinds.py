@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kinetoscope.model import units
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MOST_NAMED = 4
 

@@ -17,12 +17,10 @@ import itertools
 import math
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kinetoscope._runtime import chosen_step
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MOST_LEVEL = 16
 """The sparsest plan records one of 65,536 steps."""

@@ -11,10 +11,11 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from kinetoscope._runtime import StepCount
 from kinetoscope.collect import (
@@ -65,10 +66,6 @@ from kinetoscope.flight.unclean_exits import rescue_rings, rescue_rings_of
 from kinetoscope.model import units
 from kinetoscope.model.step_plan import PLAN_KEY
 from kinetoscope.storage.recording_parts import keep_from
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Self
 
 _CPU = frozenset({ProfilerActivity.CPU})
 _LEAST_RING_BYTES = 1 << 20

@@ -14,16 +14,14 @@ import queue
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope.collect import warn_safely
 from kinetoscope.storage.atomic_write import open_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 INCIDENTS = "incidents"
 """The name of the folder of incidents."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from kinetoscope.flight.jobs import (
 from kinetoscope.flight.live_stacks import CRASHED, Sight, program_line, sight
 from kinetoscope.flight.other_ranks import first_failure
 from kinetoscope.flight.ring_stacks import last_sample, stack_lines
+from kinetoscope.flight.step_log import StepLog
 from kinetoscope.flight.unclean_exits import end_text, has_exit_note, last_seen_s
 from kinetoscope.model import units
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
@@ -39,11 +41,6 @@ from kinetoscope.storage.incident_files import SUMMARY
 from kinetoscope.storage.recording_parts import clone
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kinetoscope.flight.step_log import StepLog
 
 LAST_STEPS = 20
 """How many steps are compared with those before."""

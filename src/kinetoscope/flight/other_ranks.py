@@ -13,11 +13,12 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope.collect import JobStore, is_distributed, rank_count
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, rank_name, time_of
@@ -29,10 +30,7 @@ from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.incident_files import SUMMARY
 from kinetoscope.storage.recording_parts import clone
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    Follow = Callable[[str, Mapping[str, Any]], Path | None]
+Follow = Callable[[str, Mapping[str, Any]], Path | None]
 
 LOOK_S = 1.0
 ANSWER_S = 6.0

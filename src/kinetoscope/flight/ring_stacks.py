@@ -5,20 +5,17 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.flight.live_stacks import StackLine, ThreadStack, live_stacks
+from kinetoscope.flight.step_log import StepLog
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS
 from kinetoscope.storage.recording_parts import clone
+from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-
-if TYPE_CHECKING:
-    from kinetoscope.flight.step_log import StepLog
-    from kinetoscope.trace import Trace
 
 
 def ring_stacks(ring: Path) -> list[ThreadStack]:

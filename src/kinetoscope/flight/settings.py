@@ -6,15 +6,12 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model import units
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 REASONS = ("hang", "crash", "oom", "slow", "nan", "exit")
 """What can be an incident."""

@@ -10,19 +10,16 @@ import json
 import math
 import os
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from kinetoscope._runtime import StepCount
 from kinetoscope.flight.live_stacks import CRASHED, StackLine, ThreadStack
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kinetoscope._runtime import StepCount
 
 SUFFIX = ".steps"
 """What the name of a log ends with."""

@@ -11,18 +11,16 @@ import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 from kinetoscope._replacements import Replacements
 from kinetoscope.model import units
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType, TracebackType
 
 LEAST_HANG_S = 30.0
 """No step is taken to hang before."""

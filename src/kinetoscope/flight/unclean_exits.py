@@ -11,17 +11,14 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kinetoscope.flight.incidents import Incidents
 from kinetoscope.flight.jobs import GONE, Attempt, RankFiles, attempts_in, facts_of_end, incident_ranks
 from kinetoscope.flight.step_log import SUFFIX, StepLog
 from kinetoscope.model import units
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ENDS = frozenset({"crash", "oom", "exit", "hang"})
 # Of the memory from which the system may kill a program. It is read once a second, so the last reading is a little old.

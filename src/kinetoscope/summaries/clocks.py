@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
+from numpy.typing import NDArray
 
 from kinetoscope.combine.clocks import Aligned, Machines, Visits, machines_of
 from kinetoscope.combine.clocks import aligned as align
@@ -12,15 +14,8 @@ from kinetoscope.combine.ranks import CUT_OFF_NS, MICROSECOND_NS
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-
-if TYPE_CHECKING:
-    import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.summaries.sections import Sections
-
-    Rows = NDArray[np.int64]
-
+from kinetoscope.model.rows import Rows
+from kinetoscope.summaries.sections import Sections
 
 _NO_MEETINGS = "it ran no collective or barrier together with another rank, and shares no machine's clock"
 _NOT_TIED = "none of the ranks that it meets meets the reference"

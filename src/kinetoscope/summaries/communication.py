@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
+from numpy.typing import NDArray
 
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_step
+from kinetoscope.summaries.sections import Group, Sections
 from kinetoscope.tables.device.collectives import bus_factor
-
-if TYPE_CHECKING:
-    import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.summaries.sections import Group, Sections
-
-    Rows = NDArray[np.int64]
-
 
 # Words in the descriptions of process groups, as torch's meshes, Megatron and DeepSpeed write them.
 _DIMENSIONS = {

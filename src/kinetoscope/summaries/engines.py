@@ -9,13 +9,11 @@ processes this machine starts at most; `address` is that of a cluster that runs 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kinetoscope._errors import ArgumentError, StateError, checked_choice, needed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 Result = TypeVar("Result")
 Outcome = tuple[int, Result | Exception]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from kinetoscope.analyses.findings import MOST_FINDINGS, Report
@@ -16,11 +14,9 @@ from kinetoscope.model import units
 from kinetoscope.summaries.communication import exposed_communication, links
 from kinetoscope.summaries.lateness import late_hosts, stragglers
 from kinetoscope.summaries.replay import gain_without
+from kinetoscope.summaries.sections import Sections
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.intervals import Intervals
-
-if TYPE_CHECKING:
-    from kinetoscope.summaries.sections import Sections
 
 _MOST_STRAGGLERS = 3
 _MOST_REPLAYED = 7

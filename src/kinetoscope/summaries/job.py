@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError, checked_choice
 from kinetoscope.analyses.findings import Report, table_of
@@ -18,6 +20,7 @@ from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
+from kinetoscope.model.rows import Rows
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.clocks import clocks, recorded_apart
@@ -29,14 +32,6 @@ from kinetoscope.summaries.replay import without_lateness
 from kinetoscope.summaries.sections import Sections, codes_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Rows = NDArray[np.int64]
-
 
 # What a row of the table `ranks` can be of: a rank, or its steps of a kind.
 _BY = ("rank", "kind")

@@ -5,23 +5,18 @@ Lateness compares no clocks: ranks leave a collective together, so one whose tra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from kinetoscope.analyses.lateness import late_part, late_ranks, latest_in, middle
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.model.arrow import to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-
-if TYPE_CHECKING:
-    import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.summaries.sections import Sections
-
-    Rows = NDArray[np.int64]
+from kinetoscope.model.rows import Rows
+from kinetoscope.summaries.sections import Sections
 
 # What a rank does itself before it arrives at a collective; the rest of a step is waiting, for others among it.
 _OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "blocked", "garbage", "processor_wait")

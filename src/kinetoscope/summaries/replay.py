@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import pyarrow
 
 from kinetoscope.analyses.replay import RankSteps, Replay
 from kinetoscope.model.arrow import rows_to_arrow
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.summaries.sections import Sections
-
-    Rows = NDArray[np.int64]
+from kinetoscope.model.rows import Rows
+from kinetoscope.summaries.sections import Sections
 
 
 def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.analyses.meetings import Meetings
-from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
+from kinetoscope.comparison.kinds import KindsOfRun, Operators, merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.summary import COLUMNS, SECTIONS, read
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.comparison.kinds import Operators
-
-    Rows = NDArray[np.int64]
 
 Made = TypeVar("Made")
 

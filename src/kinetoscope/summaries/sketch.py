@@ -8,14 +8,11 @@ Fully-Mergeable Quantile Sketch with Relative-Error Guarantees", PVLDB 12(12), 2
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RELATIVE_ERROR = 0.01
 _GROWTH = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)

@@ -11,12 +11,14 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from kinetoscope._errors import FormatError
 from kinetoscope.analyses.findings import as_dict, examine
@@ -29,6 +31,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.processes import process_runs, reading_error_ns
+from kinetoscope.model.rows import Rows
 from kinetoscope.storage.atomic_write import is_stream, open_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.sketch import Sketches
@@ -36,16 +39,8 @@ from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.memory.peak import device_peaks
 from kinetoscope.tables.step_kinds import operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
+from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-
-    Rows = NDArray[np.int64]
 
 MOST_STEPS = 4_096
 """A summary holds at most this many steps, the last ones."""

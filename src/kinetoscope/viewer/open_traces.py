@@ -6,8 +6,9 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.model import units
@@ -18,10 +19,7 @@ from kinetoscope.summaries.summary import is_summary
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    Source = Trace | Job | str | os.PathLike[str]
+Source = Trace | Job | str | os.PathLike[str]
 
 LOOK_EVERY_S = 2.0
 """A file is checked no more often than this."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple, TypeAlias
+
+import pyarrow
 
 from kinetoscope._errors import ArgumentError, checked_choice
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import IO
-
-    import pyarrow
-
-    Query: TypeAlias = Mapping[str, str]
-    Answer: TypeAlias = "pyarrow.Table | Limited | MadeFile | dict[str, Any] | list[Any]"
+Query: TypeAlias = Mapping[str, str]
+Answer: TypeAlias = "pyarrow.Table | Limited | MadeFile | dict[str, Any] | list[Any]"
 
 
 MOST_ASKED = 1_000_000

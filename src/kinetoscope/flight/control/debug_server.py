@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope.flight.control.in_job import Controllable, steps_problem
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Current = Callable[[], Controllable | None]
-    Answer = tuple[int, dict[str, Any]]
+Current = Callable[[], Controllable | None]
+Answer = tuple[int, dict[str, Any]]
 
 _DEBUG = "torch.distributed.debug"
 _MOST_REASON = 100

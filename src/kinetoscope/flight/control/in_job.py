@@ -14,15 +14,13 @@ import socket
 import stat
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from kinetoscope.flight.control.socket_path import short_path
 from kinetoscope.flight.live_stacks import thread_stacks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MOST_STEPS = 100_000
 """No capture has more steps."""

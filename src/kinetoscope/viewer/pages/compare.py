@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop
@@ -14,19 +16,12 @@ from kinetoscope.comparison.result import Comparison, basis, headline, summary_o
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.model import units
 from kinetoscope.model.trace_data import derived
-from kinetoscope.viewer.requests import integer
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.open_traces import Offer
+from kinetoscope.viewer.requests import Answer, Query, integer
 from kinetoscope.viewer.timeline.rows import MODULES, STREAM, THREAD
 from kinetoscope.viewer.timeline.tracks import timeline, tracks
 from kinetoscope.viewer.timeline.window import window
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.open_traces import Offer
-    from kinetoscope.viewer.requests import Answer, Query
 
 TABLES = ("times", "counts", "memory")
 SIDES = ("base", "new")

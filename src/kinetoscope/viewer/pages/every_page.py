@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kinetoscope.analyses.health import RECORDED, how_to_record
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.stored import memory_recorded
-
-if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Query
 
 
 def empty(trace: Trace, query: Query) -> dict[str, str]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import tempfile
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model import units
-from kinetoscope.viewer.requests import MadeFile, number
-
-if TYPE_CHECKING:
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import MadeFile, Query, number
 
 # Suffix and MIME type of each format.
 FORMATS = {

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope.analyses import health as judgement
-from kinetoscope.analyses.findings import as_dict, examine, unknown_lines, whose_line
+from kinetoscope.analyses.findings import Report, as_dict, examine, unknown_lines, whose_line
 from kinetoscope.display.printable import printable
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.storage.live_recording import is_running
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.findings import Report
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Query
 
 
 def findings(trace: Trace, query: Query) -> dict[str, Any]:

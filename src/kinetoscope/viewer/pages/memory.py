@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow
 
 from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.peak import GROUPINGS
 from kinetoscope.tables.stored import memory_recorded
-from kinetoscope.viewer.requests import Limited, number
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Limited, Query, number
 
 
 def memory(trace: Trace, query: Query) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.parts import parts_of
@@ -12,15 +14,9 @@ from kinetoscope.model.arrow import number_array, to_numpy
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS
 from kinetoscope.tables.host.places import durations, instances_of, lasting, spans_of
-from kinetoscope.viewer.requests import MOST_ROWS, Limited, number, whole_number
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import MOST_ROWS, Limited, Query, number, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
 
 
 def operators(trace: Trace, query: Query) -> Limited:

@@ -6,28 +6,22 @@ The breakdown of steps and the devices come directly from the tables `breakdown`
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 import pyarrow.compute as pc
 
 from kinetoscope.analyses.description import environment
-from kinetoscope.analyses.overview import TOP
+from kinetoscope.analyses.overview import TOP, Overview, StepDurations
 from kinetoscope.analyses.trace_blocks import ahead_sentence
 from kinetoscope.display.sentence import Sentence, plain, sentence
 from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.tables.device.utilization import edges_of
+from kinetoscope.trace import Trace
 from kinetoscope.viewer.pages.every_page import advised
-from kinetoscope.viewer.requests import Limited
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from kinetoscope.analyses.overview import Overview, StepDurations
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
-
+from kinetoscope.viewer.requests import Limited, Query
 
 STRETCHES = 240
 MOST_SERIES = 24

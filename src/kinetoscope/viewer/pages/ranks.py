@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +16,15 @@ from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
 from kinetoscope.model.dictionary import table_definition
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import coordinates_of
+from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.lateness import less_waiting
 from kinetoscope.viewer.pages.findings import described
-from kinetoscope.viewer.requests import Limited, choice, integer
+from kinetoscope.viewer.requests import Answer, Limited, Query, choice, integer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.summaries.job import Job
-    from kinetoscope.viewer.requests import Answer, Query
-
-    Opener = Callable[[str], int]
-    Rows = NDArray[np.int64]
+Opener = Callable[[str], int]
 
 MEASURES = {"holds_up_ns": "holding up others", "duration_ns": "step"} | {
     name: part_words(name) for name in PARTS

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow
 
 from kinetoscope.analyses import flame as flame_graphs
 from kinetoscope.model.processes import processes
 from kinetoscope.tables.stacks import user_frames
-from kinetoscope.viewer.requests import choice
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Query, choice
 from kinetoscope.viewer.timeline.tracks import process_label
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
 
 
 def flame_choices(trace: Trace, query: Query) -> dict[str, Any]:

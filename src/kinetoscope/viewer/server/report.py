@@ -13,26 +13,31 @@ import io
 import json
 import os
 import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope._import_aside import import_aside
+from kinetoscope.comparison.result import Comparison
 from kinetoscope.model.arrow import few_texts, number_array, text_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.summaries.job import Job
 from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.timeline import find_device, need_memory
+from kinetoscope.trace import Trace
 from kinetoscope.viewer.pages import compare, export, memory, operators, ranks, stacks
-from kinetoscope.viewer.requests import Limited, MadeFile
+from kinetoscope.viewer.requests import Answer, Limited, MadeFile, Query
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
 from kinetoscope.viewer.timeline.counters import counters_of
@@ -49,18 +54,8 @@ from kinetoscope.viewer.timeline.span import (
 )
 from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.comparison.result import Comparison
-    from kinetoscope.summaries.job import Job
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Answer, Query
-
-    Request = tuple[str, Mapping[str, str]]
-    Column = tuple[str, pa.Array, Mapping[str, str]]
+Request = tuple[str, Mapping[str, str]]
+Column = tuple[str, pa.Array, Mapping[str, str]]
 
 PAGES: dict[str, tuple[str | Callable[[Trace], Iterable[Request]], ...]] = {
     "overview": (

@@ -7,21 +7,24 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.combine.cut import TracePart, cut_with_rows
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
 from kinetoscope.model.groups import Groups
+from kinetoscope.trace import Trace
 from kinetoscope.viewer.open_traces import Offer
 from kinetoscope.viewer.pages import (
     compare,
@@ -34,18 +37,9 @@ from kinetoscope.viewer.pages import (
     ranks,
     stacks,
 )
-from kinetoscope.viewer.requests import MOST_ROWS, Limited, MadeFile
+from kinetoscope.viewer.requests import MOST_ROWS, Answer, Limited, MadeFile, Query
 from kinetoscope.viewer.timeline import counters, search, span, tracks, window
 from kinetoscope.viewer.timeline.range import within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import IO
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Answer, Query
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -24,29 +24,26 @@ import threading
 import time
 import traceback
 import webbrowser
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
 from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any, Self, cast
+from types import TracebackType
+from typing import Any, Self, cast
 from urllib.parse import parse_qsl, unquote
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
 from kinetoscope.model import units
 from kinetoscope.storage.cache import cache_directory
+from kinetoscope.summaries.job import Job
+from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_any
 from kinetoscope.viewer import open_traces
+from kinetoscope.viewer.open_traces import Given, Offer, Source
 from kinetoscope.viewer.server.report import answer_with_report
 from kinetoscope.viewer.server.routes import INERT, Response, error_response, respond
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
-
-    from kinetoscope.summaries.job import Job
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.open_traces import Given, Offer, Source
 
 
 class Viewer:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.groups import Groups
@@ -14,15 +15,9 @@ from kinetoscope.model.names import device_name
 from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.utilization import sampled_counters
-from kinetoscope.viewer.requests import window_of
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Query, window_of
 from kinetoscope.viewer.timeline.rows import COUNTER, MEMORY, track_id
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
-
 
 _MEMORY = (
     ("total_bytes", "memory in use", "sum of recorded allocations"),

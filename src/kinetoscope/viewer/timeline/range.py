@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow
 
 from kinetoscope.combine.cut import TracePart, cut
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import KIND_NAMES
-from kinetoscope.viewer.requests import choice, span_of_time
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Query, choice, span_of_time
 from kinetoscope.viewer.timeline.rows import (
     MODULES,
     PYTHON,
@@ -22,13 +24,6 @@ from kinetoscope.viewer.timeline.rows import (
     track_numbers,
 )
 from kinetoscope.viewer.timeline.tracks import whole_of
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
-
 
 # The kinds of tracks for each value of the option `of`.
 SORTS = {

@@ -6,10 +6,12 @@ enough to find what lies in any time range by two binary searches, at any level 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import requested_calls
@@ -18,14 +20,7 @@ from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import distinct
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import derived
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-
+from kinetoscope.trace import Trace
 
 THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY, COMPILING = range(8)
 """What a track is of. With the row of the thread, stream, process or counter it makes the track's number."""

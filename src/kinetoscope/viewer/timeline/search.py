@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
-from kinetoscope.viewer.requests import Limited, number, whole_number
-from kinetoscope.viewer.timeline.rows import labels_of
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Limited, Query, number, whole_number
+from kinetoscope.viewer.timeline.rows import Rows, Track, labels_of
 from kinetoscope.viewer.timeline.tracks import timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
-    from kinetoscope.viewer.timeline.rows import Rows, Track
 
 _MOST = 1_000
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
@@ -35,18 +37,10 @@ from kinetoscope.tables.device.copies import direction_of
 from kinetoscope.tables.device.kernels import least_reported
 from kinetoscope.tables.device.launches import copy_bytes, starters
 from kinetoscope.tables.stored import processes, ranks
-from kinetoscope.viewer.requests import Limited, span_of_time, whole_number
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Limited, Query, span_of_time, whole_number
 from kinetoscope.viewer.timeline.rows import span_tracks
 from kinetoscope.viewer.timeline.tracks import chosen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
-
 
 MOST_LINKS = 20
 """Of one label; a step launches thousands of kernels, and its facts say how many."""

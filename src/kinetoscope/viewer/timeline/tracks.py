@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
@@ -19,6 +20,8 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.compiling import compile_phases
 from kinetoscope.tables.host.rebuilt_calls import shown_frames
 from kinetoscope.tables.step_kinds import kinds_of_steps, main_kind
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Query
 from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import (
     COMPILING,
@@ -32,13 +35,6 @@ from kinetoscope.viewer.timeline.rows import (
     track_id,
     tracks_of_items,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
-
 
 _OF_THREADS = (THREAD, PYTHON, MODULES, COMPILING)
 SORT_NAMES = {

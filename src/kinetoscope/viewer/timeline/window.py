@@ -7,23 +7,18 @@ Reports have the same code in TypeScript, so every operation must give bit-ident
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, compact, few_texts, number_array, text_array
 from kinetoscope.model.schema import KIND_NAMES
-from kinetoscope.viewer.requests import window_of
-from kinetoscope.viewer.timeline.rows import labels_of
+from kinetoscope.trace import Trace
+from kinetoscope.viewer.requests import Query, window_of
+from kinetoscope.viewer.timeline.rows import Rows, labels_of
 from kinetoscope.viewer.timeline.tracks import chosen
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.trace import Trace
-    from kinetoscope.viewer.requests import Query
-    from kinetoscope.viewer.timeline.rows import Rows
 
 MOST_LETTERS = 2_000
 """Of a name; nobody reads more in a box or a tooltip."""
