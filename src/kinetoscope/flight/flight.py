@@ -30,7 +30,6 @@ from kinetoscope.collect import (
     warn_user,
 )
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
-from kinetoscope.flight.control.debug_server import register_handlers
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
 from kinetoscope.flight.incidents import CAPTURES, IncidentCalls, Incidents, rank_name
@@ -999,7 +998,6 @@ def leave_on(
         recorder.start()
         recorder.follow_optimizers()
         _CURRENT = recorder
-        register_handlers(current_recorder)
     return recorder
 
 

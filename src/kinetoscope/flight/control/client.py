@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.flight.control.socket_path import SUFFIX, short_path
@@ -39,7 +39,7 @@ _OF_PROGRAM = (
 )
 
 
-class ControlRequest:
+class ControlRequest(socket.socket):
     """A request that was sent to a rank, on a connection of its own: closing it cancels a capture.
 
     Raises:
@@ -47,15 +47,15 @@ class ControlRequest:
     """
 
     def __init__(self, target: ControlTarget, **asked: Any) -> None:
-        self._target = target
-        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._connection.settimeout(ANSWER_S)
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._label = target.label
+        self.settimeout(ANSWER_S)
         try:
             with short_path(target.files.recording.with_suffix(SUFFIX)) as path:
-                self._connection.connect(path)
-            self._connection.sendall(json.dumps(asked).encode() + b"\n")
+                self.connect(path)
+            self.sendall(json.dumps(asked).encode() + b"\n")
         except OSError as error:
-            self._connection.close()
+            self.close()
             raise StateError(f"{target.label} does not answer: {target.why(error)}") from error
 
     def answer(self, most_s: float = ANSWER_S) -> dict[str, Any]:
@@ -67,28 +67,22 @@ class ControlRequest:
         Raises:
             StateError: None came, or it says that the request failed.
         """
-        label, until, received = self._target.label, time.monotonic() + most_s, b""
+        until, received = time.monotonic() + most_s, b""
         try:
             while not received.endswith(b"\n"):
-                self._connection.settimeout(max(until - time.monotonic(), 1e-6))
-                part = self._connection.recv(1 << 16)
+                self.settimeout(max(until - time.monotonic(), 1e-6))
+                part = self.recv(1 << 16)
                 if not part:
                     raise ConnectionResetError("it has ended, or has stopped the flight recorder")
                 received += part
         except OSError as error:
             is_late = isinstance(error, TimeoutError | BlockingIOError)
             why = f"nothing came within {most_s:g} s" if is_late else str(error)
-            raise StateError(f"{label} does not answer: {why}") from error
+            raise StateError(f"{self._label} does not answer: {why}") from error
         answer: dict[str, Any] = json.loads(received)
         if "error" in answer:
-            raise StateError(f"{label} refuses: {answer['error']}")
+            raise StateError(f"{self._label} refuses: {answer['error']}")
         return answer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._connection.close()
 
 
 @dataclass(frozen=True)

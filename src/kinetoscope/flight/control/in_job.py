@@ -41,21 +41,11 @@ class Controllable(Protocol):
     def capture(self, steps: int = ..., then: Callable[[Path, str], object] | None = ...) -> Path | str:
         """Record each of the next steps, then call `then` with the recording and what failed; returns why not, if so."""
 
-    def snapshot(self, reason: str = ...) -> Path | None:
-        """Copy the ring."""
-
     def cancel_capture(self) -> None:
         """End the capture that is running, without a recording."""
 
     def facts(self) -> dict[str, Any]:
         """What only the program knows of its state, as JSON values."""
-
-
-def steps_problem(steps: Any) -> str:
-    """What is wrong with a number of steps to capture; empty if nothing is."""
-    if type(steps) is int and 1 <= steps <= MOST_STEPS:
-        return ""
-    return f"steps={steps!r}: need a whole number from 1 to {MOST_STEPS:,}"[:200]
 
 
 class Control:
@@ -79,7 +69,9 @@ class Control:
         self._listener = self._listen()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         _CONTROLS.append(self)
-        threading.Thread(target=self._serve, name="kinetoscope-control", daemon=True).start()
+        threading.Thread(
+            target=self._serve, args=(self._listener,), name="kinetoscope-control", daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Close the socket, and all connections; answers that were given are still read."""
@@ -115,11 +107,9 @@ class Control:
             raise
         return listener
 
-    def _serve(self) -> None:
+    def _serve(self, listener: socket.socket) -> None:
         """Answer until `stop`."""
-        listener, selector = self._listener, selectors.PollSelector()
-        if listener is None:
-            return
+        selector = selectors.PollSelector()
         selector.register(listener, selectors.EVENT_READ)
         selector.register(self._wake, selectors.EVENT_READ)
         try:
@@ -195,8 +185,8 @@ class Control:
         return {"error": f"do={do!r} is not one of 'status', 'stacks', 'capture'"[:200]}
 
     def _capture(self, steps: Any, client: _Client) -> dict[str, Any] | None:
-        if problem := steps_problem(steps):
-            return {"error": problem}
+        if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
+            return {"error": f"steps={steps!r}: need a whole number from 1 to {MOST_STEPS:,}"[:200]}
 
         def then(path: Path, problem: str) -> None:
             client.captures = False
