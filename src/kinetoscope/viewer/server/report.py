@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.comparison.result import Comparison
-from kinetoscope.model.arrow import few_texts, number_array, text_array
+from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
@@ -41,7 +41,7 @@ from kinetoscope.viewer.requests import Answer, Limited, MadeFile, Query
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
 from kinetoscope.viewer.timeline.counters import counters_of
-from kinetoscope.viewer.timeline.rows import labels_of, span_tracks
+from kinetoscope.viewer.timeline.rows import NamedItems, span_tracks
 from kinetoscope.viewer.timeline.span import (
     Numbers,
     SharedFacts,
@@ -154,30 +154,20 @@ def items_of(trace: Trace, most: int) -> Items:
     if sum(len(store.start_ns) for store in stores.values()) > most:
         starts = np.concatenate([store.start_ns for store in stores.values()])
         before = int(np.partition(starts, most)[most])
-    names: list[str] = []
+    items = NamedItems(trace, start=np.int64, duration=np.int64, row=np.int64)
     first_row: dict[int, int] = {}
     rows = 0
-    columns: dict[str, list[NDArray[Any]]] = {
-        name: [] for name in ("start", "duration", "row", "name", "kind", "span")
-    }
     for key, store in stores.items():
         taken = np.arange(len(store.start_ns))
         if store.spans is not None:
             taken[store.spans] = taken.copy()
         if before is not None:
             taken = taken[store.start_ns[taken] < before]
-        ids, texts, kind, spans_taken = labels_of(trace, store, taken)
-        name_ids, used = few_texts(ids, texts)
         first_row[key] = rows
-        columns["start"].append(store.start_ns[taken])
-        columns["duration"].append(store.duration_ns(taken))
-        columns["row"].append(rows + np.searchsorted(store.edges, taken, side="right") - 1)
-        columns["name"].append(name_ids + np.int32(len(names)))
-        columns["kind"].append(kind)
-        columns["span"].append(spans_taken)
-        names += map(to_utf8, used)
+        row = rows + np.searchsorted(store.edges, taken, side="right") - 1
+        items.add(store, taken, start=store.start_ns[taken], duration=store.duration_ns(taken), row=row)
         rows += len(store.edges) - 1
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    joined = items.columns()
     spans = joined["span"][joined["span"] >= 0].astype(np.int32)
     index_of = np.full(len(trace.columns("spans")) + 1, -1, np.int32)
     index_of[spans] = np.arange(len(spans), dtype=np.int32)
@@ -186,7 +176,7 @@ def items_of(trace: Trace, most: int) -> Items:
         *_planes("duration", joined["duration"].clip(0, _LARGEST)),
         *_planes("row", joined["row"]),
         *_planes("span", _differences(joined["span"])),
-        _shared_texts("name", joined["name"], names),
+        _shared_texts("name", joined["name"], list(map(to_utf8, items.texts))),
         _shared_texts("kind", joined["kind"], KIND_NAMES),
     ])  # fmt: skip
     placed = [[track.id, first_row[id(track.rows)] + track.first, track.count] for track in timeline(trace)]

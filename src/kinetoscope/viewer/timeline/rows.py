@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kinetoscope.model.arrow import few_texts
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.nesting import nest
@@ -183,6 +184,36 @@ def labels_of(
         return rows.names[items], rows.texts, np.full(len(items), rows.kind, np.uint8), none
     spans, columns = rows.spans[items], trace.columns("spans")
     return columns["name"][spans], trace.strings, columns["kind"][spans], spans
+
+
+class NamedItems:
+    """Items of several stores of rows, one after the other, as columns.
+
+    Attributes:
+        texts: The names, of which each item has the index.
+    """
+
+    def __init__(self, trace: Trace, **dtypes: Any) -> None:
+        """Begin without items; `dtypes` are those of the columns, beside the ones that `add` has of its own."""
+        self.texts: list[str] = []
+        self._trace = trace
+        self._parts: list[dict[str, NDArray[Any]]] = [
+            {name: np.zeros(0, dtype) for name, dtype in (dtypes | _OF_ITEMS).items()}
+        ]
+
+    def add(self, rows: Rows, items: NDArray[Any], **columns: NDArray[Any]) -> None:
+        """Add items of a store, with their columns: those named here, `name`, `kind` and `span`, -1 for what is none."""
+        ids, words, kind, spans = labels_of(self._trace, rows, items)
+        names, used = few_texts(ids, words)
+        self._parts.append(columns | {"name": names + np.int32(len(self.texts)), "kind": kind, "span": spans})
+        self.texts += used
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns of all items."""
+        return {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+
+
+_OF_ITEMS = {"name": np.int32, "kind": np.uint8, "span": np.int32}
 
 
 def _rows(

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.trace import Trace
 from kinetoscope.viewer.requests import Limited, Query, number, whole_number
-from kinetoscope.viewer.timeline.rows import Rows, Track, labels_of
+from kinetoscope.viewer.timeline.rows import NamedItems, Rows, Track, labels_of
 from kinetoscope.viewer.timeline.tracks import timeline
 
 _MOST = 1_000
@@ -30,7 +30,8 @@ def search(trace: Trace, query: Query) -> Limited:
     """
     text, limit = query.get("text", "").casefold(), whole_number(query, "limit", _MOST)
     since_ns = number(query, "from") if "from" in query else -np.inf
-    total, parts, texts = 0, [], list[str]()
+    total = 0
+    matches = NamedItems(trace, start_ns=np.int64, duration_ns=np.int64, track=np.int32, row=np.int64)
     for rows, tracks in _stores(trace):
         ids, words, *_ = labels_of(trace, rows, np.arange(len(rows.start_ns)))
         items = np.flatnonzero(_with(words, text)[ids])
@@ -40,28 +41,13 @@ def search(trace: Trace, query: Query) -> Limited:
         row = np.searchsorted(rows.edges, items, side="right") - 1
         firsts = np.array([track.first for track in tracks])
         track = np.searchsorted(firsts, row, side="right") - 1
-        ids, words, kinds, spans = labels_of(trace, rows, items)
-        name_ids, used = few_texts(ids, words)
-        parts.append(
-            {
-                "start_ns": rows.start_ns[items],
-                "duration_ns": rows.duration_ns(items),
-                "track": np.array([track.id for track in tracks], np.int32)[track],
-                "row": row - firsts[track],
-                "span": spans,
-                "kind": kinds,
-                "name": name_ids + len(texts),
-            }
-        )
-        texts += used
-    columns: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, np.int64)
-        for name in table_definition("viewer: search").column_names
-    }
+        ids = np.array([track.id for track in tracks], np.int32)[track]
+        times = {"start_ns": rows.start_ns[items], "duration_ns": rows.duration_ns(items)}
+        matches.add(rows, items, **times, track=ids, row=row - firsts[track])
+    columns: dict[str, Any] = matches.columns()
     order = np.argsort(columns["start_ns"], kind="stable")[:limit]
-    columns = {name: values[order] for name, values in columns.items()}
-    columns |= {"name": Labels(columns["name"], texts), "kind": Labels(columns["kind"], KIND_NAMES)}
-    return Limited(to_arrow(table_definition("viewer: search"), columns), total)
+    columns |= {"name": Labels(columns["name"], matches.texts), "kind": Labels(columns["kind"], KIND_NAMES)}
+    return Limited(to_arrow(table_definition("viewer: search"), columns, order), total)
 
 
 def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:

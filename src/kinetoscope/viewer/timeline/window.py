@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import Labels, compact, few_texts, number_array, text_array
+from kinetoscope.model.arrow import Labels, compact, number_array, text_array
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.trace import Trace
 from kinetoscope.viewer.requests import Query, window_of
-from kinetoscope.viewer.timeline.rows import Rows, labels_of
+from kinetoscope.viewer.timeline.rows import NamedItems, Rows
 from kinetoscope.viewer.timeline.tracks import chosen
 
 MOST_LETTERS = 2_000
@@ -46,33 +46,25 @@ def window(trace: Trace, query: Query) -> pa.Table:
         ArgumentError: There are no such tracks, or the window is not valid.
     """
     start, end, width = window_of(query)
-    parts: list[dict[str, NDArray[Any]]] = []
-    texts: list[str] = []
+    drawn = NamedItems(trace, **_TYPES)
     for track in chosen(trace, query):
         boxes = visible_boxes(track.rows, track.first, track.count, start, end, width)
         if len(boxes.item) == 0:
             continue
         rows, item, last = track.rows, boxes.item, boxes.item + boxes.count - 1
-        ids, words, kind, spans = labels_of(trace, rows, item)
-        name_ids, used = few_texts(ids, words)
         begin = rows.start_ns[item]
-        parts.append({
-            "track": np.full(len(item), track.id, np.int32),
-            "row": boxes.row - np.int32(track.first),
-            "start": begin.astype(np.float64),
-            "duration": (rows.start_ns[last] - begin + rows.duration_ns(last)).astype(np.float64),
-            "busy": (rows.sum_ns[last + 1] - rows.sum_ns[item]).astype(np.float64),
-            "count": boxes.count.astype(np.int32),
-            "span": spans,
-            "name": name_ids + np.int32(len(texts)),
-            "kind": kind,
-        })  # fmt: skip
-        texts += used
-    columns = {
-        name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, dtype)
-        for name, dtype in _TYPES.items()
-    }
-    names, texts = compact(Labels(columns.pop("name"), texts))
+        drawn.add(
+            rows,
+            item,
+            track=np.full(len(item), track.id, np.int32),
+            row=boxes.row - np.int32(track.first),
+            start=begin.astype(np.float64),
+            duration=(rows.start_ns[last] - begin + rows.duration_ns(last)).astype(np.float64),
+            busy=(rows.sum_ns[last + 1] - rows.sum_ns[item]).astype(np.float64),
+            count=boxes.count.astype(np.int32),
+        )
+    columns = drawn.columns()
+    names, texts = compact(Labels(columns.pop("name"), drawn.texts))
     cut = [text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…" for text in texts]
     arrays = {name: number_array(values) for name, values in columns.items() if name != "kind"}
     arrays["name"] = pa.DictionaryArray.from_arrays(number_array(names), text_array(cut))
@@ -83,7 +75,7 @@ def window(trace: Trace, query: Query) -> pa.Table:
 
 _TYPES = {
     "track": np.int32, "row": np.int32, "start": np.float64, "duration": np.float64, "busy": np.float64,
-    "count": np.int32, "span": np.int32, "name": np.int32, "kind": np.uint8,
+    "count": np.int32,
 }  # fmt: skip
 
 
