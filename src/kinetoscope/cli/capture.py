@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, echo_json
+from kinetoscope.cli.output import AS_JSON, show
 from kinetoscope.cli.status import RANK
 
 if TYPE_CHECKING:
@@ -59,11 +59,7 @@ def command(
         if output is not None:
             path = write_capture(path, output if len(ranks) == 1 else _name_of_rank(output, target_rank))
         rows.append({"rank": target_rank.files.rank, "path": str(path)})
-    if as_json:
-        echo_json(rows)
-        return
-    for row in rows:
-        echo(str(row["path"]))
+    show(rows, [str(row["path"]) for row in rows], as_json=as_json)
 
 
 def _name_of_rank(output: Path, target: ControlTarget) -> Path:

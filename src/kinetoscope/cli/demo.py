@@ -314,10 +314,6 @@ class LossDisplay(io.TextIOBase):
         """Stop, and leave the line with the last step."""
         self._live.stop()
 
-    def writable(self) -> bool:
-        """Always true."""
-        return True
-
     def write(self, text: str) -> int:
         """Read printed lines; those without a loss are passed on."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")

@@ -113,16 +113,12 @@ class Commands(click.Group):
         except KinetoscopeError as error:
             terminal.complain(str(error))
             sys.exit(failed)
-        except BrokenPipeError as error:
-            if error.filename is not None:
-                # A named pipe that a file was written into.
-                terminal.complain(f"{error.filename}: {error.strerror}")
-                sys.exit(failed)
-            # The reader closed the pipe. Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(failed)
         except OSError as error:
-            terminal.complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            if isinstance(error, BrokenPipeError) and error.filename is None:
+                # The reader closed standard output. Python would complain again when it flushes at exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            else:
+                terminal.complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
             sys.exit(failed)
         except (KeyboardInterrupt, click.Abort):
             terminal.complain("interrupted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, echo_json
+from kinetoscope.cli.output import AS_JSON, show
 
 
 @click.command("last")
@@ -16,13 +16,8 @@ def command(target: str | None, *, as_json: bool) -> None:
     Nothing in the job has to respond: its files are read, and the stack of a living process from its memory. PID is a process of the job, FOLDER that of a job, of an incident, or
     of all jobs; without one, all jobs of this user (`KINETOSCOPE_DIR`).
     """
-    from kinetoscope.display.terminal import echo
     from kinetoscope.flight.last import last_event
     from kinetoscope.flight.settings import folder_of_jobs
 
     event = last_event(target, folder_of_jobs())
-    if as_json:
-        echo_json(event.as_dict())
-        return
-    for line in event.lines():
-        echo(line)
+    show(event.as_dict(), event.lines(), as_json=as_json)

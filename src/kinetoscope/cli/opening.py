@@ -13,7 +13,6 @@ from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
     from kinetoscope.trace import Trace
 
@@ -75,42 +74,31 @@ class ReadingBar:
 
     def __init__(self, printer: Console, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Show nothing yet; `clock` counts seconds."""
-        self._printer = printer
-        self._path = path
-        self._clock = clock
-        self._began_s = clock()
-        self._shown: Progress | None = None
-
-    def __call__(self, read_bytes: int, total_bytes: int | None, events: int) -> None:
-        """Update the bar."""
-        if self._shown is None and self._clock() - self._began_s >= QUIET_S:
-            self._shown = self._begin()
-        if self._shown is not None:
-            # Bytes that were read ahead are not parsed yet.
-            (task,) = self._shown.task_ids
-            self._shown.update(
-                task, completed=read_bytes, total=total_bytes, events=units.count(events, "event")
-            )
-
-    def end(self) -> None:
-        """Remove the bar."""
-        if self._shown is not None:
-            self._shown.stop()
-
-    def _begin(self) -> Progress:
-        from pathlib import PurePath
-
         from rich.markup import escape
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-        progress = Progress(
+        self._clock = clock
+        self._began_s = clock()
+        self._progress = Progress(
             TextColumn("reading {task.description}"),
             BarColumn(),
             DownloadColumn(binary_units=True),
             TextColumn("{task.fields[events]}"),
-            console=self._printer,
+            console=printer,
             transient=True,
         )
-        progress.add_task(escape(PurePath(self._path).name), total=None, events="")
-        progress.start()
-        return progress
+        self._task = self._progress.add_task(escape(os.path.basename(path)), total=None, events="")
+
+    def __call__(self, read_bytes: int, total_bytes: int | None, events: int) -> None:
+        """Update the bar, which is shown from a while on."""
+        if self._clock() - self._began_s >= QUIET_S:
+            self._progress.start()
+            # Bytes that were read ahead are not parsed yet.
+            self._progress.update(
+                self._task, completed=read_bytes, total=total_bytes, events=units.count(events, "event")
+            )
+
+    def end(self) -> None:
+        """Remove the bar."""
+        if self._progress.live.is_started:
+            self._progress.stop()

@@ -23,6 +23,15 @@ def echo_json(value: Any) -> None:
     echo(json.dumps(value, ensure_ascii=False))
 
 
+def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a value as JSON, or lines that say the same."""
+    if as_json:
+        echo_json(value)
+        return
+    for line in lines:
+        echo(line)
+
+
 def refuse_to_overwrite(target: Path, sources: Iterable[str]) -> None:
     """Check that an output is none of the traces it is made from.
 

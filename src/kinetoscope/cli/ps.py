@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, echo_json
+from kinetoscope.cli.output import AS_JSON, show
 
 
 @click.command("ps")
@@ -17,7 +17,6 @@ def command(folder: str | None, *, as_json: bool) -> None:
 
     FOLDER is the folder of all jobs; by default that of this user (`KINETOSCOPE_DIR`).
     """
-    from kinetoscope.display.terminal import echo
     from kinetoscope.flight.jobs import ENDED, attempts_in
     from kinetoscope.flight.settings import folder_of_jobs
 
@@ -35,13 +34,9 @@ def command(folder: str | None, *, as_json: bool) -> None:
         for ring in attempt.rings()
         if ring.state != ENDED
     ]
-    if as_json:
-        echo_json(rows)
-        return
-    for row in rows:
-        echo(
-            f"{row['job']}  rank {row['rank']}  process {row['process']}  {row['state']}  step {row['step']}  "
-            f"{row['incidents']} incidents  {row['path']}"
-        )
-    if not rows:
-        echo("no job is left on here")
+    lines = [
+        f"{row['job']}  rank {row['rank']}  process {row['process']}  {row['state']}  step {row['step']}  "
+        f"{row['incidents']} incidents  {row['path']}"
+        for row in rows
+    ]
+    show(rows, lines or ["no job is left on here"], as_json=as_json)

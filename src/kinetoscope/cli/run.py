@@ -47,13 +47,9 @@ class RunCommand(click.Command):
             options = {name for name in options if name.startswith("--")}
             named = dict.fromkeys(word.partition("=")[0] for word in takewhile("--".__ne__, words))
             if misplaced := [name for name in named if name in options]:
-                verb = (
-                    "comes after the program and belongs"
-                    if len(misplaced) == 1
-                    else "come after the program and belong"
-                )
+                verbs = ("comes after the program and belongs", "come after the program and belong")
                 echo(
-                    f"kinetoscope: {', '.join(misplaced)} {verb} to it: options of `kinetoscope run` come before {ctx.params['program']} "
+                    f"kinetoscope: {', '.join(misplaced)} {units.noun(len(misplaced), *verbs)} to it: options of `kinetoscope run` come before {ctx.params['program']} "
                     "(-- before the program says that this is meant).",
                     err=True,
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, echo_json
+from kinetoscope.cli.output import AS_JSON, show
 from kinetoscope.cli.status import RANK
 
 
@@ -18,15 +18,10 @@ def command(target: str, *, rank: int | None, as_json: bool) -> None:
     TARGET is the id of a process, or the name or folder of a job. A job with control reports its stacks itself. Otherwise,
     or if it does not respond, they are read from its memory, or the last samples in its ring are shown, with their age.
     """
-    from kinetoscope.display.terminal import echo
     from kinetoscope.flight.control.client import targets
     from kinetoscope.flight.settings import folder_of_jobs
 
     rows = [{"rank": job.files.rank, **job.stacks()} for job in targets(target, folder_of_jobs(), rank)]
-    if as_json:
-        echo_json(rows)
-        return
-    for row in rows:
-        if len(rows) > 1:
-            echo(f"rank {row['rank']}:")
-        echo(str(row["stacks"]).rstrip("\n"))
+    heads = [f"rank {row['rank']}:\n" if len(rows) > 1 else "" for row in rows]
+    lines = [head + str(row["stacks"]).rstrip("\n") for head, row in zip(heads, rows, strict=True)]
+    show(rows, lines, as_json=as_json)

@@ -67,12 +67,10 @@ class Margins:
         Raises:
             ArgumentError: One cannot be used.
         """
-        if not 0 <= self.percent < float("inf"):
-            raise ArgumentError(f"percent={self.percent!r} is not valid: use a number of percent, 0 or more")
-        if not 0 <= self.least_ns < float("inf"):
-            raise ArgumentError(
-                f"least_ns={self.least_ns!r} is not valid: use a number of nanoseconds, 0 or more"
-            )
+        for name, unit in (("percent", "percent"), ("least_ns", "nanoseconds")):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ArgumentError(f"{name}={value!r} is not valid: use a number of {unit}, 0 or more")
         if not 0.5 <= self.confidence < 1:
             raise ArgumentError(
                 f"confidence={self.confidence!r} is not valid: use a number from 0.5 to below 1, such as 0.99"

@@ -44,15 +44,13 @@ def _last_operator(trace: TraceData) -> list[str]:
     rows = np.flatnonzero(is_operator(spans["kind"]) & ~hidden[spans["name"]])
     if len(rows) == 0:
         return []
-    row = int(rows[np.argmax(spans["start_ns"][rows])])
-    lines: list[str] = []
-    module, step = int(spans["module"][row]), int(spans["step"][row])
+    span = int(rows[np.argmax(spans["start_ns"][rows])])
+    module, step = int(spans["module"][span]), int(spans["step"][span])
     names: list[str] = []
-    span = row
     while span >= 0 and len(names) < 50:
         names.append(printable(trace.strings[spans["name"][span]]))
         span = int(spans["parent"][span])
-    lines.append(f"operator     {' < '.join(names)}  (the last that began)")
+    lines = [f"operator     {' < '.join(names)}  (the last that began)"]
     if module >= 0:
         lines.append(f"module       {printable(trace.column('modules', 'path')[module])}")
     if step >= 0:

@@ -111,14 +111,10 @@ def echo(text: str, *, err: bool = False) -> None:
 
     if not text.isprintable():
         text = "".join(
-            character if character == "\n" or character.isprintable() else _json_escape(character)
+            character if character == "\n" or character.isprintable() else json.dumps(character)[1:-1]
             for character in text
         )
     click.echo(text, err=err)
-
-
-def _json_escape(character: str) -> str:
-    return json.dumps(character)[1:-1]
 
 
 def complain(message: str) -> None:

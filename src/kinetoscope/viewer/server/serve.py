@@ -30,7 +30,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
 from socketserver import TCPServer
-from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import parse_qsl, unquote
 
@@ -107,12 +106,12 @@ class Viewer:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take(self, path: Path) -> int:
-        self._given += open_traces.given([path], self._open_trace)
+        number = self._opened(str(path))
         self._dropped.append(path.parent)
-        return len(self._given) - 1
+        return number
 
     def _opened(self, path: str) -> int:
-        """Show a trace of a job; return its number, which is the existing one if the trace is open already."""
+        """Show a trace; return its number, which is the existing one if the trace is open already."""
         for number, source in enumerate(self._given):
             if source.path == path:
                 return number
@@ -127,9 +126,7 @@ class Viewer:
         """Return the viewer itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         """Stop the server."""
         self.close()
 
