@@ -241,6 +241,10 @@ class Side:
             classes_of_steps(self.runs),
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """What is said of it as JSON."""
+        return {"recordings": self.names, "steps": self.steps, "left_out": self.left_out}
+
     def keys(self, kind: str) -> list[Key]:
         """The rows of a kind that any recording has."""
         return list(dict.fromkeys(key for run in self.runs for key in run.populations[kind].keys))
@@ -378,8 +382,8 @@ class Comparison:
             "in_turn": self.in_turn,
             "net_of_rows_ns": self.net_of_rows_ns,
             "row_step_ns": self.row_step_ns,
-            "base": {"recordings": self.base.names, "steps": self.base.steps, "left_out": self.base.left_out},
-            "new": {"recordings": self.new.names, "steps": self.new.steps, "left_out": self.new.left_out},
+            "base": self.base.to_dict(),
+            "new": self.new.to_dict(),
             "step": _as_dict(self.whole),
             "times": [_as_dict(row) for row in self.differences],
             "counts": [_as_dict(row) for row in self.counts],
@@ -407,7 +411,8 @@ class Comparison:
             rows: The most parts of the difference; 0 for all.
             width: The width of its lines.
         """
-        return "\n".join(plain_lines(as_brief_blocks(self, rows), width))
+        tables = (*_explanation_tables(self, rows)[:1], *_count_tables(self)[:1])
+        return "\n".join(plain_lines([*_verdict(self), *tables], width))
 
     def to_html(self, rows: int = 10) -> str:
         """The comparison as HTML, for notebooks and pages."""
@@ -555,12 +560,6 @@ def as_blocks(comparison: Comparison, rows: int) -> list[Block]:
     lost = list(map(blocks.Paragraph, comparison.losses))
     tables = _tables(comparison, rows)
     return [*sides, blocks.GAP, *_verdict(comparison), *tables, *([blocks.GAP] if lost else []), *lost]
-
-
-def as_brief_blocks(comparison: Comparison, rows: int) -> list[Block]:
-    """The verdict, what the difference of a step is spent on, and the counts of a step."""
-    tables = (*_explanation_tables(comparison, rows)[:1], *_count_tables(comparison)[:1])
-    return [*_verdict(comparison), *tables]
 
 
 def _verdict(comparison: Comparison) -> list[Block]:

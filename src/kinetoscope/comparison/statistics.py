@@ -291,15 +291,12 @@ def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Number
         return copies
     for recording in range(side.recordings):
         rows = np.flatnonzero(side.recording == recording)
-        copies[:, rows] *= stationary_counts(random, len(rows), _block_length(len(rows)), len(drawn))
+        # As the error of the variance wants.
+        length = max(1.0, 1.5 * float(np.cbrt(len(rows))))
+        copies[:, rows] *= stationary_counts(random, len(rows), length, len(drawn))
     # A replicate without any step says nothing; it counts as what was recorded.
     copies[copies.sum(axis=1) == 0] = 1.0
     return copies
-
-
-def _block_length(steps: int) -> float:
-    """The mean length of a block: it grows with the cube root of the number of steps, as the error of the variance wants."""
-    return max(1.0, 1.5 * float(np.cbrt(steps)))
 
 
 def stationary_counts(random: np.random.Generator, steps: int, length: float, replicates: int) -> Numbers:
@@ -320,7 +317,8 @@ def two_sided_p(t: Numbers, freedom: Numbers) -> Numbers:
     """The probability that the absolute value of Student's t is at least `t`."""
     # With t = sqrt(freedom) * tan(angle), the density is a power of the cosine.
     angle = np.arctan(np.asarray(t, float) / np.sqrt(freedom))
-    points, weights = _gauss()
+    # Exact for polynomials up to degree 191.
+    points, weights = _gauss(96)
 
     def area(begin: Numbers) -> Numbers:
         half = (np.pi / 2 - begin) / 2
@@ -332,11 +330,8 @@ def two_sided_p(t: Numbers, freedom: Numbers) -> Numbers:
     return share
 
 
-@cache
-def _gauss() -> tuple[Numbers, Numbers]:
-    """The points and weights of an integral that is exact for polynomials up to degree 191."""
-    points, weights = np.polynomial.legendre.leggauss(96)
-    return points, weights
+# The points and weights of an integral.
+_gauss = cache(np.polynomial.legendre.leggauss)
 
 
 def quantile(p: float, freedom: Numbers) -> Numbers:

@@ -194,15 +194,14 @@ def text_table(
         widths[widest] = max(widths[widest] - 1, least[widest])
     if fills and width < UNLIMITED:
         widths[0] = max(widths[0] - excess(widths), 1)
-    lines = [
-        indent
-        + _aligned(
-            [cut(row[column], widths[column]) for column in chosen],
-            [widths[column] for column in chosen],
-            [alignment[column] for column in chosen],
-        )
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = []
+        for column in chosen:
+            cell = cut(row[column], widths[column])
+            space = " " * (widths[column] - cell_len(cell))
+            cells.append(space + cell if alignment[column] == ">" else cell + space)
+        lines.append(indent + (" " * _GAP).join(cells))
     left_out = [rows[0][column] for column in range(len(alignment)) if column not in chosen]
     if left_out and not fills:
         lines += folded(f"columns that do not fit: {', '.join(left_out)}{hint}", width, indent)
@@ -231,14 +230,6 @@ def cut(text: str, width: int) -> str:
     while text and cell_len(text) > width - 1:
         text = text[: max(0, min(len(text) - 1, width - 1))]
     return text + "…"
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int], alignment: Sequence[str]) -> str:
-    padded = []
-    for cell, width, side in zip(cells, widths, alignment, strict=True):
-        space = " " * (width - cell_len(cell))
-        padded.append(space + cell if side == ">" else cell + space)
-    return (" " * _GAP).join(padded)
 
 
 def bar_drawn(begin: float, length: float, width: int) -> str:

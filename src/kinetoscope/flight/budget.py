@@ -243,22 +243,17 @@ class OverheadBudget:
         """What recording this share of the steps costs."""
         if not self._differences:
             return MeasuredOverhead(0.0, 0.0, math.inf, 0)
-        mean, error = mean_and_error(self._differences)
-        idle, idle_error = mean_and_error(self._idle)
-        passing, passing_error = mean_and_error(self._passing)
-        switching, switching_error = mean_and_error(self._switching)
-        threads, threads_error = self._threads_cost()
-        looks, looks_error = self._looks_cost()
-        displaced = _DISPLACED * (idle + passing + looks + planned_share * switching) / 2
-        cost = threads + idle + passing + looks + displaced + planned_share * (mean + switching)
-        width = displaced + _WIDTH * math.hypot(
-            threads_error,
-            idle_error,
-            passing_error,
-            looks_error,
-            planned_share * error,
-            planned_share * switching_error,
-        )
+
+        def of_plan(values: Sequence[float]) -> tuple[float, float]:
+            mean, error = mean_and_error(values)
+            return planned_share * mean, planned_share * error
+
+        between_steps = [mean_and_error(self._idle), mean_and_error(self._passing), self._looks_cost()]
+        between_steps.append(of_plan(self._switching))
+        costs = [*between_steps, self._threads_cost(), of_plan(self._differences)]
+        displaced = _DISPLACED * sum(mean for mean, _ in between_steps) / 2
+        cost = displaced + sum(mean for mean, _ in costs)
+        width = displaced + _WIDTH * math.hypot(*(error for _, error in costs))
         return MeasuredOverhead(cost, cost - width, cost + width, len(self._differences))
 
     def _threads_cost(self) -> tuple[float, float]:

@@ -51,14 +51,13 @@ def stragglers(sections: Sections) -> pyarrow.Table:
     row, step, late = less_waiting(sections)
     ranks_late = late_ranks(row, step, late, sections.step_ns)
     rows = np.array([rank.row for rank in ranks_late], dtype=np.int64)
-    phases, longer = _phases(sections, rows, np.array([rank.late_ns for rank in ranks_late], dtype=np.int64))
+    late_ns = np.array([rank.late_ns for rank in ranks_late], dtype=np.int64)
+    phases, longer = _phases(sections, rows, late_ns)
     steps = len(np.unique(step))
     columns: dict[str, Any] = {
         "rank": sections.ranks[rows],
-        "late_ns": np.array([rank.late_ns for rank in ranks_late], dtype=np.int64),
-        "late_percent": np.array(
-            [100.0 * rank.late_ns / max(sections.step_ns[rank.row], 1) for rank in ranks_late]
-        ),
+        "late_ns": late_ns,
+        "late_percent": 100.0 * late_ns / np.maximum(sections.step_ns[rows], 1),
         "score": np.array([rank.score for rank in ranks_late]),
         "steps_percent": 100.0 * latest_in(row, step, late, len(sections))[rows] / max(1, steps),
         "persistent": np.array([rank.persistent for rank in ranks_late], dtype=np.int8),

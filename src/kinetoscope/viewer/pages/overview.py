@@ -156,16 +156,15 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
         )
     first = peaks[0]
     attributed, when = (first["attributed_bytes"], "bytes"), (first["time_ns"], "ns")
-    texts, values = [first["device"]], list[tuple[float | None, str]]()
+    numbers: dict[str, list[tuple[float | None, str]]] = {}
     if first["attributed_bytes"] < first["bytes"]:
-        texts.append("{} attributed")
-        values.append(attributed)
+        numbers["{} attributed"] = [attributed]
     if size := first["size_bytes"]:
-        texts.append("{} of {}")
-        values += [(100 * first["bytes"] / size, "%"), (size, "bytes")]
-    if not values:
-        texts.append("after {}")
-        values.append(when)
+        numbers["{} of {}"] = [(100 * first["bytes"] / size, "%"), (size, "bytes")]
+    numbers = numbers or {"after {}": [when]}
+    more = sentence(
+        " · ".join([first["device"], *numbers]), *(part for parts in numbers.values() for part in parts)
+    )
     if not first["counted"]:
         hint = sentence(
             f"{tensors}, of those whose allocation was recorded. The allocator's own counters were not recorded."
@@ -176,7 +175,7 @@ def memory_tile(peaks: list[dict[str, Any]]) -> dict[str, Any]:
             "its allocation and owner were recorded.",
             when, attributed,
         )  # fmt: skip
-    return tile("Memory peak", first["bytes"], "bytes", sentence(" · ".join(texts), *values), hint)
+    return tile("Memory peak", first["bytes"], "bytes", more, hint)
 
 
 def work_tile(work: dict[str, Any]) -> dict[str, Any]:
@@ -185,20 +184,14 @@ def work_tile(work: dict[str, Any]) -> dict[str, Any]:
     if flops is None:
         more = sentence("covers {} of operator time", (work["covered_percent"], "%"))
         return tile("Arithmetic", None, "FLOP/s", more, sentence(work["why"].replace("{}", "{ }")))
-    kinds = work.get("kinds", ())
-    kinds = kinds if len(kinds) > 1 else ()
+    kinds = work.get("kinds", ())[:_MOST_KINDS]
     unit, name = ("FLOP/s", "flops_per_s") if share is None else ("%", "mfu_percent")
-    of_kinds = (
-        f" In steps of each kind, most time first: {', '.join(['{}'] * len(kinds[:_MOST_KINDS]))}."
-        if kinds
-        else ""
-    )
-    covered = sentence(
-        "{} in total, covering {} of operator time." + of_kinds,
-        (flops, "FLOP"),
-        (work["covered_percent"], "%"),
-        *((kind[name], unit) for kind in kinds[:_MOST_KINDS]),
-    )
+    text = "{} in total, covering {} of operator time."
+    values = [(flops, "FLOP"), (work["covered_percent"], "%")]
+    if len(kinds) > 1:
+        text += f" In steps of each kind, most time first: {', '.join(['{}'] * len(kinds))}."
+        values += [(kind[name], unit) for kind in kinds]
+    covered = sentence(text, *values)
     if share is None:
         return tile("Arithmetic", speed, "FLOP/s", sentence("{} in total", (flops, "FLOP")), covered)
     text = "Model FLOPs utilization (MFU): the time that the matrix operations take at the peak speed of the devices, as a share of the step. "

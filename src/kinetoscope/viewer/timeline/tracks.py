@@ -37,14 +37,7 @@ from kinetoscope.viewer.timeline.rows import (
 )
 
 _OF_THREADS = (THREAD, PYTHON, MODULES, COMPILING)
-SORT_NAMES = {
-    THREAD: "thread",
-    PYTHON: "python",
-    MODULES: "modules",
-    STREAM: "stream",
-    STEPS: "steps",
-    COMPILING: "compiling",
-}
+_SORT_NAMES = ("thread", "python", "modules", "stream", "steps", "counter", "memory", "compiling")
 
 
 @derived
@@ -84,7 +77,7 @@ def tracks(trace: Trace, query: Query) -> dict[str, Any]:
         groups[min(track.process, len(groups) - 1)]["tracks"].append({
             "id": track.id,
             "label": label,
-            "sort": SORT_NAMES[track.sort],
+            "sort": _SORT_NAMES[track.sort],
             "rows": track.count,
             "spans": track.items,
             "device": device,
