@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, show
+from kinetoscope.cli.files import AS_JSON, show
 from kinetoscope.cli.status import RANK
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import WARM_UP
-from kinetoscope.cli.output import AS_JSON
+from kinetoscope.cli.files import AS_JSON, open_trace, recordings
 from kinetoscope.display.terminal import console, echo
 from kinetoscope.storage.atomic_write import is_stream, open_atomically
 
@@ -58,7 +58,6 @@ def command(
     The exit code is 0 if everything is held, 1 if something is broken, 2 if nothing is broken but something cannot be determined, and 3 for an
     error. In GitHub Actions, what is broken is marked in the source and listed in the summary of the build.
     """
-    from kinetoscope.cli.opening import open_trace, recordings
     from kinetoscope.comparison.budget import Budget, read_budget, updated_budget
     from kinetoscope.comparison.verdict import stored_places
     from kinetoscope.storage.byte_source import read_text_file

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope.cli.output import AS_JSON
+from kinetoscope.cli.files import AS_JSON, open_trace, recordings, refuse_to_overwrite
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -86,8 +86,6 @@ class ComparisonOptions:
     def show(self, comparison: Comparison) -> None:
         """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
         if self.html_file is not None:
-            from kinetoscope.cli.opening import open_trace
-            from kinetoscope.cli.output import refuse_to_overwrite
             from kinetoscope.viewer.server.report import comparison_page, write_page
 
             refuse_to_overwrite(Path(self.html_file), [*comparison.base.names, *comparison.new.names])
@@ -110,7 +108,6 @@ def command(base: str, new: str, **values: Any) -> None:
 
     The exit code is 0 whatever the verdict; `kinetoscope check` is what fails a build.
     """
-    from kinetoscope.cli.opening import recordings
     from kinetoscope.trace.opening import compare
 
     options = ComparisonOptions(**values)

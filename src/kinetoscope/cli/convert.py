@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.cli.files import open_trace, refuse_to_overwrite, say_written
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def command(
     """  # noqa: D301  (click takes the character itself)
     from rich.markup import escape
 
-    from kinetoscope.cli.opening import open_trace
-    from kinetoscope.cli.output import refuse_to_overwrite, say_written
     from kinetoscope.display.terminal import console
     from kinetoscope.formats.suffixes import suffix_of
     from kinetoscope.viewer.server.report import write_memory_page

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.collect import RecordingOptions
-from kinetoscope.display.lines import cut, sparkline
+from kinetoscope.display.lines import cut, folded, lines_of, sparkline
 from kinetoscope.display.terminal import console, reading_width
 from kinetoscope.model import units
 
@@ -156,7 +156,6 @@ class Story:
 
     def _show_waterfall(self, report: Report) -> None:
         from kinetoscope.analyses.findings import waterfall_blocks
-        from kinetoscope.display.lines import lines_of
 
         for line in lines_of(waterfall_blocks(report), self._width):
             self._printer.print(Text(_INDENT).append_text(line), soft_wrap=True)
@@ -192,7 +191,6 @@ class Story:
 
     def _compare(self) -> None:
         from kinetoscope.comparison.result import FASTER, headline
-        from kinetoscope.display.lines import folded
         from kinetoscope.trace.opening import compare
 
         self._say(f"Recording each {ROUNDS} times more in turn shows how sure the difference is:")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, echo_json
+from kinetoscope.cli.files import AS_JSON, echo_json, open_trace
 
 
 @click.command("findings")
@@ -24,7 +24,6 @@ def command(path: str, *, as_json: bool, most: int) -> None:
     The exit code is 0 whether there are findings or not.
     """
     from kinetoscope.analyses.findings import as_dict, examine, finding_blocks
-    from kinetoscope.cli.opening import open_trace
     from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.terminal import console, reading_width
 

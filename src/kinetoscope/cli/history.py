@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import WARM_UP
-from kinetoscope.cli.output import AS_JSON
+from kinetoscope.cli.files import AS_JSON, TRACES, recordings
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _build(path: Path, warm_up: int | None) -> Build | None:
-    from kinetoscope.cli.opening import TRACES, recordings
     from kinetoscope.comparison.history import build_of, build_of_comparison
     from kinetoscope.trace.opening import measure_runs
 

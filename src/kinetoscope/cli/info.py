@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetoscope.analyses.description import describe, incomplete
-from kinetoscope.cli.output import AS_JSON, echo_json
+from kinetoscope.cli.files import AS_JSON, echo_json, open_trace
 from kinetoscope.display.blocks import Paragraph
 from kinetoscope.model import units
 from kinetoscope.model.losses import lost
@@ -31,7 +31,6 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
 
     TRACE may also be the recording of a program that was killed or is still running.
     """
-    from kinetoscope.cli.opening import open_trace
     from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.terminal import console
 

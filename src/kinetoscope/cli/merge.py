@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kinetoscope.cli.files import open_trace, refuse_to_overwrite, say_written
 from kinetoscope.display.terminal import echo
 from kinetoscope.model import units
 from kinetoscope.model.losses import counted
@@ -34,8 +35,6 @@ def command(sources: tuple[str, ...], output: str) -> None:
     `profile(align_ranks=True)` and by collectives, and the printed error is a bound. Without either, wall clocks are
     used, and a warning says so.
     """
-    from kinetoscope.cli.opening import open_trace
-    from kinetoscope.cli.output import refuse_to_overwrite, say_written
     from kinetoscope.combine.ranks import merge_named
     from kinetoscope.formats.suffixes import suffix_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, show
+from kinetoscope.cli.files import AS_JSON, show
 
 
 @click.command("ps")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.output import echo_json, refuse_to_overwrite, say_written
+from kinetoscope.cli.files import echo_json, refuse_to_overwrite, say_written
 from kinetoscope.display.terminal import console, echo, reading_width
 
 TABLES = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope.cli.files import open_trace, refuse_to_overwrite, say_written
+
 
 @click.command("report")
 @click.argument("path", metavar="TRACE", type=click.Path(readable=False))
@@ -29,9 +31,6 @@ def command(path: str, *, output: str | None, pages: tuple[str, ...], as_text: b
     end is printed for any trace; with --json, its blocks.
     """
     from pathlib import Path, PurePath
-
-    from kinetoscope.cli.opening import open_trace
-    from kinetoscope.cli.output import refuse_to_overwrite, say_written
 
     if as_text or as_json:
         from kinetoscope.cli.summary import print_trace

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope.cli.files import open_trace
+
 
 @click.command("sql")
 @click.argument("path", metavar="TRACE", type=click.Path(readable=False))
@@ -23,7 +25,6 @@ def command(path: str, query: str, *, limit: int | None, as_csv: bool, as_json: 
 
     A query can read and write files, as in `copy (select ...) to 'file.parquet'`.
     """
-    from kinetoscope.cli.opening import open_trace
     from kinetoscope.display.arrow_text import print_rows
 
     with open_trace(path) as trace:

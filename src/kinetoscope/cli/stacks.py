@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, show
+from kinetoscope.cli.files import AS_JSON, show
 from kinetoscope.cli.status import RANK
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.output import AS_JSON, echo_json
+from kinetoscope.cli.files import AS_JSON, echo_json
 
 RANK = click.option("--rank", metavar="N", type=int, help="Only this rank.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope.cli.files import recordings
 from kinetoscope.display.terminal import console, echo
 
 
@@ -41,7 +42,6 @@ def command(
     """
     from rich.progress import Progress
 
-    from kinetoscope.cli.opening import recordings
     from kinetoscope.summaries.job import summarize
 
     traces = [trace for source in sources for trace in recordings(source)]

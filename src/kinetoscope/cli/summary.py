@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.overview import Overview, overview
 from kinetoscope.analyses.trace_blocks import RunFacts, label_in, trace_blocks
-from kinetoscope.cli.output import echo_json
+from kinetoscope.cli.files import echo_json
 from kinetoscope.display.blocks import Block, Paragraph
 from kinetoscope.display.blocks import as_json as blocks_as_json
 from kinetoscope.display.lines import lines_of

@@ -6,6 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.cli.files import open_trace
 
 
 def tables(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -56,7 +57,6 @@ def command(
 
     Common tables: ops, modules, steps, lines, stacks, memory, kernels, breakdown, spans, threads, losses, info.
     """
-    from kinetoscope.cli.opening import open_trace
     from kinetoscope.display.arrow_text import choose_columns, print_rows, put_first, sort_rows
 
     where: dict[str, list[str | None]] = {}

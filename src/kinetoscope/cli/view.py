@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from kinetoscope.cli.files import open_trace
 from kinetoscope.display.terminal import echo
 
 
@@ -29,7 +30,6 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
     id of a process, the name of the job or its folder; then the rings of its ranks are shown, and followed while it runs. A file that changes, such as the recording of a running program, is read again while
     the page is open.
     """
-    from kinetoscope.cli.opening import open_trace
     from kinetoscope.viewer.server.serve import Viewer, open_browser
 
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -36,6 +36,7 @@ from kinetoscope.summaries.job import Job
 from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.timeline import find_device, need_memory
 from kinetoscope.trace import Trace
+from kinetoscope.trace import open as open_any
 from kinetoscope.viewer.pages import compare, export, memory, operators, ranks, stacks
 from kinetoscope.viewer.requests import Answer, Limited, MadeFile, Query
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
@@ -335,8 +336,6 @@ def report(
     """
     import_aside()
     if isinstance(trace, str | os.PathLike):
-        from kinetoscope.trace import open as open_any
-
         with open_any(trace) as opened:
             text = report_page(opened, Path(trace).name, pages=pages)
     else:

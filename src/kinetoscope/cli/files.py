@@ -1,20 +1,28 @@
-"""Opening a trace with a progress bar on terminals, and finding the recordings of a run."""
+"""The traces that commands read, and what they write: files, never over their input, with a line that says what was written, and JSON."""
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import IO, TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
+import click
+
+from kinetoscope._errors import ArgumentError
+from kinetoscope.display.terminal import echo
 from kinetoscope.model import units
+from kinetoscope.storage.atomic_write import is_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kinetoscope.trace import Trace
+
 
 # Files that are read faster than this need no bar.
 QUIET_S = 0.4
@@ -52,7 +60,6 @@ def recordings(text: str) -> list[str]:
         ArgumentError: The folder has no trace, or no file has the pattern.
         MissingDependencyError: It is a URL, and `fsspec` is not installed.
     """
-    from kinetoscope._errors import ArgumentError
     from kinetoscope.storage.byte_source import urls_like
 
     if os.path.isdir(text) and not text.rstrip("/").endswith(".tables"):
@@ -102,3 +109,43 @@ class ReadingBar:
         """Remove the bar."""
         if self._progress.live.is_started:
             self._progress.stop()
+
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as JSON on one line of standard output."""
+    echo(json.dumps(value, ensure_ascii=False))
+
+
+def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a value as JSON, or lines that say the same."""
+    if as_json:
+        echo_json(value)
+        return
+    for line in lines:
+        echo(line)
+
+
+def refuse_to_overwrite(target: Path, sources: Iterable[str]) -> None:
+    """Check that an output is none of the traces it is made from.
+
+    Raises:
+        ArgumentError: It is.
+    """
+    paths = list(sources)
+    for source in paths:
+        if target.is_file() and os.path.exists(source) and target.samefile(source):
+            subject = "the trace itself" if len(paths) == 1 else "one of the traces"
+            raise ArgumentError(f"{target} is {subject}: choose another output file.")
+
+
+def say_written(target: Path, addition: str = "") -> None:
+    """Print the name and size of a file or folder; of a stream only that it was written, and not into it."""
+    if is_stream(target):
+        echo(f"{target}: written{addition}", err=True)
+        return
+    files = target.rglob("*") if target.is_dir() else [target]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    echo(f"{target}: {units.size(size)}{addition}")

@@ -5,8 +5,8 @@ import json
 
 from rich.console import Console
 
-from kinetoscope.cli import opening
-from kinetoscope.cli.opening import ReadingBar, open_trace
+from kinetoscope.cli import files
+from kinetoscope.cli.files import ReadingBar, open_trace
 
 
 class Clock:
@@ -28,7 +28,7 @@ def bar(path="run [1].json"):
 def test_a_file_that_is_read_at_once_shows_nothing():
     shown, written, clock = bar()
     shown(10, 100, 1)
-    clock.now_s = opening.QUIET_S - 0.01
+    clock.now_s = files.QUIET_S - 0.01
     shown(100, 100, 10)
     shown.end()
     assert written.getvalue() == ""
@@ -36,7 +36,7 @@ def test_a_file_that_is_read_at_once_shows_nothing():
 
 def test_a_file_that_takes_its_time_shows_how_far_it_is_and_then_nothing():
     shown, written, clock = bar("/somewhere/run [1].json")
-    clock.now_s = opening.QUIET_S
+    clock.now_s = files.QUIET_S
     shown(5_000_000, 10_000_000, 12_345)
     shown.end()
     text = written.getvalue()
@@ -65,7 +65,7 @@ def test_without_a_terminal_a_trace_is_just_opened(tmp_path, capsys):
 
 def test_on_a_terminal_the_bar_is_taken_away_also_after_an_error(tmp_path, monkeypatch):
     written = io.StringIO()
-    monkeypatch.setattr(opening, "QUIET_S", 0)
+    monkeypatch.setattr(files, "QUIET_S", 0)
     monkeypatch.setattr(
         "kinetoscope.display.terminal.console",
         lambda **_: Console(file=written, force_terminal=True, width=120),
