@@ -9,27 +9,10 @@ from typing import Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.comparison import result
 from kinetoscope.comparison.explanation import explained
 from kinetoscope.comparison.matching import matched
 from kinetoscope.comparison.measures import COUNTS, TIMED, Key, Numbers, Run, counts_of
-from kinetoscope.comparison.result import (
-    ADDED,
-    BELOW_MARGIN,
-    CANNOT_TELL,
-    FASTER,
-    FEWER,
-    GONE,
-    MORE,
-    SAME,
-    SLOWER,
-    Comparison,
-    CountDifference,
-    Difference,
-    Margins,
-    Side,
-    step_difference,
-    time_verdict,
-)
 from kinetoscope.comparison.statistics import Bootstrap, discoveries
 
 # Rows are looked at from this share of a step on, and at most so many of a kind.
@@ -45,8 +28,8 @@ _MOST_SHOWN = 10.0
 
 
 def compare_runs(
-    base: Sequence[Run], new: Sequence[Run], margins: Margins | None = None, *, seed: int = 0
-) -> Comparison:
+    base: Sequence[Run], new: Sequence[Run], margins: result.Margins | None = None, *, seed: int = 0
+) -> result.Comparison:
     """Compare two runs.
 
     Args:
@@ -65,7 +48,9 @@ def compare_runs(
         if not runs:
             raise ArgumentError(f"the side {side} has no recording: pass one trace or a list of traces")
     base, new, in_turn = _in_turn(base, new)
-    return _Comparing(Side(base), Side(new), margins or Margins(), in_turn=in_turn, seed=seed).compare()
+    return _Comparing(
+        result.Side(base), result.Side(new), margins or result.Margins(), in_turn=in_turn, seed=seed
+    ).compare()
 
 
 def _in_turn(base: Sequence[Run], new: Sequence[Run]) -> tuple[Sequence[Run], Sequence[Run], bool]:
@@ -84,23 +69,25 @@ def _in_turn(base: Sequence[Run], new: Sequence[Run]) -> tuple[Sequence[Run], Se
 class _Comparing:
     """One comparison on its way."""
 
-    def __init__(self, base: Side, new: Side, margins: Margins, *, in_turn: bool, seed: int) -> None:
+    def __init__(
+        self, base: result.Side, new: result.Side, margins: result.Margins, *, in_turn: bool, seed: int
+    ) -> None:
         self.base, self.new, self.margins = base, new, margins
         self.bootstrap = Bootstrap(base.series, new.series, in_turn=in_turn, seed=seed)
         self.alarm = 1 - margins.confidence
-        self.step, self.width = step_difference(self.bootstrap, margins, _HALF * self.alarm)
+        self.step, self.width = result.step_difference(self.bootstrap, margins, _HALF * self.alarm)
         self.base_ns = self.step.base_ns
         self.row_step_ns = self._undisturbed_ns()
 
-    def compare(self) -> Comparison:
+    def compare(self) -> result.Comparison:
         """Compare everything."""
-        differences: dict[str, list[Difference]] = {kind: self._differences(kind) for kind in TIMED}
-        step, reason = self.step, self._reason() if self.step.verdict == CANNOT_TELL else ""
+        differences: dict[str, list[result.Difference]] = {kind: self._differences(kind) for kind in TIMED}
+        step, reason = self.step, self._reason() if self.step.verdict == result.CANNOT_TELL else ""
         moved, by_rows = step.change_ns, False
-        if step.verdict == CANNOT_TELL and (net := self._net_of_rows(differences, step)) is not None:
-            step = replace(step, verdict=SLOWER if net > 0 else FASTER)
+        if step.verdict == result.CANNOT_TELL and (net := self._net_of_rows(differences, step)) is not None:
+            step = replace(step, verdict=result.SLOWER if net > 0 else result.FASTER)
             moved, by_rows, reason = net, True, ""
-        if step.verdict in (FASTER, SLOWER):
+        if step.verdict in (result.FASTER, result.SLOWER):
             differences = {
                 kind: [replace(row, share=row.change_ns / moved) for row in of_kind]
                 for kind, of_kind in differences.items()
@@ -110,7 +97,7 @@ class _Comparing:
             for rows in differences.values()
             for row in sorted(rows, key=lambda row: (_rank(row), -abs(row.change_ns)))
         ]
-        return Comparison(
+        return result.Comparison(
             self.base,
             self.new,
             self.margins,
@@ -134,7 +121,9 @@ class _Comparing:
         parts = [float(run.step_ns[run.counted].sum()) * run.undisturbed for run in self.base.runs]
         return min(self.base_ns, max(sum(parts) / self.base.steps, 1.0))
 
-    def _net_of_rows(self, differences: dict[str, list[Difference]], whole: Difference) -> float | None:
+    def _net_of_rows(
+        self, differences: dict[str, list[result.Difference]], whole: result.Difference
+    ) -> float | None:
         """What the rows that changed come to where the step itself is too noisy; None where that says nothing.
 
         Each row has less noise than the step, and what the host does takes time of the step unless a device works meanwhile.
@@ -142,7 +131,7 @@ class _Comparing:
         if differences["kernel"]:
             return None
         nets = [
-            sum(row.change_ns for row in differences[kind] if row.verdict in (FASTER, SLOWER))
+            sum(row.change_ns for row in differences[kind] if row.verdict in (result.FASTER, result.SLOWER))
             for kind in ("module", "line")
         ]
         net = max(nets, key=abs)
@@ -174,7 +163,7 @@ class _Comparing:
             "does not show; record more, in turn"
         )
 
-    def _differences(self, kind: str) -> list[Difference]:
+    def _differences(self, kind: str) -> list[result.Difference]:
         """The rows of a kind that take enough of a step, or run more or less often."""
         keys = self.base.keys(kind), self.new.keys(kind)
         rows = matched(kind, keys[0], keys[1])
@@ -220,7 +209,7 @@ class _Comparing:
         base_counts: Numbers,
         new_counts: Numbers,
         values: tuple[float, float, float, float, bool],
-    ) -> Difference:
+    ) -> result.Difference:
         key = new if new is not None else base
         assert key is not None  # noqa: S101  (a row is of at least one side)
         base_ns, new_ns, p, width, sure = values
@@ -240,7 +229,7 @@ class _Comparing:
             text = {"detail": f"{key[1]} ranks, {key[2]} bytes"}
         only = "base" if new is None else "new" if base is None else ""
         counts = None if kind == "part" else count_difference(kind, base_counts, new_counts)
-        return Difference(
+        return result.Difference(
             kind,
             str(key[1] if kind == "line" else key[0]),
             base_ns,
@@ -253,7 +242,9 @@ class _Comparing:
             None,
             None if counts is None else counts.usual[0],
             None if counts is None else counts.usual[1],
-            count_verdict="" if counts is None else {"base": GONE, "new": ADDED}.get(only, counts.verdict),
+            count_verdict=""
+            if counts is None
+            else {"base": result.GONE, "new": result.ADDED}.get(only, counts.verdict),
             only=only,
             **text,
         )
@@ -261,12 +252,12 @@ class _Comparing:
     def _row_verdict(self, kind: str, base_ns: float, change: float, width: float, *, sure: bool) -> str:
         """What the difference of a row means: against a step as little disturbed as the row, and against the row itself."""
         least_ns = self.margins.of_step(self.base_ns if kind == "part" else self.row_step_ns)
-        verdict = time_verdict(change, change - width, change + width, least_ns, sure=sure)
-        if verdict == SAME and abs(change) > _OWN_SHARE * base_ns:
-            return BELOW_MARGIN if sure else CANNOT_TELL
+        verdict = result.time_verdict(change, change - width, change + width, least_ns, sure=sure)
+        if verdict == result.SAME and abs(change) > _OWN_SHARE * base_ns:
+            return result.BELOW_MARGIN if sure else result.CANNOT_TELL
         return verdict
 
-    def _count(self, name: str) -> CountDifference | None:
+    def _count(self, name: str) -> result.CountDifference | None:
         base, new = counts_of(self.base.runs, name), counts_of(self.new.runs, name)
         if base is None and new is None:
             return None
@@ -274,16 +265,16 @@ class _Comparing:
         covered_percents = [run.flops_covered_percent for side in (self.base, self.new) for run in side.runs]
         if name == "flops" and max(covered_percents) - min(covered_percents) > _MOST_UNKNOWN_PERCENT:
             # What is known of one side only would count as what it does more.
-            return replace(difference, verdict=CANNOT_TELL)
+            return replace(difference, verdict=result.CANNOT_TELL)
         return difference
 
-    def _memory(self) -> list[CountDifference]:
+    def _memory(self) -> list[result.CountDifference]:
         base_keys, new_keys = (
             list(dict.fromkeys(key for run in side.runs for key in run.memory))
             for side in (self.base, self.new)
         )
 
-        def held(side: Side, key: Key | None) -> Numbers:
+        def held(side: result.Side, key: Key | None) -> Numbers:
             return np.array([0 if key is None else run.memory.get(key, 0) for run in side.runs], float)
 
         rows = []
@@ -303,7 +294,7 @@ _MOST_UNKNOWN_PERCENT = 1.0
 
 def count_difference(
     name: str, base: Numbers | None, new: Numbers | None, holder: str = ""
-) -> CountDifference:
+) -> result.CountDifference:
     """Compare a count: where it is the same number in all steps of a side, the verdict is exact.
 
     Steps that differ are the same only if both sides have the same range and the same total a step.
@@ -312,17 +303,17 @@ def count_difference(
     ranges = [nothing if side is None else (float(side.min()), float(side.max())) for side in (base, new)]
     medians = [None if side is None else float(np.median(side)) for side in (base, new)]
     means = [None if side is None else float(side.mean()) for side in (base, new)]
-    verdict = CANNOT_TELL
+    verdict = result.CANNOT_TELL
     if base is not None and new is not None:
         if ranges[1][0] > ranges[0][1]:
-            verdict = MORE
+            verdict = result.MORE
         elif ranges[1][1] < ranges[0][0]:
-            verdict = FEWER
+            verdict = result.FEWER
         elif ranges[0] == ranges[1] and (
             ranges[0][0] == ranges[0][1] or _total(base) * len(new) == _total(new) * len(base)
         ):
-            verdict = SAME
-    return CountDifference(
+            verdict = result.SAME
+    return result.CountDifference(
         name, medians[0], medians[1], ranges[0], ranges[1], verdict, holder, means[0], means[1]
     )
 
@@ -331,9 +322,9 @@ def _total(counts: Numbers) -> int:
     return sum(map(int, counts.tolist()))
 
 
-def _rank(row: Difference) -> int:
-    if row.verdict in (SLOWER, FASTER):
+def _rank(row: result.Difference) -> int:
+    if row.verdict in (result.SLOWER, result.FASTER):
         return 0
     if row.runs_otherwise:
         return 1
-    return 2 if row.verdict in (CANNOT_TELL, BELOW_MARGIN) else 3
+    return 2 if row.verdict in (result.CANNOT_TELL, result.BELOW_MARGIN) else 3

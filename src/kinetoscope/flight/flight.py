@@ -29,6 +29,7 @@ from kinetoscope.collect import (
     warn_safely,
     warn_user,
 )
+from kinetoscope.flight import triggers
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
 from kinetoscope.flight.control.in_job import Control
 from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
@@ -52,15 +53,6 @@ from kinetoscope.flight.settings import (
     settings,
 )
 from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter, interpreter_layout
-from kinetoscope.flight.triggers import (
-    MEMORY_SHORT,
-    Endings,
-    StepTimes,
-    is_no_number,
-    loss_value,
-    memory_limit_bytes,
-    on_device_out_of_memory,
-)
 from kinetoscope.flight.unclean_exits import rescue_rings, rescue_rings_of
 from kinetoscope.model import units
 from kinetoscope.model.step_plan import PLAN_KEY
@@ -169,7 +161,7 @@ class FlightRecorder:
         self._attempt = wanted.folder / job_name() / attempt_name()
         self._plan = StepPlan(plan_name(), level_for(FIRST_SHARE))
         self._budget = OverheadBudget(wanted.budget)
-        self._times = StepTimes()
+        self._times = triggers.StepTimes()
         self._incidents = Incidents(
             self._attempt,
             self._rank,
@@ -183,7 +175,7 @@ class FlightRecorder:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._session: profile | None = None
-        self._endings: Endings | None = None
+        self._endings: triggers.Endings | None = None
         # What its control groups allow, 0 without a limit or if nobody is to look.
         self._most_bytes = 0
         self._log: StepLogWriter | None = None
@@ -466,7 +458,7 @@ class FlightRecorder:
         self.__dict__["step"] = self._count.step
         self._note_plan(0)
         on = self._settings.on
-        self._endings = Endings(
+        self._endings = triggers.Endings(
             self._crashed if on & {"crash", "oom"} else None,
             (lambda: self._incident("exit", {"what": "SIGTERM"}, ends=True)) if "exit" in on else None,
             self._exits if on & {"crash", "oom", "exit"} else None,
@@ -474,7 +466,7 @@ class FlightRecorder:
         )
         self._endings.watch()
         if "oom" in on:
-            on_device_out_of_memory(self._device_memory_ran_out)
+            triggers.on_device_out_of_memory(self._device_memory_ran_out)
         atexit.register(self.stop)
         self._watch_steps()
         self._others.start()
@@ -504,8 +496,8 @@ class FlightRecorder:
             path.unlink(missing_ok=True)
             memory = STREAM.watch_steps(path, self._signal, SIZE_BYTES)
             self._log_path = path
-            self._most_bytes = memory_limit_bytes() or 0 if "oom" in self._settings.on else 0
-            self._log = StepLogWriter(memory, int(MEMORY_SHORT * self._most_bytes))
+            self._most_bytes = triggers.memory_limit_bytes() or 0 if "oom" in self._settings.on else 0
+            self._log = StepLogWriter(memory, int(triggers.MEMORY_SHORT * self._most_bytes))
             self._log.follow(self._count)
             self._layout = interpreter_layout(memory)
             self._listener = threading.Thread(target=self._listen, name="kinetoscope-flight", daemon=True)
@@ -617,7 +609,7 @@ class FlightRecorder:
                 number = max(self._count.number, 0) if number is None else number
                 self._count.began_ns = 0
             else:
-                is_harmless = not ("nan" in self._settings.on and is_no_number(loss))
+                is_harmless = not ("nan" in self._settings.on and triggers.is_no_number(loss))
                 if is_harmless and self._count.advance(None if number is None else int(number)):
                     return
             self._step(number, loss, entered_ns)
@@ -715,13 +707,15 @@ class FlightRecorder:
 
     def _look_at_loss(self, loss: Any) -> None:
         """Keep an incident if the loss of the step that has ended is no number."""
-        if "nan" not in self._settings.on or not is_no_number(loss):
+        if "nan" not in self._settings.on or not triggers.is_no_number(loss):
             return
         step = self._count.number
         is_new = self._nan_step is None or not 0 <= step - self._nan_step <= _SAME_EPISODE_STEPS
         self._nan_step = step
         if is_new:
-            self._incident("nan", {"what": f"the loss of step {self._count.number} is {loss_value(loss)}"})
+            self._incident(
+                "nan", {"what": f"the loss of step {self._count.number} is {triggers.loss_value(loss)}"}
+            )
 
     def _ended(
         self, began_ns: int, step_ns: int, own_ns: int, passing_ns: int, recorded: bool, *, comparable: bool

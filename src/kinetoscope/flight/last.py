@@ -17,19 +17,9 @@ from typing import Any
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.flight import jobs
 from kinetoscope.flight.budget import MOST_TOGETHER
 from kinetoscope.flight.incidents import INCIDENTS, time_of
-from kinetoscope.flight.jobs import (
-    ENDED,
-    GONE,
-    HANGS,
-    RUNS,
-    Attempt,
-    RankFiles,
-    attempt_of_process,
-    attempts_in,
-    incident_ranks,
-)
 from kinetoscope.flight.live_stacks import CRASHED, Sight, program_line, sight
 from kinetoscope.flight.other_ranks import first_failure
 from kinetoscope.flight.ring_stacks import last_sample, stack_lines
@@ -50,7 +40,7 @@ _MOST_COMPARED = _MOST_TOLD = 16
 _READERS = 4
 # Incidents with less than so much time between them may have one cause, of which the last is a consequence.
 _TOGETHER_S = 90.0
-_ENDINGS = ("crash", "oom", "exit", "hang", GONE)
+_ENDINGS = ("crash", "oom", "exit", "hang", jobs.GONE)
 _MOST_FOLLOWING, _MOST_CHARACTERS = 3, 200
 # A step that takes so many times as long as usual, and so many seconds, does not go on.
 _STUCK_TIMES, _STUCK_S = 10.0, 1.0
@@ -183,34 +173,34 @@ def last_event(target: str | None, base: Path) -> LastEvent:
     folder = base if target is None else Path(target)
     if target is None or folder.is_dir():
         if time_of(folder) is not None:
-            return _incident(Attempt(folder.parent.parent), folder)
-        return _newest(attempts_in(folder), folder)
+            return _incident(jobs.Attempt(folder.parent.parent), folder)
+        return _newest(jobs.attempts_in(folder), folder)
     if not target.isdecimal():
         raise ArgumentError(f"{target!r} is neither a folder nor the id of a process.")
-    return _newest([attempt_of_process(base, int(target))], base)
+    return _newest([jobs.attempt_of_process(base, int(target))], base)
 
 
-def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
+def _newest(attempts: Sequence[jobs.Attempt], folder: Path) -> LastEvent:
     """What happened last in some attempts: a hang that goes on, a process that is dead, an incident, in this order at the same time."""
-    events: list[tuple[float, int, Attempt, str, Path | None]] = []
+    events: list[tuple[float, int, jobs.Attempt, str, Path | None]] = []
     now_s, now_ns = time.time(), time.monotonic_ns()
-    of_attempts: dict[Attempt, list[RankFiles]] = {}
+    of_attempts: dict[jobs.Attempt, list[jobs.RankFiles]] = {}
     for attempt in attempts:
         rings = of_attempts[attempt] = attempt.rings(now_ns)
         states = {ring.state for ring in rings}
         incidents = attempt.incidents()
         newest = incidents[-1] if incidents else None
-        untold = [ring for ring in rings if ring.state == GONE and not has_exit_note(attempt, ring)]
+        untold = [ring for ring in rings if ring.state == jobs.GONE and not has_exit_note(attempt, ring)]
         if untold:
             # What happened to other ranks afterwards is the consequence.
             died_s = max(map(last_seen_s, untold))
             newest_s = 0.0 if newest is None else time_of(newest) or 0.0
             after = newest if newest_s >= died_s - 1.0 else None
-            at_s = now_s if HANGS in states else max(died_s, newest_s)
-            events.append((at_s, 3, attempt, GONE, after))
-        elif HANGS in states:
+            at_s = now_s if jobs.HANGS in states else max(died_s, newest_s)
+            events.append((at_s, 3, attempt, jobs.GONE, after))
+        elif jobs.HANGS in states:
             events.append((now_s, 3, attempt, "hang", None))
-        elif RUNS in states:
+        elif jobs.RUNS in states:
             events.append((0.0, 0, attempt, "runs", None))
         if newest is not None:
             events.append((time_of(newest) or 0.0, 2, attempt, "", newest))
@@ -224,7 +214,7 @@ def _newest(attempts: Sequence[Attempt], folder: Path) -> LastEvent:
     return _of_rings(attempt, reason, of_attempts[attempt], now_ns, incident)
 
 
-def _incident(attempt: Attempt, newest: Path) -> LastEvent:
+def _incident(attempt: jobs.Attempt, newest: Path) -> LastEvent:
     """Describe an incident, with those shortly before that may have caused it."""
     episode = _episode(attempt, newest)
     ranks, failures = _failures(episode)
@@ -245,14 +235,14 @@ def _incident(attempt: Attempt, newest: Path) -> LastEvent:
     return LastEvent(attempt.name, reason, sentence, time_s, str(folder), described, max(earlier, 0))
 
 
-def _episode(attempt: Attempt, newest: Path) -> list[Path]:
+def _episode(attempt: jobs.Attempt, newest: Path) -> list[Path]:
     """The incidents of what ended with one of them: those that end a job, each less than a while after the one before; else itself."""
     chain = [newest]
     for path in reversed([path for path in attempt.incidents() if path.name < newest.name]):
         near = (time_of(chain[-1]) or 0.0) - (time_of(path) or 0.0) <= _TOGETHER_S
         # A person ends a job that hangs much later.
         if near or (
-            _kind(path) == "hang" and _kind(chain[-1]) in ("exit", GONE) and _same_step(path, chain[-1])
+            _kind(path) == "hang" and _kind(chain[-1]) in ("exit", jobs.GONE) and _same_step(path, chain[-1])
         ):
             chain.append(path)
     return [path for path in chain if _kind(path) in _ENDINGS] or [newest]
@@ -264,15 +254,15 @@ def _kind(incident: Path) -> str:
 
 
 def _same_step(*incidents: Path) -> bool:
-    steps = [{rank.facts.get("step") for rank in incident_ranks(incident)} for incident in incidents]
+    steps = [{rank.facts.get("step") for rank in jobs.incident_ranks(incident)} for incident in incidents]
     return bool(set.intersection(*steps) - {None})
 
 
-def _failures(incidents: Sequence[Path]) -> tuple[list[RankFiles], list[RankFiles]]:
+def _failures(incidents: Sequence[Path]) -> tuple[list[jobs.RankFiles], list[jobs.RankFiles]]:
     """The ranks of some incidents, each once, and those of them that failed by themselves, the first failure first."""
-    of_rank: dict[int, list[RankFiles]] = {}
+    of_rank: dict[int, list[jobs.RankFiles]] = {}
     for incident in incidents:
-        for rank in incident_ranks(incident):
+        for rank in jobs.incident_ranks(incident):
             of_rank.setdefault(rank.rank, []).append(rank)
     ranks = []
     for number in sorted(of_rank):
@@ -281,7 +271,7 @@ def _failures(incidents: Sequence[Path]) -> tuple[list[RankFiles], list[RankFile
     return ranks, first_failure(ranks)
 
 
-def _consequences(failures: Sequence[RankFiles]) -> str:
+def _consequences(failures: Sequence[jobs.RankFiles]) -> str:
     """What other ranks had afterwards, as the end of a sentence."""
     text = ""
     for rank in failures[:_MOST_FOLLOWING]:
@@ -297,29 +287,33 @@ def _missing(incidents: Sequence[Path]) -> str:
     for incident in incidents:
         with suppress(OSError, ValueError):
             missing |= set(json.loads((incident / SUMMARY).read_bytes()).get("missing", ()))
-    missing -= {rank.rank for incident in incidents for rank in incident_ranks(incident)}
+    missing -= {rank.rank for incident in incidents for rank in jobs.incident_ranks(incident)}
     if not missing:
         return ""
     return f"; nothing is known of rank{'s' if len(missing) > 1 else ''} {units.ranges(sorted(missing))}: dead, or on another machine"
 
 
 def _of_rings(
-    attempt: Attempt, reason: str, all_rings: list[RankFiles], now_ns: int, after: Path | None = None
+    attempt: jobs.Attempt,
+    reason: str,
+    all_rings: list[jobs.RankFiles],
+    now_ns: int,
+    after: Path | None = None,
 ) -> LastEvent:
     """Describe an attempt by its rings, as they were found at a time of the monotonic clock, and an incident after a death."""
-    rings = [ring for ring in all_rings if ring.state != ENDED]
+    rings = [ring for ring in all_rings if ring.state != jobs.ENDED]
     ranks, failures = _failures(_episode(attempt, after)) if after is not None else ([], [])
     present = {ring.rank for ring in rings}
     statuses = _places(rings, now_ns) + _places([rank for rank in ranks if rank.rank not in present], None)
-    of_kind = [status for status in statuses if status.state == (HANGS if reason == "hang" else reason)]
+    of_kind = [status for status in statuses if status.state == (jobs.HANGS if reason == "hang" else reason)]
     statuses = [*of_kind, *(status for status in statuses if status not in of_kind)]
     numbers = _ranks_text([status.rank for status in of_kind], len(statuses))
     first = of_kind[0]
-    if reason == GONE:
+    if reason == jobs.GONE:
         ring = next(ring for ring in rings if ring.rank == first.rank)
         sentence = f"{numbers} {end_text(first.step, ring.log)}; last seen at {_date(last_seen_s(ring))}"
         sentence += _consequences([rank for rank in failures if rank.rank not in present])
-        waiting = [status for status in statuses if status.state == HANGS]
+        waiting = [status for status in statuses if status.state == jobs.HANGS]
         sentence += f"; {_rank_list(waiting)} hang" if waiting else ""
     else:
         sentence = _who_is_missing(statuses)
@@ -354,7 +348,7 @@ def _time(seconds: float | None) -> str:
 def _who_is_missing(statuses: list[RankPlace]) -> str:
     """Which ranks hold up the job, and who waits for them, as a sentence; empty if nobody does, or that is unknown."""
     stopped = [status for status in statuses if status.is_stopped]
-    stuck = [status for status in statuses if status.state != RUNS or status.is_stuck]
+    stuck = [status for status in statuses if status.state != jobs.RUNS or status.is_stuck]
     waiting = [status for status in stuck if status.collective and not status.is_stopped]
     blamed = stopped or ([status for status in stuck if not status.collective] if waiting else [])
     if not blamed or not (waiting or stopped):
@@ -374,7 +368,7 @@ def _rank_list(statuses: list[RankPlace]) -> str:
     return f"rank{'s' if len(statuses) > 1 else ''} {units.ranges([status.rank for status in statuses])}"
 
 
-def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
+def _places(ranks: Sequence[jobs.RankFiles], now_ns: int | None) -> list[RankPlace]:
     """Where ranks are, by their files; `now_ns` is the monotonic clock if their rings may still be written.
 
     Of many ranks, most do the same. What changed in the last step, which takes longest to find, is told for the first of each place.
@@ -383,7 +377,7 @@ def _places(ranks: Sequence[RankFiles], now_ns: int | None) -> list[RankPlace]:
         return []
     with tempfile.TemporaryDirectory(prefix="kinetoscope-last-") as scratch:
 
-        def place(files: RankFiles, *, compare: bool = len(ranks) <= _MOST_COMPARED) -> RankPlace:
+        def place(files: jobs.RankFiles, *, compare: bool = len(ranks) <= _MOST_COMPARED) -> RankPlace:
             return _place(files, now_ns, Path(scratch), compare=compare)
 
         with ThreadPoolExecutor(min(len(ranks), _READERS)) as pool:
@@ -401,7 +395,7 @@ _where = attrgetter(
 )  # fmt: skip
 
 
-def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool) -> RankPlace:
+def _place(files: jobs.RankFiles, now_ns: int | None, scratch: Path, *, compare: bool) -> RankPlace:
     """Where a rank is, by its files.
 
     Args:
@@ -413,8 +407,8 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
     facts, log = files.facts, files.log
     status = RankPlace(files.rank, files.process, files.state, str(files.recording))
     status.what, status.overhead = str(facts.get("what", "")), str(facts.get("overhead", ""))
-    if facts.get("reason") == GONE:
-        status.state = GONE
+    if facts.get("reason") == jobs.GONE:
+        status.state = jobs.GONE
     if facts.get("step") is not None:
         status.step = int(facts["step"])
     if log is not None:
@@ -428,14 +422,14 @@ def _place(files: RankFiles, now_ns: int | None, scratch: Path, *, compare: bool
             if counted and log.number > status.last_step:
                 status.last_step = log.number - 1
         if now_ns is not None and log.began_ns:
-            until_ns = now_ns if files.state in (HANGS, RUNS) else log.last_seen_ns
+            until_ns = now_ns if files.state in (jobs.HANGS, jobs.RUNS) else log.last_seen_ns
             status.in_step_s = max(until_ns - log.began_ns, 0) / 1e9
         durations_ns = [step.duration_ns for step in log.steps]
         if status.in_step_s is not None and durations_ns:
             status.is_stuck = status.in_step_s > max(_STUCK_S, _STUCK_TIMES * median(durations_ns) / 1e9)
         status.steps = _step_times(durations_ns)
         status.memory = _memory(log.memory)
-    goes_on = files.state in (HANGS, RUNS)
+    goes_on = files.state in (jobs.HANGS, jobs.RUNS)
     look = Sight(**facts["sight"]) if facts.get("sight") else None
     if goes_on and log is not None and log.is_of_here:
         look = sight(log.process, log.layout, log.thread)
@@ -509,7 +503,9 @@ def _look_into(trace: Trace, status: RankPlace, log: StepLog | None, *, compare:
         calls = trace.table("collectives").select(["span", "name", "transfer_span"]).to_pylist()
         for call in calls:
             # Of a dead process, the end of what another thread did may be missing.
-            if call["span"] in open_calls or (call["transfer_span"] in open_calls and status.state != GONE):
+            if call["span"] in open_calls or (
+                call["transfer_span"] in open_calls and status.state != jobs.GONE
+            ):
                 status.collective = call["name"]
     if not status.steps:
         status.steps = _step_times(steps["duration_ns"][:-1].tolist())
@@ -562,7 +558,7 @@ def _memory(readings: Sequence[tuple[int, int]]) -> str:
 
 
 def _lines_of(status: RankPlace) -> list[str]:
-    head = f"rank {status.rank}{', dead' if status.state == GONE else ''}: "
+    head = f"rank {status.rank}{', dead' if status.state == jobs.GONE else ''}: "
     head += f"in step {status.step:,}" if status.step is not None else _in_no_step(status.last_step)
     if status.in_step_s:
         head += f" for {_time(status.in_step_s)}"
@@ -575,7 +571,7 @@ def _lines_of(status: RankPlace) -> list[str]:
     thread = "main thread" if status.thread is None else f"thread {status.thread}"
     where = list(filter(None, [status.operator, collective, status.module and f"module {status.module}"]))
     sampled = list(filter(None, [status.line, status.thread_state and f"{thread} {status.thread_state}"]))
-    if status.state == GONE and not (where or sampled):
+    if status.state == jobs.GONE and not (where or sampled):
         lines.append("  where in the step is unknown: neither this step nor the ones before have samples")
     if status.age_s is None:
         where, sampled = where + sampled, []

@@ -41,18 +41,9 @@ from kinetoscope.viewer.pages import compare, export, memory, operators, ranks, 
 from kinetoscope.viewer.requests import Answer, Limited, MadeFile, Query
 from kinetoscope.viewer.server.routes import ARROW, answer, content_policy, encoded, page_text
 from kinetoscope.viewer.timeline import range as range_sums
+from kinetoscope.viewer.timeline import span
 from kinetoscope.viewer.timeline.counters import counters_of
 from kinetoscope.viewer.timeline.rows import NamedItems, span_tracks
-from kinetoscope.viewer.timeline.span import (
-    Numbers,
-    SharedFacts,
-    arguments,
-    facts_of,
-    links,
-    parsed_arguments,
-    parts,
-    plain,
-)
 from kinetoscope.viewer.timeline.tracks import timeline, whole_of
 
 Request = tuple[str, Mapping[str, str]]
@@ -199,11 +190,13 @@ def facts_table(trace: Trace, items: Items) -> pa.Table:
         *_planes("stack", stored["stack"][spans]),
         _argument_texts(trace, spans),
     ]
-    for number, part in enumerate(parts(trace, spans)):
+    for number, part in enumerate(span.parts(trace, spans)):
         name = f"fact {number}"
-        if isinstance(part, SharedFacts):
+        if isinstance(part, span.SharedFacts):
             used, index = np.unique(part.ids, return_inverse=True)
-            texts = [json.dumps(facts) if (facts := facts_of(part, row)) else "" for row in used.tolist()]
+            texts = [
+                json.dumps(facts) if (facts := span.facts_of(part, row)) else "" for row in used.tolist()
+            ]
             if any(texts):
                 columns.append(_shared_texts(name, index, texts))
         elif part.known.any():
@@ -215,23 +208,23 @@ def facts_table(trace: Trace, items: Items) -> pa.Table:
     return _table(columns)
 
 
-def _texts_of(name: str, part: Numbers) -> Column:
+def _texts_of(name: str, part: span.Numbers) -> Column:
     used, index = np.unique(part.values, return_inverse=True)
     texts = [
-        json.dumps([{"label": part.label, "value": plain(value), "unit": part.unit}])
+        json.dumps([{"label": part.label, "value": span.plain(value), "unit": part.unit}])
         for value in used.tolist()
     ]
     return _shared_texts(name, np.where(part.known, index, len(texts)), [*texts, ""])
 
 
 def _argument_texts(trace: Trace, spans: NDArray[np.int32]) -> Column:
-    column, texts = arguments(trace)
+    column, texts = span.arguments(trace)
     used, index = np.unique(column[spans], return_inverse=True)
     left, wanted = _MOST_LETTERS, []
     for row in used.tolist():
         text = texts[row] if row >= 0 else ""
         left -= len(text)
-        wanted.append(json.dumps(parsed_arguments(text)) if text and left >= 0 else "")
+        wanted.append(json.dumps(span.parsed_arguments(text)) if text and left >= 0 else "")
     return _shared_texts("arguments", index, wanted)
 
 
@@ -239,7 +232,7 @@ def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pa.Table]
     """Build the table of links between spans, as pairs of items; also return the number of links of each label."""
     counts: list[list[Any]] = []
     pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
-    for label, source, spans in links(trace, items.spans):
+    for label, source, spans in span.links(trace, items.spans):
         target = items.place[spans]
         included = np.flatnonzero(target >= 0)
         counts.append([label, len(included)])

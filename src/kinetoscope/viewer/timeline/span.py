@@ -18,20 +18,12 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
+from kinetoscope.model import schema
 from kinetoscope.model.arrow import number_array, text_array
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.kinds import is_operator, is_range
 from kinetoscope.model.names import device_name, frame_texts, module_classes, stack_frames
 from kinetoscope.model.rows import StackRow, begins_run, rows_of_runs
-from kinetoscope.model.schema import (
-    FLAG_ASYNC,
-    FLAG_BEGUN_BEFORE,
-    FLAG_INSTANT,
-    FLAG_UNFINISHED,
-    KIND_NAMES,
-    PHASE_NAMES,
-    SpanKind,
-)
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.device.copies import direction_of
 from kinetoscope.tables.device.kernels import least_reported
@@ -151,10 +143,10 @@ _RERUN = "forward run again for backward (activation checkpointing)"
 # The largest integer that JavaScript represents exactly.
 _LARGEST = 2**53
 _FLAGS = (
-    (FLAG_ASYNC, "may end on another thread than it began on"),
-    (FLAG_UNFINISHED, "unfinished when the recording ended: clipped there"),
-    (FLAG_BEGUN_BEFORE, "began before the recording or the window: clipped there"),
-    (FLAG_INSTANT, "an instant: it has no duration"),
+    (schema.FLAG_ASYNC, "may end on another thread than it began on"),
+    (schema.FLAG_UNFINISHED, "unfinished when the recording ended: clipped there"),
+    (schema.FLAG_BEGUN_BEFORE, "began before the recording or the window: clipped there"),
+    (schema.FLAG_INSTANT, "an instant: it has no duration"),
 )
 _SHAPES = (
     ("Input shapes", "dims"),
@@ -226,7 +218,7 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
     streams, modules, shapes = (trace.columns(name) for name in ("streams", "modules", "shapes"))
     thread, stream, flags = (spans[name][rows] for name in ("thread", "stream", "flags"))
     kind = spans["kind"][rows]
-    on_host = is_operator(kind) | is_range(kind) | (kind == SpanKind.COLLECTIVE)
+    on_host = is_operator(kind) | is_range(kind) | (kind == schema.SpanKind.COLLECTIVE)
     shared = [
         *(
             (np.where(spans[name][rows] > 0, spans[name][rows], -1), ((label, "", strings),))
@@ -238,7 +230,7 @@ def parts(trace: Trace, rows: NDArray[Any]) -> list[Numbers | SharedFacts]:
         (thread, (("Process", "", [str(pid) if pid >= 0 else "" for pid in processes(trace).tolist()]),
                   ("Rank", "", ranks(trace)))),
         (spans["step"][rows], (("Step", "", trace.column("steps", "number")),)),
-        (np.where(stream < 0, spans["phase"][rows].astype(np.int8), -1), (("Phase", "", PHASE_NAMES),)),
+        (np.where(stream < 0, spans["phase"][rows].astype(np.int8), -1), (("Phase", "", schema.PHASE_NAMES),)),
         (np.where((stream < 0) & (spans["recompute"][rows] > 0), 0, -1), (("Recomputation", "", [_RERUN]),)),
     ]  # fmt: skip
     facts: list[Numbers | SharedFacts] = [SharedFacts(ids, columns) for ids, columns in shared]
@@ -339,7 +331,7 @@ def _directions(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
     of_span, first = _grouped(trace, copied, keys)
     directions = []
     for name, arguments, kind in zip(*(key[first].tolist() for key in keys), strict=True):
-        moved = direction_of(strings[name], texts[arguments], fills=kind == SpanKind.MEMSET)
+        moved = direction_of(strings[name], texts[arguments], fills=kind == schema.SpanKind.MEMSET)
         between = " to ".join(filter(None, (moved.source, moved.target)))
         directions.append(" ".join(filter(None, (moved.name, between and f"({between})"))))
     return of_span, directions
@@ -389,7 +381,7 @@ def span(trace: Trace, query: Query, number: str) -> dict[str, Any]:
     column, texts = arguments(trace)
     return itself | {
         "id": row,
-        "kind": KIND_NAMES[int(spans["kind"][row])],
+        "kind": schema.KIND_NAMES[int(spans["kind"][row])],
         "self_ns": int(spans["self_ns"][row]),
         "facts": facts,
         "stack": [frames[frame] for frame in stack_frames(trace, StackRow(int(spans["stack"][row])))],
