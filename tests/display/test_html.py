@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from kinetoscope.display.html import LONGEST, Cell, columns_chart, note, page, safe, table
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
 
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kinetoscope.display.blocks import Paragraph
-from kinetoscope.display.printable import printable, printable_lines
-from kinetoscope.display.sentence import plain, sentence
+from kinetoscope.display.sentence import plain, printable, printable_lines, sentence
 from kinetoscope.model import units
 from kinetoscope.model.losses import consequence, counted, effects, lost
 from kinetoscope.model.processes import host_threads, process_runs, process_tree

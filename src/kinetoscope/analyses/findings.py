@@ -23,8 +23,7 @@ from kinetoscope.analyses.waterfall import (
     parts_of_step,
 )
 from kinetoscope.display import blocks
-from kinetoscope.display.printable import printable
-from kinetoscope.display.sentence import plain
+from kinetoscope.display.sentence import plain, printable
 from kinetoscope.model.arrow import rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.processes import process_and_rank

@@ -15,7 +15,7 @@ from kinetoscope.analyses.flame import weights_of
 from kinetoscope.analyses.line_tree import LineTree, line_tree
 from kinetoscope.analyses.sample import sample_of
 from kinetoscope.analyses.warm_up import WarmUp, warm_up
-from kinetoscope.display.step_kinds import kinds_in_words
+from kinetoscope.display.sentence import kinds_in_words
 from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, part_names, step_time
 from kinetoscope.ledger.requests import request_names
 from kinetoscope.ledger.steps import phase_times

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.analyses.account import line_of
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.model import units
 from kinetoscope.model.time_spent import Cause, words_of
 

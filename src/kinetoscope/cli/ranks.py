@@ -78,7 +78,7 @@ def command(
     from kinetoscope.display.arrow_text import json_rows, print_csv, print_table
     from kinetoscope.display.blocks import GAP, Paragraph
     from kinetoscope.display.lines import print_blocks
-    from kinetoscope.display.step_kinds import kinds_in_words
+    from kinetoscope.display.sentence import kinds_in_words
     from kinetoscope.summaries.job import Job
 
     if html is not None and (as_csv or as_json or name is not None):

@@ -51,7 +51,7 @@ from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
 from kinetoscope.comparison.verdict import Where, lines_of_places
 from kinetoscope.display.blocks import BlockColumn, Heading, TableBlock, as_markdown
 from kinetoscope.display.lines import folded
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups

@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from kinetoscope.comparison.kinds import matched_kinds
 from kinetoscope.comparison.matching import matched
 from kinetoscope.comparison.measures import Key, Numbers, Run, by_run, noun_of
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.model import units
 
 # The key of a place in the base and in the other run; None where it is not there.
@@ -102,7 +103,7 @@ class KindChange:
         new_step: The same in the other run.
         base_share: Which part of the steps of the base these are.
         new_share: The same in the other run.
-        base_ns: How long one takes in the base, on average; 0 where it has none.
+        base_ns: How long one takes in the base, on average; None where it has none.
         new_ns: The same in the other run.
         parts: The parts of the difference, which add up to it; empty where one run has no such steps.
     """
@@ -111,14 +112,14 @@ class KindChange:
     new_step: int
     base_share: float
     new_share: float
-    base_ns: float
-    new_ns: float
+    base_ns: float | None
+    new_ns: float | None
     parts: tuple[PartChange, ...]
 
     @property
     def change_ns(self) -> float:
         """How much longer one takes; 0 where one run has no such steps."""
-        return self.new_ns - self.base_ns if self.base_share and self.new_share else 0.0
+        return 0.0 if self.base_ns is None or self.new_ns is None else self.new_ns - self.base_ns
 
 
 @dataclass(frozen=True)
@@ -157,28 +158,24 @@ class Explanation:
             "change_ns": self.new_ns - self.base_ns,
             "sentence": self.sentence,
             "parts": [_as_dict(part) for part in self.parts],
-            "kinds": [
-                {
-                    "base_step": None if kind.base_step < 0 else kind.base_step,
-                    "new_step": None if kind.new_step < 0 else kind.new_step,
-                    "base_share_percent": 100 * kind.base_share,
-                    "new_share_percent": 100 * kind.new_share,
-                    "base_ns": kind.base_ns if kind.base_share else None,
-                    "new_ns": kind.new_ns if kind.new_share else None,
-                    "change_ns": kind.change_ns if kind.base_share and kind.new_share else None,
-                    "parts": [_as_dict(part) for part in kind.parts],
-                }
-                for kind in self.kinds
-            ],
+            "kinds": [_kind_as_dict(kind) for kind in self.kinds],
         }
 
 
-def _as_dict(change: Spent) -> dict[str, Any]:
+def _as_dict(change: Spent | KindChange) -> dict[str, Any]:
     """What time is spent on, how much of it on both sides, and where."""
     values = {name: None if value in ("", -1) else value for name, value in vars(change).items()}
-    if isinstance(change, PartChange):
-        values["spent"] = [_as_dict(spent) for spent in change.spent]
-    return values | {"change_ns": change.change_ns}
+    lists = {
+        name: [_as_dict(part) for part in value] for name, value in values.items() if isinstance(value, tuple)
+    }
+    is_known = change.base_ns is not None and change.new_ns is not None
+    return values | lists | {"change_ns": change.change_ns if is_known else None}
+
+
+def _kind_as_dict(kind: KindChange) -> dict[str, Any]:
+    values = _as_dict(kind)
+    shares = {f"{name}_percent": 100 * values.pop(name) for name in ("base_share", "new_share")}
+    return values | shares
 
 
 def signed(time_ns: float) -> str:
@@ -210,7 +207,9 @@ def explained(
     ]
     pair_of = _pairs(*(list(dict.fromkeys(key for row in side.spent for key in row)) for side in sides))
     all_spent: SpentAt = defaultdict(dict)
-    kinds, mixed_ns, moved = [], 0.0, []
+    # With how long its steps take together, and how much of that is of steps that one run has and the other has not.
+    kinds: list[tuple[float, float, KindChange]] = []
+    mixed_ns = 0.0
     for group in range(len(groups)):
         share = [side.share[group] for side in sides]
         if not any(share):
@@ -232,19 +231,16 @@ def explained(
         else:
             mixed_ns += share[1] * mean_ns[1] - share[0] * mean_ns[0]
         step = [side.step[group] for side in sides]
-        kinds.append(KindChange(step[0], step[1], share[0], share[1], mean_ns[0], mean_ns[1], parts))
-        moved.append((abs(share[1] - share[0]) * max(mean_ns), kinds[-1]))
+        base_ns, new_ns = (mean if part else None for mean, part in zip(mean_ns, share, strict=True))
+        kind = KindChange(step[0], step[1], share[0], share[1], base_ns, new_ns, parts)
+        moved_ns = abs(share[1] - share[0]) * max(mean_ns)
+        kinds.append((max(side.time_ns[group] for side in sides), moved_ns, kind))
     total_ns = [sum(side.time_ns) for side in sides]
     noun = noun_of(*base, *new)
-    mix = _mix(max(moved, key=lambda move: move[0])[1], mixed_ns, noun) if len(kinds) > 1 else None
-    return Explanation(
-        total_ns[0],
-        total_ns[1],
-        _parts(all_spent, total_ns, mix),
-        tuple(
-            sorted(kinds, key=lambda kind: -max(kind.base_share * kind.base_ns, kind.new_share * kind.new_ns))
-        ),
-    )
+    mix = _mix(max(kinds, key=itemgetter(1))[2], mixed_ns, noun) if len(kinds) > 1 else None
+    by_time = sorted(kinds, key=itemgetter(0), reverse=True)
+    parts = _parts(all_spent, total_ns, mix)
+    return Explanation(total_ns[0], total_ns[1], parts, tuple(kind for *_, kind in by_time))
 
 
 class _Side:

@@ -30,7 +30,7 @@ from kinetoscope.display import blocks
 from kinetoscope.display.blocks import Block
 from kinetoscope.display.html import as_html
 from kinetoscope.display.lines import cut, plain_lines
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.arrow import rows_to_arrow
@@ -666,9 +666,9 @@ def _explanation_tables(comparison: Comparison, rows: int) -> list[Block]:
                 f"like {comparison.noun} {kind.new_step if kind.new_step >= 0 else kind.base_step}",
                 units.percent(100 * kind.base_share),
                 units.percent(100 * kind.new_share),
-                units.duration(kind.base_ns) if kind.base_share else "-",
-                units.duration(kind.new_ns) if kind.new_share else "-",
-                signed(kind.change_ns) if kind.base_share and kind.new_share else "",
+                "-" if kind.base_ns is None else units.duration(kind.base_ns),
+                "-" if kind.new_ns is None else units.duration(kind.new_ns),
+                "" if None in (kind.base_ns, kind.new_ns) else signed(kind.change_ns),
                 cut(kind.parts[0].sentence if kind.parts and kind.parts[0].spent else "", _WIDEST),
             ]
             for kind in explanation.kinds

@@ -17,7 +17,7 @@ from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
 from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope
 from kinetoscope.display.lines import cut, text_table
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups

@@ -6,8 +6,6 @@ __all__ = [
     "html",
     "lines",
     "out_of_memory",
-    "printable",
     "sentence",
-    "step_kinds",
     "terminal",
 ]

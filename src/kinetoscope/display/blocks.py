@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kinetoscope.display.printable import printable
-from kinetoscope.display.sentence import Sentence, plain
+from kinetoscope.display.sentence import Sentence, plain, printable
 from kinetoscope.model import units
 
 Cell = float | str | None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kinetoscope.display.blocks import ERROR, WARNING, Block, Chart, Heading, TableBlock
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.model import units
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from kinetoscope.display.blocks import (
     Paragraph,
     TableBlock,
 )
-from kinetoscope.display.printable import printable, printable_lines
+from kinetoscope.display.sentence import printable, printable_lines
 from kinetoscope.display.terminal import UNLIMITED
 
 if TYPE_CHECKING:

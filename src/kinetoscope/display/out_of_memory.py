@@ -6,7 +6,7 @@ import numpy as np
 
 from kinetoscope.display.blocks import GAP, Block, BlockColumn, TableBlock
 from kinetoscope.display.lines import plain_lines
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.names import HIDDEN_NAMES
 from kinetoscope.model.trace_data import TraceData

@@ -9,7 +9,7 @@ import sys
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope.display.printable import printable, printable_lines
+from kinetoscope.display.sentence import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,7 +14,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, StateError, checked_switch, checked_whole
 from kinetoscope._import_aside import import_aside
 from kinetoscope.display.html import Cell, note, page, table
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_spans

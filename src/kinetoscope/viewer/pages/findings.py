@@ -6,7 +6,7 @@ from typing import Any
 
 from kinetoscope.analyses import health as judgement
 from kinetoscope.analyses.findings import Report, as_dict, examine, unknown_lines, whose_line
-from kinetoscope.display.printable import printable
+from kinetoscope.display.sentence import printable
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.storage.live_recording import is_running

@@ -9,7 +9,7 @@ from kinetoscope.analyses.description import describe, one_line
 from kinetoscope.display import terminal
 from kinetoscope.display.blocks import Paragraph
 from kinetoscope.display.lines import print_blocks, text_table
-from kinetoscope.display.printable import printable, printable_lines
+from kinetoscope.display.sentence import printable, printable_lines
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = "\x1b]0;evil\x07\x1b[31m\r\x9b2J\u202e\ud800 x"
