@@ -91,9 +91,11 @@ class Story:
         self._say(
             f"A small GPT learns to write like Alice in Wonderland. This records {units.count(self._steps, 'step')} of it:"
         )
-        self._show_command(
+        line = (
             f"kinetoscope run --shapes --memory -m {_MODULE} {' '.join(SLOW.arguments)} --steps {self._steps}"
         )
+        parts = textwrap.wrap(line, self._width, subsequent_indent="    ", break_on_hyphens=False)
+        self._print(parts, "cyan")
         slow, losses = self._record(SLOW)
         self._say_what_was_recorded(slow)
 
@@ -127,11 +129,6 @@ class Story:
 
     def _say(self, text: str) -> None:
         self._print(textwrap.wrap(text, self._width))
-
-    def _show_command(self, line: str) -> None:
-        self._print(
-            textwrap.wrap(line, self._width, subsequent_indent="    ", break_on_hyphens=False), "cyan"
-        )
 
     def _say_what_was_recorded(self, slow: Finished) -> None:
         from kinetoscope.launcher.overhead import measure_overhead, records_of

@@ -407,6 +407,11 @@ _PLACE = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{8}):([0-9]{1,18})")
 _LAST_LINE = "# The end of the budget."
 _FIRST_LINE = f'# A budget for `kinetoscope check`; its last line is "{_LAST_LINE}".'
 _SECTION = re.compile(r"\s*\[(?!\[)(.+)\]\s*(?:#.*)?$")
+# What [time] has of a run; lists may go on for many lines.
+_TIMES = re.compile(
+    r"^[ \t]*(steps_us|step_kinds|machine)[ \t]*=[ \t]*(?:\[\s*\[.*?\]\s*,?\s*\])?.*?(?:\n|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
 _ENTRY = re.compile(r"(\s*)([A-Za-z_]+)(\s*=\s*)([^#\n]*?)(\s*(?:#.*)?)$")
 
 
@@ -448,13 +453,13 @@ def updated_budget(
         return _complete([*_new_budget(runs), *place_lines, *(_time_lines(runs) if times else _NO_TIMES)])
     budget = read_budget(text, source)
     values = {(limit.scope, limit.count): limit for limit in budget.limits}
+    measured_times = {
+        "steps_us": "\n".join(_step_lines(runs)) + "\n",
+        "step_kinds": "",
+        "machine": f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}\n",
+    }
     lines, scope, in_limits, section = [], None, False, ""
-    skipping = False
-    for line in text.splitlines():
-        if skipping:
-            # The rest of a list of times that ends below.
-            skipping = "]]" not in line.replace(" ", "")
-            continue
+    for line in _TIMES.sub(lambda match: measured_times[match[1]], text).splitlines():
         if match := _SECTION.match(line):
             section, scope = _section(match[1])
             in_limits = section in ("counts", "modules", "operators")
@@ -471,15 +476,6 @@ def updated_budget(
         elif match and section == "places" and places is not None:
             # Those that were measured now stand below the heading.
             continue
-        elif section == "time" and (start := re.match(r"\s*(steps_us|step_kinds|machine)\s*=", line)):
-            if start[1] == "steps_us":
-                skipping = "]]" not in line.replace(" ", "")
-                line = "\n".join(_step_lines(runs))
-            elif start[1] == "step_kinds":
-                skipping = "]]" not in line.replace(" ", "")
-                continue
-            else:
-                line = f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}"
         lines.append(line)
     return _complete([*lines, *(_time_lines(runs) if times and budget.time is None else ())])
 

@@ -84,9 +84,7 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
     import pyarrow.compute as pc
 
     name = _column(table, name)
-    column = table.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = _flat(table.column(name))
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     order = "ascending" if is_text else "descending"
     return table.take(pc.array_sort_indices(column, order=order))

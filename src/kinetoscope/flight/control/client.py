@@ -90,14 +90,17 @@ class ControlTarget:
     """A rank that requests can be sent to.
 
     Attributes:
-        label: The rank, as messages name it.
         files: What there is of it.
-        folder: The folder of its start of the job.
+        attempt: Its start of the job.
     """
 
-    label: str
     files: RankFiles
-    folder: Path
+    attempt: Attempt
+
+    @property
+    def label(self) -> str:
+        """The rank, as messages name it."""
+        return f"rank {self.files.rank} of {self.attempt.name}, process {self.files.process},"
 
     def ask(self, do: str) -> dict[str, Any]:
         """Send a request, `status` or `stacks`, and return the answer.
@@ -133,8 +136,8 @@ class ControlTarget:
         log, state = self.files.log, self.files.state
         begun = log if log is not None and log.number >= 0 else None
         return {
-            "job": self.folder.parent.name,
-            "attempt": self.folder.name,
+            "job": self.attempt.folder.parent.name,
+            "attempt": self.attempt.folder.name,
             "rank": self.files.rank,
             "process": self.files.process,
             "state": STARTS if state == RUNS and begun is None else state,
@@ -145,7 +148,7 @@ class ControlTarget:
             "memory_bytes": log.memory[-1][1] if log is not None and log.memory else None,
             **dict.fromkeys(_OF_PROGRAM),
             "ring": str(self.files.recording),
-            "folder": str(self.folder),
+            "folder": str(self.attempt.folder),
         }
 
     def why(self, error: Exception) -> str:
@@ -248,7 +251,4 @@ def _of(attempt: Attempt, target: str, rank: int | None, process: int | None = N
     if not rings:
         of_rank = "" if rank is None else f" with rank {rank}"
         raise ArgumentError(f"{target}: no process{of_rank} of {attempt.name} is left on now.")
-    return [
-        ControlTarget(f"rank {ring.rank} of {attempt.name}, process {ring.process},", ring, attempt.folder)
-        for ring in rings
-    ]
+    return [ControlTarget(ring, attempt) for ring in rings]

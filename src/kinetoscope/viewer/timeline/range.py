@@ -14,25 +14,17 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.trace import Trace
 from kinetoscope.viewer.requests import Query, choice, span_of_time
-from kinetoscope.viewer.timeline.rows import (
-    MODULES,
-    PYTHON,
-    STEPS,
-    STREAM,
-    THREAD,
-    TRACK_SORTS,
-    track_numbers,
-)
+from kinetoscope.viewer.timeline import rows
 from kinetoscope.viewer.timeline.tracks import whole_of
 
 # The kinds of tracks for each value of the option `of`.
 SORTS = {
-    "all": (THREAD, PYTHON, MODULES, STREAM, STEPS),
-    "work": (THREAD, STREAM),
-    "host": (THREAD,),
-    "device": (STREAM,),
-    "python": (PYTHON,),
-    "modules": (MODULES,),
+    "all": (rows.THREAD, rows.PYTHON, rows.MODULES, rows.STREAM, rows.STEPS),
+    "work": (rows.THREAD, rows.STREAM),
+    "host": (rows.THREAD,),
+    "device": (rows.STREAM,),
+    "python": (rows.PYTHON,),
+    "modules": (rows.MODULES,),
 }
 
 
@@ -52,7 +44,7 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
     if start > whole_start or end < whole_end:
         trace = cut(trace, TracePart.of_window(trace, start, end))
     columns = trace.columns("spans")
-    spans = np.flatnonzero(np.isin(track_numbers(trace) % TRACK_SORTS, SORTS[sort]))
+    spans = np.flatnonzero(np.isin(rows.track_numbers(trace) % rows.TRACK_SORTS, SORTS[sort]))
     groups = Groups.by([columns["name"][spans], columns["kind"][spans]])
     first, self_ns = groups.first, groups.sums(columns["self_ns"][spans])
     name_ids, texts = few_texts(columns["name"][spans[first]], trace.strings)
