@@ -29,6 +29,7 @@ from kinetoscope.collect import (
     warn_safely,
     warn_user,
 )
+from kinetoscope.flight import settings as flight_settings
 from kinetoscope.flight import triggers
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
 from kinetoscope.flight.control.in_job import Control
@@ -38,20 +39,6 @@ from kinetoscope.flight.jobs import Attempt, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks
 from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.flight.own_threads import OwnThreads
-from kinetoscope.flight.settings import (
-    DEFAULT_BUDGET,
-    DEFAULT_CONTROL,
-    DEFAULT_KEEP,
-    DEFAULT_LIMITS,
-    REASONS,
-    SWITCH,
-    FlightSettings,
-    attempt_name,
-    default_folder,
-    job_name,
-    plan_name,
-    settings,
-)
 from kinetoscope.flight.step_log import SIZE_BYTES, SUFFIX, StepLogWriter, interpreter_layout
 from kinetoscope.flight.unclean_exits import rescue_rings, rescue_rings_of
 from kinetoscope.model import units
@@ -154,12 +141,12 @@ class FlightRecorder:
     No method raises an exception: a failure is a warning, and a part of `status()`.
     """
 
-    def __init__(self, wanted: FlightSettings) -> None:
+    def __init__(self, wanted: flight_settings.FlightSettings) -> None:
         """Prepare; `start` begins."""
         self._settings = wanted
         self._rank = own_rank() or 0
-        self._attempt = wanted.folder / job_name() / attempt_name()
-        self._plan = StepPlan(plan_name(), level_for(FIRST_SHARE))
+        self._attempt = wanted.folder / flight_settings.job_name() / flight_settings.attempt_name()
+        self._plan = StepPlan(flight_settings.plan_name(), level_for(FIRST_SHARE))
         self._budget = OverheadBudget(wanted.budget)
         self._times = triggers.StepTimes()
         self._incidents = Incidents(
@@ -474,7 +461,7 @@ class FlightRecorder:
         with self._warns_of(
             f"`kinetoscope ps` finds the job only with KINETOSCOPE_DIR={self._settings.folder}"
         ):
-            make_private_folder(default_folder())
+            make_private_folder(flight_settings.default_folder())
             list_folder(self._settings.folder)
 
     def _accept_requests(self) -> None:
@@ -951,12 +938,12 @@ def make_private_folder(folder: Path) -> None:
 
 
 def leave_on(
-    budget: str | float = DEFAULT_BUDGET,
-    keep: str | Iterable[str] = DEFAULT_KEEP,
+    budget: str | float = flight_settings.DEFAULT_BUDGET,
+    keep: str | Iterable[str] = flight_settings.DEFAULT_KEEP,
     folder: str | os.PathLike[str] | None = None,
-    on: str | Iterable[str] = REASONS,
-    limits: str = DEFAULT_LIMITS,
-    control: str = DEFAULT_CONTROL,
+    on: str | Iterable[str] = flight_settings.REASONS,
+    limits: str = flight_settings.DEFAULT_LIMITS,
+    control: str = flight_settings.DEFAULT_CONTROL,
 ) -> FlightRecorder:
     """Record the last steps of a job all the time, and keep a copy when something happens.
 
@@ -982,11 +969,11 @@ def leave_on(
         ArgumentError: An argument, or an environment variable, has a value that cannot be used.
     """
     global _CURRENT
-    wanted = settings(budget, keep, folder, on, limits, control)
+    wanted = flight_settings.settings(budget, keep, folder, on, limits, control)
     if _CURRENT is not None and (_CURRENT.is_on or _CURRENT.waits):
         return _CURRENT
     recorder = FlightRecorder(wanted)
-    if os.environ.get(SWITCH, "").lower() in ("off", "0"):
+    if os.environ.get(flight_settings.SWITCH, "").lower() in ("off", "0"):
         recorder.problem = "switched off by KINETOSCOPE"
     else:
         recorder.start()
