@@ -58,26 +58,27 @@ def lines_of(
         most_lines: Where there would be more lines, tables have fewer rows, down to one; then the last tables are left out, except for those that
             need some rows; then these have fewer, and what is too much at the end is left out.
     """
+    written = [_written(block) for block in blocks]
     labels = (block.label for block in blocks if isinstance(block, Paragraph) and block.label)
     # Numbers stand closer to their texts than words do.
     label_width = max((cell_len(label) + 1 + (not label.endswith(".")) for label in labels), default=0)
-    remaining = list(blocks)
+    remaining = list(zip(blocks, written, strict=True))
     fewer = 0
     while True:
         lines: list[Line] = []
-        for block in remaining:
+        for block, texts in remaining:
             if isinstance(block, TableBlock):
                 most = None if rows is None else max(rows, block.least_rows - fewer)
-                drawn = _table_lines(block, width, most)
+                drawn = _table_lines(block, texts, width, most)
                 lines += [Line()] if drawn and lines and lines[-1].plain else []
             else:
-                drawn = _text_lines(block, width, label_width)
+                drawn = _text_lines(block, texts[0][0], width, label_width)
             lines += drawn
         if most_lines is None or rows is None or len(lines) <= most_lines:
             return lines[:most_lines]
         tables = [
             index
-            for index, block in enumerate(remaining)
+            for index, (block, _) in enumerate(remaining)
             if isinstance(block, TableBlock) and not block.least_rows
         ]
         if rows > 1:
@@ -90,9 +91,15 @@ def lines_of(
             return lines[:most_lines]
 
 
-def _text_lines(block: Heading | Paragraph, width: int, label_width: int) -> list[Line]:
+def _written(block: Block) -> list[list[str]]:
+    if isinstance(block, TableBlock):
+        return [block.texts(row) for row in range(len(block.rows))]
+    return [[block.text if isinstance(block, Heading) else block.written]]
+
+
+def _text_lines(block: Heading | Paragraph, text: str, width: int, label_width: int) -> list[Line]:
     if isinstance(block, Heading):
-        name = cut(block.text, width - 19)
+        name = cut(text, width - 19)
         rule = "━" * (min(width, UNLIMITED // 1000) - cell_len(name) - 16)
         return [
             Line.assemble(
@@ -101,8 +108,7 @@ def _text_lines(block: Heading | Paragraph, width: int, label_width: int) -> lis
         ]
     label = block.label or ""
     indent = 0 if block.label is None else label_width
-    written = printable_lines(block.written).split("\n")
-    parts = [part for line in written for part in folded(line, width - indent)]
+    parts = [part for line in printable_lines(text).split("\n") for part in folded(line, width - indent)]
     lines = [
         Line.assemble(
             ((label if index == 0 else "").ljust(indent), "bold"),
@@ -118,12 +124,12 @@ def _text_lines(block: Heading | Paragraph, width: int, label_width: int) -> lis
     return lines
 
 
-def _table_lines(table: TableBlock, width: int, most: int | None) -> list[Line]:
+def _table_lines(table: TableBlock, cells: list[list[str]], width: int, most: int | None) -> list[Line]:
     """A table with its title and what is said below it; nothing where no row is shown."""
     shown_rows = table.largest(None if most is None else min(most, table.most_rows or most))
     if not shown_rows and not table.rest:
         return []
-    rows = [table.headings(len(shown_rows)), *map(table.texts, shown_rows)]
+    rows = [table.headings(len(shown_rows)), *(cells[row] for row in shown_rows)]
     alignment = "".join("<" if column.is_text else ">" for column in table.columns)
     bars = [table.bars[row] for row in shown_rows] if table.bars and width >= _WIDE_ENOUGH_FOR_BARS else []
     bar_width = (_LONG_BAR if any(begin for begin, _ in bars) else _BAR) if bars else 0
