@@ -29,7 +29,7 @@ _NAMES = {
         "record_function supported_activities"
     ),
     "request.options": (
-        "AppendRows Engine EngineName EngineStatus Gathered OPTIONS OPTION_NAMES Recording "
+        "Engine EngineName EngineStatus Gathered OPTIONS OPTION_NAMES Recording "
         "RecordingOptions RecordingRequest Source checked_callable checked_summary"
     ),
     "session.base_session": "_KinetoProfile",

@@ -18,7 +18,8 @@ import pickle
 import re
 from collections import Counter
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -30,9 +31,6 @@ from kinetoscope.model.schema import FLAG_INSTANT, FLAG_UNFINISHED, DeviceType, 
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|\(d|\}[q(]")
 """How a pickle of a dictionary begins: protocols 2 to 5 with their number, 1 and 0 with the dictionary."""

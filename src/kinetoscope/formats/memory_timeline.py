@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.rows import ends_run
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import open_packed
 from kinetoscope.tables.memory.categories import judged_blocks
 from kinetoscope.tables.memory.timeline import (
@@ -32,13 +35,6 @@ from kinetoscope.tables.memory.timeline import (
     live_by_category,
     need_memory,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 SUFFIXES = (".json", ".json.gz", "raw.json.gz")
 # So many rows become Python numbers at a time.

@@ -14,12 +14,14 @@ import json
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import FormatError
 from kinetoscope.formats.chrome.read_links import find_launches, pair_arrows
@@ -41,12 +43,7 @@ from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.unpacking import default_memory_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._version import __version__
@@ -15,20 +19,14 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.rows import StackRow
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import file_path, open_atomically, open_packed
 from kinetoscope.tables.host.lines import stack_sums
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
-    from pathlib import Path
-
     import pyarrow
-    from numpy.typing import NDArray
 
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 
 # Collapsed stacks, the format of FlameGraph and similar tools.

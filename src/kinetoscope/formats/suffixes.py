@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
-
-if TYPE_CHECKING:
-    import os
 
 WHOLE_TRACE = {
     ".ktrace": "ktrace",

@@ -6,15 +6,12 @@ import difflib
 import inspect
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.flight.flight import current_recorder, leave_on
+from kinetoscope.flight.flight import FlightRecorder, current_recorder, leave_on
 from kinetoscope.flight.settings import settings
 from kinetoscope.flight.triggers import loss_value
-
-if TYPE_CHECKING:
-    from kinetoscope.flight.flight import FlightRecorder
 
 _ARGUMENTS = tuple(inspect.signature(leave_on).parameters)
 

@@ -11,30 +11,25 @@ import inspect
 import re
 import warnings
 from argparse import REMAINDER, SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import CodeType
+from typing import Any, cast
 
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.display import display
 
 import kinetoscope
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.analyses.trace_blocks import ROWS
-from kinetoscope.collect import OPTIONS, RecordingOptions
+from kinetoscope.collect import OPTIONS, RecordingOptions, profile
 from kinetoscope.display.html import table_html
 from kinetoscope.formats.suffixes import suffix_of
+from kinetoscope.trace import Trace
 from kinetoscope.trace.page import trace_page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from kinetoscope.collect import profile
-    from kinetoscope.trace import Trace
 
 _RECORDED_TYPES = ("pyarrow.lib", "Table")
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError, checked_switch
 from kinetoscope.collect import (
@@ -36,15 +36,12 @@ from kinetoscope.collect import (
     supported_activities,
     warn_user,
 )
+from kinetoscope.flight.flight import FlightRecorder
 from kinetoscope.integrations.left_on import LeftOnTraining, checked_leave_on
 from kinetoscope.integrations.trackers import TrainerLog, checked_tracker
 from kinetoscope.model import units
+from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
-
-if TYPE_CHECKING:
-    from kinetoscope.flight.flight import FlightRecorder
-    from kinetoscope.trace import Trace
-
 
 SUFFIX = ".ktrace"
 OWN_NAME = "kinetoscope"

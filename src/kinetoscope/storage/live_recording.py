@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import kinetoscope._core as _core
-
-if TYPE_CHECKING:
-    from kinetoscope.model.run_info import RunInfo
+from kinetoscope.model.run_info import RunInfo
 
 LAYOUT: dict[str, Any] = _core.recording_layout()
 """Magic, version, sizes and offsets in bytes, and the numbers of kinds of chunks and notes."""

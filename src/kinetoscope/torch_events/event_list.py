@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, overload
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, StateError, checked_switch, checked_whole
@@ -21,6 +24,7 @@ from kinetoscope.model.hierarchy import device_spans
 from kinetoscope.model.kinds import is_call, is_device_work, is_range
 from kinetoscope.model.names import event_names
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
@@ -48,15 +52,6 @@ from kinetoscope.torch_events.function_event import (
     numbers_at,
     used_device,
 )
-
-if TYPE_CHECKING:
-    import os
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
 
 NUMBER_WIDTH = 12
 GAP = "  "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.device_time import counted_launches, operators_around
@@ -19,12 +21,7 @@ from kinetoscope.model.schema import STORED
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.torch_events.event_tree import EventTrace, event_tree, outlasted_spans, visible_spans
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[Any]]
 
 
 # Attribute of an event -> its number here; times are shown in microseconds.

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
 
 TIME_UNITS = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0}
 FLOPS_UNITS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")

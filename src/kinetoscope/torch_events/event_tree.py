@@ -13,11 +13,13 @@ tree, as in torch: they have no parent and no children.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import (
@@ -33,6 +35,8 @@ from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.schema import SCOPE_BACKWARD, STORED, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.rebuilt_calls import (
+    RebuiltCalls,
+    ShownFrames,
     as_module_calls,
     call_names,
     module_number,
@@ -42,14 +46,7 @@ from kinetoscope.tables.host.rebuilt_calls import (
     shown_frames,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.tables.host.rebuilt_calls import RebuiltCalls, ShownFrames
-
-    Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[Any]]
 
 
 # Calls of Python functions and of modules as events: what `events()` and `key_averages()` list with `with_stack=True`.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.kinds import KINETO_CATEGORIES
@@ -25,7 +27,7 @@ from kinetoscope.model.schema import (
     SpanKind,
 )
 from kinetoscope.model.steps import MARK, STEP_KEY
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.torch_events.event_numbers import (
     SIZES,
     SUMS,
@@ -43,14 +45,6 @@ from kinetoscope.torch_events.event_tree import (
     event_tree,
     visible_spans,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 def device_type(number: int) -> Any:

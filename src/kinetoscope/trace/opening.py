@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -24,15 +25,13 @@ from kinetoscope.storage.unpacking import (
 from kinetoscope.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from kinetoscope.comparison.budget import Budget, Limit, Outcome
     from kinetoscope.comparison.measures import Run, Scope
     from kinetoscope.comparison.result import Comparison
     from kinetoscope.comparison.verdict import Where
 
-    AnyTrace = Trace | str | os.PathLike[str]
-    Progress = Callable[[int, int | None, int], object]
+AnyTrace = Trace | str | os.PathLike[str]
+Progress = Callable[[int, int | None, int], object]
 
 
 ZIP_MAGIC = b"PK\x03\x04"

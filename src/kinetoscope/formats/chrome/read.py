@@ -15,14 +15,17 @@ A kernel without a launch is not a loss: it was launched before the recording st
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import FormatError
@@ -76,15 +79,9 @@ from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.unpacking import LIMIT_IN_WORDS, UnpackedText, default_memory_bytes
 
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Collection, Container, Iterator, Mapping, MutableMapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Tables = dict[str, dict[str, Any]]
-    Native = dict[str, Any]
-    Progress = Callable[[int, int | None, int], object]
+Tables = dict[str, dict[str, Any]]
+Native = dict[str, Any]
+Progress = Callable[[int, int | None, int], object]
 
 
 # Files of torch before 2.4 have Unix times. Times of other clocks are far smaller.

@@ -7,10 +7,12 @@ started before the device span is used.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read_tracks import DEVICE_WORK
@@ -19,12 +21,7 @@ from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.rows import begins_run
 from kinetoscope.model.schema import SCOPE_BACKWARD
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 FORWARD_BACKWARD = "fwdbwd"
 """The category of Kineto's arrows from forward operators to backward functions."""

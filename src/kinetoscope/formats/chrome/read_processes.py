@@ -10,25 +10,22 @@ work with equal numbers then belongs to the processes in the order in which thes
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.formats.chrome.read_links import last_before, spans_at
 from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, OWN, Names, made
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Native = dict[str, Any]
-    Rows = NDArray[np.int64]
-    Key = tuple[int, str]
+Native = dict[str, Any]
+Rows = NDArray[np.int64]
+Key = tuple[int, str]
 
 
 _RANK = re.compile(r"\brank[\s_:#=-]*(?P<rank>\d{1,9})", re.IGNORECASE)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.schema import COLLECTED_DEVICES, DeviceType, SpanKind
 from kinetoscope.model.strings import parsed_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
 
 OWN = "kinetoscope"
 """The header key that marks a file as written by Kinetoscope."""

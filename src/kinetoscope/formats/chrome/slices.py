@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.nesting import nest
 from kinetoscope.model.strings import parsed_json
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
     DESCRIBED,
@@ -21,6 +23,7 @@ from kinetoscope.tables.device.collective_facts import (
 )
 from kinetoscope.tables.host.rebuilt_calls import (
     RebuiltCalls,
+    ShownFrames,
     as_module_calls,
     call_names,
     order_with_calls,
@@ -28,13 +31,7 @@ from kinetoscope.tables.host.rebuilt_calls import (
     stacks_of_spans,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.host.rebuilt_calls import ShownFrames
-
-    Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[Any]]
 
 
 # Kineto's names of collectives, where ours differ.

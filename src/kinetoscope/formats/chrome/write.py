@@ -21,12 +21,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import WINDOW
@@ -35,6 +36,7 @@ from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import KINETO_CATEGORIES, is_call
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import write_blocks
 from kinetoscope.tables.host.rebuilt_calls import (
     ShownFrames,
@@ -42,14 +44,6 @@ from kinetoscope.tables.host.rebuilt_calls import (
     numbers_of_calls,
     shown_frames,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
 
 FLOWS = ("fwdbwd", "ac2g")
 """The categories of arrows: from an operator to its backward function, and from a launch to its device work."""

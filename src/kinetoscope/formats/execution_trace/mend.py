@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from kinetoscope._errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _NAME = re.compile(r'(?<="name": ").*?(?=", "ctrl_deps": \d+,\s*\n)', re.DOTALL)
 _BYTE_ESCAPES = re.compile(r"(?:\\uffffff[0-9a-f]{2})+")

@@ -15,11 +15,13 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.formats.execution_trace.mend import TorchNodes
@@ -29,14 +31,10 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES
+from kinetoscope.model.trace_data import TraceData
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
 
 
 # [tensor, storage, offset, elements, bytes per element, device]

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
 from kinetoscope._replacements import Replacements
@@ -18,11 +18,14 @@ from kinetoscope.collect import (
     OPTION_NAMES,
     ProfilerActivity,
     RecordingOptions,
+    begin_range,
     checked_callable,
+    end_range,
     profile,
     warn_user,
 )
 from kinetoscope.collect import ProfilerAction as SessionAction
+from kinetoscope.flight.flight import FlightRecorder
 from kinetoscope.integrations.composer.files import (
     FILE_ARGUMENTS,
     FILENAME,
@@ -32,7 +35,6 @@ from kinetoscope.integrations.composer.files import (
     Ranks,
     TraceFiles,
 )
-from kinetoscope.integrations.composer.marker import MarkerRanges
 from kinetoscope.integrations.composer.schedule import (
     IS_THERE,
     BatchSchedule,
@@ -43,9 +45,6 @@ from kinetoscope.integrations.composer.schedule import (
 from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
 from kinetoscope.integrations.left_on import LeftOnTraining, checked_leave_on
 from kinetoscope.integrations.trackers import checked_tracker
-
-if TYPE_CHECKING:
-    from kinetoscope.flight.flight import FlightRecorder
 
 _NONE, _WARMUP, _RECORD = SessionAction.NONE, SessionAction.WARMUP, SessionAction.RECORD
 _IN_SESSION = {
@@ -87,7 +86,7 @@ class BatchRecorder:
         self._announced = False
         self._recorded_batches = 0
         self._stepped = False
-        self._waits = MarkerRanges()
+        self._wait: Any = None
         self.action = ProfilerAction.SKIP
         self.session = profile.with_options(
             options, schedule=lambda _step: self._wanted, on_trace_ready=self._trace_ready
@@ -114,11 +113,13 @@ class BatchRecorder:
         self.wait_ends()
         self.batch_may_begin(state)
         if self.records:
-            self._waits.begin(DATA_WAIT)
+            self._wait = begin_range(DATA_WAIT)
 
     def wait_ends(self) -> None:
         """Close the range of a wait, if there is one."""
-        self._waits.end(DATA_WAIT)
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            end_range(wait)
 
     def batch_begins(self, state: Any) -> None:
         """A batch begins."""
@@ -259,9 +260,6 @@ class TorchProfiler(Callback):
         ArgumentError: A name has an unknown variable (it lists the known ones), or an argument cannot be used.
         MissingDependencyError: A URL needs a package that is not installed.
     """
-
-    # Those of a `Profiler`.
-    trace_handlers: Any = ()
 
     def __init__(
         self,
@@ -450,11 +448,7 @@ class TorchProfiler(Callback):
         """
         if isinstance(self.state, LoopState):
             raise StateError(f"{type(self).__name__} was started already: call stop() first.")
-        loop = LoopState(self._run_name, dataloader_len, profiler=self)
-        # What may be refused comes first: nothing is recorded then.
-        for handler in self.trace_handlers:
-            handler.init(loop, None)
-        self.init(loop, None)
+        self.init(LoopState(self._run_name, dataloader_len), None)
         self._next_batch()
         return self
 
@@ -485,16 +479,9 @@ class TorchProfiler(Callback):
 
     def stop(self) -> None:
         """End: save what is recorded, log the tables of operators, finish uploads. A second call does nothing."""
-        loop = self.state
-        if not isinstance(loop, LoopState):
-            return
-        self.close(loop, None)
-        self.state = None
-        for handler in self.trace_handlers:
-            try:
-                handler.close(loop, None)
-            except Exception as error:  # noqa: BLE001  (the training is over, and has succeeded)
-                warn_user(f"{type(handler).__name__} was not closed: {type(error).__name__}: {error}")
+        if isinstance(self.state, LoopState):
+            self.close(self.state, None)
+            self.state = None
 
     def __enter__(self) -> Self:
         """Start."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import (
     ArgumentError,
@@ -20,13 +20,9 @@ from kinetoscope._errors import (
     StateError,
     checked_whole,
 )
-from kinetoscope.collect import own_rank, rank_count, warn_user
+from kinetoscope.collect import _KinetoProfile, own_rank, rank_count, warn_user
 from kinetoscope.formats.suffixes import WHOLE_TRACE
-
-if TYPE_CHECKING:
-    from kinetoscope.collect import _KinetoProfile
-    from kinetoscope.trace import Trace
-
+from kinetoscope.trace import Trace
 
 _NO_TIME = timedelta(0)
 
@@ -199,13 +195,11 @@ class LoopState:
         run_name: Name of the run, for `{run_name}`.
         dataloader_len: Batches in each epoch; None if unknown.
         timestamp: Where the loop is.
-        profiler: What follows the loop.
     """
 
     run_name: str | None = None
     dataloader_len: int | None = None
     timestamp: Timestamp = field(default_factory=Timestamp)
-    profiler: Any = None
 
     def __post_init__(self) -> None:
         """Start the clock."""
@@ -358,7 +352,7 @@ def _put(path: Path, url: str, *, overwrite: bool) -> None:
         raise FileExistsError("there is a file of that name already; overwrite=True replaces it")
     if not isinstance(filesystem, AsyncFileSystem):
         # The others are object stores: they need no folders, and some would make a bucket instead.
-        filesystem.makedirs(filesystem._parent(remote), exist_ok=True)  # noqa: SLF001  (fsspec's own)
+        filesystem.makedirs(os.path.dirname(remote) or filesystem.root_marker, exist_ok=True)
     filesystem.put_file(str(path), remote)
 
 

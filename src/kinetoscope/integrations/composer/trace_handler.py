@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,24 @@ import torch.distributed
 from kinetoscope._errors import StateError
 from kinetoscope.collect import record_function, warn_user
 from kinetoscope.combine.extend import extend
+from kinetoscope.combine.sources import with_counters
 from kinetoscope.integrations.composer.files import LoopState, TraceFiles
-from kinetoscope.integrations.composer.marker import MarkedCounters, MarkerRanges
 from kinetoscope.integrations.composer.schedule import IS_THERE, TraceHandler
+from kinetoscope.storage.appended_rows import KeptRows
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 
 FOLDER = "{run_name}/traces"
 FILENAME = "ep{epoch}-ba{batch}-rank{rank}.json"
 REMOTE_FILE_NAME = "{run_name}/traces/ep{epoch}-ba{batch}-rank{rank}.json"
+# Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.
+_OURS = "callback/TorchProfiler/"
 
 
 class JSONTraceHandler(TraceHandler):
     """Writes a trace of each cycle with everything in it; `kinetoscope.merge` puts those of all ranks together.
 
-    It is given to a `Profiler`, ours or Composer's. Operators, marks and counters are in one trace, on one axis of time.
+    It is given to Composer's `Profiler`, after `install_composer`. Operators, marks and counters are in one trace, on one axis of time.
 
     Args:
         folder: Format of the folder's name: see `TraceFiles`, also for the next two.
@@ -66,8 +70,9 @@ class JSONTraceHandler(TraceHandler):
             overwrite=overwrite,
             num_traces_to_keep=num_traces_to_keep,
         )
-        self._ranges = MarkerRanges()
-        self._counters = MarkedCounters()
+        # The open ranges by their names, and the values of counters since the last trace.
+        self._ranges: dict[str, Any] = {}
+        self._counters = KeptRows()
         self._state: Any = None
 
     @property
@@ -124,7 +129,8 @@ class JSONTraceHandler(TraceHandler):
             StateError: `init` was not called.
             OSError: A file cannot be written.
         """
-        trace = self._counters.added_to(trace)
+        values, self._counters = self._counters, KeptRows()
+        trace = with_counters(trace, values.rows())
         if trace.run_info.rank is None:
             trace = extend(trace, info={"rank": self.files.ranks.rank})
         self.files.save(trace, timestamp)
@@ -132,7 +138,7 @@ class JSONTraceHandler(TraceHandler):
     def process_duration_event(
         self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
     ) -> None:
-        """A range of this name begins or ends; it is in the trace if a recording is under way.
+        """A range of this name begins or ends; it is in the trace if a recording is under way. One of the same name is closed first.
 
         Args:
             name: What it is called.
@@ -141,10 +147,12 @@ class JSONTraceHandler(TraceHandler):
             timestamp: Not used.
             wall_clock_time_ns: Not used: the recorder has a better clock.
         """
-        if is_start:
-            self._ranges.begin(name)
-        else:
-            self._ranges.end(name)
+        begun = self._ranges.pop(name, None)
+        if begun is not None:
+            begun.__exit__(None, None, None)
+        if is_start and not name.startswith(_OURS):
+            self._ranges[name] = record_function(name)
+            self._ranges[name].__enter__()
 
     def process_instant_event(
         self, name: str, categories: Any, timestamp: Any, wall_clock_time_ns: int
@@ -163,7 +171,7 @@ class JSONTraceHandler(TraceHandler):
     def process_counter_event(
         self, name: str, categories: Any, wall_clock_time_ns: int, timestamp: Any, values: dict[str, Any]
     ) -> None:
-        """Counters have these values now; in the trace they are called `NAME/KEY`.
+        """Counters have these values now; in the trace they are called `NAME/KEY`. Thread-safe.
 
         Args:
             name: What they are called together.
@@ -172,7 +180,12 @@ class JSONTraceHandler(TraceHandler):
             timestamp: Not used.
             values: The value of each counter.
         """
-        self._counters.add(name, values)
+        columns: dict[str, list[Any]] = {
+            "monotonic_ns": [time.monotonic_ns()] * len(values),
+            "name": [f"{name}/{key}" for key in values],
+            "value": [float(value) for value in values.values()],
+        }
+        self._counters("counters", columns)
 
     def process_chrome_json_trace_file(self, filepath: Any) -> None:
         """Something else wrote a trace, such as Composer's own `TorchProfiler`: write it as those of ours.

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, ArgumentTypeError, StateError
-from kinetoscope.analyses.findings import examine, finding_blocks, table_of
+from kinetoscope.analyses.findings import Report, examine, finding_blocks, table_of
 from kinetoscope.collect import warn_user
 from kinetoscope.display.arrow_text import choose_columns, json_rows, sort_rows
-from kinetoscope.display.blocks import BlockColumn, Heading, Paragraph, TableBlock, as_markdown
+from kinetoscope.display.blocks import Block, BlockColumn, Heading, Paragraph, TableBlock, as_markdown
 from kinetoscope.flight.flight import current_recorder
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
@@ -38,9 +38,6 @@ from kinetoscope.viewer.server.report import report_page
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from kinetoscope.analyses.findings import Report
-    from kinetoscope.display.blocks import Block
 
 
 OWN_NAME = "kinetoscope"
