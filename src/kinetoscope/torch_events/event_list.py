@@ -13,7 +13,6 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError, StateError, checked_switch, checked_whole
 from kinetoscope._import_aside import import_aside
 from kinetoscope.display.html import Cell, note, page, table
@@ -36,7 +35,6 @@ from kinetoscope.torch_events.event_tree import (
     event_stacks,
     lists_python_functions,
     trace_of_events,
-    visible_spans,
 )
 from kinetoscope.torch_events.function_event import (
     MEMORY_KEY,
@@ -48,7 +46,6 @@ from kinetoscope.torch_events.function_event import (
     event_at,
     event_rows,
     flat_shapes,
-    loose_allocations,
     numbers_at,
     used_device,
 )
@@ -385,7 +382,7 @@ class EventList(MutableSequence[Event]):
         if (columns := self._columns()) is None:
             return self.like(added_up(self, grouping))
         trace, positions = columns
-        return self.like([*averages(trace, grouping, None if positions is event_rows(trace) else positions)])
+        return self.like(list(averages(trace, grouping, positions)))
 
     def table(
         self,
@@ -548,31 +545,28 @@ class Grouping:
     with_calls: bool = True
 
 
-def averages(
-    trace: TraceData, grouping: Grouping, positions: NDArray[np.int64] | None = None
-) -> list[FunctionEventAvg]:
+def averages(trace: TraceData, grouping: Grouping, positions: NDArray[np.int64]) -> list[FunctionEventAvg]:
     """Add up events of a trace by name, and by what else keeps them apart.
 
     Args:
         trace: The trace.
         grouping: What keeps events apart.
-        positions: Only these events, in this order, each once, as `event_at` takes them. None: all, in order of time.
+        positions: The events, in their order, each once, as `event_at` takes them.
 
     Returns:
         The sums, in the order in which each group first occurs.
     """
-    if isinstance(trace, EventTrace) and positions is not None:
+    if isinstance(trace, EventTrace):
         positions = positions[(positions < 0) | ~_left_out(trace, grouping)[positions]]
-    rows = None if positions is None else positions[positions >= 0]
-    loose = loose_allocations(trace) if positions is None else -1 - positions[positions < 0]
-    where = _added_spans(trace, rows, grouping)
-    groups = Groups.by(_keys(trace, grouping), where)
-    earliest, order = groups.first.astype(np.int64), np.arange(len(groups))
-    if rows is not None:
-        _, first_places = np.unique(groups.of_row[rows], return_index=True)
-        earliest, order = rows[first_places], np.argsort(first_places, kind="stable")
-    elif len(groups) and len(trace.columns("threads")) > 1:
-        earliest, order = _in_order_of_time(trace, groups.of_row, earliest)
+    is_loose = positions < 0
+    loose, rows = -1 - positions[is_loose], positions[~is_loose] if is_loose.any() else positions
+    where = np.zeros(len(trace.columns("spans")), dtype=bool)
+    where[rows] = True
+    groups = Groups.by(_keys(trace, grouping), None if len(rows) == len(where) else where)
+    first_place = np.searchsorted(rows, groups.first)
+    if (rows[1:] < rows[:-1]).any():
+        # Of several threads, or in another order. The last write wins: the first place of each group.
+        first_place[groups.of_row[rows[::-1]]] = np.arange(len(rows))[::-1]
     # Most recordings have no device and many no memory; adding up zeros would double the cost of the table.
     sums = {
         attribute: groups.sums(numbers(trace, name)).tolist()
@@ -582,20 +576,16 @@ def averages(
     sums["count"] = groups.sizes().tolist()
     events = [
         _sum_of_spans(
-            event_at(trace, int(earliest[group])),
+            event_at(trace, int(rows[first_place[group]])),
             {attribute: values[group] for attribute, values in sums.items()},
             grouping,
         )
-        for group in order.tolist()
+        for group in np.argsort(first_place).tolist()
     ]
     if len(loose):
-        # Groups that first occur before memory outside all events does come before it.
-        if positions is None:
-            starts_ns, moments_ns = trace.column("spans", "start_ns"), trace.column("allocations", "time_ns")
-            is_earlier = starts_ns[earliest] <= moments_ns[loose[0]]
-        else:
-            is_earlier = np.isin(earliest, positions[: int(np.flatnonzero(positions < 0)[0])])
-        events.insert(int(is_earlier[order].sum()), _sum_of_loose(trace, loose, grouping))
+        # Before the first memory outside all events there are as many other events as it has places before it.
+        is_earlier = first_place < np.argmax(is_loose)
+        events.insert(int(is_earlier.sum()), _sum_of_loose(trace, loose, grouping))
     return events
 
 
@@ -649,34 +639,6 @@ def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
 def _left_out(trace: EventTrace, grouping: Grouping) -> NDArray[np.bool_]:
     """The calls that are not added up: rebuilt ones never, as how many there were is not known."""
     return trace.is_rebuilt if grouping.with_calls else trace.is_call
-
-
-def _added_spans(
-    trace: TraceData, rows: NDArray[np.int64] | None, grouping: Grouping
-) -> NDArray[np.bool_] | None:
-    """Which spans are added up, or None for all."""
-    absorbed = visible_spans(trace).absorbed
-    if isinstance(trace, EventTrace):
-        left_out = _left_out(trace, grouping)
-        absorbed = absorbed | left_out
-    if rows is None:
-        return ~absorbed if absorbed.any() else None
-    where = np.zeros(len(trace.columns("spans")), dtype=bool)
-    where[rows] = True
-    return where
-
-
-def _in_order_of_time(
-    trace: TraceData, group_of: NDArray[np.int32], first: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The earliest row of each group, whatever its thread, and the order of the groups by it; longer ones first."""
-    start, duration = trace.column("spans", "start_ns"), trace.column("spans", "duration_ns")
-    least = _core.group_min(group_of, len(first), start)
-    rows = np.flatnonzero((group_of >= 0) & (start == least[group_of]))
-    # The last write wins: of equal starts the longest stays, of equal lengths the first row.
-    rows = rows[np.lexsort((-rows, duration[rows]))]
-    first[group_of[rows]] = rows
-    return first, np.lexsort((first, -duration[first], least))
 
 
 def _keys(trace: TraceData, grouping: Grouping) -> list[NDArray[np.int32]]:
