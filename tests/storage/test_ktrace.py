@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from kinetoscope import FormatError, StateError, open  # noqa: A004
 from kinetoscope.model.schema import STORED
-from kinetoscope.model.strings import to_utf8
 from kinetoscope.trace import Trace
 from tests.support.any_trace import any_traces
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
@@ -234,46 +233,6 @@ def test_texts_of_more_than_32_bits_are_counted_in_64(tmp_path, monkeypatch):
         assert pa.ipc.open_file(archive.read("strings.arrow")).schema.field("text").type == pa.large_string()
     with open(tmp_path / "x.ktrace") as again:
         assert_same(rich_trace(), again)
-
-
-def test_files_of_version_1_are_read(tmp_path):
-    trace = rich_trace()
-    path = tmp_path / "old.ktrace"
-    with zipfile.ZipFile(path, "w") as archive:
-        tables = {}
-        for name in STORED:
-            columns, stored, said = trace.columns(name), {}, {}
-            for column in columns.given:
-                values = columns[column]
-                if isinstance(values, list):
-                    stored[column], said[column] = pa.array([to_utf8(text) for text in values]), "plain"
-                elif len(values) and (values == values[0]).all():
-                    said[column] = {"constant": values[0].item()}
-                elif column in ("start_ns", "time_ns"):
-                    stored[column], said[column] = pa.array(np.diff(values, prepend=0)), "delta"
-                else:
-                    stored[column], said[column] = pa.array(values), "plain"
-            tables[name] = {"rows": len(columns), "columns": said}
-            if stored:
-                archive.writestr(f"{name}.arrow", arrow_file(stored))
-        archive.writestr("strings.arrow", arrow_file({"text": [to_utf8(text) for text in trace.strings]}))
-        archive.writestr(
-            "manifest.json",
-            json.dumps({"format": "ktrace", "version": 1, "info": trace.info, "tables": tables}),
-        )
-    with open(path) as again:
-        assert again.strings == trace.strings
-        for name in STORED:
-            for column in trace.columns(name).given:
-                assert list(trace.column(name, column)) == list(again.column(name, column)), (name, column)
-
-
-def arrow_file(columns):
-    sink = pa.BufferOutputStream()
-    table = pa.table(columns)
-    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
 
 
 def manifest_of(path):

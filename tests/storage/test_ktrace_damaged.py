@@ -47,14 +47,15 @@ def rewrite(path, member, content):
         (
             "manifest.json",
             b'{"format": "ktrace", "version": 99}',
-            "version 99; this release reads versions 1 to 2",
+            "version 99; this release reads version 2",
         ),
         (
             "manifest.json",
             b'{"format": "ktrace", "version": "2"}',
-            "version '2'; this release reads versions 1 to 2",
+            "version '2'; this release reads version 2",
         ),
-        ("manifest.json", b'{"format": "ktrace", "version": 1}', "truncated or damaged"),
+        ("manifest.json", b'{"format": "ktrace", "version": 1}', "version 1; this release reads version 2"),
+        ("manifest.json", b'{"format": "ktrace", "version": 2}', "truncated or damaged"),
         ("strings.arrow", b"junk", "truncated or damaged"),
         ("strings.arrow", None, "truncated or damaged"),
         ("spans.arrow", b"ARROW1\0\0 junk", "truncated or damaged"),

@@ -122,16 +122,11 @@ def follow_engines() -> None:
     for module, follow in ((VLLM_WORKERS, _follow_vllm), (SGLANG_SCHEDULER, follow_sglang)):
         if module.partition(".")[0] in sys.modules and module not in _followed:
             _followed.add(module)
-            AfterImport(module, functools.partial(_tried, follow)).wait()
+            # What fails is no failure of the import that it is called after.
+            AfterImport(module, _harmless("the iterations of the engine are no steps")(follow)).wait()
 
 
 _followed: set[str] = set()
-
-
-def _tried(follow: Callable[[], None]) -> None:
-    """Follow an engine; what fails is no failure of the import that it is called after."""
-    with _harmless("the iterations of the engine are no steps"):
-        follow()
 
 
 # vLLM.

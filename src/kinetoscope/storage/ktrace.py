@@ -20,9 +20,6 @@ the integers with the same bits. Text is valid UTF-8, with lone surrogates escap
 A small table is one member, `<table>.arrow`. Each column of a large table is a member of its own,
 `<table>.<column>.arrow`, so that reading one column touches nothing else in the file. A member is read, and its checksum
 verified, when it is first used.
-
-Version 1, which can still be read, had one member per table, no number of strings, and for each column `plain`, `delta`
-or a constant.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,14 +216,9 @@ def _joined(planes: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _compressed_bytes(values: NDArray[Any]) -> int:
-    return len(_zstd().compress(np.ascontiguousarray(values)))
-
-
-@cache
-def _zstd() -> pyarrow.Codec:
     import pyarrow as pa
 
-    return pa.Codec("zstd")
+    return len(pa.compress(np.ascontiguousarray(values), "zstd"))
 
 
 def unpacked_bytes(content: memoryview) -> int:
@@ -460,9 +452,7 @@ class _Reader:
             self._places, manifest = _contents(path, file)
             self.info: Any = manifest["info"]
             self._tables: dict[str, Any] = {
-                name: _as_version_2(name, entry)
-                for name, entry in manifest["tables"].items()
-                if name in STORED
+                name: entry for name, entry in manifest["tables"].items() if name in STORED
             }
             self.rows = {name: int(entry["rows"]) for name, entry in self._tables.items()}
             if min(self.rows.values(), default=0) < 0:
@@ -471,7 +461,7 @@ class _Reader:
                 raise ValueError("a table has 2**31 rows or more")
             if not isinstance(self.info, dict):
                 raise TypeError("the metadata is not a JSON object")
-            self._string_count: int | None = manifest.get("strings")
+            self._string_count: int = manifest["strings"]
             for name, rows in self.rows.items():
                 if rows >= LARGE_ROWS:
                     self._confirm_rows(name, file.fileno())
@@ -519,7 +509,7 @@ class _Reader:
                     stored = self._arrow("strings.arrow", ["text"])[0]
                     self._allow(stored.nbytes + len(stored) * _TEXT_BYTES, keep=True)
                     strings = _read_texts(stored)
-                    if not strings or strings[0] != "" or self._string_count not in (None, len(strings)):
+                    if not strings or strings[0] != "" or self._string_count != len(strings):
                         raise ValueError(
                             "the string table does not begin with an empty string, or has the wrong length"
                         )
@@ -593,13 +583,10 @@ class _Reader:
                 raise ValueError(f"column {column.name} of {table} has the wrong length")
             if column.unit.startswith(_REFERENCE) and len(values):
                 named = column.unit.removeprefix(_REFERENCE)
-                limit = self._count_of_strings() if named == "strings" else self.rows.get(named, 0)
+                limit = self._string_count if named == "strings" else self.rows.get(named, 0)
                 if values.min() < -1 or values.max() >= limit:
                     raise ValueError(f"column {column.name} of {table} has row numbers out of range")
             return values
-
-    def _count_of_strings(self) -> int:
-        return len(self.strings()) if self._string_count is None else self._string_count
 
     def _read(self, table: str, column: Column, entry: dict[str, Any]) -> Any:
         if "constant" in entry:
@@ -661,18 +648,6 @@ def _read_texts(stored: pyarrow.ChunkedArray) -> list[str]:
     return texts
 
 
-def _as_version_2(table: str, entry: dict[str, Any]) -> dict[str, Any]:
-    version_2 = {
-        "plain": {"member": f"{table}.arrow"},
-        "delta": {"member": f"{table}.arrow", "delta": []},
-    }
-    columns = {
-        name: version_2[column] if isinstance(column, str) else column
-        for name, column in entry["columns"].items()
-    }
-    return {"rows": entry["rows"], "columns": columns}
-
-
 def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], dict[str, Any]]:
     """Return the start, size and checksum of each member, and the manifest."""
     with zipfile.ZipFile(file) as archive:
@@ -686,10 +661,10 @@ def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], d
             raise FormatError(
                 f"{path}: a ZIP archive, but not a .ktrace file: its manifest.json has another format"
             )
-        if manifest.get("version") not in range(1, VERSION + 1):
+        if manifest.get("version") != VERSION:
             raise FormatError(
-                f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads versions 1 to "
-                f"{VERSION}: open it with the release that wrote it, or upgrade kinetoscope"
+                f"{path}: a .ktrace file of version {manifest.get('version')!r}; this release reads version {VERSION}: open it "
+                "with the release that wrote it, or upgrade kinetoscope"
             )
         members: dict[str, tuple[int, int, int]] = {}
         for entry in archive.infolist():

@@ -17,7 +17,6 @@ from kinetoscope.model.hierarchy import (
     asynchronous_spans,
     device_spans,
 )
-from kinetoscope.model.schema import STORED
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.torch_events.event_tree import EventTrace, event_tree, outlasted_spans, visible_spans
 
@@ -69,7 +68,7 @@ def all_zero(trace: TraceData, name: str) -> bool:
 
 def flops_counted(trace: TraceData) -> bool:
     """Whether the recording had `with_flops=True`."""
-    return bool(trace.run_info.with_flops) and "flops" in STORED["spans"].column_names
+    return bool(trace.run_info.with_flops)
 
 
 def _duration(trace: TraceData) -> NDArray[np.int64]:
