@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from kinetoscope.torch_events.event_list import EventList
-from kinetoscope.torch_events.event_sums import size_text
-from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg
+from kinetoscope.torch_events.function_event import FunctionEvent, FunctionEventAvg, size_text
 from tests.support.trace_builder import TraceBuilder
 
 torch = pytest.importorskip("torch", reason="the comparison is with torch's own profiler")

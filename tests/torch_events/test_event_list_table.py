@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kinetoscope import ArgumentError
-from kinetoscope.torch_events.event_sums import flops_scale
+from kinetoscope.torch_events.function_event import flops_scale
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 

@@ -106,9 +106,13 @@ def _write(trace: TraceData, file: IO[bytes], name: str) -> None:
     names = np.flatnonzero(used)
     frame_of_name = np.zeros(len(strings), dtype=np.int64)
     frame_of_name[names] = np.arange(len(names))
-    frames = [{"name": strings[row] or "(no name)"} for row in names.tolist()]
+    frames: list[dict[str, Any]] = [{"name": strings[row] or "(no name)"} for row in names.tolist()]
     # All profiles share one list of frames: the names of spans first, then Python frames.
-    frames += _python_frames(trace)
+    of_python = (trace.column("frames", name).tolist() for name in ("function", "file", "line"))
+    frames += [
+        {"name": strings[function] or "(no name)", "file": strings[file], "line": line}
+        for function, file, line in zip(*of_python, strict=True)
+    ]
     groups = _groups(trace)
     longest = max(range(len(groups)), key=lambda index: len(groups[index][1]), default=0)
     opening = {
@@ -129,16 +133,6 @@ def _write(trace: TraceData, file: IO[bytes], name: str) -> None:
     for index, profile in enumerate(sampled):
         file.write((b",\n" if groups or index else b"\n") + json.dumps(profile).encode())
     file.write(b"\n]}\n")
-
-
-def _python_frames(trace: TraceData) -> list[dict[str, Any]]:
-    frames, strings = trace.columns("frames"), trace.strings
-    return [
-        {"name": strings[function] or "(no name)", "file": strings[file], "line": line}
-        for function, file, line in zip(
-            *(frames[name].tolist() for name in ("function", "file", "line")), strict=True
-        )
-    ]
 
 
 def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:

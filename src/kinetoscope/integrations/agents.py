@@ -190,7 +190,9 @@ class TraceAnswers:
         """
         facts = ask(**named)
         if path := named.get("path"):
-            facts = {**self._completeness(path), **facts}
+            trace = self._trace(path)
+            missing = {} if trace.complete else {"incomplete": incomplete(trace)}
+            facts = {"complete": trace.complete, **missing, **facts}
         if "rows" in facts:
             facts["rows"] = list(json_rows(facts["rows"].slice(0, _MOST_ROWS)))
         return fitted(facts)
@@ -203,11 +205,6 @@ class TraceAnswers:
                 f"{name!r} is no job that was left on: `last` without a target shows what there is"
             )
         return base / name
-
-    def _completeness(self, path: str) -> dict[str, Any]:
-        """Say whether a trace is complete and, if not, what is missing."""
-        trace = self._trace(path)
-        return {"complete": trace.complete, **({} if trace.complete else {"incomplete": incomplete(trace)})}
 
     def _trace(self, path: str) -> Trace:
         file = self._allowed(path)

@@ -110,7 +110,7 @@ class KinetoscopeProfiler(TraceAccess):
         self.dirpath = dirpath
         self.filename = filename
         self._profiler = TrainerProfiler(checked, _version(self._module))
-        self._profiler.loggers = self._loggers
+        self._profiler.loggers = lambda: getattr(self._trainer(), "loggers", ())
         self._sort_by, self._row_limit = sort_by, arguments_module.row_limit(row_limit)
         self._stage: str | None = None
         self._local_rank: int | None = None
@@ -196,7 +196,8 @@ class KinetoscopeProfiler(TraceAccess):
         """End the run and write the summary: into the file of that name or, on rank 0, into Lightning's log."""
         text = self.summary()
         if text and self.filename is not None:
-            folder = Path(self.dirpath) if self.dirpath is not None else self._saved_in()
+            # Beside the traces.
+            folder = Path(self.dirpath or (self.saved_traces[-1].parent if self.saved_traces else Path.cwd()))
             target = ranked(folder / f"{self._stage}-{self.filename}.txt")
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -257,9 +258,6 @@ class KinetoscopeProfiler(TraceAccess):
     def _trainer(self) -> Any:
         return getattr(self._lightning_module, "_trainer", None)
 
-    def _loggers(self) -> list[Any]:
-        return list(getattr(self._trainer(), "loggers", ()))
-
     def _number(self, *, fetching: bool) -> int:
         """The number of the batch that is about to be fetched or, once fetched, of the current one."""
         loop = self._trainer().fit_loop.epoch_loop if self._stage == "fit" and self._trainer() else None
@@ -280,9 +278,6 @@ class KinetoscopeProfiler(TraceAccess):
             "predict": "num_predict_batches",
         }
         return _whole(sum(getattr(trainer, batches[str(self._stage)])))
-
-    def _saved_in(self) -> Path:
-        return self.saved_traces[-1].parent if self.saved_traces else Path.cwd()
 
     def _text(self) -> str:
         if not self._has_begun:

@@ -95,11 +95,11 @@ class TraceFolder:
 
     def _name_for(self, stem: str) -> Path:
         """The file of the next trace, with a name that this run has not used."""
-        for number in itertools.count(1):
-            path = self.path / f"{stem}{'' if number == 1 else f'-{number}'}{self._rank}{SUFFIX}"
-            if path not in self.saved and (self._overwrite or not path.is_file()):
-                return path
-        raise AssertionError("unreachable: the numbers do not end")
+        numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        paths = (self.path / f"{stem}{number}{self._rank}{SUFFIX}" for number in numbers)
+        return next(
+            path for path in paths if path not in self.saved and (self._overwrite or not path.is_file())
+        )
 
     def _new_one_in(self, default_folder: Path) -> Path:
         """The first of `kinetoscope`, `kinetoscope-2` ... without traces of this rank."""

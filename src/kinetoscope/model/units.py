@@ -1,6 +1,6 @@
 """Format and parse times, bytes, counts and shares, in one way everywhere.
 
-Only the tables that replace torch's use torch's format, from `kinetoscope.torch_events.event_sums`.
+Only the tables that replace torch's use torch's format, from `kinetoscope.torch_events.function_event`.
 """
 
 from __future__ import annotations

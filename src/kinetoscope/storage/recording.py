@@ -180,7 +180,10 @@ def add_storages(
         "role": numbers["role"],
         "address": numbers["address"],
         "bytes": numbers["bytes"],
-        "device_type": np.array([_device(text) for part in parts for text in part["device"]], dtype=np.uint8),
+        "device_type": np.array(
+            [_DEVICES.get(text, DeviceType.PrivateUse1) for part in parts for text in part["device"]],
+            np.uint8,
+        ),
         "device_index": numbers["device_index"],
         "module": _owners(
             numbers["module"], numbers["parameter"], tables.get("modules", {}), tables.get("parameters", {})
@@ -228,10 +231,6 @@ def _checked(part: object) -> dict[str, Any] | None:
         else:
             return None
     return columns if len({len(values) for values in columns.values()}) == 1 else None
-
-
-def _device(text: str) -> int:
-    return _DEVICES.get(text, DeviceType.PrivateUse1)
 
 
 def _owners(

@@ -6,7 +6,7 @@ from typing import Any
 
 from kinetoscope._errors import ArgumentError, checked_whole
 from kinetoscope.torch_events.event_numbers import SIZES, TIMES
-from kinetoscope.torch_events.event_sums import TIME_UNITS
+from kinetoscope.torch_events.function_event import TIME_UNITS
 
 SORT_KEYS = ("cpu_time", "device_time", *TIMES, *SIZES, "count", "flops")
 TEXT_KEYS = ("key", "overload_name")

@@ -28,7 +28,6 @@ from kinetoscope.storage.atomic_write import file_path
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, all_zero, flops_counted, numbers
-from kinetoscope.torch_events.event_sums import flops_scale, passes_as, share_text, size_text, time_text
 from kinetoscope.torch_events.event_tree import (
     EventStacks,
     EventTrace,
@@ -46,7 +45,12 @@ from kinetoscope.torch_events.function_event import (
     event_at,
     event_rows,
     flat_shapes,
+    flops_scale,
     numbers_at,
+    passes_as,
+    share_text,
+    size_text,
+    time_text,
     used_device,
 )
 

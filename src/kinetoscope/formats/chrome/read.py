@@ -725,17 +725,14 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
         unusable = sum(
             native["losses"][name] for name in ("bad_events", "bad_times", "too_deep", "ignored_events")
         )
-        if unusable and not any(_rows(native, name) for name in _CONTENTS):
+        rows = native["rows"]
+        if unusable and not any(rows[name] if name in rows else len(native[name]) for name in _CONTENTS):
             if native["losses"]["bad_times"] == unusable:
                 raise ValueError(
                     f"none of its {unusable:,} events has a usable time: `ts` is to be microseconds, from 0 or since 1970"
                 )
             raise ValueError(f"valid JSON, but none of its {unusable:,} values is a trace event")
         return native
-
-
-def _rows(native: Native, name: str) -> int:
-    return int(native["rows"][name]) if name in native["rows"] else len(native[name])
 
 
 @contextmanager
@@ -824,16 +821,20 @@ class _Builder:
     def trace(self) -> TraceData:
         native, tracks = self.native, self.tracks
         flows = native.get("flows")
-        fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
+        self.fwdbwd = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
         windows = native.pop("windows", ())
         lacking = not_recorded(windows, self.categories, self.spans, native.get("allocations"))
-        has_arrows = (
-            bool(fwdbwd) and flows is not None and bool(np.isin(made(flows["category"]), fwdbwd).any())
-        )
+        # numpy imports much for a search for nothing.
+        has_arrows = self.fwdbwd and flows and np.isin(made(flows["category"]), self.fwdbwd).any()
         self._dictionaries()
         self._stacks()
-        self._categories()
-        self._kinds()
+        # The native reader's category of each span is a row of the file's categories, -1 without.
+        category_rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
+        self.spans["file_category"] = self.spans.pop("category")
+        self.spans["category"] = lambda: category_rows[self.spans.take("file_category")]
+        self.spans["category_kind"] = self.spans.pop("kind")
+        self.spans["kind"] = self._kind
+        self.spans["scope"] = self._scope
         if "forward_number" in self.spans:
             self.spans["forward_thread"] = self._forward_thread
             self.tables["threads"]["torch_tid"] = self._torch_tid
@@ -888,8 +889,7 @@ class _Builder:
 
     def _arrows_to_backward(self) -> FlowArrows:
         arrows: FlowArrows = self.parts["arrows"]
-        rows = [row for row, text in enumerate(self.strings.texts) if text == FORWARD_BACKWARD]
-        chosen = np.isin(arrows.category, rows)
+        chosen = np.isin(arrows.category, self.fwdbwd)
         to_backward = FlowArrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
         return drop_inner_arrows(self.header, self.spans, to_backward)
 
@@ -897,11 +897,6 @@ class _Builder:
         """Return the backward functions with the threads of their forward operators."""
         number = self.spans.take("forward_number") if "forward_number" in self.spans else None
         return name_threads(self.spans, number, self._arrows_to_backward())
-
-    def _kinds(self) -> None:
-        self.spans["category_kind"] = self.spans.pop("kind")
-        self.spans["kind"] = self._kind
-        self.spans["scope"] = self._scope
 
     def _kind(self) -> NDArray[np.uint8]:
         spans = self.spans
@@ -952,16 +947,6 @@ class _Builder:
         first, *_ = names = STORED[table].column_names
         self.tables[table] = {name: partial(lambda name: self.parts[table][name], name) for name in names}
         self.rows[table] = lambda: len(self.parts[table][first])
-
-    def _categories(self) -> None:
-        rows = np.array([*map(self.strings.row, self.categories), 0], np.int32)
-        self.spans["file_category"] = self.spans.pop("category")
-
-        def make() -> NDArray[np.int32]:
-            category: NDArray[np.int32] = self.spans.take("file_category")
-            return np.take(rows, category, out=category, mode="wrap")
-
-        self.spans["category"] = make
 
     def _stacks(self) -> None:
         """Read Python stacks and modules, from python_function events or from the "Call stack" texts of older releases."""

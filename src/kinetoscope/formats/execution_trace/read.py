@@ -329,13 +329,16 @@ def execution(
     span = np.concatenate([span_rows, np.full(len(alone), -1)]).astype(np.int32)
     node = np.concatenate([node_of[span_rows], alone]).astype(np.int64)
     match = np.where(node < 0, 1, np.where(span < 0, 2, 0))
-    name = _names(trace, other, span, node)
+    span_names = trace.column("spans", "name").tolist()
     module, stack = look_up(span, spans["module"]), look_up(span, spans["stack"])
     columns: dict[str, Any] = {
         "node": look_up(node, other.nodes["id"]),
         "span": span,
         "match": Labels(match, MATCHES),
-        "name": name,
+        "name": [
+            trace.strings[span_names[row]] if row >= 0 else other.nodes["name"][there]
+            for row, there in zip(span.tolist(), node.tolist(), strict=True)
+        ],
         "kind": Labels(look_up(span, spans["kind"]), KIND_NAMES),
         "parent_node": look_up(node, other.nodes["parent"]),
         "os_tid": look_up(span, trace.column("threads", "os_tid")[spans["thread"]]),
@@ -449,16 +452,6 @@ def _execution_trace(
             f"the execution trace that was recorded with this trace cannot be read ({error}): pass its current path as "
             "execution_trace='...'."
         ) from error
-
-
-def _names(
-    trace: TraceData, other: ExecutionTrace, span: NDArray[np.int32], node: NDArray[np.int64]
-) -> list[str]:
-    names = trace.column("spans", "name").tolist()
-    return [
-        trace.strings[names[row]] if row >= 0 else other.nodes["name"][there]
-        for row, there in zip(span.tolist(), node.tolist(), strict=True)
-    ]
 
 
 def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:

@@ -98,7 +98,8 @@ class JSONTraceHandler(TraceHandler):
                 "to Composer's Trainer as profiler."
             )
         callbacks = getattr(state, "callbacks", None)
-        if callbacks is not None and not any(_makes_traces(callback) for callback in callbacks):
+        kinds = {kind.__name__ for callback in callbacks or () for kind in type(callback).__mro__}
+        if callbacks is not None and "TorchProfiler" not in kinds:
             raise StateError(
                 "JSONTraceHandler has nothing to write: Composer's Profiler makes no TorchProfiler when torch_prof_record_shapes, "
                 "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Turn on at least one."
@@ -195,10 +196,6 @@ class JSONTraceHandler(TraceHandler):
         """
         with open_trace(filepath) as trace:
             self.take(trace, self._state.timestamp)
-
-
-def _makes_traces(callback: Any) -> bool:
-    return any(kind.__name__ == "TorchProfiler" for kind in type(callback).__mro__)
 
 
 def tell_handlers(profiler: Any, trace: Trace, timestamp: Any, path: Path) -> None:

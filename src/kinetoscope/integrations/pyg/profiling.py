@@ -298,19 +298,16 @@ def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, An
             )
             run = functools.partial(function, *args, **kwargs)
             if device == "cpu":
-                return _on_the_host(run)
+                # The wall clock, and both kinds of peaks around it.
+                with AllocatedPeak() as allocated, ResidentPeak() as resident:
+                    result, seconds = timed(run)
+                sizes = (byte_to_megabyte(measured.bytes) for measured in (resident, allocated))
+                return result, CPUStats(seconds, *sizes)
             return _on_an_accelerator(run, device, _number(device, values[1:], model))
 
         return call
 
     return decorate
-
-
-def _on_the_host(run: Callable[[], R]) -> tuple[R, CPUStats]:
-    """Call it, with the wall clock and both kinds of peaks around."""
-    with AllocatedPeak() as allocated, ResidentPeak() as resident:
-        result, seconds = timed(run)
-    return result, CPUStats(seconds, byte_to_megabyte(resident.bytes), byte_to_megabyte(allocated.bytes))
 
 
 def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R, GPUStats]:

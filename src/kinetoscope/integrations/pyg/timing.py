@@ -140,7 +140,9 @@ def benchmark(
     for function in functions:
         if not callable(function):
             raise ArgumentError(f"funcs holds {function!r}, which cannot be called.")
-    names = [_name(function) for function in functions] if func_names is None else list(func_names)
+    # A partial function has no name of its own.
+    named = (getattr(function, "func", function) for function in functions)
+    names = [name_of(function) for function in named] if func_names is None else list(func_names)
     if len(names) != len(functions):
         raise ArgumentError(f"func_names has {len(names)} names for {len(functions)} functions.")
     of_each = list(args) if isinstance(args, list) else [args] * len(functions)
@@ -201,10 +203,6 @@ def _target(result: Any, name: str) -> torch.Tensor:
             "tuple, list or dict, that depend on floating-point arguments or on parameters."
         )
     return functools.reduce(torch.add, tensors)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return name_of(function.func if isinstance(function, functools.partial) else function)
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:

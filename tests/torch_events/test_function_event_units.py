@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kinetoscope.torch_events.event_sums import share_text, size_text, time_text
+from kinetoscope.torch_events.function_event import share_text, size_text, time_text
 
 
 @pytest.mark.parametrize(
