@@ -29,7 +29,7 @@ def incident_recordings(folder: Path) -> list[Path]:
 
 def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
     """Return what is known of the incident that some recordings are of, as `INFO` has it; None if they are of none."""
-    reports = [facts for path in paths if (facts := _read(path.with_suffix(".json"))) and "reason" in facts]
+    reports = [facts for path in paths if (facts := rank_facts(path))]
     if not reports:
         return None
     # The others wrote because this one did.
@@ -39,6 +39,12 @@ def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
     summary = _read(paths[0].with_name(SUMMARY))
     ranks = {str(facts["rank"]): facts for facts in reports if "rank" in facts}
     return incident | {"ranks": ranks} | ({"missing": summary["missing"]} if summary.get("missing") else {})
+
+
+def rank_facts(recording: Path) -> dict[str, Any]:
+    """Return what a rank knows of the incident that its recording is of; empty for another recording."""
+    facts = _read(recording.with_suffix(".json"))
+    return facts if "reason" in facts else {}
 
 
 def _read(path: Path) -> dict[str, Any]:

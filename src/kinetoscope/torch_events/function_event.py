@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import KINETO_CATEGORIES
 from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import AllocationRow, SpanRow
@@ -279,10 +280,9 @@ def _scalar(text: str) -> Any:
 
 @derived
 def _by_parent(trace: TraceData) -> tuple[Any, Any]:
-    """The rows of events in order of the event around them, and that of each."""
+    """The rows of events, those in an event after those in the one before it, and where those in each begin."""
     parent = visible_spans(trace).shown_in
-    order = np.argsort(parent, kind="stable")
-    return order, parent[order]
+    return Groups(parent, len(parent)).rows()
 
 
 def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
@@ -290,11 +290,10 @@ def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
     return _rows_of(_by_parent(trace), row)
 
 
-def _rows_of(ordered: tuple[Any, Any], key: SpanRow) -> list[SpanRow]:
-    """The rows with a key, of rows and their keys in order of the keys."""
-    rows, keys = ordered
-    first, last = np.searchsorted(keys, [key, key + 1])
-    chosen: list[SpanRow] = rows[first:last].tolist()
+def _rows_of(grouped: tuple[Any, Any], event: SpanRow) -> list[SpanRow]:
+    """The rows that belong to an event."""
+    rows, begins = grouped
+    chosen: list[SpanRow] = rows[begins[event] : begins[event + 1]].tolist()
     return chosen
 
 
@@ -359,10 +358,9 @@ def arrows(trace: TraceData) -> Arrows:
 
 @derived
 def _by_host(trace: TraceData) -> tuple[Any, Any]:
-    """The rows of device events in order of the event that started them, and that of each."""
-    host = event_of_launch(trace)
-    order = np.argsort(host, kind="stable")
-    return trace.column("launches", "device")[order], host[order]
+    """The rows of device events, those that an event started after those of the one before it, and where those of each begin."""
+    launches, begins = Groups(event_of_launch(trace), len(trace.columns("spans"))).rows()
+    return trace.column("launches", "device")[launches], begins
 
 
 @derived

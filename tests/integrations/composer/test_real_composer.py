@@ -22,7 +22,7 @@ NO_COMPOSER = (
 
 @pytest.fixture(scope="module")
 def composer():
-    if not importlib.import_module("kinetoscope.integrations.composer.schedule").IS_THERE:
+    if not importlib.import_module("kinetoscope.integrations.composer.callback").IS_THERE:
         pytest.skip(NO_COMPOSER)
     return importlib.import_module("composer")
 

@@ -21,41 +21,36 @@ OWN = "kinetoscope"
 HOST, DEVICE = False, True
 
 CATEGORIES: dict[str, tuple[SpanKind, bool]] = {
-    "cpu_op": (SpanKind.OPERATOR, HOST),
-    "Operator": (SpanKind.OPERATOR, HOST),
-    "user_annotation": (SpanKind.USER_ANNOTATION, HOST),
-    "python_function": (SpanKind.PYTHON, HOST),
-    "cpu_instant_event": (SpanKind.USER_ANNOTATION, HOST),
-    "external_correlation": (SpanKind.USER_ANNOTATION, HOST),
-    "overhead": (SpanKind.OVERHEAD, HOST),
-    "cuda_runtime": (SpanKind.RUNTIME, HOST),
-    "Runtime": (SpanKind.RUNTIME, HOST),
-    "xpu_runtime": (SpanKind.RUNTIME, HOST),
-    "mtia_runtime": (SpanKind.RUNTIME, HOST),
-    "glow_runtime": (SpanKind.RUNTIME, HOST),
-    "privateuse1_runtime": (SpanKind.RUNTIME, HOST),
-    "cuda_driver": (SpanKind.DRIVER, HOST),
-    "Driver": (SpanKind.DRIVER, HOST),
-    "xpu_driver": (SpanKind.DRIVER, HOST),
-    "privateuse1_driver": (SpanKind.DRIVER, HOST),
-    "kernel": (SpanKind.KERNEL, DEVICE),
-    "Kernel": (SpanKind.KERNEL, DEVICE),
-    "concurrent_kernel": (SpanKind.KERNEL, DEVICE),
-    "hpu_op": (SpanKind.KERNEL, DEVICE),
-    "mtia_ccp_events": (SpanKind.KERNEL, DEVICE),
-    "gpu_memcpy": (SpanKind.MEMCPY, DEVICE),
-    "Memcpy": (SpanKind.MEMCPY, DEVICE),
-    "gpu_memset": (SpanKind.MEMSET, DEVICE),
-    "Memset": (SpanKind.MEMSET, DEVICE),
-    "cuda_sync": (SpanKind.SYNC, DEVICE),
-    "cuda_event": (SpanKind.SYNC, DEVICE),
-    "collective_comm": (SpanKind.COLLECTIVE, DEVICE),
-    # Ranges and measurements around work on the device; not work themselves.
-    "gpu_user_annotation": (SpanKind.USER_ANNOTATION, DEVICE),
-    "cuda_profiler_range": (SpanKind.USER_ANNOTATION, DEVICE),
-    "xpu_scope_profiler": (SpanKind.USER_ANNOTATION, DEVICE),
-    "mtia_insight": (SpanKind.USER_ANNOTATION, DEVICE),
-    "mtia_counters": (SpanKind.USER_ANNOTATION, DEVICE),
+    name: kind
+    for kind, names in {
+        (SpanKind.OPERATOR, HOST): ("cpu_op", "Operator"),
+        (SpanKind.USER_ANNOTATION, HOST): ("user_annotation", "cpu_instant_event", "external_correlation"),
+        (SpanKind.PYTHON, HOST): ("python_function",),
+        (SpanKind.OVERHEAD, HOST): ("overhead",),
+        (SpanKind.RUNTIME, HOST): (
+            "cuda_runtime",
+            "Runtime",
+            "xpu_runtime",
+            "mtia_runtime",
+            "glow_runtime",
+            "privateuse1_runtime",
+        ),
+        (SpanKind.DRIVER, HOST): ("cuda_driver", "Driver", "xpu_driver", "privateuse1_driver"),
+        (SpanKind.KERNEL, DEVICE): ("kernel", "Kernel", "concurrent_kernel", "hpu_op", "mtia_ccp_events"),
+        (SpanKind.MEMCPY, DEVICE): ("gpu_memcpy", "Memcpy"),
+        (SpanKind.MEMSET, DEVICE): ("gpu_memset", "Memset"),
+        (SpanKind.SYNC, DEVICE): ("cuda_sync", "cuda_event"),
+        (SpanKind.COLLECTIVE, DEVICE): ("collective_comm",),
+        # Ranges and measurements around work on the device; not work themselves.
+        (SpanKind.USER_ANNOTATION, DEVICE): (
+            "gpu_user_annotation",
+            "cuda_profiler_range",
+            "xpu_scope_profiler",
+            "mtia_insight",
+            "mtia_counters",
+        ),
+    }.items()
+    for name in names
 }
 """Kind of span and whether it is on a device, by Kineto's category, including the names of torch 1.8.
 

@@ -1,9 +1,14 @@
 """API-compatible with Composer's `TorchProfiler`, with and without Composer, and a trace handler for Composer's profiler."""
 
-from kinetoscope.integrations.composer.callback import TorchProfiler, install_composer, uninstall_composer
+from kinetoscope.integrations.composer.callback import (
+    JSONTraceHandler,
+    ProfilerAction,
+    TorchProfiler,
+    cyclic_schedule,
+    install_composer,
+    uninstall_composer,
+)
 from kinetoscope.integrations.composer.files import Timestamp, TraceFiles
-from kinetoscope.integrations.composer.schedule import ProfilerAction, cyclic_schedule
-from kinetoscope.integrations.composer.trace_handler import JSONTraceHandler
 
 __all__ = [
     "JSONTraceHandler",

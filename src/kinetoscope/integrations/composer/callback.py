@@ -1,18 +1,22 @@
-"""`TorchProfiler`: profiles batches of a training run, under Composer or in any loop."""
+"""Callbacks of a training run: `TorchProfiler`, under Composer or in any loop, and a trace handler for Composer's profiler; and which batches they record."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import importlib
 import json
 import logging
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+import torch.distributed
+
+from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError, checked_whole
 from kinetoscope._replacements import Replacements
 from kinetoscope.collect import (
     OPTION_NAMES,
@@ -22,9 +26,12 @@ from kinetoscope.collect import (
     checked_callable,
     end_range,
     profile,
+    record_function,
     warn_user,
 )
 from kinetoscope.collect import ProfilerAction as SessionAction
+from kinetoscope.combine.extend import extend
+from kinetoscope.combine.sources import with_counters
 from kinetoscope.flight.flight import FlightRecorder
 from kinetoscope.integrations.composer.files import (
     FILE_ARGUMENTS,
@@ -35,16 +42,301 @@ from kinetoscope.integrations.composer.files import (
     Ranks,
     TraceFiles,
 )
-from kinetoscope.integrations.composer.schedule import (
-    IS_THERE,
-    BatchSchedule,
-    Callback,
-    ProfilerAction,
-    batches_of_epoch,
-)
-from kinetoscope.integrations.composer.trace_handler import all_ranks_are_here, tell_handlers
 from kinetoscope.integrations.left_on import LeftOnTraining, checked_leave_on
 from kinetoscope.integrations.trackers import checked_tracker
+from kinetoscope.storage.appended_rows import KeptRows
+from kinetoscope.trace import Trace
+from kinetoscope.trace import open as open_trace
+
+_log = logging.getLogger("kinetoscope.integrations.composer")
+
+
+class _Action(enum.Enum):
+    """The action of the profiler during a batch."""
+
+    SKIP = "skip"
+    WARMUP = "warmup"
+    ACTIVE = "active"
+    ACTIVE_AND_SAVE = "active_and_save"
+
+
+IS_THERE = False
+if TYPE_CHECKING:
+    Callback = object
+    TraceHandler = object
+    ProfilerAction = _Action
+else:
+    try:
+        from composer.core import Callback
+        from composer.profiler import ProfilerAction, TraceHandler
+
+        IS_THERE = True
+    except Exception as error:  # noqa: BLE001  (a Composer that does not support the installed torch may raise anything)
+        if not (isinstance(error, ImportError) and (error.name or "").startswith("composer")):
+            _log.warning("Composer is installed but cannot be imported (%s): working without it.", error)
+        Callback = TraceHandler = object
+        ProfilerAction = _Action
+
+
+BatchSchedule = Callable[[Any], ProfilerAction]
+
+
+def cyclic_schedule(
+    skip_first: int = 0, wait: int = 0, warmup: int = 1, active: int = 4, repeat: int = 1
+) -> BatchSchedule:
+    """Build a schedule of batches in cycles, which restarts in every epoch.
+
+    After `skip_first` batches come cycles of `wait` idle batches, `warmup` batches to prepare the profiler,
+    and `active` recorded batches; after the last of these the trace is saved. The last batch of an epoch ends its cycle.
+    After a run was resumed in the middle of an epoch, Composer's profiler makes every epoch skip as many batches more.
+
+    Args:
+        skip_first: Batches of each epoch before the first cycle, at least 0.
+        wait: Idle batches of each cycle, at least 0.
+        warmup: Batches of each cycle to prepare the profiler, at least 0.
+        active: Recorded batches of each cycle, at least 1.
+        repeat: Number of cycles in each epoch; 0 repeats until its end.
+
+    Returns:
+        A callable from a training state (its `timestamp` and `dataloader_len` are read) to a `ProfilerAction`, for
+        Composer's `Profiler` or for `TorchProfiler`.
+
+    Raises:
+        ArgumentError: A number is not whole or is too small; the message names it.
+    """
+    checked_whole("cyclic_schedule: skip_first", skip_first, 0)
+    checked_whole("cyclic_schedule: wait", wait, 0)
+    checked_whole("cyclic_schedule: warmup", warmup, 0)
+    checked_whole("cyclic_schedule: active", active, 1)
+    checked_whole("cyclic_schedule: repeat", repeat, 0)
+    length = wait + warmup + active
+
+    def action(state: Any) -> ProfilerAction:
+        batch = int(state.timestamp.batch_in_epoch)
+        resumed_at = getattr(getattr(state, "profiler", None), "resumption_batch_idx", 0)
+        position = batch - skip_first - int(resumed_at)
+        if position < 0 or (repeat and position >= length * repeat):
+            return ProfilerAction.SKIP
+        position %= length
+        if position < wait:
+            return ProfilerAction.SKIP
+        if position < wait + warmup:
+            return ProfilerAction.WARMUP
+        ends = position == length - 1 or batch + 1 == batches_of_epoch(state)
+        return ProfilerAction.ACTIVE_AND_SAVE if ends else ProfilerAction.ACTIVE
+
+    return action
+
+
+def batches_of_epoch(state: Any) -> int | None:
+    """How many batches an epoch has; None if unknown."""
+    length = getattr(state, "dataloader_len", None)
+    return None if length is None else int(length)
+
+
+# Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.
+_OURS = "callback/TorchProfiler/"
+
+
+class JSONTraceHandler(TraceHandler):
+    """Writes a trace of each cycle with everything in it; `kinetoscope.merge` puts those of all ranks together.
+
+    It is given to Composer's `Profiler`, after `install_composer`. Operators, marks and counters are in one trace, on one axis of time.
+
+    Args:
+        folder: Format of the folder's name: see `TraceFiles`, also for the next two.
+        filename: Format of the name of a trace.
+        remote_file_name: Format of the name under which it is uploaded; None for no upload.
+        merged_trace_filename: An argument of Composer's class; nothing is merged while training runs, and a name warns of it.
+        merged_trace_remote_file_name: The same.
+        overwrite: Whether the folder may contain files, and remote files may be replaced.
+        num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none.
+
+    Attributes:
+        saved_traces: A pair for each trace that is kept, the newest last: its timestamp and a list of paths, one for each rank.
+
+    Raises:
+        ArgumentError: A name has an unknown variable (it lists the known ones), or an argument cannot be used.
+        MissingDependencyError: A URL needs a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str = "{run_name}/traces",
+        filename: str = "ep{epoch}-ba{batch}-rank{rank}.json",
+        remote_file_name: str | None = "{run_name}/traces/ep{epoch}-ba{batch}-rank{rank}.json",
+        merged_trace_filename: str | None = None,
+        merged_trace_remote_file_name: str | None = None,
+        *,
+        overwrite: bool = False,
+        num_traces_to_keep: int = -1,
+    ) -> None:
+        if merged := merged_trace_filename or merged_trace_remote_file_name:
+            warn_user(
+                f"JSONTraceHandler writes no merged trace {merged!r}: leave the name out, and merge the traces of all ranks with "
+                "kinetoscope.merge, also those of several machines."
+            )
+        self.files = TraceFiles(
+            folder,
+            filename,
+            remote_file_name,
+            overwrite=overwrite,
+            num_traces_to_keep=num_traces_to_keep,
+        )
+        # The open ranges by their names, and the values of counters since the last trace.
+        self._ranges: dict[str, Any] = {}
+        self._counters = KeptRows()
+        self._state: Any = None
+
+    @property
+    def saved_traces(self) -> list[tuple[Any, list[Path]]]:
+        """The kept traces: timestamp and the path of each rank, the newest last."""
+        return self.files.saved_traces
+
+    def init(self, state: Any, logger: Any) -> None:
+        """Make the folder ready, before training begins.
+
+        Args:
+            state: The state of the training run.
+            logger: Where traces are uploaded; None for none.
+
+        Raises:
+            StateError: There is no profiler that makes traces.
+            FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
+            ArgumentError: A name contains `{run_name}`, and the run has none.
+        """
+        if getattr(state, "profiler", None) is None:
+            raise StateError(
+                "JSONTraceHandler has no profiler to get traces from: pass it as Profiler(trace_handlers=[...]), and that "
+                "to Composer's Trainer as profiler."
+            )
+        callbacks = getattr(state, "callbacks", None)
+        kinds = {kind.__name__ for callback in callbacks or () for kind in type(callback).__mro__}
+        if callbacks is not None and "TorchProfiler" not in kinds:
+            raise StateError(
+                "JSONTraceHandler has nothing to write: Composer's Profiler makes no TorchProfiler when torch_prof_record_shapes, "
+                "torch_prof_profile_memory, torch_prof_with_stack and torch_prof_with_flops are all off. Turn on at least one."
+            )
+        self.files.start(state.run_name, logger)
+        all_ranks_are_here(state)
+        self._state = state
+
+    def fit_end(self, state: Any, logger: Any) -> None:
+        """A fit is over, and another one may follow, or the training is over, or has failed: finish uploads.
+
+        Args:
+            state: Not used.
+            logger: Not used.
+        """
+        self.files.close()
+
+    close = fit_end
+
+    def take(self, trace: Trace, timestamp: Any) -> None:
+        """Write the trace of a cycle.
+
+        Args:
+            trace: The trace.
+            timestamp: Where training is.
+
+        Raises:
+            StateError: `init` was not called.
+            OSError: A file cannot be written.
+        """
+        values, self._counters = self._counters, KeptRows()
+        trace = with_counters(trace, values.rows())
+        if trace.run_info.rank is None:
+            trace = extend(trace, info={"rank": self.files.ranks.rank})
+        self.files.save(trace, timestamp)
+
+    def process_duration_event(
+        self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
+    ) -> None:
+        """A range of this name begins or ends; it is in the trace if a recording is under way. One of the same name is closed first.
+
+        Args:
+            name: What it is called.
+            categories: Not used.
+            is_start: Whether it begins.
+            timestamp: Not used.
+            wall_clock_time_ns: Not used: the recorder has a better clock.
+        """
+        begun = self._ranges.pop(name, None)
+        if begun is not None:
+            begun.__exit__(None, None, None)
+        if is_start and not name.startswith(_OURS):
+            self._ranges[name] = record_function(name)
+            self._ranges[name].__enter__()
+
+    def process_instant_event(
+        self, name: str, categories: Any, timestamp: Any, wall_clock_time_ns: int
+    ) -> None:
+        """An instant of this name; the trace shows it as an empty range.
+
+        Args:
+            name: What it is called.
+            categories: Not used.
+            timestamp: Not used.
+            wall_clock_time_ns: Not used.
+        """
+        with record_function(name):
+            pass
+
+    def process_counter_event(
+        self, name: str, categories: Any, wall_clock_time_ns: int, timestamp: Any, values: dict[str, Any]
+    ) -> None:
+        """Counters have these values now; in the trace they are called `NAME/KEY`. Thread-safe.
+
+        Args:
+            name: What they are called together.
+            categories: Not used.
+            wall_clock_time_ns: Not used.
+            timestamp: Not used.
+            values: The value of each counter.
+        """
+        columns: dict[str, list[Any]] = {
+            "monotonic_ns": [time.monotonic_ns()] * len(values),
+            "name": [f"{name}/{key}" for key in values],
+            "value": [float(value) for value in values.values()],
+        }
+        self._counters("counters", columns)
+
+    def process_chrome_json_trace_file(self, filepath: Any) -> None:
+        """Something else wrote a trace, such as Composer's own `TorchProfiler`: write it as those of ours.
+
+        Args:
+            filepath: Where, in Chrome's format.
+        """
+        with open_trace(filepath) as trace:
+            self.take(trace, self._state.timestamp)
+
+
+def tell_handlers(profiler: Any, trace: Trace, timestamp: Any, path: Path) -> None:
+    """Give a trace to the handlers of a profiler: to ours itself, to others the file, if it is one that they can read."""
+    handlers = getattr(profiler, "trace_handlers", ())
+    for handler in handlers:
+        try:
+            if isinstance(handler, JSONTraceHandler):
+                handler.take(trace, timestamp)
+            elif path.name.lower().endswith((".json", ".json.gz")):
+                handler.process_chrome_json_trace_file(path)
+        except Exception as error:  # noqa: BLE001  (whatever a handler does, training goes on)
+            warn_user(f"{type(handler).__name__} did not write a trace: {type(error).__name__}: {error}")
+
+
+def all_ranks_are_here(state: Any) -> None:
+    """Wait for all ranks of Composer's run: none may write before all have seen that a folder is empty."""
+    distributed = torch.distributed
+    if (
+        IS_THERE
+        and not isinstance(state, LoopState)
+        and distributed.is_available()
+        and distributed.is_initialized()
+    ):
+        from composer.utils import dist
+
+        dist.barrier()
+
 
 _NONE, _WARMUP, _RECORD = SessionAction.NONE, SessionAction.WARMUP, SessionAction.RECORD
 _IN_SESSION = {
@@ -208,7 +500,6 @@ class BatchRecorder:
             self._save(session, self._timestamp)
 
 
-_log = logging.getLogger("kinetoscope.integrations.composer")
 _ROWS = 20
 
 

@@ -25,8 +25,10 @@ from kinetoscope.integrations.pyg.profiling import (
     CUDAStatsSummary,
     GPUStats,
     GPUStatsSummary,
+    benchmark,
     get_stats_summary,
     profileit,
+    timeit,
 )
 from kinetoscope.integrations.pyg.recording import (
     format_prof_time,
@@ -38,7 +40,6 @@ from kinetoscope.integrations.pyg.recording import (
     trace_handler,
     xpu_profile,
 )
-from kinetoscope.integrations.pyg.timing import benchmark, timeit
 
 __all__ = [
     "CPUStats",

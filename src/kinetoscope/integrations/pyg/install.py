@@ -14,10 +14,10 @@ from types import FunctionType
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope._replacements import Replacements
 from kinetoscope.collect import Installation, loaded_namespaces
-from kinetoscope.integrations.pyg import memory, profiling, recording, timing
+from kinetoscope.integrations.pyg import memory, profiling, recording
 
 # The modules of ours and of PyG in which the names are made.
-_OURS = (memory, profiling, recording, timing)
+_OURS = (memory, profiling, recording)
 _THEIRS = ("benchmark", "nvtx", "profile", "utils")
 
 

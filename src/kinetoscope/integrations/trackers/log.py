@@ -31,6 +31,7 @@ from kinetoscope.display.blocks import Block, BlockColumn, Heading, Paragraph, T
 from kinetoscope.flight.flight import current_recorder
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
+from kinetoscope.storage.incident_files import SUFFIX, incident_recordings, rank_facts
 from kinetoscope.tables.host.modules import modules
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
@@ -126,7 +127,7 @@ def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any
         )
     path = Path(source)
     if path.is_dir() and path.suffix != ".tables":
-        recordings = sorted(path.glob("rank*.recording"), key=lambda each: (len(each.name), each.name))
+        recordings = incident_recordings(path)
         if not recordings:
             raise ArgumentError(
                 f"{path} has no recordings of ranks, so it is not the folder of an incident: pass a trace, or its path."
@@ -138,14 +139,9 @@ def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any
 
 
 def _incident_facts(path: Path) -> dict[str, Any]:
-    """What `leave_on` wrote beside a recording about its incident; empty if it is none."""
-    try:
-        facts = json.loads(path.with_suffix(".json").read_text())
-    except (OSError, ValueError):
-        return {}
-    if path.suffix != ".recording" or not isinstance(facts, dict) or "reason" not in facts:
-        return {}
-    return {**facts, "path": str(path)}
+    """What `leave_on` wrote beside a recording about its incident, and where that is; empty if it is none."""
+    facts = rank_facts(path) if path.suffix == SUFFIX else {}
+    return {**facts, "path": str(path)} if facts else {}
 
 
 def _name_of(trace: Trace, facts: Mapping[str, Any]) -> str:
