@@ -95,11 +95,6 @@ def write_speedscope(trace: TraceData, path: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with open_packed(path) as file:
-        _write(trace, file, path.name)
-
-
-def _write(trace: TraceData, file: IO[bytes], name: str) -> None:
     spans, strings = trace.columns("spans"), trace.strings
     used = np.zeros(len(strings), dtype=bool)
     used[spans["name"]] = True
@@ -118,21 +113,22 @@ def _write(trace: TraceData, file: IO[bytes], name: str) -> None:
     opening = {
         "$schema": SCHEMA,
         "exporter": f"kinetoscope {__version__}",
-        "name": name,
+        "name": path.name,
         "activeProfileIndex": longest,
         "shared": {"frames": frames},
     }
-    file.write(json.dumps(opening)[:-1].encode() + b',"profiles":[')
-    for index, (title, rows, nesting) in enumerate(groups):
-        file.write(b",\n" if index else b"\n")
-        _write_evented(trace, file, title, rows, nesting, frame_of_name)
     sampled = _sampled(trace, len(names))
     if not groups and not sampled:
         # speedscope rejects a file without a profile.
         sampled = [_sampled_profile("nothing was recorded", "nanoseconds", [], [])]
-    for index, profile in enumerate(sampled):
-        file.write((b",\n" if groups or index else b"\n") + json.dumps(profile).encode())
-    file.write(b"\n]}\n")
+    with open_packed(path) as file:
+        file.write(json.dumps(opening)[:-1].encode() + b',"profiles":[')
+        for index, (title, rows, nesting) in enumerate(groups):
+            file.write(b",\n" if index else b"\n")
+            _write_evented(trace, file, title, rows, nesting, frame_of_name)
+        for index, profile in enumerate(sampled):
+            file.write((b",\n" if groups or index else b"\n") + json.dumps(profile).encode())
+        file.write(b"\n]}\n")
 
 
 def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:

@@ -247,18 +247,14 @@ class TraceAnswers:
         resolved = [(folder / path).resolve() for folder in self._folders]
         inside = [file for file in resolved if self._is_inside(file)]
         chosen = next((file for file in inside if file.exists()), inside[0] if inside else None)
-        members = [] if chosen is None else [chosen.joinpath(name) for name in _members(chosen)]
+        # Everything below a folder; links are not followed.
+        below = [] if chosen is None else os.walk(chosen)
+        members = (Path(where, name) for where, folders, files in below for name in (*folders, *files))
         outside = next((file for file in members if not self._is_inside(file.resolve())), None)
         if chosen is None or outside is not None:
             allowed = ", ".join(map(str, self._folders))
             raise ArgumentError(f"{outside or path} is outside the folders that may be read ({allowed})")
         return chosen
-
-
-def _members(folder: Path) -> Iterator[str]:
-    """Everything below a folder; links are not followed."""
-    for where, folders, files in os.walk(folder):
-        yield from (os.path.join(where, name) for name in (*folders, *files))
 
 
 def _files(folder: Path) -> Iterator[Path]:

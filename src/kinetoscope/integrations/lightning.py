@@ -16,7 +16,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kinetoscope._errors import MissingDependencyError, StateError
@@ -272,12 +271,8 @@ class KinetoscopeProfiler(TraceAccess):
             return None
         if self._stage == "fit":
             return _fit_batches(trainer)
-        batches = {
-            "validate": "num_val_batches",
-            "test": "num_test_batches",
-            "predict": "num_predict_batches",
-        }
-        return _whole(sum(getattr(trainer, batches[str(self._stage)])))
+        stage = "val" if self._stage == "validate" else self._stage
+        return _whole(sum(getattr(trainer, f"num_{stage}_batches")))
 
     def _text(self) -> str:
         if not self._has_begun:
@@ -310,9 +305,7 @@ class _HookSpan:
         self._profiler.start(self._name)
         return self._name
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._profiler.stop(self._name)
 
 

@@ -256,12 +256,11 @@ def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[
     return list(named)
 
 
-def checked_folder(argument: str, folder: str | os.PathLike[str] | None) -> Path | None:
+def checked_folder(argument: str, folder: object) -> Path | None:
     """A folder by its name, or an error if it is not a folder."""
     if folder is None:
         return None
-    untyped: object = folder
-    name = os.fspath(untyped) if isinstance(untyped, (str, os.PathLike)) else None
+    name = os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else None
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"{argument}={folder!r} is not valid: need the name of a folder, or None.")
     path = Path(name)
@@ -270,12 +269,11 @@ def checked_folder(argument: str, folder: str | os.PathLike[str] | None) -> Path
     return path
 
 
-def checked_name(argument: str, name: str) -> str:
+def checked_name(argument: str, name: object) -> str:
     """A text that can be part of a file name."""
-    untyped: object = name
-    if not isinstance(untyped, str) or not untyped or "/" in untyped:
+    if not isinstance(name, str) or not name or "/" in name:
         raise ArgumentError(f"{argument}={name!r} is not valid: need a name, without a folder.")
-    return untyped
+    return name
 
 
 def _by_name(name: str) -> ProfilerActivity:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from kinetoscope._errors import ArgumentError, FormatError, KinetoscopeError, MissingDependencyError
@@ -150,9 +149,7 @@ class ByteSource:
         """Return this object."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close the source."""
         self.close()
 

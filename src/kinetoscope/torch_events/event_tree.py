@@ -101,11 +101,6 @@ def lists_python_functions(trace: TraceData) -> bool:
     return version is not None and (int(version[1]), int(version[2])) < _LEFT_OUT_FROM
 
 
-def event_ids(trace: TraceData) -> NDArray[np.int64] | None:
-    """For each span the `id` of its event, None where that is the row."""
-    return trace.ids if isinstance(trace, EventTrace) else None
-
-
 class CallNumbers(NamedTuple):
     """Of every span torch's `python_id`, `python_parent_id` and `python_module_id`, -1 without."""
 

@@ -40,8 +40,8 @@ from kinetoscope.torch_events.event_numbers import (
     numbers,
 )
 from kinetoscope.torch_events.event_tree import (
+    EventTrace,
     call_numbers,
-    event_ids,
     event_stacks,
     event_tree,
     visible_spans,
@@ -559,8 +559,7 @@ class FunctionEvent(EventAttributes):
     @Computed
     def id(self) -> int:
         """The row of the span, as in the `id` column of the `spans` table; of calls rebuilt from stacks a number behind these."""
-        ids = event_ids(self._trace)
-        return self.row if ids is None else int(ids[self.row])
+        return int(self._trace.ids[self.row]) if isinstance(self._trace, EventTrace) else self.row
 
     @Computed
     def trace_name(self) -> str | None:

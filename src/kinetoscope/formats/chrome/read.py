@@ -387,20 +387,20 @@ def kinds_of_names(strings: Sequence[str]) -> NDArray[np.uint8]:
 # several equal blocks was freed is a guess. A free without a match is of a block from before the recording.
 
 
-def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64] | None:
+def with_addresses(allocations: Mapping[str, Any]) -> NDArray[np.uint64]:
     """Invent addresses for allocations and frees without one.
 
     Args:
         allocations: The columns of the table, sorted by time.
 
     Returns:
-        The column `address`; None if no address is missing.
+        The column `address`.
     """
     address: NDArray[np.uint64] = allocations["address"]
     allocated, freed = allocations["bytes"], allocations["freed_bytes"]
     rows = np.flatnonzero((address == 0) & ((allocated > 0) | (freed > 0)))
     if len(rows) == 0:
-        return None
+        return address
     is_free = allocated[rows] == 0
     size = np.where(is_free, freed[rows], allocated[rows])
     kind, index = (allocations[name][rows] for name in ("device_type", "device_index"))
@@ -535,17 +535,6 @@ def _end_ns(header: Mapping[str, Any], last_ns: int) -> int:
     return stop_ns if isinstance(stop_ns, int) and last_ns < stop_ns < 2**62 else last_ns
 
 
-def drop_inner_arrows(header: Mapping[str, Any], spans: Mapping[str, Any], arrows: FlowArrows) -> FlowArrows:
-    """Drop arrows of a file that Kinetoscope wrote that were matched to a span inside the backward function.
-
-    Such a span can start in the same nanosecond as the function, but only the function has a sequence number.
-    """
-    if not isinstance(header.get(OWN), dict) or "sequence" not in spans:
-        return arrows
-    sure = spans["sequence"][arrows.end] >= 0
-    return FlowArrows(arrows.category[sure], arrows.begin[sure], arrows.end[sure])
-
-
 def restore_own_columns(
     header: MutableMapping[str, Any], tables: dict[str, Any], strings: StringTable
 ) -> None:
@@ -606,14 +595,14 @@ def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> di
         return {}
     names, classes, paths = (_texts(listed.get(key)) for key in ("name", "class", "path"))
     rows = len(paths)
-    parents, callers = (_own_rows(listed.get(key), rows) for key in ("parent", "caller"))
-    if parents is None or callers is None or not len(names) == len(classes) == rows:
+    parents, callers = (_whole_numbers(listed.get(key), -1, rows) for key in ("parent", "caller"))
+    if not len(names) == len(classes) == len(parents) == len(callers) == rows:
         return {}
     tables["modules"] = {
-        "parent": parents,
+        "parent": np.array(parents, np.int32),
         "name": np.array([strings.row(name) for name in names], np.int32),
         "class": np.array([strings.row(name) for name in classes], np.int32),
-        "caller": callers,
+        "caller": np.array(callers, np.int32),
     }
     return {path: row for row, path in reversed(list(enumerate(paths)))}
 
@@ -624,10 +613,9 @@ def _cycles(listed: object) -> dict[str, NDArray[np.int64]] | None:
     if not isinstance(listed, dict):
         return None
     lists = {name: _whole_numbers(listed.get(name), 1 - 2**62, 2**62) for name in names}
-    if None in lists.values():
-        return None
     columns = {name: np.array(values, np.int64) for name, values in lists.items()}
-    return columns if len({len(column) for column in columns.values()}) == 1 else None
+    lengths = {len(column) for column in columns.values()}
+    return columns if len(lengths) == 1 and 0 not in lengths else None
 
 
 def cycles_of_processes(
@@ -654,16 +642,10 @@ def _texts(value: object) -> Sequence[str]:
     return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []
 
 
-def _own_rows(value: object, rows: int) -> NDArray[np.int32] | None:
-    numbers = _whole_numbers(value, -1, rows)
-    return None if numbers is None or len(numbers) != rows else np.array(numbers, np.int32)
-
-
-def _whole_numbers(value: object, least: int, end: int) -> list[int] | None:
-    is_valid = isinstance(value, list) and all(
-        type(number) is int and least <= number < end for number in value
-    )
-    return value if is_valid else None  # type: ignore[return-value]
+def _whole_numbers(value: object, least: int, end: int) -> list[int]:
+    """A list of whole numbers in a range; an empty one if it is something else."""
+    numbers = value if isinstance(value, list) else []
+    return numbers if all(type(number) is int and least <= number < end for number in numbers) else []
 
 
 _SPAN_COLUMNS = (
@@ -890,8 +872,11 @@ class _Builder:
     def _arrows_to_backward(self) -> FlowArrows:
         arrows: FlowArrows = self.parts["arrows"]
         chosen = np.isin(arrows.category, self.fwdbwd)
-        to_backward = FlowArrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
-        return drop_inner_arrows(self.header, self.spans, to_backward)
+        if isinstance(self.header.get(OWN), dict) and "sequence" in self.spans:
+            # In a file that Kinetoscope wrote, an arrow may end at a span inside the backward function that starts in the same
+            # nanosecond, but only the function has a sequence number.
+            chosen &= self.spans["sequence"][arrows.end] >= 0
+        return FlowArrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
 
     def _backward(self) -> Backward:
         """Return the backward functions with the threads of their forward operators."""
@@ -992,8 +977,6 @@ class _Builder:
         def address() -> NDArray[np.uint64]:
             names = ("address", "bytes", "freed_bytes", "device_index")
             blocks = {name: made(columns[name]) for name in names} | {"device_type": device_type()}
-            made_up = with_addresses(blocks)
-            addresses: NDArray[np.uint64] = blocks["address"] if made_up is None else made_up
-            return addresses
+            return with_addresses(blocks)
 
         return {**columns, "device_type": device_type, "address": address}

@@ -356,25 +356,7 @@ def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identi
 
 
 def _described(trace: TraceData, path: Path, tracks: LaneTracks, *, identity: bool = True) -> bytes:
-    """Return the header of the file, up to `traceEvents`."""
-    described = _description(trace, path, tracks)
-    if not identity:
-        described = _anonymous(described) | {"traceName": path.name}
-    return b"{" + b"".join(
-        f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
-    )
-
-
-def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata without what identifies a machine or a user, also that of the processes in it."""
-    public = {key: value for key, value in described.items() if key not in _IDENTITY}
-    if isinstance(listed := public.get("processes"), list):
-        public["processes"] = [_anonymous(entry) if isinstance(entry, dict) else entry for entry in listed]
-    return public
-
-
-def _description(trace: TraceData, path: Path, tracks: LaneTracks) -> dict[str, Any]:
-    """Return the keys of the header; those of the format override metadata."""
+    """Return the header of the file, up to `traceEvents`; the keys of the format override metadata."""
     described: dict[str, Any] = {
         "schemaVersion": 1,
         "deviceProperties": [],
@@ -388,7 +370,19 @@ def _description(trace: TraceData, path: Path, tracks: LaneTracks) -> dict[str, 
     if not trace.complete:
         described["losses"] = trace.losses
     described[OWN] = _own_facts(trace, tracks)
-    return described
+    if not identity:
+        described = _anonymous(described) | {"traceName": path.name}
+    return b"{" + b"".join(
+        f"{_json(str(key))}:{_json(value)},\n".encode() for key, value in described.items()
+    )
+
+
+def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without what identifies a machine or a user, also that of the processes in it."""
+    public = {key: value for key, value in described.items() if key not in _IDENTITY}
+    if isinstance(listed := public.get("processes"), list):
+        public["processes"] = [_anonymous(entry) if isinstance(entry, dict) else entry for entry in listed]
+    return public
 
 
 def _window(trace: TraceData) -> list[dict[str, Any]]:

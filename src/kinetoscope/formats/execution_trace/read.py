@@ -202,7 +202,8 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
     own_lost = writer_facts.get("lost") if isinstance(writer_facts, dict) else None
     if isinstance(own_lost, dict):
         lost = {**{str(key): value for key, value in own_lost.items() if isinstance(value, int)}, **lost}
-    valid = [node for node in nodes if _is_node(node)]
+    dicts = (node for node in nodes if isinstance(node, dict))
+    valid = [node for node in dicts if isinstance(node.get("id"), int) and isinstance(node.get("name"), str)]
     if len(valid) < len(nodes):
         lost["unreadable_nodes"] = lost.get("unreadable_nodes", 0) + len(nodes) - len(valid)
     return ExecutionTrace(schema, facts, _node_columns(valid), tensors_of(valid), lost)
@@ -237,10 +238,6 @@ def _checked_schema(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> s
             "PyTorch 2.5 or newer."
         )
     return str(schema)
-
-
-def _is_node(node: object) -> bool:
-    return isinstance(node, dict) and isinstance(node.get("id"), int) and isinstance(node.get("name"), str)
 
 
 def _node_columns(nodes: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from kinetoscope.model.steps import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
 
     from kinetoscope.collect import profile
     from kinetoscope.trace import Trace
@@ -101,9 +100,7 @@ class RecordedTest:
         self._block = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """End the recording."""
         self.end()
 

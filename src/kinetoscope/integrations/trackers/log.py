@@ -103,7 +103,7 @@ class Content:
         return f"{cause} (step {facts.get('step', 'unknown')}{rank}). Recording: {facts['path']}"
 
 
-def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any], str]:
+def opened(source: object) -> tuple[Trace, dict[str, Any], str]:
     """Open what is to be logged.
 
     Args:
@@ -120,10 +120,9 @@ def opened(source: Trace | str | os.PathLike[str]) -> tuple[Trace, dict[str, Any
     if isinstance(source, Trace):
         facts = {} if source.path is None else _incident_facts(Path(source.path))
         return source, facts, _name_of(source, facts)
-    untyped: object = source
-    if not isinstance(untyped, (str, os.PathLike)):
+    if not isinstance(source, (str, os.PathLike)):
         raise ArgumentTypeError(
-            f"log_to_tracker({untyped!r}): need a trace, its path, or the folder of an incident."
+            f"log_to_tracker({source!r}): need a trace, its path, or the folder of an incident."
         )
     path = Path(source)
     if path.is_dir() and path.suffix != ".tables":
@@ -383,11 +382,6 @@ class TensorboardWriter:
         self.writer.flush()
 
     @classmethod
-    def active(cls) -> list[Self]:
-        """None: writers are not registered anywhere, and have to be given."""
-        return []
-
-    @classmethod
     def of(cls, source: object) -> Self | None:
         """The tracker of a writer; None if it is something else."""
         is_writer = all(hasattr(source, name) for name in ("add_scalar", "add_text", "flush"))
@@ -422,7 +416,8 @@ _INSIDE = ("experiment", "tracker", "writer", "tb_writer", "run")
 
 def active_trackers() -> list[Tracker]:
     """The active runs of this process. Only trackers that the program has imported can have any."""
-    return [tracker for kind in KINDS for tracker in kind.active()]
+    # Writers of TensorBoard are not registered anywhere, and have to be given.
+    return [*WandbRun.active(), *MlflowRun.active()]
 
 
 def trackers_of(source: object) -> list[Tracker]:
