@@ -117,15 +117,15 @@ def write_speedscope(trace: TraceData, path: Path) -> None:
         "activeProfileIndex": longest,
         "shared": {"frames": frames},
     }
-    sampled = _sampled(trace, len(names))
-    if not groups and not sampled:
-        # speedscope rejects a file without a profile.
-        sampled = [_sampled_profile("nothing was recorded", "nanoseconds", [], [])]
     with open_packed(path) as file:
         file.write(json.dumps(opening)[:-1].encode() + b',"profiles":[')
         for index, (title, rows, nesting) in enumerate(groups):
             file.write(b",\n" if index else b"\n")
             _write_evented(trace, file, title, rows, nesting, frame_of_name)
+        sampled = _sampled(trace, len(names))
+        if not groups and not sampled:
+            # speedscope rejects a file without a profile.
+            sampled = [_sampled_profile("nothing was recorded", "nanoseconds", [], [])]
         for index, profile in enumerate(sampled):
             file.write((b",\n" if groups or index else b"\n") + json.dumps(profile).encode())
         file.write(b"\n]}\n")
