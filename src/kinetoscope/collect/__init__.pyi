@@ -27,7 +27,6 @@ from kinetoscope.collect.request.activities import record_function as record_fun
 from kinetoscope.collect.request.activities import supported_activities as supported_activities
 from kinetoscope.collect.request.options import OPTION_NAMES as OPTION_NAMES
 from kinetoscope.collect.request.options import OPTIONS as OPTIONS
-from kinetoscope.collect.request.options import AppendRows as AppendRows
 from kinetoscope.collect.request.options import Engine as Engine
 from kinetoscope.collect.request.options import EngineName as EngineName
 from kinetoscope.collect.request.options import EngineStatus as EngineStatus
@@ -82,7 +81,6 @@ __all__ = [
     "OPTION_NAMES",
     "STREAM",
     "ActivityItem",
-    "AppendRows",
     "BuildError",
     "Cycle",
     "DataLoading",
