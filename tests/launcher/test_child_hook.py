@@ -160,7 +160,7 @@ def test_pythons_that_are_started_without_the_hook_are_counted(followed):
     lines = (followed / child_hook.UNFOLLOWED_FILE).read_text().split()
     assert sorted(lines) == ["-E", "-I", NO_VARIABLES, NO_VARIABLES]
     options = LaunchOptions(prefix=followed.with_suffix(""), children=True)
-    messages = children.Children(options).join(None, "train.py").messages
+    _, messages = children.Children(options).join(None, "train.py")
     what = "Python processes started without the start-up hook"
     assert sorted(message.partition(": ")[::2] for message in messages) == [
         (

@@ -228,7 +228,9 @@ class FollowedProcess:
         }
 
     def _name_and_rank(self) -> dict[str, Any]:
-        name, rank = self._own_name(), _own_rank()
+        from kinetoscope.collect import own_rank
+
+        name, rank = self._own_name(), own_rank()
         return {**({"process_name": name} if name else {}), **({} if rank is None else {"rank": rank})}
 
     def _claim_note(self, rank: int | None) -> None:
@@ -255,13 +257,13 @@ class FollowedProcess:
 
     def _note_rank_at_first_step(self) -> None:
         """Note the rank at the first optimizer step: the process group exists then, and may be gone at the end."""
-        from kinetoscope.collect import OPTIMIZER_STEPS
+        from kinetoscope.collect import OPTIMIZER_STEPS, own_rank
 
         process = os.getpid()
 
         def note_rank(*_: Any) -> None:
             OPTIMIZER_STEPS.forget(note_rank)
-            if os.getpid() == process and (rank := _own_rank()) is not None:
+            if os.getpid() == process and (rank := own_rank()) is not None:
                 self._add_facts(self._recording, rank=rank)
 
         OPTIMIZER_STEPS.after(note_rank)
@@ -274,13 +276,6 @@ class FollowedProcess:
             return ""
         worker = _worker_number(process)
         return str(process.name) if worker is None else f"DataLoader worker {worker}"
-
-
-def _own_rank() -> int | None:
-    """The rank of this process; None as long as it has none."""
-    from kinetoscope.collect import own_rank
-
-    return own_rank()
 
 
 def _current_process() -> Any:

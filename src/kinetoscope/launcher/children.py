@@ -8,7 +8,6 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope._after_import import AfterImport
@@ -27,21 +26,6 @@ if TYPE_CHECKING:
 _NOTED = ("process_name", "rank", "ended")
 # Metadata of one process that would be wrong for a trace without the program's own.
 _OF_ONE = ("parent_process", "ancestors", "began", "command", "executable", "recorded_parent", "ended")
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A trace of the program and its children.
-
-    Attributes:
-        trace: The trace; None where no process recorded anything.
-        children: How many children are in it.
-        messages: What the user should know about them that is not in the trace's `losses`.
-    """
-
-    trace: Trace | None
-    children: int
-    messages: tuple[str, ...]
 
 
 class Children:
@@ -103,7 +87,7 @@ class Children:
         """Whether the folder can be read: not after `os.setuid` or the like."""
         return os.access(self._folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
-    def join(self, program_trace: Trace | None, program: str) -> Joined:
+    def join(self, program_trace: Trace | None, program: str) -> tuple[Trace | None, list[str]]:
         """Merge the recordings of the children into the program's trace.
 
         Args:
@@ -111,8 +95,8 @@ class Children:
             program: The program's name.
 
         Returns:
-            The trace of all, on one clock, without children that ran no operator. Its `losses` have the processes that
-            could not be recorded or followed.
+            The trace of all, on one clock, without children that ran no operator, or None where no process recorded anything; and
+            what the user should know that is not in its `losses`, which have the processes that could not be recorded or followed.
         """
         from kinetoscope.combine.extend import extend
         from kinetoscope.combine.processes import merge_processes
@@ -150,8 +134,7 @@ class Children:
         if joined is not None and losses:
             joined = extend(joined, losses=losses)
         folder = self._options.shown(self._folder)
-        messages = _messages(losses if joined is None else [], self._running, folder)
-        return Joined(joined, len(child_traces), tuple(messages))
+        return joined, _messages(losses if joined is None else [], self._running, folder)
 
     def clear(self) -> None:
         """Remove the files that are merged into the trace, except those of processes that still run."""
@@ -171,18 +154,14 @@ class Children:
             lines = (self._folder / child_hook.UNFOLLOWED_FILE).read_text(encoding="utf-8").split()
         except OSError:
             return []
-        whys = {
-            child_hook.NO_VARIABLES: f"Their environment lacked {child_hook.VARIABLE} or its entry in PYTHONPATH",
-        }
-        return [
-            Loss.of(
-                "processes_not_followed",
-                count,
-                why=f"{whys.get(reason, f'They were started with {reason}, which makes Python ignore the hook')}: "
-                "if they used PyTorch, that is not recorded.",
-            )
-            for reason, count in Counter(lines).items()
-        ]
+        losses = []
+        for reason, count in Counter(lines).items():
+            why = f"They were started with {reason}, which makes Python ignore the hook"
+            if reason == child_hook.NO_VARIABLES:
+                why = f"Their environment lacked {child_hook.VARIABLE} or its entry in PYTHONPATH"
+            why = f"{why}: if they used PyTorch, that is not recorded."
+            losses.append(Loss.of("processes_not_followed", count, why=why))
+        return losses
 
     def _open(self, name: str, note: dict[str, Any], problems: Counter[str]) -> Trace | None:
         """The trace of one child; None if it recorded nothing, and then `problems` may say why."""

@@ -371,11 +371,11 @@ class ProgramRun:
     def _with_children(self, children: Children) -> Trace | None:
         """Return the merged trace of the program and its children."""
         children.stop_following()
-        joined = children.join(self._trace, os.path.basename(self._program.target))
-        if joined.trace is not None and self._trace is None:
-            joined.trace.info["program"] = json.loads(self._recording.description(self._ended))
-        self._recording.messages += joined.messages
-        return joined.trace
+        joined, messages = children.join(self._trace, os.path.basename(self._program.target))
+        if joined is not None and self._trace is None:
+            joined.info["program"] = json.loads(self._recording.description(self._ended))
+        self._recording.messages += messages
+        return joined
 
     def _where_recording(self) -> str:
         """Where the recording is if it could not be finished."""

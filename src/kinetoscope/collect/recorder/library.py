@@ -253,13 +253,13 @@ class Recorder:
         bits = int(flags)
         self._has_calls = bool(bits & _CALLS)
         # Before the start, so that the calls of this method are not recorded.
-        self._hook_new_threads()
+        self._hook_new_threads(self._has_calls)
         failed = self._library.kinetoscope_recorder_start(
             os.fsencode(path), bits, ring_bytes or 0, keep_since_ns, samples_per_second, *self._into_message
         )
         message = self._text
         if failed:
-            self._unhook_new_threads()
+            self._hook_new_threads(False)
             raise RecorderError(f"cannot record: {message}")
         return message
 
@@ -285,11 +285,9 @@ class Recorder:
             )
         rate = samples_per_second if Recorded.SAMPLES in flags else 0
         self._has_calls = bool(int(flags) & _CALLS)
-        self._hook_new_threads()
+        self._hook_new_threads(self._has_calls)
         failed = self._library.kinetoscope_recorder_change(int(flags), rate, *self._into_message)
         message = self._text
-        if not self._has_calls:
-            self._unhook_new_threads()
         if failed:
             raise RecorderError(f"cannot record: {message}")
         return message
@@ -331,21 +329,18 @@ class Recorder:
         stopped = StopReport()
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
             raise StateError("the native recorder is not recording in this process")
-        self._unhook_new_threads()
+        self._hook_new_threads(False)
         return stopped
 
     def _reset_calls_in_child(self) -> None:
         self._library.kinetoscope_recorder_forget_calls()
-        self._unhook_new_threads()
+        self._hook_new_threads(False)
 
-    def _hook_new_threads(self) -> None:
-        """Record the calls of threads that start from now on, if the recording contains calls."""
-        if self._has_calls and self._thread_hook is not None and threading.getprofile() is None:
-            threading.setprofile(self._thread_hook)
-
-    def _unhook_new_threads(self) -> None:
-        if self._thread_hook is not None and threading.getprofile() is self._thread_hook:
-            threading.setprofile(None)
+    def _hook_new_threads(self, hooked: bool) -> None:
+        """Record the calls of threads that start from now on, or no longer; a hook of others stays."""
+        before, after = (None, self._thread_hook) if hooked else (self._thread_hook, None)
+        if self._thread_hook is not None and threading.getprofile() is before:
+            threading.setprofile(after)
 
     def pause(self) -> None:
         """Pause: spans that start from now on are not recorded. Open spans still get their end; open calls end now.
@@ -357,7 +352,7 @@ class Recorder:
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to pause"
             )
-        self._unhook_new_threads()
+        self._hook_new_threads(False)
 
     def resume(self) -> str:
         """End a pause.
@@ -368,9 +363,9 @@ class Recorder:
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        self._hook_new_threads()
+        self._hook_new_threads(self._has_calls)
         if self._library.kinetoscope_recorder_resume(*self._into_message) != 0:
-            self._unhook_new_threads()
+            self._hook_new_threads(False)
             raise StateError(
                 "the native recorder is not recording in this process: there is nothing to resume"
             )
