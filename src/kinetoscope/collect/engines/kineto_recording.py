@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import re
-import socket
 import sys
 import tempfile
 import threading
@@ -27,7 +26,7 @@ import torch.profiler
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import KinetoscopeError, RecorderError, StateError
-from kinetoscope.collect.process.machine import boot, import_folders
+from kinetoscope.collect.process.machine import described_run
 from kinetoscope.collect.process.own_code import PACKAGE, Code, whose_code
 from kinetoscope.collect.request.activities import name_of
 from kinetoscope.collect.request.options import RecordingRequest
@@ -317,18 +316,11 @@ class KinetoRecording:
         from kinetoscope.model.steps import one_cycle
         from kinetoscope.storage.recording import add_storages
 
-        info: dict[str, Any] = {key: json.loads(text) for key, text in self.request.info.items()}
+        texts = {**self.request.info, **described_run("kineto")}
+        info: dict[str, Any] = {key: json.loads(text) for key, text in texts.items()}
         if pauses := self.pauses.as_list():
             info["pauses"] = pauses
-        info |= {
-            "engine": "kineto",
-            "torch_version": str(torch.__version__),
-            "host": socket.gethostname(),
-            "import_folders": import_folders(),
-            "process": self._process,
-            "parent_process": os.getppid(),
-            **{key: json.loads(text) for key, text in boot().items()},
-        }
+        info["process"] = self._process
         monotonic_of_realtime_ns = info.pop(MONOTONIC_KEY, None)
         tables: Tables = {}
         strings = [""]

@@ -9,10 +9,8 @@ import functools
 import json
 import multiprocessing
 import os
-import platform
 import re
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope._runtime import live_objects
-from kinetoscope.collect.process.machine import boot, import_folders
+from kinetoscope.collect.process.machine import described_run
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.recorder.library import Recorded, Recorder, load_recorder, replace_recorder
 from kinetoscope.collect.recorder.selftest import FEATURES, check_calls, check_recorder
@@ -173,7 +171,8 @@ class NativeEngine:
         self._process, self._subscription = os.getpid(), subscription
         self._off = frozenset()
         storages = self._watch_storages(subscription) if request.options.profile_memory else []
-        info = {**_run_info(), **request.info}
+        # At the start, so that the recording of a killed process has it, too.
+        info = {**described_run("native"), **request.info}
         file = NewFile(self._new_path, self._belongs_to_user, request.options.ring_bytes, _parent_began_ns())
         missing_calls = STREAM.start(subscription, file)
         unrecorded_calls = self._calls_missing or missing_calls
@@ -486,24 +485,6 @@ def _recorded_flags(request: RecordingRequest) -> Recorded:
         Recorded.SAMPLES: options.samples,
     }
     return Recorded(sum(flag for flag, is_on in requested.items() if is_on))
-
-
-def _run_info() -> dict[str, str]:
-    """The metadata of the run as JSON texts, written at its start, so that the recording of a killed process has it, too."""
-    import torch
-
-    info: dict[str, Any] = {
-        "engine": "native",
-        "torch_version": str(torch.__version__),
-        "python_version": platform.python_version(),
-        "host": socket.gethostname(),
-        "machine": platform.machine(),
-        "cpu_count": os.cpu_count(),
-        "command_line": sys.argv,
-        "import_folders": import_folders(),
-        "parent_process": os.getppid(),
-    }
-    return {key: json.dumps(value) for key, value in info.items()} | boot()
 
 
 def _living_modules() -> list[Any]:

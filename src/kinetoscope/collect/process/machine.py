@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import site
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -70,6 +71,22 @@ def boot() -> dict[str, str]:
         # Kernels before Linux 5.6 have no time namespaces.
         clocks = ""
     return {"boot_id": json.dumps(number + clocks)}
+
+
+def described_run(engine: str) -> dict[str, str]:
+    """Return the metadata of a run that an engine of this name records, as JSON texts by key."""
+    facts: dict[str, object] = {
+        "engine": engine,
+        "torch_version": str(torch.__version__),
+        "python_version": platform.python_version(),
+        "host": socket.gethostname(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "command_line": sys.argv,
+        "import_folders": import_folders(),
+        "parent_process": os.getppid(),
+    }
+    return {key: json.dumps(value) for key, value in facts.items()} | boot()
 
 
 def monotonic_of_realtime_ns() -> int:
