@@ -49,10 +49,6 @@ class ActiveSessions:
         active = (reference() for reference, _ in list(self._sessions))
         return next((session for session in active if session is not None), None)
 
-    def reset_in_child(self) -> None:
-        """In a forked child: remove the parent's sessions, and replace the lock."""
-        self.__init__()  # type: ignore[misc]
-
     def _stop_abandoned(self) -> None:
         """Stop the engines of sessions that were garbage-collected without a call of stop()."""
         for entry in list(self._sessions):
@@ -63,4 +59,5 @@ class ActiveSessions:
 
 
 ACTIVE_SESSIONS = ActiveSessions()
-os.register_at_fork(after_in_child=ACTIVE_SESSIONS.reset_in_child)
+# In a forked child: remove the parent's sessions, and replace the lock.
+os.register_at_fork(after_in_child=ACTIVE_SESSIONS.__init__)  # type: ignore[misc]

@@ -419,10 +419,6 @@ class Stream:
             raise StateError("the native recorder is not recording in this process")
         return active[0].recorder
 
-    def reset_in_child(self) -> None:
-        """In a forked child: forget the recording, which is the parent's, and replace the lock."""
-        self.__init__()  # type: ignore[misc]
-
     def _begin(self, session: Subscription, file: NewFile) -> str:
         self.recordings += 1
         self._subscriptions, self._sessions, self._what = [session], 0, session.wanted
@@ -508,4 +504,5 @@ class Stream:
 
 
 STREAM = Stream()
-os.register_at_fork(after_in_child=STREAM.reset_in_child)
+# In a forked child: forget the recording, which is the parent's, and replace the lock.
+os.register_at_fork(after_in_child=STREAM.__init__)  # type: ignore[misc]

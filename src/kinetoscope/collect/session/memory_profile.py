@@ -86,9 +86,9 @@ class MemoryProfile:
         }
 
     @property
-    def _categories(self) -> _ByVersion:
-        """The categories, with the lookup that torch's `MemoryProfileTimeline` uses."""
-        return _ByVersion(self.categories)
+    def _categories(self) -> dict[TensorKey, Category | None]:
+        """The categories, for torch's `MemoryProfileTimeline`: it asks `get(block, version)`, and all versions have the same category."""
+        return self.categories
 
     @cached_property
     def _judged(self) -> Any:
@@ -105,14 +105,3 @@ class MemoryProfile:
                 zip(blocks.device.tolist(), blocks.key.tolist(), strict=True)
             )
         ]
-
-
-class _ByVersion:
-    """Lookup of categories by block and version; all versions of a block have the same category."""
-
-    def __init__(self, categories: dict[TensorKey, Category | None]) -> None:
-        self._of = categories
-
-    def get(self, key: TensorKey, version: int) -> Category | None:
-        """Return the category of a block, or None if it is unknown."""
-        return self._of.get(key)

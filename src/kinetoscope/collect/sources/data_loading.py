@@ -156,16 +156,12 @@ class LoaderHooks(SharedHooks):
 
     def _forget_loaders(self) -> None:
         self.recordings = 0
-        self._folder: Path | None = None
+        # That of the workers' files; None before a session records data loading.
+        self.folder: Path | None = None
         self._numbers = itertools.count()
         self.loaders: dict[int, dict[str, Any]] = {}
         # Called when a loop with workers begins.
         self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the workers' files; None before a session records data loading."""
-        return self._folder
 
     def record(self, change: int) -> None:
         """Count active recordings: one more (1) or less (-1)."""
@@ -188,7 +184,7 @@ class LoaderHooks(SharedHooks):
         """Remove the files of ended workers, unless an active recording needs them."""
         with self._lock:
             if not self.recordings:
-                remove_obsolete(self._folder)
+                remove_obsolete(self.folder)
 
     def forget_sessions(self) -> None:
         """In a forked child: the parent's sessions do not record this process, except workers, which write their own files.
@@ -209,12 +205,12 @@ class LoaderHooks(SharedHooks):
             return
         from torch.utils.data import _utils, dataloader
 
-        if self._folder is None or not self._folder.is_dir():
-            self._folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
-            weakref.finalize(self, _remove_own, self._folder, os.getpid())
+        if self.folder is None or not self.folder.is_dir():
+            self.folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
+            weakref.finalize(self, _remove_own, self.folder, os.getpid())
         kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  (torch's own)
         self._replaced.put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
-        loop = RecordedLoop(_utils.worker._worker_loop, str(self._folder), self._number)  # noqa: SLF001  (torch's own)
+        loop = RecordedLoop(_utils.worker._worker_loop, str(self.folder), self._number)  # noqa: SLF001  (torch's own)
         self._replaced.put(_utils.worker, "_worker_loop", loop)
         self._replaced.put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
         self._replaced.put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
