@@ -55,8 +55,7 @@ class CompileHooks(SharedHooks):
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self.failure = ""
         self._recording = 0
-        # Of each session that keeps its rows in memory; and of the native recording, which all others share.
-        self._writers: list[FactsWriter] = []
+        # Of the native recording, which all sessions share that do not keep their rows in memory.
         self._shared: FactsWriter | None = None
 
     def forget_sessions(self) -> None:
@@ -70,7 +69,7 @@ class CompileHooks(SharedHooks):
             listed = {id(reason) for reason in _reasons()}
             earlier = {key: entry for key, entry in self._breaks.items() if key in listed}
             self.compilations, self._breaks, self.failure = [], earlier, ""
-            self._writers, self._shared = [], None
+            self._shared = None
             self._import.wait()
 
     def _restore(self) -> None:
@@ -97,22 +96,23 @@ class CompileHooks(SharedHooks):
         return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
 
     def writer(self, append: AppendRows) -> FactsWriter:
-        """Return what writes to a recording from now on; for all sessions that share the native recording it is the same."""
+        """Return what writes to a recording: the same for all sessions that share the native one, where facts are written at once.
+
+        In memory they would not survive if the process were killed: there they are written at the end.
+        """
         with self._lock:
             recorder = ready_recorder()
             if isinstance(append, KeptRows) or recorder is None:
-                self._writers.append(FactsWriter(append))
-                return self._writers[-1]
+                return FactsWriter(append)
             if self._shared is None or self._recording != STREAM.recordings:
                 self._recording, self._shared = STREAM.recordings, FactsWriter(recorder.append)
+            self.write(self._shared)
             return self._shared
 
     def write(self, writer: FactsWriter, *, ends: bool = False) -> None:
         """Write what a recording does not have yet; at its end also which functions are compiled now."""
         with self.noting_failure(), self._lock:
             writer.write(self.compilations, self.breaks(), ends=ends)
-            if ends and writer in self._writers:
-                self._writers.remove(writer)
 
     def _wrap(self) -> None:
         module = sys.modules[_MODULE]
@@ -133,9 +133,8 @@ class CompileHooks(SharedHooks):
         with self.noting_failure():
             self.compilations.append(_compilation(metrics))
             self._collect_breaks()
-        for writer in [*self._writers, self._shared]:
-            if writer is not None:
-                self.write(writer)
+        if self._shared is not None:
+            self.write(self._shared)
 
     def _collect_breaks(self) -> None:
         for reason in _reasons():
@@ -320,7 +319,6 @@ class Compiling:
     def write_to(self, append: AppendRows) -> None:
         """Write what is compiled already to the recording, and from now on each compilation when it ends."""
         self._append, self._writer = append, COMPILE_HOOKS.writer(append)
-        COMPILE_HOOKS.write(self._writer)
 
     def stop(self) -> None:
         """Write the compilations of the recording, and losses."""
