@@ -33,7 +33,7 @@ constexpr int kAttempts = 3;
 // A pause is at least so many times as long as the round before it took of a processor, with waking up: more
 // so once a recording's samples have taken kDenseNs. A short recording has many, one that stays on is cheap.
 constexpr int64_t kLeastPause = 100, kLeastPauseLater = 300;
-constexpr int64_t kDenseNs = 10'000'000;
+constexpr int64_t kDenseNs = 50'000'000;
 // Limits our use of the program's file descriptors.
 constexpr size_t kMostFiles = 64;
 constexpr char kTimes[] = "schedstat";

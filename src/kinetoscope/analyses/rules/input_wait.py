@@ -30,6 +30,8 @@ LEAST_SAMPLES = 5
 """Fewer samples of workers do not say which of their lines is slow."""
 LEAST_FUNCTION_PERCENT = 10.0
 """A function that takes so much of the steps to make batches is a finding of its own."""
+TAKE_NS = 300_000
+"""What the loop needs to take a batch from a worker, through a pipe and shared memory, rather than making it itself."""
 MOST_WORKERS = 4
 LEAST_SHUFFLES = 0.5
 """An iterator that is used as it is meant to be shuffles once for all of its batches."""
@@ -78,12 +80,18 @@ def main_process_loading(loop: Loop) -> Answer:
         return None
     if _shuffles(loop, waits) >= LEAST_SHUFFLES * len(waits):
         return _waiting(loop, waits, wait_ns, "", None, *_NEW_ITERATORS)
+    gain_ns = min(wait_ns, usual_ns) - TAKE_NS * len(waits)
+    if loop.share(gain_ns) < LEAST_PERCENT:
+        return None
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]
     part, times_ns = _times_of_lines(loop, makers if len(makers) else waits, loading.collates)
     cheaper = f", and make {part} cheaper." if part else "."
     advice = main_process_loading.advice.removesuffix(".").format(workers=workers_for(loop)) + cheaper
-    return _by_function(loop, waits, wait_ns, part, _functions(times_ns), advice)
+    return [
+        replace(match, gain_ns=match.time_ns * gain_ns / wait_ns)
+        for match in _by_function(loop, waits, wait_ns, part, _functions(times_ns), advice)
+    ]
 
 
 def _by_function(
