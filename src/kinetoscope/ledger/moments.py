@@ -174,6 +174,8 @@ def moments_of_steps(trace: TraceData, by: str = "step") -> list[WorkMoments]:
 def moments_of_requests(trace: TraceData, *, unfinished: bool = False) -> list[WorkMoments]:
     """The moments of the requests of each process, on its busiest device or its host; with `unfinished`, also of those that did not begin and end in the recording."""
     work = requests_as_work(trace, unfinished=unfinished)
+    if len(work) == 0:
+        return []
     moments = []
     for process, activity in busiest_of_processes(activities(trace)).items():
         requests = work.of_process(process) if process >= 0 else work

@@ -50,6 +50,8 @@ def step_extents(trace: TraceData) -> StepExtents:
     end_ns = start_ns + marks["duration_ns"]
     extents = StepExtents(start_ns, end_ns, is_ahead)
     work = device_work(trace)
+    if len(work.rows) == 0:
+        return extents
     spans, call = trace.columns("spans"), starters(trace).call[work.rows]
     owner_of_thread, owners = thread_owners(trace)
     numbers = [owners.index(device.owner) if device.owner in owners else -1 for device in work.devices]

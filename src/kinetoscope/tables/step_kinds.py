@@ -190,7 +190,7 @@ class StepOperators:
         # By counting, as sorting the names of a million spans takes longer than all else.
         counts = Groups(spans["name"][rows], len(trace.strings)).sizes()
         self.names = np.flatnonzero(counts).astype(np.int32)
-        self._name = (np.cumsum(counts > 0) - 1)[spans["name"][rows]]
+        self._name = (np.cumsum(counts > 0) - 1).astype(np.int32).take(spans["name"][rows])
         by_name, calls = Groups(self._name, len(self.names)), counts[self.names]
         # What takes no time at all still tells steps apart. With what is inside: of many spans, self times take long.
         self.mean_duration_ns = np.maximum(by_name.sums(spans["duration_ns"][rows]), 1) / calls

@@ -397,8 +397,11 @@ def _integers(values: Any) -> Any:
 
 def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRow, list[SpanRow]]:
     """The kernels that carried out each call, by its row; those that belong to none of the calls under their own rows."""
-    work, started, parent = device_work(trace), starters(trace), trace.column("spans", "parent")
+    work = device_work(trace)
     rows = work.rows[work.category == WorkCategory.COMMUNICATION]
+    if len(rows) == 0:
+        return {}
+    started, parent = starters(trace), trace.column("spans", "parent")
     rows = rows[np.argsort(trace.column("spans", "start_ns")[rows], kind="stable")]
     hosts = np.where(started.operator[rows] >= 0, started.operator[rows], started.call[rows])
     kernels_of: dict[SpanRow, list[SpanRow]] = {}

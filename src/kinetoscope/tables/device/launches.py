@@ -39,6 +39,8 @@ def starters(trace: TraceData) -> Starters:
     call = np.full(len(spans) + 1, -1, dtype=np.int32)
     operator = call.copy()
     counted = counted_launches(spans, launches)
+    if len(counted) == 0:
+        return Starters(call, operator)
     device = launches["device"][counted]
     owner = started_by(spans, launches["host"])[counted]
     call[device] = launches["host"][counted]

@@ -397,6 +397,8 @@ def _spans_of(trace: TraceData, rows: Rows, ranges: CompileRanges) -> Rows:
 
 def _ids_of(trace: TraceData, rows: Rows) -> list[str]:
     """The ids of the compilations of some ranges, which newer releases of torch write in the name of another range beside it."""
+    if len(rows) == 0:
+        return []
     spans = trace.columns("spans")
     ids = {row: match[1] for row, text in enumerate(trace.strings) if (match := _ID_IN_RANGE.match(text))}
     marks = np.flatnonzero(np.isin(spans["name"], list(ids)))

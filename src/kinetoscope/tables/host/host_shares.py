@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from kinetoscope.model.columns import Columns
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import Mask, ProcessRow, Rows
 from kinetoscope.model.trace_data import TraceData, derived
@@ -20,17 +22,22 @@ class HostShares:
     Attributes:
         counts: Which spans are shown: those in the steps of their process, start-up and the marks of steps left out; of processes
             without steps, all.
-        own_ns: The self time of these, 0 for all others.
+        spans: All spans of the trace.
         whole_ns: The time that shares are of: that of the steps, or all that was recorded.
         in_steps: Whether it is that of steps.
         process: The row of the process in `processes`; None for all that have steps or, where none has any, for all.
     """
 
     counts: Mask
-    own_ns: Rows
+    spans: Columns
     whole_ns: int
     in_steps: bool
     process: ProcessRow | None
+
+    @cached_property
+    def own_ns(self) -> Rows:
+        """The self time of the spans that count, 0 for all others."""
+        return np.where(self.counts, self.spans["self_ns"], 0)
 
 
 @derived
@@ -47,12 +54,12 @@ def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShar
     rows = [ProcessRow(row) for row in range(len(trace.columns("processes")))] or [ProcessRow(-1)]
     if process is not None:
         rows = [process]
-        counts &= trace.column("threads", "process_row")[spans["thread"]] == process
+        counts &= trace.column("threads", "process_row").take(spans["thread"]) == process
         counted &= steps["process_row"] == process
     if counted.any():
-        counts &= np.append(counted, False)[spans["step"]]
+        counts &= np.append(counted, False).take(spans["step"])
         whole_ns = int(step_extents(trace).duration_ns[counted].sum())
     else:
         extents = [recorded_extent(trace, row) for row in rows]
         whole_ns = sum(last - first for first, last in extents)
-    return HostShares(counts, np.where(counts, spans["self_ns"], 0), whole_ns, bool(counted.any()), process)
+    return HostShares(counts, spans, whole_ns, bool(counted.any()), process)

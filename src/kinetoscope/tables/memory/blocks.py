@@ -156,6 +156,8 @@ def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
     such a block belongs to the kernel, as it does to the operator in a program that is not compiled.
     """
     events, spans = trace.columns("allocations"), trace.columns("spans")
+    if len(events) == 0:
+        return np.zeros(0, np.int32)
     owner: NDArray[np.int32] = events["span"].copy()
     of_graph = np.append(spans_named(trace, lambda text: text.startswith(COMPILED_GRAPH)), False)
     kernels = np.flatnonzero((spans["origin"] >= 0) & of_graph[spans["parent"]])
