@@ -197,6 +197,16 @@ def test_the_line_that_is_shown_meanwhile_counts_them(family, capfd, monkeypatch
     )
 
 
+def test_the_summary_begins_before_the_trace_is_read(family, capfd):
+    silent = ProgressLine(family.options, "train.py --epochs 3", summary=True)
+    silent.stopped()
+    assert capfd.readouterr().err == ""
+    line = ProgressLine(family.options, "train.py --epochs 3", summary=True)
+    line.started("native")
+    line.stopped()
+    assert capfd.readouterr().err.startswith("\n━━ kinetoscope train.py --epochs 3 ━━")
+
+
 @pytest.mark.parametrize("other", [["--install"], ["--engine", "kineto"]], ids=["install", "kineto"])
 def test_children_record_with_our_recorder_from_their_beginning(call, tmp_path, other):
     ended = call("run", "--children", *other, tmp_path / "train.py")

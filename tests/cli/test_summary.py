@@ -239,7 +239,7 @@ def test_a_wait_for_data_is_one_share_everywhere_and_no_operator(tmp_path):
     assert [line.split()[0] for line in told[begin + 1 : begin + 3]] == ["aten::mm", "aten::stack"]
     assert told[begin + 3] == ""
     # The line that waits has the wait's share, all in the wait included.
-    assert "60.0 %" in next(line for line in told if "train.py:7" in line)
+    assert "60.0 %" in next(line for line in told if line.startswith("train.py:7"))
     rows = made.trace.table("breakdown").to_pylist()
     whole = sum(row["duration_ns"] for row in rows)
     assert sum(row["data_wait_ns"] for row in rows) / whole == 0.6
@@ -391,11 +391,20 @@ def test_it_fits_whatever_the_trace_holds(tmp_path, modules, operators, lines, w
     assert max(map(len, told)) <= width
 
 
-def printed(made: Finished, **options) -> str:
+def printed(made: Finished, *, below_heading: bool = False, **options) -> str:
     """What appears on a console."""
     stream = io.StringIO()
-    print_summary(made, Console(file=stream, highlight=False, **options))
+    console = Console(file=stream, highlight=False, **options)
+    print_summary(made, console, below_heading=below_heading)
     return stream.getvalue()
+
+
+def test_a_heading_that_is_printed_already_comes_only_once(tmp_path):
+    made = finished(tmp_path, training_trace())
+    empty, heading, rest = printed(made, width=80).split("\n", 2)
+    assert empty == ""
+    assert heading.startswith("━━ kinetoscope ")
+    assert printed(made, below_heading=True, width=80) == rest
 
 
 def test_colours_are_for_terminals_that_want_them(tmp_path, monkeypatch):

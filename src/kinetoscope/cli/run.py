@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import threading
 import time
@@ -170,7 +171,9 @@ def command(
         install=install,
         children=children,
     )
-    return ProgramRun(to_run, options, ProgressLine(options, summary=not no_summary)).execute
+    return ProgramRun(
+        to_run, options, ProgressLine(options, shlex.join(to_run.command_line), summary=not no_summary)
+    ).execute
 
 
 def _refuse_with_leave_on() -> None:
@@ -203,15 +206,17 @@ def _parse_steps(text: str) -> tuple[int, int | None]:
 
 
 class ProgressLine(RunObserver):
-    """One line on a terminal, updated for as long as nothing else has been written below it, and the summary at the end.
+    """One line on a terminal, updated for as long as nothing else has been written below it, and the summary at the end, whose first line comes at once.
 
     The line always ends with a line break, so that whatever the program prints starts on a line of its own. Once the
     program has written anything at all (the kernel counts bytes), the line is left alone.
     """
 
-    def __init__(self, options: LaunchOptions, *, summary: bool = False) -> None:
-        """Show nothing yet."""
+    def __init__(self, options: LaunchOptions, title: str = "", *, summary: bool = False) -> None:
+        """Show nothing yet. With `summary`, a summary called `title` follows at the end."""
         self.measures_overhead = summary
+        self._title = title
+        self._has_heading = False
         self._live_path = options.live_path
         self._shown_as = options.shown(options.live_path)
         self._children = Children(options) if options.children else None
@@ -222,22 +227,28 @@ class ProgressLine(RunObserver):
 
     def started(self, engine: str) -> None:
         """Show the line, if standard error is a terminal."""
+        self._engine = engine
         if sys.__stderr__ is None or not sys.__stderr__.isatty():
             return
-        self._engine, self._started_s = engine, time.monotonic()
+        self._started_s = time.monotonic()
         self._write("", self._text())
         threading.Thread(target=self._update, name="kinetoscope-progress", daemon=True).start()
 
     def stopped(self) -> None:
-        """Stop updating the line."""
+        """Stop updating the line; begin the summary of what was recorded."""
         self._done.set()
+        if self.measures_overhead and self._engine:
+            from kinetoscope.cli.summary import print_heading
+
+            print_heading(self._title)
+            self._has_heading = True
 
     def finished(self, finished: Finished) -> None:
         """Print the summary."""
         if self.measures_overhead:
             from kinetoscope.cli.summary import print_summary
 
-            print_summary(finished)
+            print_summary(finished, below_heading=self._has_heading)
 
     def _update(self) -> None:
         while not self._done.wait(INTERVAL_S):

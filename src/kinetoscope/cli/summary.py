@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kinetoscope.analyses.overview import Overview, overview
 from kinetoscope.analyses.trace_blocks import RunFacts, label_in, trace_blocks
 from kinetoscope.cli.files import echo_json
-from kinetoscope.display.blocks import Block, Paragraph
+from kinetoscope.display.blocks import Block, Heading, Paragraph
 from kinetoscope.display.blocks import as_json as blocks_as_json
 from kinetoscope.display.lines import lines_of
 from kinetoscope.display.terminal import UNLIMITED, console
@@ -32,9 +32,19 @@ _NARROWEST, _WIDEST = 40, 140
 _ROWS = 9
 
 
-def print_summary(finished: Finished, printer: Console | None = None, rows: int = _ROWS) -> None:
-    """Print the summary to standard error or to `printer`: `rows` rows of a table in 40 lines in total, or what fits the terminal."""
-    _print(finished_blocks(finished), rows, printer, stderr=True)
+def print_heading(title: str) -> None:
+    """Print the first line of a summary to standard error, so that it is seen while the trace is read."""
+    _print([Heading(title)], _ROWS, stderr=True)
+
+
+def print_summary(
+    finished: Finished, printer: Console | None = None, rows: int = _ROWS, *, below_heading: bool = False
+) -> None:
+    """Print the summary to standard error or to `printer`: `rows` rows of a table in 40 lines in total, or what fits the terminal.
+
+    With `below_heading`, its first line is there already.
+    """
+    _print(finished_blocks(finished), rows, printer, stderr=True, printed_lines=1 if below_heading else 0)
 
 
 def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
@@ -66,14 +76,23 @@ def finished_blocks(finished: Finished) -> list[Block]:
     return [*trace_blocks(trace_overview, run, _TALLEST), *_cost(finished, trace_overview), *_files(finished)]
 
 
-def _print(blocks: list[Block], rows: int, printer: Console | None = None, *, stderr: bool = False) -> None:
-    """Print `rows` rows of a table in 40 lines in total, or what fits the terminal."""
+def _print(
+    blocks: list[Block],
+    rows: int,
+    printer: Console | None = None,
+    *,
+    stderr: bool = False,
+    printed_lines: int = 0,
+) -> None:
+    """Print `rows` rows of a table in 40 lines in total, or what fits the terminal; without the first lines if they are printed already."""
     printer = printer or console(stderr=stderr)
     width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
     # One line is for the prompt, and one is empty.
     most = max(_FEWEST_LINES, min(_TALLEST, printer.height - 1)) if printer.is_terminal else MOST_LINES
-    printer.print()
-    for line in lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1):
+    lines = lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1)
+    if printed_lines == 0:
+        printer.print()
+    for line in lines[printed_lines:]:
         line.truncate(max(1, printer.width), overflow="ellipsis")
         printer.print(line, soft_wrap=True)
 
