@@ -80,18 +80,14 @@ def main_process_loading(loop: Loop) -> Answer:
         return None
     if _shuffles(loop, waits) >= LEAST_SHUFFLES * len(waits):
         return _waiting(loop, waits, wait_ns, "", None, *_NEW_ITERATORS)
-    gain_ns = min(wait_ns, usual_ns) - TAKE_NS * len(waits)
-    if loop.share(gain_ns) < LEAST_PERCENT:
+    if loop.share(min(wait_ns, usual_ns) - TAKE_NS * len(waits)) < LEAST_PERCENT:
         return None
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]
     part, times_ns = _times_of_lines(loop, makers if len(makers) else waits, loading.collates)
     cheaper = f", and make {part} cheaper." if part else "."
     advice = main_process_loading.advice.removesuffix(".").format(workers=workers_for(loop)) + cheaper
-    return [
-        replace(match, gain_ns=match.time_ns * gain_ns / wait_ns)
-        for match in _by_function(loop, waits, wait_ns, part, _functions(times_ns), advice)
-    ]
+    return _by_function(loop, waits, wait_ns, part, _functions(times_ns), advice)
 
 
 def _by_function(

@@ -69,9 +69,9 @@ def _lengths(loop: Loop, layers: Rows) -> Rows:
     """How many positions the input of each of some layers has; 0 of one without."""
     distinct_shapes, number = distinct(shapes_of(loop.trace)[layers])
     lengths = np.zeros(len(distinct_shapes), np.int64)
-    for place, row in enumerate(distinct_shapes.tolist()):
+    for index, row in enumerate(distinct_shapes.tolist()):
         inputs = parsed_inputs(loop.trace, ShapesRow(row)) if row >= 0 else None
         first = inputs.shapes[0] if inputs and inputs.shapes else ()
         if isinstance(first, tuple) and len(first) > 2:
-            lengths[place] = first[-2]
+            lengths[index] = first[-2]
     return lengths[number]
