@@ -210,10 +210,10 @@ class LoopDevice:
         """The calls of the host in which it waited for this device: synchronization, copies that return when they are done, and freeing memory."""
         spans, launched = self._trace.columns("spans"), starters(self._trace)
         copies = self.rows[self.category == WorkCategory.COPY]
+        copies = copies[launched.call[copies] >= 0]
         call = launched.call[copies]
-        done = spans["start_ns"][copies] + spans["duration_ns"][copies]
-        ended = np.append(spans["start_ns"] + spans["duration_ns"], 0)[call]
-        blocking = call[(call >= 0) & (ended >= done)]
+        done, ended = (spans["start_ns"][rows] + spans["duration_ns"][rows] for rows in (copies, call))
+        blocking = call[ended >= done]
         calls_of_kind = [waiting_calls(self._trace), blocking]
         if frees:
             calls = np.flatnonzero(is_runtime_call(spans["kind"]))

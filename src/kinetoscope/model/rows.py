@@ -46,8 +46,11 @@ def rows_of_runs(
 
 def look_up(rows: NDArray[np.integer], values: NDArray[Any], none: Any = -1) -> NDArray[Any]:
     """Look up `values` at some rows, and `none` where the row is -1."""
-    looked_up: NDArray[Any] = np.append(values, values.dtype.type(0)).take(rows)
-    looked_up = looked_up.astype(np.result_type(values, np.int32), copy=False)
+    kind = np.result_type(values, np.int32)
+    if len(values) == 0:
+        return np.full(len(rows), none, kind)
+    # Of -1 it takes the last value, which is replaced.
+    looked_up: NDArray[Any] = values.take(rows).astype(kind, copy=False)
     looked_up[rows < 0] = none
     return looked_up
 

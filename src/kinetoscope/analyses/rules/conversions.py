@@ -11,6 +11,7 @@ from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model import units
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import Cause
 
@@ -60,14 +61,13 @@ def layout_copy(loop: Loop) -> Answer:
 
 def _of_autocast(loop: Loop) -> NDArray[np.int64]:
     """Conversions in an operator that then calls an operator of its own name, as autocast does."""
-    spans = loop.trace.columns("spans")
-    parent = np.append(spans["parent"], -1)
-    name = np.append(spans["name"], -1)
-    inside = np.flatnonzero(loop.inside & (spans["parent"] >= 0))
-    casting = np.zeros(len(spans) + 1, bool)
-    casting[parent[inside[name[parent[inside]] == name[inside]]]] = True
-    rows = loop.rows_named("aten::to")
-    rows = rows[casting[parent[rows]] & (parent[rows] >= 0)]
+    spans, rows = loop.trace.columns("spans"), loop.rows_named("aten::to")
+    parent, name = spans["parent"], spans["name"]
+    rows = rows[parent[rows] >= 0]
+    holds_conversion = mask_of(parent[rows], len(spans) + 1)
+    inner = np.flatnonzero(holds_conversion.take(parent) & loop.inside)
+    casting = mask_of(parent[inner[name[parent[inner]] == name[inner]]], len(spans))
+    rows = rows[casting[parent[rows]]]
     return np.asarray(rows[~loop.in_loading[rows]])
 
 
