@@ -50,6 +50,7 @@ SCRIPTS = (
     "trainers",
     "requests",
     "start_up",
+    "after_the_end",
     "viewing",
     "viewer_pages",
 )

@@ -30,8 +30,8 @@ Moments subtract(const Stretches& one, const Stretches& other);
 // Which of several layers of stretches has each moment of some windows: the first one that has it. The
 // stretches of a layer are in order and do not overlap; windows are in any order.
 struct LayeredMoments {
-  Column<int64_t> window,
-      stretch;  // The stretch of all layers, one after the other; -1 where none has the moment.
+  Column<int64_t> window;
+  Column<int64_t> stretch;  // counted through all layers; -1 where none has the moment
   Column<int64_t> start_ns, end_ns;
 };
 LayeredMoments first_layers(const Stretches& windows, std::span<const Stretches> layers);
