@@ -235,8 +235,11 @@ class ProgressLine(RunObserver):
         threading.Thread(target=self._update, name="kinetoscope-progress", daemon=True).start()
 
     def stopped(self) -> None:
-        """Stop updating the line; begin the summary of what was recorded."""
+        """Stop updating the line."""
         self._done.set()
+
+    def recorded(self) -> None:
+        """Print the first line of the summary, if there is something to sum up."""
         if self.measures_overhead and self._engine:
             from kinetoscope.cli.summary import print_heading
 

@@ -89,10 +89,9 @@ def _print(
     width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
     # One line is for the prompt, and one is empty.
     most = max(_FEWEST_LINES, min(_TALLEST, printer.height - 1)) if printer.is_terminal else MOST_LINES
-    lines = lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1)
     if printed_lines == 0:
         printer.print()
-    for line in lines[printed_lines:]:
+    for line in lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1)[printed_lines:]:
         line.truncate(max(1, printer.width), overflow="ellipsis")
         printer.print(line, soft_wrap=True)
 

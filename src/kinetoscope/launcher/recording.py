@@ -150,10 +150,9 @@ class ProgramRecording:
 
     def end(self, ended: str) -> Trace | None:
         """Close the recording and return its trace; None if nothing was recorded."""
-        self.stop_waiting()
+        self.stop()
         if self._session is None:
             return None
-        self._stop()
         if self.state is not SessionState.ENDED:
             return None
         self._session.add_metadata_json("program", self.description(ended))
@@ -259,6 +258,11 @@ class ProgramRecording:
             return
         complain(str(error))
         sys.exit(1)
+
+    def stop(self) -> None:
+        """Stop recording, and wait neither for torch nor for a step any longer; a second call does nothing."""
+        self.stop_waiting()
+        self._stop()
 
     def _stop(self) -> None:
         if self._session is not None and self.state is SessionState.RECORDING:

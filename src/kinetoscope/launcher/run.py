@@ -187,7 +187,10 @@ class RunObserver:
         """Recording has begun, with the engine of this name."""
 
     def stopped(self) -> None:
-        """Recording has ended, or never began."""
+        """The program has ended."""
+
+    def recorded(self) -> None:
+        """Recording has ended, or never began; the trace is not read yet."""
 
     def finished(self, finished: Finished) -> None:
         """The files are written."""
@@ -302,6 +305,8 @@ class ProgramRun:
             before_s = self._children_before_s + self._recording.own_children_s
             self._recording.messages += unrecorded_children(before_s, str(self._options.recording.engine))
         try:
+            self._recording.stop()
+            self._observer.recorded()
             self._trace = self._recording.end(self._ended)
             # With --install the program chose what to record, each time anew: there is no single cost.
             if self._trace is not None and self._observer.measures_overhead and not self._options.install:
