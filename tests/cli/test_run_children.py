@@ -215,6 +215,14 @@ def test_the_summary_begins_before_the_trace_is_read(family, capfd):
     assert capfd.readouterr().err.startswith("\n━━ kinetoscope train.py --epochs 3 ━━")
 
 
+def test_a_standard_error_that_cannot_be_written_to_loses_the_first_line_only(family, monkeypatch):
+    line = ProgressLine(family.options, "train.py", summary=True)
+    line.started("native")
+    with open(os.devnull) as unwritable:
+        monkeypatch.setattr("sys.stderr", unwritable)
+        line.recorded()
+
+
 @pytest.mark.parametrize("other", [["--install"], ["--engine", "kineto"]], ids=["install", "kineto"])
 def test_children_record_with_our_recorder_from_their_beginning(call, tmp_path, other):
     ended = call("run", "--children", *other, tmp_path / "train.py")

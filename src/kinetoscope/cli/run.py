@@ -243,8 +243,10 @@ class ProgressLine(RunObserver):
         if self.measures_overhead and self._engine:
             from kinetoscope.cli.summary import print_heading
 
-            print_heading(self._title)
-            self._has_heading = True
+            # What was recorded is not kept yet: a standard error that the program closed, replaced or broke must not lose it.
+            with suppress(AttributeError, ValueError, OSError):
+                print_heading(self._title)
+                self._has_heading = True
 
     def finished(self, finished: Finished) -> None:
         """Print the summary."""

@@ -44,7 +44,7 @@ def print_summary(
 
     With `below_heading`, its first line is there already.
     """
-    _print(finished_blocks(finished), rows, printer, stderr=True, printed_lines=1 if below_heading else 0)
+    _print(finished_blocks(finished), rows, printer, stderr=True, below_heading=below_heading)
 
 
 def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
@@ -82,16 +82,17 @@ def _print(
     printer: Console | None = None,
     *,
     stderr: bool = False,
-    printed_lines: int = 0,
+    below_heading: bool = False,
 ) -> None:
-    """Print `rows` rows of a table in 40 lines in total, or what fits the terminal; without the first lines if they are printed already."""
+    """Print `rows` rows of a table in 40 lines in total, or what fits the terminal; without the heading if it is printed already."""
     printer = printer or console(stderr=stderr)
     width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
     # One line is for the prompt, and one is empty.
     most = max(_FEWEST_LINES, min(_TALLEST, printer.height - 1)) if printer.is_terminal else MOST_LINES
-    if printed_lines == 0:
+    if not below_heading:
         printer.print()
-    for line in lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1)[printed_lines:]:
+    lines = lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1)
+    for line in lines[1:] if below_heading else lines:
         line.truncate(max(1, printer.width), overflow="ellipsis")
         printer.print(line, soft_wrap=True)
 

@@ -92,6 +92,10 @@ def console(*, stderr: bool = False) -> Console:
                 is_safe = segment.control or segment.text.isprintable()
                 yield segment if is_safe else Segment(printable_lines(segment.text), segment.style)
 
+        def on_broken_pipe(self) -> None:
+            """Let the caller decide: rich would end the process, and with it what was recorded."""
+            raise BrokenPipeError
+
     # Looked up at each call, because the recorded program may replace sys.stdout and sys.stderr.
     stream: Any = _AnyText(sys.stderr if stderr else sys.stdout)
     printer = Printable(file=stream, highlight=False, emoji=False)
