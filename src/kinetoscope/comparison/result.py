@@ -242,7 +242,7 @@ class Side:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What is said of it as JSON."""
+        """Return the names and counts of this side as JSON values."""
         return {"recordings": self.names, "steps": self.steps, "left_out": self.left_out}
 
     def keys(self, kind: str) -> list[Key]:

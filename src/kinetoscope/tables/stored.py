@@ -185,22 +185,22 @@ _OF_THREADS: dict[str, Callable[[TraceData, NDArray[np.int32]], Any]] = {
 
 
 class Shown(dict[str, Any]):
-    """Columns of a stored table at some rows as people see them, each made when it is first asked for.
+    """Columns of a stored table, at some of its rows, in the form that people read; each is computed on first use.
 
-    Rows of strings, modules and stacks are texts, those of steps and cycles their numbers, and `id` is the row itself. A table with threads
-    has what is known of these: `process`, `rank`, `os_tid` and `thread_name`.
+    A row of strings, modules or stacks becomes its text, a row of steps or cycles its number; `id` is the row itself. A table with a column
+    `thread` also has the thread's `process`, `rank`, `os_tid` and `thread_name`.
 
     Attributes:
         stored: The stored table.
     """
 
     def __init__(self, trace: TraceData, name: str, rows: slice | NDArray[Any] = EVERY) -> None:
-        """Show some rows of a table."""
+        """Read the table `name`; `rows` are those to show, all by default."""
         self.stored = trace.columns(name)
         self._trace, self._rows = trace, rows
 
     def __missing__(self, name: str) -> Any:
-        """Make a column."""
+        """Compute a column when it is first used."""
         if name == "id":
             return np.arange(len(self.stored), dtype=np.int32)[self._rows]
         if name in _OF_THREADS and "thread" in self.stored.table.column_names:
@@ -222,8 +222,8 @@ def _as_stored(trace: TraceData, name: str, **more: Any) -> ArrowTable:
 def _of_threads(trace: TraceData, name: str) -> Rows:
     """The process or rank of each thread; of a trace of one process that of the trace, where the thread has none."""
     of_thread = trace.column("threads", name)
-    whole = None if len(trace.columns("processes")) else getattr(trace.run_info, name)
-    return np.where(of_thread >= 0, of_thread, -1 if whole is None else whole).astype(np.int64)
+    of_trace = None if len(trace.columns("processes")) else getattr(trace.run_info, name)
+    return np.where(of_thread >= 0, of_thread, -1 if of_trace is None else of_trace).astype(np.int64)
 
 
 def cycles(trace: TraceData) -> ArrowTable:

@@ -69,7 +69,7 @@ class Computed(Generic[T]):
         self.__doc__ = compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Remember where to keep it."""
+        """Remember the attribute's name, under which an event keeps the value."""
         self.name = name
 
     @overload

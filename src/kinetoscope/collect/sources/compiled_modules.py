@@ -529,7 +529,7 @@ class CompiledKernels:
         OBSERVED_KERNELS.open(self)
 
     def write_to(self, append: AppendRows) -> None:
-        """Write what is known of compiled modules to the recording, and from now on what becomes known."""
+        """Write the compiled modules that are known to the recording now, and later ones as they are compiled."""
         self._append, self._written, self._writing = append, set(), threading.Lock()
         COMPILED_MODULES.safely(self._write_all)
 

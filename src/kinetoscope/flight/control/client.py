@@ -99,7 +99,7 @@ class ControlTarget:
 
     @property
     def label(self) -> str:
-        """The rank, as messages name it."""
+        """How messages name the rank: its number, its attempt and its process."""
         return f"rank {self.files.rank} of {self.attempt.name}, process {self.files.process},"
 
     def ask(self, do: str) -> dict[str, Any]:

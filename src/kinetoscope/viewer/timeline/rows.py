@@ -209,7 +209,7 @@ class NamedItems:
         self.texts += used
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns of all items."""
+        """Return each column for all items that were added, in the order in which they were."""
         return {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
 
 
