@@ -192,7 +192,12 @@ def test_a_source_can_write_once_the_recording_has_begun(engine_class):
     engine.log = log
     with profile(engine=engine, sources=[WritingSource(log), NotingSource(log)]):
         log.append("program")
-    begun = log[log.index("start") : log.index("program")]
+    # The source of compiled modules writes, too, what other tests have compiled in this process.
+    begun = [
+        entry
+        for entry in log[log.index("start") : log.index("program")]
+        if entry != "append compiled_kernels"
+    ]
     # Without a file of the engine, rows are kept in memory.
     written = ["append notes"] if engine_class is WritingEngine else []
     assert begun == ["start", "source write_to", *written]

@@ -1,12 +1,14 @@
 """Which ranks a person means, and captures that are waited for."""
 
 import re
+import socket
 from dataclasses import replace
 
 import pytest
 
 from kinetoscope import ArgumentError, StateError
-from kinetoscope.flight.control.client import ANSWER_S, capture, targets
+from kinetoscope.flight.control.client import ANSWER_S, ControlRequest, capture, targets
+from kinetoscope.flight.control.socket_path import short_path
 from tests.support.controlled_job import controlled_job
 
 
@@ -50,6 +52,19 @@ def test_where_nobody_listens_the_reason_is_that_of_the_job(job, tmp_path):
     gone = replace(elsewhere, files=replace(elsewhere.files, state="gone"))
     with pytest.raises(StateError, match="its process has ended, or has stopped the flight recorder"):
         gone.ask("status")
+
+
+def test_a_request_that_is_dropped_unread_says_that_the_process_has_ended(job, tmp_path):
+    target = job.target()
+    elsewhere = replace(target, files=replace(target.files, recording=tmp_path / "rank0.recording"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        with short_path(tmp_path / "rank0.control") as path:
+            listening.bind(path)
+        listening.listen()
+        request = ControlRequest(elsewhere, do="status")
+    # The end of a process resets what it has not accepted.
+    with request, pytest.raises(StateError, match="does not answer: its process has ended, or has stopped"):
+        request.answer()
 
 
 def test_a_capture_of_a_job_that_ends_is_not_waited_for(tmp_path):

@@ -48,7 +48,7 @@ class ControlRequest(socket.socket):
 
     def __init__(self, target: ControlTarget, **asked: Any) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._label = target.label
+        self._target = target
         self.settimeout(ANSWER_S)
         try:
             with short_path(target.files.recording.with_suffix(SUFFIX)) as path:
@@ -73,15 +73,15 @@ class ControlRequest(socket.socket):
                 self.settimeout(max(until - time.monotonic(), 1e-6))
                 part = self.recv(1 << 16)
                 if not part:
-                    raise ConnectionResetError("it has ended, or has stopped the flight recorder")
+                    raise ConnectionResetError
                 received += part
         except OSError as error:
             is_late = isinstance(error, TimeoutError | BlockingIOError)
-            why = f"nothing came within {most_s:g} s" if is_late else str(error)
-            raise StateError(f"{self._label} does not answer: {why}") from error
+            why = f"nothing came within {most_s:g} s" if is_late else self._target.why(error)
+            raise StateError(f"{self._target.label} does not answer: {why}") from error
         answer: dict[str, Any] = json.loads(received)
         if "error" in answer:
-            raise StateError(f"{self._label} refuses: {answer['error']}")
+            raise StateError(f"{self._target.label} refuses: {answer['error']}")
         return answer
 
 
@@ -153,9 +153,11 @@ class ControlTarget:
 
     def why(self, error: Exception) -> str:
         """Say why the process does not answer, by the error of asking it."""
-        if not isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        if not isinstance(error, FileNotFoundError | ConnectionError):
             return str(error)
-        if self.files.state in (ENDED, GONE):
+        # Without a refusal, it took the request and then closed the connection.
+        has_listened = not isinstance(error, FileNotFoundError | ConnectionRefusedError)
+        if has_listened or self.files.state in (ENDED, GONE):
             return "its process has ended, or has stopped the flight recorder"
         return "it was left on without control; start it with KINETOSCOPE_CONTROL=socket, or leave_on(control='socket')"
 
