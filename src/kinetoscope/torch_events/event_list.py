@@ -36,11 +36,9 @@ from kinetoscope.torch_events.event_tree import (
     trace_of_events,
 )
 from kinetoscope.torch_events.function_event import (
-    MEMORY_KEY,
     Event,
     FunctionEvent,
     FunctionEventAvg,
-    change_on,
     changed_events,
     event_at,
     event_rows,
@@ -563,7 +561,7 @@ def averages(trace: TraceData, grouping: Grouping, positions: NDArray[np.int64])
     if isinstance(trace, EventTrace):
         positions = positions[(positions < 0) | ~_left_out(trace, grouping)[positions]]
     is_loose = positions < 0
-    loose, rows = -1 - positions[is_loose], positions[~is_loose] if is_loose.any() else positions
+    loose, rows = positions[is_loose], positions[~is_loose] if is_loose.any() else positions
     where = np.zeros(len(trace.columns("spans")), dtype=bool)
     where[rows] = True
     groups = Groups.by(_keys(trace, grouping), None if len(rows) == len(where) else where)
@@ -579,7 +577,7 @@ def averages(trace: TraceData, grouping: Grouping, positions: NDArray[np.int64])
     }
     sums["count"] = groups.sizes().tolist()
     events = [
-        _sum_of_spans(
+        _sum_of(
             event_at(trace, int(rows[first_place[group]])),
             {attribute: values[group] for attribute, values in sums.items()},
             grouping,
@@ -589,29 +587,20 @@ def averages(trace: TraceData, grouping: Grouping, positions: NDArray[np.int64])
     if len(loose):
         # Before the first memory outside all events there are as many other events as it has places before it.
         is_earlier = first_place < np.argmax(is_loose)
-        events.insert(int(is_earlier.sum()), _sum_of_loose(trace, loose, grouping))
+        changes = {name: int(numbers_at(trace, loose, column).sum()) for name, column in SIZES.items()}
+        memory = _sum_of(event_at(trace, int(loose[0])), {"count": len(loose), **changes}, grouping)
+        events.insert(int(is_earlier.sum()), memory)
     return events
 
 
-def _sum_of_spans(first: FunctionEvent, sums: Mapping[str, int], grouping: Grouping) -> FunctionEventAvg:
-    event = FunctionEventAvg.of(first.name, sums, first.use_device)
-    event.first = first
+def _sum_of(first: FunctionEvent, sums: Mapping[str, int], grouping: Grouping) -> FunctionEventAvg:
+    event = FunctionEventAvg.of(first.name, sums, first.use_device, first)
     if grouping.by_shape:
         event.input_shapes = flat_shapes(first.structured_input_shapes)
     if grouping.stack_frames:
         event.stack = first.innermost(grouping.stack_frames)
     if grouping.by_overload:
         event.overload_name = first.overload_name
-    return event
-
-
-def _sum_of_loose(trace: TraceData, loose: NDArray[np.int64], grouping: Grouping) -> FunctionEventAvg:
-    sums = {"count": len(loose)}
-    for name in SIZES:
-        sums[name] = int(change_on(trace, loose, device="device" in name).sum())
-    event = FunctionEventAvg.of(MEMORY_KEY, sums, used_device(trace))
-    event.first = event_at(trace, -1 - int(loose[0]))
-    event.input_shapes = [] if grouping.by_shape else ""
     return event
 
 

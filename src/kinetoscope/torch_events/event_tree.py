@@ -110,14 +110,15 @@ class CallNumbers(NamedTuple):
 
 
 @derived
-def call_numbers(trace: TraceData) -> CallNumbers | None:
-    """Number calls in the order in which they begin, and modules in that of their class; None without calls as events."""
+def call_numbers(trace: TraceData) -> CallNumbers:
+    """Number calls in the order in which they begin, and modules in that of their class, where calls are events."""
+    spans = trace.columns("spans")
+    around, module = (np.full(len(spans), -1, np.int64) for _ in range(2))
     if not isinstance(trace, EventTrace):
-        return None
-    spans, of_call, parent = trace.columns("spans"), trace.is_call, visible_spans(trace).parent
+        return CallNumbers(around, around, module)
+    of_call, parent = trace.is_call, visible_spans(trace).parent
     rows = np.flatnonzero(of_call)
     numbers = numbers_of_calls(spans["kind"], spans["start_ns"])
-    around, module = (np.full(len(spans), -1, np.int64) for _ in range(2))
     caller = parent[rows]
     while (on := np.flatnonzero((caller >= 0) & ~of_call[caller])).size:
         caller[on] = parent[caller[on]]

@@ -90,6 +90,7 @@ class _Stores:
     __slots__ = ("__dict__", "__weakref__")
 
 
+_MISSING = object()
 # Not `event.__dict__`, which has torch's attributes too.
 own_of: Callable[[Any], dict[str, Any]] = vars(_Stores)["__dict__"].__get__
 
@@ -144,11 +145,6 @@ class EventAttributes(_Stores):
         """What was set on this object, and the lists that were handed out."""
         return own_of(self)
 
-    def _is_set(self, name: str) -> bool:
-        recorded = getattr(type(self), name)
-        computed = recorded.compute(self) if isinstance(recorded, Computed) else recorded
-        return bool(self.own[name] != computed)
-
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         """The values of all attributes that torch's event stores, for `vars()`, and what was set on this one."""
@@ -160,10 +156,9 @@ class EventAttributes(_Stores):
 
     def _changes(self) -> dict[str, Any]:
         """What was set on it, without what is as it would be computed."""
+        unchanged = type(self)(*self._made_from())
         return {
-            name: value
-            for name, value in self.own.items()
-            if not hasattr(type(self), name) or self._is_set(name)
+            name: value for name, value in self.own.items() if getattr(unchanged, name, _MISSING) != value
         }
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
@@ -283,18 +278,6 @@ def _by_parent(trace: TraceData) -> tuple[Any, Any]:
     """The rows of events, those in an event after those in the one before it, and where those in each begin."""
     parent = visible_spans(trace).shown_in
     return Groups(parent, len(parent)).rows()
-
-
-def children(trace: TraceData, row: SpanRow) -> list[SpanRow]:
-    """The rows directly inside a row, in order of time."""
-    return _rows_of(_by_parent(trace), row)
-
-
-def _rows_of(grouped: tuple[Any, Any], event: SpanRow) -> list[SpanRow]:
-    """The rows that belong to an event."""
-    rows, begins = grouped
-    chosen: list[SpanRow] = rows[begins[event] : begins[event + 1]].tolist()
-    return chosen
 
 
 def used_device(trace: TraceData) -> str | None:
@@ -417,6 +400,20 @@ class _Recorded(Computed[T]):
         return number / 1000 if self.name in TIMES else number
 
 
+class SpanValue(Computed[T]):
+    """The attribute that is the value of the span in a column of the trace, and another one of what is no span."""
+
+    def __init__(self, column: Callable[[TraceData], NDArray[Any]], without: Any) -> None:
+        super().__init__(
+            lambda event: without if event.place < 0 else column(event.trace)[event.place].item()
+        )
+
+
+def _inputs(part: str) -> Computed[list[Any]]:
+    """The attribute that is one of the columns of `shapes`, parsed."""
+    return Computed(lambda event: event.recorded_inputs(part))
+
+
 class FunctionEvent(EventAttributes):
     """One event: a view of one row of the `spans` table, made when a list is indexed.
 
@@ -425,20 +422,34 @@ class FunctionEvent(EventAttributes):
     event and stay on that object.
 
     Attributes:
-        row: The row of `spans`, -1 for an event that is no span (`[memory]`).
+        place: Which event of its trace it is: the row of the span, or -1 minus the row of an allocation.
         node_id: -1: Kinetoscope records one process.
         is_remote: False, for the same reason.
         is_legacy: False: torch's old profiler made no part of this.
         count: 1: it is one call.
+        sequence_nr: Autograd's sequence number, -1 without; the engine's wrapper has that of the backward function in it.
+        scope: torch's record scope.
+        is_user_annotation: Whether `record_function` or a step made it.
+        is_python_function: Whether it is a call of a Python function or of a module.
+        python_id: The number of a call of a Python function or of a module, -1 for what is none.
+        python_parent_id: The number of the call around a call, -1 without.
+        python_module_id: The number of a called module among those of its class, -1 for other events.
+        flow_id: A number that a forward operator and its backward function share, 0 without.
+        flow_type: 1 for an event with a `flow_id`, else 0.
+        flow_start: Whether it is the forward end of a forward-backward pair.
+        use_device: The device that was profiled besides the host.
+        structured_input_shapes: The sizes of each input, for lists of tensors one entry a tensor.
+        structured_input_strides: The strides of each input, for lists of tensors one entry a tensor.
+        input_dtypes: The type of each input.
         event_metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
         metadata: None, likewise; torch's name for it from 2.15 on.
         self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
 
-    __slots__ = ("_trace", "row")
+    __slots__ = ("_trace", "place")
 
     _trace: TraceData
-    row: SpanRow
+    place: int
 
     _TORCHS_CLASS = "FunctionEvent"
     # In torch's order.
@@ -456,11 +467,26 @@ class FunctionEvent(EventAttributes):
     event_metadata = None
     metadata = None
 
-    def __init__(self, trace: TraceData, row: SpanRow) -> None:
-        """Point at a row."""
+    sequence_nr = SpanValue[int](lambda trace: autograd(trace).sequence, -1)
+    scope = SpanValue[int](lambda trace: trace.column("spans", "scope"), 0)
+    is_user_annotation = Computed[bool](lambda event: event.kind in _ANNOTATIONS)
+    is_python_function = Computed[bool](lambda event: event.kind in (SpanKind.PYTHON, SpanKind.MODULE))
+    python_id = SpanValue[int](lambda trace: call_numbers(trace).own, -1)
+    python_parent_id = SpanValue[int](lambda trace: call_numbers(trace).around, -1)
+    python_module_id = SpanValue[int](lambda trace: call_numbers(trace).module, -1)
+    flow_id = SpanValue[int](lambda trace: arrows(trace).number, 0)
+    flow_type = Computed[int](lambda event: int(event.flow_id != 0))
+    flow_start = SpanValue[bool](lambda trace: arrows(trace).starts, False)
+    use_device = Computed[str | None](lambda event: used_device(event.trace))
+    structured_input_shapes = _inputs("dims")
+    structured_input_strides = _inputs("strides")
+    input_dtypes = _inputs("types")
+
+    def __init__(self, trace: TraceData, place: int) -> None:
+        """Point at a row of `spans`, or at -1 minus a row of `allocations`."""
         # Not by assignment, which is for what programs set.
         _set_trace(self, trace)
-        _set_row(self, row)
+        _set_place(self, place)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; from now on the lists of its trace show this object in its place."""
@@ -469,9 +495,9 @@ class FunctionEvent(EventAttributes):
             changed_events(self._trace)[self.place] = self
 
     @property
-    def place(self) -> int:
-        """Which event of its trace it is: the row of the span, or -1 minus the row of an allocation."""
-        return self.row
+    def row(self) -> SpanRow:
+        """The row of `spans`, -1 for an event that is no span (`[memory]`)."""
+        return SpanRow(max(self.place, -1))
 
     def __eq__(self, other: object) -> bool:
         """Two events are equal when they are the same row of the same trace."""
@@ -485,7 +511,7 @@ class FunctionEvent(EventAttributes):
 
     def _made_from(self) -> tuple[Any, ...]:
         """Its place in a trace; events of one trace share it."""
-        return self._trace, self.row
+        return self._trace, self.place
 
     # torch's lists call these when they nest events. The numbers of an event stay those that were recorded.
 
@@ -522,9 +548,28 @@ class FunctionEvent(EventAttributes):
 
     def _number(self, column: str) -> int:
         """The value of a stored column as a Python number."""
-        return int(self._trace.column("spans", column)[self.row])
+        return int(self._trace.column("spans", column)[self.place])
 
-    def _shape_part(self, part: str) -> list[Any]:
+    def _of_stream(self, column: str, without: int) -> int:
+        """The value of a column of its stream, another one without a stream."""
+        stream = self._number("stream")
+        return int(self._trace.column("streams", column)[stream]) if stream >= 0 else without
+
+    def _events(self, grouped: tuple[Any, Any]) -> list[FunctionEvent]:
+        """The events of those rows, in groups of which each belongs to an event, that belong to this one."""
+        rows, begins = grouped
+        if self.place < 0:
+            return []
+        return [
+            event_at(self._trace, row) for row in rows[begins[self.place] : begins[self.place + 1]].tolist()
+        ]
+
+    def recorded_inputs(self, part: str) -> list[Any]:
+        """Return what was recorded of each input.
+
+        Args:
+            part: A column of `shapes`: `dims`, `strides`, `types` or `concrete`.
+        """
         shapes = self._number("shapes")
         text = self._trace.columns("shapes")[part][shapes] if shapes >= 0 else ""
         return list(json.loads(text)) if text else []
@@ -535,7 +580,7 @@ class FunctionEvent(EventAttributes):
         Args:
             attribute: Such as `self_cpu_time_total`.
         """
-        return int(numbers(self._trace, SUMS[attribute])[self.row])
+        return int(numbers(self._trace, SUMS[attribute])[self.place])
 
     cpu_time_total = _Recorded[float]("Host time, in microseconds.")
     self_cpu_time_total = _Recorded[float](
@@ -559,7 +604,7 @@ class FunctionEvent(EventAttributes):
     @Computed
     def id(self) -> int:
         """The row of the span, as in the `id` column of the `spans` table; of calls rebuilt from stacks a number behind these."""
-        return int(self._trace.ids[self.row]) if isinstance(self._trace, EventTrace) else self.row
+        return int(self._trace.ids[self.place]) if isinstance(self._trace, EventTrace) else self.place
 
     @Computed
     def trace_name(self) -> str | None:
@@ -595,53 +640,13 @@ class FunctionEvent(EventAttributes):
     @Computed
     def fwd_thread(self) -> int:
         """torch's logical id of the thread its forward ran on; 0 for what is neither a backward function nor its wrapper."""
-        thread = int(autograd(self._trace).forward_thread[self.row])
+        thread = int(autograd(self._trace).forward_thread[self.place])
         return int(self._trace.column("threads", "torch_tid")[thread]) if thread >= 0 else 0
-
-    @Computed
-    def sequence_nr(self) -> int:
-        """Autograd's sequence number, -1 without; the engine's wrapper has that of the backward function in it."""
-        return int(autograd(self._trace).sequence[self.row])
-
-    @Computed
-    def scope(self) -> int:
-        """torch's record scope."""
-        return self._number("scope")
 
     @property
     def kind(self) -> SpanKind:
         """What the event is."""
         return SpanKind(self._number("kind"))
-
-    @Computed
-    def is_user_annotation(self) -> bool:
-        """Whether `record_function` or a step made it."""
-        return self.kind in _ANNOTATIONS
-
-    @Computed
-    def is_python_function(self) -> bool:
-        """Whether it is a call of a Python function or of a module."""
-        return self.kind in (SpanKind.PYTHON, SpanKind.MODULE)
-
-    @Computed
-    def python_id(self) -> int:
-        """The number of a call of a Python function or of a module, -1 for what is none."""
-        return self._call_number("own")
-
-    @Computed
-    def python_parent_id(self) -> int:
-        """The number of the call around a call, -1 without."""
-        return self._call_number("around")
-
-    @Computed
-    def python_module_id(self) -> int:
-        """The number of a called module among those of its class, -1 for other events."""
-        return self._call_number("module")
-
-    def _call_number(self, which: str) -> int:
-        """A number of a call; -1 where calls are no events."""
-        numbers_of_calls = call_numbers(self._trace)
-        return -1 if numbers_of_calls is None else int(getattr(numbers_of_calls, which)[self.row])
 
     @Computed
     def is_async(self) -> bool:
@@ -659,24 +664,18 @@ class FunctionEvent(EventAttributes):
     @Computed
     def device_type(self) -> Any:
         """Where it ran: torch's `DeviceType` if torch is loaded, else an enum with the same numbers."""
-        stream = self._number("stream")
-        return device_type(int(self._trace.column("streams", "device_type")[stream]) if stream >= 0 else 0)
+        return device_type(self._of_stream("device_type", 0))
 
     @Computed
     def device_index(self) -> int:
         """The index of the device; for the host the process id, which is what torch puts there."""
-        stream = self._number("stream")
-        if stream >= 0:
-            return int(self._trace.column("streams", "device_index")[stream])
-        return self._trace.run_info.process or 0
+        return self._of_stream("device_index", self._trace.run_info.process or 0)
 
     @Computed
     def device_resource_id(self) -> int:
         """The number of the stream; for the host the operating system's id of the thread."""
-        stream = self._number("stream")
-        if stream >= 0:
-            return int(self._trace.column("streams", "number")[stream])
-        return int(self._trace.column("threads", "os_tid")[self._number("thread")])
+        os_tid = int(self._trace.column("threads", "os_tid")[self._number("thread")])
+        return self._of_stream("number", os_tid)
 
     @Computed
     def external_id(self) -> int:
@@ -687,53 +686,18 @@ class FunctionEvent(EventAttributes):
     @Computed
     def linked_correlation_id(self) -> int:
         """For an event of a device the `id` of the event that started it, else 0."""
-        starter = SpanRow(int(_starters(self._trace)[self.row]))
-        return event_of_span(self._trace, starter).id if starter >= 0 else 0
-
-    @Computed
-    def flow_id(self) -> int:
-        """A number that a forward operator and its backward function share, 0 without."""
-        return int(arrows(self._trace).number[self.row])
-
-    @Computed
-    def flow_type(self) -> int:
-        """1 for an event with a `flow_id`, else 0."""
-        return int(self.flow_id != 0)
-
-    @Computed
-    def flow_start(self) -> bool:
-        """Whether it is the forward end of a forward-backward pair."""
-        return bool(arrows(self._trace).starts[self.row])
-
-    @Computed
-    def use_device(self) -> str | None:
-        """The device that was profiled besides the host."""
-        return used_device(self._trace)
+        starter = int(_starters(self._trace)[self.row])
+        return event_at(self._trace, starter).id if starter >= 0 else 0
 
     @Computed
     def input_shapes(self) -> list[Any]:
         """The sizes of each tensor input; empty for lists of tensors, as torch has it."""
-        return flat_shapes(self._shape_part("dims"))
-
-    @Computed
-    def structured_input_shapes(self) -> list[Any]:
-        """The sizes of each input, for lists of tensors one entry a tensor."""
-        return self._shape_part("dims")
-
-    @Computed
-    def input_dtypes(self) -> list[Any]:
-        """The type of each input."""
-        return self._shape_part("types")
-
-    @Computed
-    def structured_input_strides(self) -> list[Any]:
-        """The strides of each input, for lists of tensors one entry a tensor."""
-        return self._shape_part("strides")
+        return flat_shapes(self.structured_input_shapes)
 
     @Computed
     def concrete_inputs(self) -> list[Any]:
         """The value of each scalar input or list of scalars, None for tensors; strings and devices are text."""
-        return python_values(self._shape_part("concrete"), self._shape_part("types"))
+        return python_values(self.recorded_inputs("concrete"), self.input_dtypes)
 
     @Computed
     def kwinputs(self) -> dict[str, Any]:
@@ -760,7 +724,7 @@ class FunctionEvent(EventAttributes):
     def innermost(self, frames: int | None) -> list[str]:
         """Return the innermost frames of the stack, at most this many; None returns all."""
         stacks = event_stacks(self._trace)
-        return stacks.entries(int(stacks.of_span[self.row]), frames)
+        return stacks.entries(int(stacks.of_span[self.place]) if self.place >= 0 else -1, frames)
 
     @property
     def module(self) -> str:
@@ -776,18 +740,18 @@ class FunctionEvent(EventAttributes):
     @Computed
     def cpu_parent(self) -> FunctionEvent | None:
         """The event around it."""
-        parent = SpanRow(int(visible_spans(self._trace).parent[self.row]))
-        return event_of_span(self._trace, parent) if parent >= 0 else None
+        parent = int(visible_spans(self._trace).parent[self.place])
+        return event_at(self._trace, parent) if parent >= 0 else None
 
     @Computed
     def cpu_children(self) -> list[FunctionEvent]:
         """The events directly inside it, in order."""
-        return [event_of_span(self._trace, row) for row in children(self._trace, self.row)]
+        return self._events(_by_parent(self._trace))
 
     @Computed
     def kernels(self) -> list[Kernel]:
         """What it started on devices."""
-        events = [event_of_span(self._trace, row) for row in _rows_of(_by_host(self._trace), self.row)]
+        events = self._events(_by_host(self._trace))
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property
@@ -802,7 +766,7 @@ class FunctionEvent(EventAttributes):
     @Computed
     def _metadata_json(self) -> str | None:
         """The same without a warning, under the name that torch stores it by."""
-        return None if self.row < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
+        return None if self.place < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
 
     def _arguments(self) -> dict[str, Any]:
         row = self._number("arguments")
@@ -820,7 +784,7 @@ class FunctionEvent(EventAttributes):
         )
 
 
-_set_trace, _set_row = (vars(FunctionEvent)[slot].__set__ for slot in FunctionEvent.__slots__)
+_set_trace, _set_place = (vars(FunctionEvent)[slot].__set__ for slot in FunctionEvent.__slots__)
 
 
 # torch's tables note these on the events they print.
@@ -831,12 +795,6 @@ _SHARES = frozenset({"self_cpu_percent", "total_cpu_percent", "total_device_perc
 def changed_events(trace: TraceData) -> dict[int, FunctionEvent]:
     """The events of a trace that a program has changed, by their place: lists show these objects, as torch's lists do."""
     return {}
-
-
-def event_of_span(trace: TraceData, row: SpanRow) -> FunctionEvent:
-    """The event of a span."""
-    changed = changed_events(trace).get(row)
-    return FunctionEvent(trace, row) if changed is None else changed
 
 
 # Memory outside all events, which event lists show as events named `[memory]`; and the rows of all events of a trace.
@@ -879,42 +837,19 @@ def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
 
 
 class MemoryEvent(FunctionEvent):
-    """An allocation or a free outside all events: a moment, named `[memory]`.
+    """An allocation or a free outside all events: a moment, named `[memory]`."""
 
-    Attributes:
-        allocation: The row of `allocations`.
-    """
+    __slots__ = ()
 
-    __slots__ = ("allocation",)
-
-    allocation: AllocationRow
-
-    python_id = -1
-    python_parent_id = -1
-    python_module_id = -1
     name = MEMORY_KEY
     trace_name = None
-    overload_name = ""
-    sequence_nr = -1
-    flow_id = 0
-    flow_start = False
-    linked_correlation_id = 0
-    cpu_parent = None
-    flops = 0
     activity_type = "cpu_instant_event"
-
-    def __init__(self, trace: TraceData, allocation: AllocationRow) -> None:
-        """Point at a row of `allocations`."""
-        super().__init__(trace, SpanRow(-1))
-        _set_allocation(self, allocation)
+    cpu_parent = None
 
     @property
-    def place(self) -> int:
-        """-1 minus the row of the allocation."""
-        return -1 - self.allocation
-
-    def _made_from(self) -> tuple[Any, ...]:
-        return self._trace, self.allocation
+    def allocation(self) -> AllocationRow:
+        """The row of `allocations`."""
+        return AllocationRow(-1 - self.place)
 
     @Computed
     def id(self) -> int:
@@ -922,10 +857,10 @@ class MemoryEvent(FunctionEvent):
         return len(self._trace.columns("spans")) + self.allocation
 
     def _number(self, column: str) -> int:
-        """The thread it happened on; nothing else of a span is known."""
-        if column == "thread":
-            return int(self._trace.column("allocations", "thread")[self.allocation])
-        return int(STORED["spans"].column(column).default)
+        """Its moment and the thread it happened on; nothing else of a span is known."""
+        if column not in _OF_ALLOCATIONS:
+            return int(STORED["spans"].column(column).default)
+        return int(self._trace.column("allocations", _OF_ALLOCATIONS[column])[self.allocation])
 
     def recorded(self, attribute: str) -> int:
         """Return the recorded bytes; 0 for times, because an allocation has no duration.
@@ -933,46 +868,24 @@ class MemoryEvent(FunctionEvent):
         Args:
             attribute: Such as `cpu_memory_usage`.
         """
-        if attribute not in SIZES:
-            return 0
-        rows = np.array([self.allocation])
-        return int(change_on(self._trace, rows, device="device" in attribute)[0])
-
-    @Computed
-    def time_range(self) -> Interval:
-        """The moment, as an interval of no length."""
-        moment = int(self._trace.column("allocations", "time_ns")[self.allocation]) / 1000
-        return Interval(moment, moment)
+        return int(numbers_at(self._trace, np.array([self.place]), SUMS[attribute])[0])
 
     @Computed
     def fwd_thread(self) -> int:
         """The thread that allocates or frees: no other one led to it."""
         return self.thread
 
-    def innermost(self, frames: int | None) -> list[str]:
-        """No frames: memory outside all events has no stack."""
-        return []
 
-    @Computed
-    def cpu_children(self) -> list[FunctionEvent]:
-        """Always empty: nothing runs inside of a moment."""
-        return []
-
-    @Computed
-    def kernels(self) -> list[Kernel]:
-        """Always empty: it launches nothing."""
-        return []
-
-
-_set_allocation = MemoryEvent.allocation.__set__  # type: ignore[attr-defined]
+# What a column of `spans` is in `allocations`.
+_OF_ALLOCATIONS = {"thread": "thread", "start_ns": "time_ns"}
 
 
 def event_at(trace: TraceData, place: int) -> FunctionEvent:
     """The event at a row of `spans`, or at -1 minus a row of `allocations`; if a program has changed it, that object."""
-    if place >= 0:
-        return event_of_span(trace, SpanRow(place))
     changed = changed_events(trace).get(place)
-    return MemoryEvent(trace, AllocationRow(-1 - place)) if changed is None else changed
+    if changed is not None:
+        return changed
+    return FunctionEvent(trace, place) if place >= 0 else MemoryEvent(trace, place)
 
 
 @derived
@@ -991,10 +904,11 @@ def event_rows(trace: TraceData) -> NDArray[np.int64]:
 
 def numbers_at(trace: TraceData, positions: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     """One number of the events at some positions, as `event_numbers.numbers` has it."""
-    loose = np.flatnonzero(positions < 0)
-    if len(loose) == 0:
+    loose = positions < 0
+    if not loose.any():
         return numbers(trace, name)[positions]
-    values = np.append(numbers(trace, name), 0)[np.maximum(positions, -1)]
+    values = np.zeros(len(positions), np.int64)
+    values[~loose] = numbers(trace, name)[positions[~loose]]
     if "bytes" in name:
         values[loose] = change_on(trace, -1 - positions[loose], device=name.startswith("device"))
     return values
@@ -1068,8 +982,8 @@ class FunctionEventAvg(EventAttributes):
         "cpu_parent", "device_type", "is_legacy", "flops", "is_user_annotation",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        """Begin with the sum of nothing."""
+    def __init__(self, first: FunctionEvent | None = None) -> None:
+        """Begin with the sum of nothing; what `first` has is that of all."""
         self.key: str | None = None
         self.count: int = 0
         self.cpu_time_total: float = 0.0
@@ -1085,21 +999,24 @@ class FunctionEventAvg(EventAttributes):
         self.stack: list[str] | None = None
         self.overload_name: str | None = None
         self.use_device: str | None = None
-        self.first = None
+        self.first = first
 
     @classmethod
-    def of(cls, key: str, numbers: Mapping[str, int], use_device: str | None) -> Self:
+    def of(
+        cls, key: str, numbers: Mapping[str, int], use_device: str | None, first: FunctionEvent | None = None
+    ) -> Self:
         """Make a sum from its numbers.
 
         Args:
             key: The name of the events.
             numbers: By attribute: nanoseconds, bytes, operations, and `count`; what is missing is 0.
             use_device: The device that was profiled besides the host.
+            first: The earliest of the events.
 
         Returns:
             The sum, with empty shapes, stack and overload.
         """
-        total = cls()
+        total = cls(first)
         total.key, total.use_device = key, use_device
         for name, value in numbers.items():
             setattr(total, name, value / 1000 if name in TIMES else value)
@@ -1140,9 +1057,9 @@ class FunctionEventAvg(EventAttributes):
         """Add an event or another sum; see `add`."""
         return self.add(other)
 
-    def _changes(self) -> dict[str, Any]:
-        """All that it was given, and the event that the rest is read from."""
-        return super()._changes() | {"first": self.first}
+    def _made_from(self) -> tuple[Any, ...]:
+        """The event that is read where nothing was added up."""
+        return (self.first,)
 
     @property
     def trace(self) -> TraceData | None:
