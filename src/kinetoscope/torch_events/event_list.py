@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,38 +77,19 @@ def stack_weights(events: EventList, metric: str) -> Weights:
     Raises:
         StateError: There are events, and none can have a stack.
     """
-    rows = events.span_rows()
-    if rows is None:
-        return _one_by_one(events, metric)
-    _refuse_without_stacks(events)
-    trace, spans = events.trace, rows[rows >= 0]
-    stack_table = event_stacks(trace)
-    stacks = stack_table.of_span[spans]
-    # What a call does itself is in no operator.
-    by_stack = Groups(
-        np.where(is_call(trace.column("spans", "kind")[spans]), -1, stacks), len(stack_table.texts)
-    )
-    sums = by_stack.sums(numbers(trace, TIMES[metric])[spans])
-    weights = Weights()
-    for row in np.flatnonzero(sums > 0).tolist():
-        frames = tuple(reversed(stack_table.entries(row)))
-        weights[frames] = weights.get(frames, 0) + int(sums[row])
-    return weights
-
-
-def _one_by_one(events: EventList, metric: str) -> Weights:
-    """The same for sums and for lists put together by hand."""
     weights = Weights()
     has_stacks = False
-    for event in events:
-        frames = tuple(reversed(event.stack or []))
-        has_stacks = has_stacks or bool(frames)
-        nanoseconds = round(getattr(event, metric) * 1000)
-        if frames and nanoseconds > 0:
+    for stack, nanoseconds in _times_of_stacks(events, metric):
+        has_stacks = has_stacks or bool(stack)
+        if stack and nanoseconds > 0:
+            frames = tuple(reversed(stack))
             weights[frames] = weights.get(frames, 0) + nanoseconds
-    if not has_stacks:
-        _refuse_without_stacks(events)
-        if any(isinstance(event, FunctionEventAvg) for event in events):
+    if not has_stacks and len(events):
+        trace = events.trace
+        # A recording with `with_stack=True` may still have found none.
+        if len(trace.columns("stacks")) == 0 and not trace.run_info.with_stack:
+            raise StateError("no Python stacks were recorded: record with with_stack=True to export them")
+        if events.span_rows() is None and any(isinstance(event, FunctionEventAvg) for event in events):
             raise StateError(
                 "these sums are not grouped by stack: use key_averages(group_by_stack_n=...), or export the "
                 "stacks of events()"
@@ -115,13 +97,21 @@ def _one_by_one(events: EventList, metric: str) -> Weights:
     return weights
 
 
-def _refuse_without_stacks(events: EventList) -> None:
-    """Say what to do when no stacks were recorded; a recording with `with_stack=True` may still have found none."""
-    if len(events) == 0:
+def _times_of_stacks(events: EventList, metric: str) -> Iterator[tuple[list[str], int]]:
+    """Stacks with their nanoseconds: of each event, or added up by stack where the list shows a trace."""
+    rows = events.span_rows()
+    if rows is None:
+        for event in events:
+            yield event.stack or [], round(getattr(event, metric) * 1000)
         return
-    trace = events.trace
-    if len(trace.columns("stacks")) == 0 and not trace.run_info.with_stack:
-        raise StateError("no Python stacks were recorded: record with with_stack=True to export them")
+    trace, spans = events.trace, rows[rows >= 0]
+    stacks = event_stacks(trace)
+    # What a call does itself is in no operator.
+    of_calls = is_call(trace.column("spans", "kind")[spans])
+    by_stack = Groups(np.where(of_calls, -1, stacks.of_span[spans]), len(stacks.texts))
+    sums = by_stack.sums(numbers(trace, TIMES[metric])[spans])
+    for row in np.flatnonzero(sums > 0).tolist():
+        yield stacks.entries(row), int(sums[row])
 
 
 class EventList(MutableSequence[Event]):
@@ -417,18 +407,30 @@ class EventList(MutableSequence[Event]):
         Raises:
             ArgumentError: An argument is not of its type, or an unknown sort key or unit.
         """
-        options = TableOptions(
-            arguments.row_limit(row_limit),
-            arguments.width("max_src_column_width", max_src_column_width),
-            arguments.width("max_name_column_width", max_name_column_width),
-            arguments.width("max_shapes_column_width", max_shapes_column_width),
-            header,
-            checked_switch("top_level_events_only", top_level_events_only),
-            arguments.time_unit(time_unit),
-        )
+        limit, unit = arguments.row_limit(row_limit), arguments.time_unit(time_unit)
+        widths = {
+            "name_limit": arguments.width("max_name_column_width", max_name_column_width),
+            "shapes_limit": arguments.width("max_shapes_column_width", max_shapes_column_width),
+            "source_limit": arguments.width("max_src_column_width", max_src_column_width),
+        }
+        top_level_only = checked_switch("top_level_events_only", top_level_events_only)
         if header is not None and not isinstance(header, str):
             raise ArgumentError(f"header={header!r} is not valid: need a string, or None for no heading")
-        return event_table(self if sort_by is None else self.sorted_by(sort_by), options)
+        events = self if sort_by is None else self.sorted_by(sort_by)
+        if len(events) == 0:
+            return ""
+        sums = _Sums(events.self_cpu_time_total, _device_total(events))
+        columns = _columns(events, sums, unit, **widths)
+        rule = "".join("-" * column.width + GAP for column in columns)
+        wide_rule = "=" * (len(rule) - len(GAP))
+        lines = [] if header is None else [wide_rule, header]
+        if top_level_only:
+            lines += [wide_rule, "This report only display top-level ops statistics"]
+        lines += [rule, _joined(columns, [column.heading for column in columns]), rule]
+        for event in _chosen(events, sums, limit, top_level_only=top_level_only):
+            lines += _lines(columns, event)
+        lines += [rule, *sums.texts(events.use_device, unit)]
+        return "\n".join(lines) + "\n"
 
     __str__ = table
 
@@ -683,80 +685,50 @@ def _stack_keys(stacks: EventStacks, count: int) -> NDArray[np.int32]:
 # The text table: torch's columns, headings and units.
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One column of text: what its cell says of an event."""
+class _Column(NamedTuple):
+    """One column of text: what attribute of an event its cell shows, and how."""
 
     heading: str
-    cell: Callable[[Event], str]
+    attribute: str
+    text: Callable[[Any], str]
     width: int = NUMBER_WIDTH
-    left: bool = False
 
-    def padded(self, text: str) -> str:
-        """Pad a cell to the width of the column."""
-        return text.ljust(self.width) if self.left else text.rjust(self.width)
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """How an event table is cut and headed; see `EventList.table`."""
-
-    row_limit: int | None
-    max_src_column_width: int | None = None
-    max_name_column_width: int | None = None
-    max_shapes_column_width: int | None = None
-    header: str | None = None
-    top_level_events_only: bool = False
-    time_unit: str | None = None
+    def cell(self, event: Event) -> str:
+        """The text of an event."""
+        return self.text(getattr(event, self.attribute))
 
 
-def event_table(events: EventList, options: TableOptions) -> str:
-    """Return events as a text table, empty without events."""
-    if len(events) == 0:
-        return ""
-    host_us, device_us = events.self_cpu_time_total, _device_total(events)
-    columns = _columns(events, options, host_us, device_us)
-    rows = [line for event in _chosen(events, options) for line in _lines(columns, event)]
-    rule = "".join("-" * column.width + GAP for column in columns)
-    wide_rule = "=" * (len(rule) - len(GAP))
-    out: list[str] = []
-    if options.header is not None:
-        out += [wide_rule, options.header]
-    if options.top_level_events_only:
-        out += [wide_rule, "This report only display top-level ops statistics"]
-    out += [rule, _joined(columns, [column.heading for column in columns]), rule, *rows, rule]
-    out += _totals(events, options, host_us, device_us)
-    return "\n".join(out) + "\n"
+class _Sums(NamedTuple):
+    """The sums of self times, in microseconds: on the host, and on the device if one was used."""
 
+    host_us: float
+    device_us: float | None
 
-def _totals(
-    events: EventList, options: TableOptions, host_us: float, device_us: float | None
-) -> Iterator[str]:
-    """The sums of self times on the host, and on the device if one was used."""
-    yield f"Self CPU time total: {time_text(host_us, options.time_unit)}"
-    if device_us is not None:
-        device = (events.use_device or "device").upper()
-        yield f"Self {device} time total: {time_text(device_us, options.time_unit)}"
+    def texts(self, use_device: str | None, unit: str | None = None) -> Iterator[str]:
+        """Lines that say them."""
+        yield f"Self CPU time total: {time_text(self.host_us, unit)}"
+        if self.device_us is not None:
+            yield f"Self {(use_device or 'device').upper()} time total: {time_text(self.device_us, unit)}"
 
 
 def event_page(events: EventList) -> str:
     """Return the first events as HTML, with the columns of the text table."""
     if len(events) == 0:
         return page(note("no events"))
-    options = TableOptions(_ROWS_OF_A_PAGE)
-    host_us, device_us = events.self_cpu_time_total, _device_total(events)
-    columns = _columns(events, options, host_us, device_us)
+    sums = _Sums(events.self_cpu_time_total, _device_total(events))
+    columns = _columns(events, sums)
     headings = [column.heading for column in columns]
     share = headings.index("Self CPU %")
     rows = []
-    for event in _chosen(events, options):
+    for event in _chosen(events, sums, _ROWS_OF_A_PAGE):
         texts: list[Cell | str] = [column.cell(event).strip() for column in columns]
-        texts[share] = Cell(str(texts[share]), "", event.self_cpu_time_total / host_us if host_us else 0.0)
+        part = event.self_cpu_time_total / sums.host_us if sums.host_us else 0.0
+        texts[share] = Cell(str(texts[share]), "", part)
         if columns[-1].heading == SOURCE:
             texts[-1] = Cell(str(texts[-1]), "\n".join(event.stack or []))
         rows.append(texts)
     left = [index for index, heading in enumerate(headings) if heading in ("Name", "Overload Name", SOURCE)]
-    facts = [units.count(len(events), "event"), *_totals(events, options, host_us, device_us)]
+    facts = [units.count(len(events), "event"), *sums.texts(events.use_device)]
     more = f"the first {len(rows)} of them are shown; table() prints more"
     return page(
         note(", ".join(facts)),
@@ -766,80 +738,59 @@ def event_page(events: EventList) -> str:
 
 
 def _columns(
-    events: EventList, options: TableOptions, host_us: float, device_us: float | None
+    events: EventList,
+    sums: _Sums,
+    unit: str | None = None,
+    *,
+    name_limit: int | None = None,
+    shapes_limit: int | None = None,
+    source_limit: int | None = None,
 ) -> list[_Column]:
-    unit = options.time_unit
-
-    def name(attribute: str) -> Callable[[Event], str]:
-        return lambda event: _cut_name(getattr(event, attribute) or "", options.max_name_column_width)
-
-    def time(attribute: str) -> Callable[[Event], str]:
-        return lambda event: time_text(getattr(event, attribute), unit)
-
-    def size(attribute: str) -> Callable[[Event], str]:
-        return lambda event: size_text(getattr(event, attribute))
-
-    def share(attribute: str, whole_us: float, percent: str) -> Callable[[Event], str]:
-        return lambda event: _noted(event, percent, share_text(getattr(event, attribute), whole_us))
-
-    def total_share(event: Event) -> str:
-        text = 0 if event.is_async else share_text(event.cpu_time_total, host_us)
-        return _noted(event, "total_cpu_percent", text)
-
-    name_width = _width(events.widest("key"), options.max_name_column_width)
-    columns = [_Column("Name", name("key"), name_width)]
+    name, time = partial(_cut_name, limit=name_limit), partial(time_text, unit=unit)
+    name_width = _width(events.widest("key"), name_limit)
+    columns = [_Column("Name", "key", name, name_width)]
     if _shows(events, "capture_overload_names") and events.widest("overload_name"):
-        columns.append(_Column("Overload Name", name("overload_name"), name_width))
+        columns.append(_Column("Overload Name", "overload_name", name, name_width))
     columns += [
-        _Column("Self CPU %", share("self_cpu_time_total", host_us, "self_cpu_percent")),
-        _Column("Self CPU", time("self_cpu_time_total")),
-        _Column("CPU total %", total_share),
-        _Column("CPU total", time("cpu_time_total")),
-        _Column("CPU time avg", time("cpu_time")),
+        _Column("Self CPU %", "self_cpu_percent", str),
+        _Column("Self CPU", "self_cpu_time_total", time),
+        _Column("CPU total %", "total_cpu_percent", str),
+        _Column("CPU total", "cpu_time_total", time),
+        _Column("CPU time avg", "cpu_time", time),
     ]
     device = (events.use_device or "").upper()
-    if device_us is not None:
+    if sums.device_us is not None:
         columns += [
-            _Column(f"Self {device}", time("self_device_time_total")),
-            _Column(f"Self {device} %", share("self_device_time_total", device_us, "total_device_percent")),
-            _Column(f"{device} total", time("device_time_total")),
-            _Column(f"{device} time avg", time("device_time")),
+            _Column(f"Self {device}", "self_device_time_total", time),
+            _Column(f"Self {device} %", "total_device_percent", str),
+            _Column(f"{device} total", "device_time_total", time),
+            _Column(f"{device} time avg", "device_time", time),
         ]
     if events.profile_memory:
         columns += [
-            _Column("CPU Mem", size("cpu_memory_usage")),
-            _Column("Self CPU Mem", size("self_cpu_memory_usage")),
+            _Column("CPU Mem", "cpu_memory_usage", size_text),
+            _Column("Self CPU Mem", "self_cpu_memory_usage", size_text),
         ]
         if device and (events.values("self_device_memory_usage") > 0).any():
             columns += [
-                _Column(f"{device} Mem", size("device_memory_usage")),
-                _Column(f"Self {device} Mem", size("self_device_memory_usage")),
+                _Column(f"{device} Mem", "device_memory_usage", size_text),
+                _Column(f"Self {device} Mem", "self_device_memory_usage", size_text),
             ]
-    columns.append(_Column("# of Calls", lambda event: str(event.count)))
+    columns.append(_Column("# of Calls", "count", str))
     # An empty list prints as two characters.
     widest_shapes = events.widest("input_shapes")
     if widest_shapes > 2:
-        width = _width(widest_shapes, options.max_shapes_column_width)
-        columns.append(_Column("Input Shapes", lambda event: str(event.input_shapes)[:width], width))
+        width = _width(widest_shapes, shapes_limit)
+        columns.append(_Column("Input Shapes", "input_shapes", lambda shapes: str(shapes)[:width], width))
     columns += _flops_column(events)
     widest_source = events.widest("stack") if _shows(events, "with_stack") else 0
     if widest_source:
-        width = _width(widest_source, options.max_src_column_width)
+        source_width = _width(widest_source, source_limit)
+        innermost = partial(_cut_left, limit=source_width)
         columns.append(
-            _Column(
-                SOURCE,
-                lambda event: _cut_left(event.stack[0], width) if event.stack else "",
-                width,
-                left=True,
-            )
+            _Column(SOURCE, "stack", lambda stack: innermost(stack[0]) if stack else "", source_width)
         )
     return columns
-
-
-def _noted(event: Event, share: str, value: str | int) -> str:
-    """The text of a share, which the event has from now on, as in torch."""
-    setattr(event, share, value)
-    return str(value)
 
 
 def _shows(events: EventList, flag: str) -> bool:
@@ -857,11 +808,10 @@ def _flops_column(events: EventList) -> list[_Column]:
         return []
     unit, size = flops_scale(int(counted.min()))
 
-    def cell(event: Event) -> str:
-        return f"{event.flops / size:8.3f}" if event.flops > 0 else "--"
+    def text(flops: int) -> str:
+        return f"{flops / size:8.3f}" if flops > 0 else "--"
 
-    width = max(NUMBER_WIDTH, len(f"{int(counted.max()) / size:8.3f}"))
-    return [_Column(f"Total {unit}", cell, width)]
+    return [_Column(f"Total {unit}", "flops", text, max(NUMBER_WIDTH, len(text(int(counted.max())))))]
 
 
 def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
@@ -872,12 +822,17 @@ def _lines(columns: list[_Column], event: Event) -> Iterator[str]:
             yield _joined(columns, [*before, _cut_left(entry, columns[-1].width)])
 
 
-def _chosen(events: EventList, options: TableOptions) -> Iterator[Event]:
-    """The events to print; a negative limit prints all."""
-    chosen = (
-        event for event in events if not (options.top_level_events_only and event.cpu_parent is not None)
-    )
-    return islice(chosen, options.row_limit)
+def _chosen(
+    events: EventList, sums: _Sums, limit: int | None, *, top_level_only: bool = False
+) -> Iterator[Event]:
+    """The events to print, which have their shares of the sums from now on, as in torch."""
+    chosen = (event for event in events if not (top_level_only and event.cpu_parent is not None))
+    for event in islice(chosen, limit):
+        event.self_cpu_percent = share_text(event.self_cpu_time_total, sums.host_us)
+        event.total_cpu_percent = 0 if event.is_async else share_text(event.cpu_time_total, sums.host_us)
+        if sums.device_us is not None:
+            event.total_device_percent = share_text(event.self_device_time_total, sums.device_us)
+        yield event
 
 
 def _device_total(events: EventList) -> float | None:
@@ -904,7 +859,10 @@ def _works(event: Event) -> bool:
 
 
 def _joined(columns: list[_Column], cells: list[str]) -> str:
-    return "".join(column.padded(cell) + GAP for column, cell in zip(columns, cells, strict=True))
+    return "".join(
+        (cell.ljust(column.width) if column.heading == SOURCE else cell.rjust(column.width)) + GAP
+        for column, cell in zip(columns, cells, strict=True)
+    )
 
 
 def _width(widest: int, limit: int | None) -> int:
@@ -912,8 +870,9 @@ def _width(widest: int, limit: int | None) -> int:
     return widest + 4 if limit is None else min(widest + 4, limit)
 
 
-def _cut_name(name: str, limit: int | None) -> str:
+def _cut_name(name: str | None, limit: int | None) -> str:
     """Cut a name at its end and make it fit for a terminal."""
+    name = name or ""
     if limit is not None and len(name) >= limit - 3:
         name = name[: max(0, limit - 3)] + "..."
     return printable(name)
