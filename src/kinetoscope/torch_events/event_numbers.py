@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -104,82 +102,44 @@ def _flops_of_torch(trace: TraceData) -> NDArray[np.int64]:
     spans, shapes = trace.columns("spans"), trace.columns("shapes")
     flops = np.zeros(len(spans), dtype=np.int64)
     absorbed = visible_spans(trace).absorbed
-    for name, formula in _FORMULAS.items():
+    for name in _COUNTED:
         texts = [row for row, text in enumerate(trace.strings) if text == name]
         rows = np.flatnonzero(np.isin(spans["name"], texts) & (spans["shapes"] >= 0) & ~absorbed)
         shape_rows, shape_of_row = np.unique(spans["shapes"][rows], return_inverse=True)
         counts = [
-            formula(_read(shapes["dims"][row]), _read(shapes["concrete"][row])) for row in shape_rows.tolist()
+            _flops_of_call(name, shapes["dims"][row], shapes["concrete"][row]) for row in shape_rows.tolist()
         ]
         flops[rows] = np.array([min(count, _MOST_FLOPS) for count in counts], np.int64)[shape_of_row]
     return flops
 
 
+# Of these torch counts one operation for each element of the first input, of the others what our formulas give for real numbers.
+_POINTWISE = ("aten::mul", "aten::add")
+_COUNTED = ("aten::conv2d", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", *_POINTWISE)
+# Stride, padding and dilation, which torch expects as two numbers each, of images.
+_CONVOLUTION_SETTINGS = (3, 4, 5)
 _MOST_FLOPS = (1 << 62) - 1
 
 
-def _read(text: str) -> list[Any]:
-    return list(json.loads(text)) if text else []
+def _flops_of_call(name: str, dims: str, concrete: str) -> int:
+    """The operations of a call by torch's formula; 0 where its inputs are not as torch expects them."""
+    from kinetoscope.tables.costs.call import OperatorCall, parse_inputs
+    from kinetoscope.tables.costs.evaluate import built_in
 
-
-def _sizes(dims: list[Any], place: int, count: int | None = None) -> list[int] | None:
-    """The sizes of a tensor, None if it is no tensor, or has not so many dimensions."""
-    sizes = dims[place] if place < len(dims) else None
-    if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
-        return None
-    return sizes if count is None or len(sizes) == count else None
-
-
-def _each(dims: list[Any], _: list[Any]) -> int:
-    """One for each element of the first input."""
-    sizes = _sizes(dims, 0)
-    return 0 if sizes is None else prod(sizes)
-
-
-def _product(first: int, batched: bool) -> Callable[[list[Any], list[Any]], int]:
-    """Two for each product of two elements that a product of matrices adds up; `first` is the place of the left one."""
-
-    def count(dims: list[Any], _: list[Any]) -> int:
-        left, right = _sizes(dims, first), _sizes(dims, first + 1)
-        if not left or right is None or 0 in (left[-1], left[0] if batched else 1):
-            return 0
-        rows = prod(left) // left[-1] // (left[0] if batched else 1)
-        return 2 * rows * prod(right)
-
-    return count
-
-
-def _convolution(dims: list[Any], concrete: list[Any]) -> int:
-    """Two for each element of the output, of the kernel and of the channels of a group."""
-    sizes, kernel = _sizes(dims, 0, 4), _sizes(dims, 1, 4)
+    inputs = parse_inputs(dims, "", concrete)
+    if inputs is None:
+        return 0
+    call = OperatorCall(name, *inputs)
+    if name in _POINTWISE:
+        return call.numel(0) if call.has_tensor(0) else 1
     try:
-        stride, padding, dilation = (
-            [int(part) for part in json.loads(concrete[position])] for position in (3, 4, 5)
-        )
-        groups = int(concrete[6])
-    except (ValueError, TypeError, IndexError):
+        if name == "aten::conv2d":
+            settings = [len(call.whole_list(position)) for position in _CONVOLUTION_SETTINGS]
+            if len(call.shape(0)) != 4 or settings != [2, 2, 2]:
+                return 0
+        return built_in()[name].formula(call).flops or 0
+    except (ArithmeticError, LookupError, TypeError, ValueError):
         return 0
-    if sizes is None or kernel is None or groups <= 0 or 0 in stride:
-        return 0
-    if {len(stride), len(padding), len(dilation)} != {2}:
-        return 0
-    outputs = [
-        (sizes[axis + 2] + 2 * padding[axis] - dilation[axis] * (kernel[axis + 2] - 1) - 1) // stride[axis]
-        + 1
-        for axis in (0, 1)
-    ]
-    return 2 * sizes[0] * prod(outputs) * prod(kernel[2:]) * sizes[1] * kernel[0] // groups
-
-
-_FORMULAS: dict[str, Callable[[list[Any], list[Any]], int]] = {
-    "aten::conv2d": _convolution,
-    "aten::mm": _product(0, batched=False),
-    "aten::addmm": _product(1, batched=False),
-    "aten::bmm": _product(0, batched=True),
-    "aten::baddbmm": _product(1, batched=True),
-    "aten::mul": _each,
-    "aten::add": _each,
-}
 
 
 def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
