@@ -44,11 +44,7 @@ def extend(
         ArgumentError: A counter has a different number of times and values.
         StateError: The trace was closed.
     """
-    stored: dict[str, dict[str, Any]] = {
-        name: {column: trace.column(name, column) for column in names}
-        for name in STORED
-        if (names := trace.columns(name).given)
-    }
+    stored = trace.recorded_columns()
     stored |= {name: dict(columns) for name, columns in (tables or {}).items()}
     stored["spans"] = stored.get("spans", {}) | dict(spans or {})
     texts = list(trace.strings if strings is None else strings)

@@ -132,6 +132,19 @@ class TraceData:
         """
         return self.columns(table)[name]  # type: ignore[no-any-return]
 
+    def recorded_columns(self) -> dict[str, dict[str, Any]]:
+        """The columns of the stored tables, without those that follow from others.
+
+        Raises:
+            StateError: The trace was closed.
+        """
+        tables = {table: self.columns(table) for table in STORED}
+        return {
+            table: {name: columns[name] for name in columns.given}
+            for table, columns in tables.items()
+            if columns.given
+        }
+
     def cached(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return the cached value for `key`, which `make` computes the first time; for tables that build on others."""
         value: Made = self._cache.get(key, _NOT_YET)
@@ -206,11 +219,7 @@ class TraceData:
 
     def __reduce__(self) -> tuple[Any, tuple[type[Self], Parts]]:
         """Pickle what was recorded; what follows from it is computed again. A closed trace raises `StateError`."""
-        tables = {}
-        for table in STORED:
-            columns = self.columns(table)
-            tables[table] = {name: columns[name] for name in columns.given}
-        return _made_again, (type(self), (tables, self.strings, self.info, self.path))
+        return _made_again, (type(self), (self.recorded_columns(), self.strings, self.info, self.path))
 
     def __copy__(self) -> Self:
         """The trace itself, which is immutable."""

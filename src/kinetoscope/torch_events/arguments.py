@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, checked_whole
@@ -10,7 +11,7 @@ from kinetoscope.torch_events.function_event import TIME_UNITS
 
 SORT_KEYS = ("cpu_time", "device_time", *TIMES, *SIZES, "count", "flops")
 TEXT_KEYS = ("key", "overload_name")
-_DEVICES = ("cuda", "xpu", "privateuse1", "mtia", "hpu")
+_DEVICES = re.compile("cuda|xpu|privateuse1|mtia|hpu")
 STACK_METRICS = (
     "self_cpu_time_total",
     "self_cuda_time_total",
@@ -49,11 +50,7 @@ def stack_metric(given: Any) -> str:
 
 def neutral(name: Any) -> str:
     """An attribute under the name that fits every device."""
-    if not isinstance(name, str):
-        return ""
-    for device in _DEVICES:
-        name = name.replace(device, "device")
-    return str(name)
+    return _DEVICES.sub("device", name) if isinstance(name, str) else ""
 
 
 def time_unit(given: Any) -> str | None:

@@ -265,10 +265,9 @@ def _with_calls(trace: TraceData) -> TraceData:
         return trace
     spans = trace.columns("spans")
     count, more = len(spans), 0 if calls is None else len(calls.start_ns)
-    order = np.arange(count) if calls is None else order_with_calls(spans, calls)
-    moved = np.full(count + more, -1, np.int32)
-    moved[order] = np.arange(count + more, dtype=np.int32)
-    moved = np.append(moved[:count], np.int32(-1))
+    order, moved = np.arange(count), np.append(np.arange(count, dtype=np.int32), np.int32(-1))
+    if calls is not None:
+        order, moved = order_with_calls(spans, calls)
     changed = _described(trace, frames, calls)
     strings = list(frames.strings)
     own_stack = changed.pop("own_stack")

@@ -38,8 +38,6 @@ from kinetoscope.model.pauses import Pauses
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kinetoscope.collect.request.activities import ProfilerActivity
-    from kinetoscope.collect.request.options import Engine, Recording, RecordingRequest
     from kinetoscope.storage.appended_rows import AppendedRows
     from kinetoscope.trace import Trace
 
@@ -83,7 +81,6 @@ class DevicePart:
     """The part of one session in segments that several may share, a recording once it has ended; times are nanoseconds since 1970.
 
     Attributes:
-        collection: The collection that the session shares.
         request: The session's own request.
         begin_ns: When it began to record.
         end_ns: When it ended.
@@ -91,7 +88,6 @@ class DevicePart:
         pauses: When the program paused its collection.
     """
 
-    collection: DeviceCollection
     request: RecordingRequest
     begin_ns: int = 0
     end_ns: int = 0
@@ -119,7 +115,7 @@ class DevicePart:
         from kinetoscope.combine.extend import extend
 
         segments = self.segments
-        self.collection.finish(segments)
+        DEVICES.finish(segments)
         traces = [segment.recording.trace() for segment in segments if segment.recording is not None]
         if not traces:
             reasons = [segment.failure for segment in segments if segment.failure]
@@ -186,10 +182,9 @@ class DeviceCollection:
     A session's part consists of the runtime calls that began while it recorded, and of the device work that they launched.
     """
 
-    def __init__(self, make_engine: Callable[[], Engine] = KinetoEngine) -> None:
-        """Start stopped; `make_engine` makes the engine of each segment."""
+    def __init__(self) -> None:
+        """Start stopped."""
         self.lock = threading.RLock()
-        self.make_engine = make_engine
         self._subscribers: list[DevicePart] = []
         self._segment: Segment | None = None
 
@@ -265,7 +260,7 @@ class DeviceCollection:
 
     def reset_in_child(self) -> None:
         """In a forked child: forget the parent's subscribers and segment."""
-        self.__init__(self.make_engine)  # type: ignore[misc]
+        self.__init__()  # type: ignore[misc]
 
     def _begin_segment(self, prepared: Engine | None) -> None:
         requests = [subscriber.request for subscriber in self._subscribers]
@@ -275,7 +270,7 @@ class DeviceCollection:
         request = dataclasses.replace(requests[0], activities=wanted, options=options)
         engine = prepared
         if engine is None:
-            engine = self.make_engine()
+            engine = KinetoEngine()
             engine.prepare(request)
         segment = self._segment = Segment(engine, request, time.time_ns())
         try:
@@ -307,7 +302,7 @@ class DeviceCollection:
             for subscriber in self._subscribers:
                 now_ns = time.time_ns()
                 subscriber.segments.append(
-                    Segment(self.make_engine(), subscriber.request, now_ns, end_ns=now_ns, failure=str(error))
+                    Segment(KinetoEngine(), subscriber.request, now_ns, end_ns=now_ns, failure=str(error))
                 )
         self._apply_pauses()
 
@@ -352,8 +347,7 @@ class SharedDevices:
 
     name = "kineto"
 
-    def __init__(self, collection: DeviceCollection = DEVICES) -> None:
-        self._collection = collection
+    def __init__(self) -> None:
         self._prepared: Engine | None = None
         self._request: RecordingRequest | None = None
         self._subscriber: DevicePart | None = None
@@ -365,9 +359,9 @@ class SharedDevices:
             StateError: torch's collector is in use by another profiler.
         """
         self._request, self._prepared = request, None
-        with self._collection.lock:
-            if not self._collection.is_running:
-                self._prepared = self._collection.make_engine()
+        with DEVICES.lock:
+            if not DEVICES.is_running:
+                self._prepared = KinetoEngine()
                 self._prepared.prepare(request)
 
     def start(self) -> None:
@@ -378,14 +372,14 @@ class SharedDevices:
         """
         if self._request is None:
             raise StateError("the devices' engine was started without being prepared: call prepare() first.")
-        self._subscriber = DevicePart(self._collection, self._request)
+        self._subscriber = DevicePart(self._request)
         prepared, self._prepared = self._prepared, None
-        self._collection.start(self._subscriber, prepared)
+        DEVICES.start(self._subscriber, prepared)
 
     def toggle(self, enable: bool, activities: frozenset[ProfilerActivity]) -> None:
         """Pause or resume the recording of activities."""
         if self._subscriber is not None:
-            self._collection.toggle(self._subscriber, enable, activities)
+            DEVICES.toggle(self._subscriber, enable, activities)
 
     def stop(self) -> Recording:
         """Stop recording; the result is read on first use.
@@ -396,7 +390,7 @@ class SharedDevices:
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is None:
             raise StateError("the devices are not being recorded: call start() first.")
-        return self._collection.stop(subscriber)
+        return DEVICES.stop(subscriber)
 
 
 _HOST = frozenset({ProfilerActivity.CPU})
@@ -535,7 +529,7 @@ class HybridRecording:
         host: That of the host.
         devices: That of the devices; None if there is none.
         threads: The native thread ids by the thread ids of the device runtime.
-        failure: Why the devices' recording is missing or cannot be read.
+        failure: Why the devices' recording is missing.
     """
 
     host: Recording
@@ -550,21 +544,17 @@ class HybridRecording:
             StateError: The recording was discarded before it was read.
         """
         from kinetoscope.combine.device import join_device
+        from kinetoscope.combine.extend import extend
 
-        host, device = self.host.trace(), self._device_trace()
-        if device is None:
-            return _without_devices(host, self.failure)
-        return join_device(host, device, self.threads)
-
-    def _device_trace(self) -> Trace | None:
-        """The devices' trace; None, with the reason in `_failure`, if there is none."""
-        if self.devices is None:
-            return None
-        try:
-            return self.devices.trace()
-        except KinetoscopeError as error:
-            self.failure = str(error)
-            return None
+        host, failure = self.host.trace(), self.failure
+        if self.devices is not None:
+            try:
+                device = self.devices.trace()
+            except KinetoscopeError as error:
+                failure = str(error)
+            else:
+                return join_device(host, device, self.threads)
+        return extend(host, losses=[Loss.of("devices_not_recorded", why=failure)])
 
     @property
     def rows(self) -> AppendedRows | None:
@@ -576,10 +566,3 @@ class HybridRecording:
         self.host.discard()
         if self.devices is not None:
             self.devices.discard()
-
-
-def _without_devices(host: Trace, why: str) -> Trace:
-    from kinetoscope.combine.extend import extend
-    from kinetoscope.model.losses import Loss
-
-    return extend(host, losses=[Loss.of("devices_not_recorded", why=why)])

@@ -40,7 +40,6 @@ from kinetoscope.model.schema import (
     EVENT_METADATA_KEY,
     FLAG_ASYNC,
     OTHER_KEYWORDS,
-    STORED,
     TRANSFER_MARKS,
     SpanKind,
 )
@@ -375,7 +374,7 @@ class KinetoRecording:
 
     def _columns(self, read: Trace) -> tuple[Tables, list[str], dict[str, Any]]:
         """Correct the columns of the parsed text; return them with the string table and torch's metadata."""
-        tables = stored_columns(read)
+        tables = {name: columns for name, columns in read.recorded_columns().items() if name != "steps"}
         strings = read.strings
         if self._setting("capture_overload_names"):
             strings = split_overloads(tables, strings)
@@ -420,8 +419,13 @@ _FROM_TORCH = frozenset(
 def _losses(read: Trace, tables: Tables) -> list[Loss]:
     tables.pop("losses", None)
     lost = losses_of(read.columns("losses"))
-    if unknown := unwritable_ranges(read):
-        lost.append(Loss.of("unwritable_names", unknown))
+    # Ranges whose names torch could not encode.
+    unknown = [row for row, text in enumerate(read.strings) if text == UNWRITABLE]
+    ranges = np.isin(
+        read.column("spans", "kind"), (SpanKind.USER_ANNOTATION, SpanKind.PYTHON, SpanKind.MODULE)
+    )
+    if count := int(np.count_nonzero(ranges & np.isin(read.column("spans", "name"), unknown))):
+        lost.append(Loss.of("unwritable_names", count))
     return lost
 
 
@@ -800,27 +804,6 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
             names[row] = table.row(name)
     spans["name"] = names
     return table.texts
-
-
-def unwritable_ranges(trace: Trace) -> int:
-    """Count the ranges whose names torch could not encode."""
-    try:
-        name = trace.strings.index(UNWRITABLE)
-    except ValueError:
-        return 0
-    ranges = np.isin(
-        trace.column("spans", "kind"), (SpanKind.USER_ANNOTATION, SpanKind.PYTHON, SpanKind.MODULE)
-    )
-    return int(np.count_nonzero(ranges & (trace.column("spans", "name") == name)))
-
-
-def stored_columns(trace: Trace) -> Tables:
-    """The stored columns of a trace, without computed ones."""
-    return {
-        name: {column: trace.column(name, column) for column in trace.columns(name).given}
-        for name in STORED
-        if name != "steps" and trace.columns(name).given
-    }
 
 
 def _overloads(operator: str) -> frozenset[str]:

@@ -215,9 +215,8 @@ def _with_overloads(
 
 def _with_calls(columns: Arrays, calls: RebuiltCalls, unsure: int) -> tuple[Arrays, NDArray[np.int32]]:
     """Insert calls into the columns and recompute lanes; also return the new row of each old one."""
-    count, more = len(columns["start_ns"]), len(calls.start_ns)
-    nothing = np.full(more, -1, np.int32)
-    zeros = np.zeros(more, np.uint8)
+    nothing = np.full(len(calls.start_ns), -1, np.int32)
+    zeros = np.zeros(len(calls.start_ns), np.uint8)
     added: Arrays = {
         "start_ns": calls.start_ns,
         "duration_ns": calls.duration_ns,
@@ -231,12 +230,10 @@ def _with_calls(columns: Arrays, calls: RebuiltCalls, unsure: int) -> tuple[Arra
         "stack": calls.stack,
         "category": zeros,
     }
-    order = order_with_calls(columns, calls)
+    order, moved = order_with_calls(columns, calls)
     merged = {
         name: np.append(values, added.get(name, nothing).astype(values.dtype))[order]
         for name, values in columns.items()
     }
-    moved = np.full(count + more + 1, -1, np.int32)
-    moved[order] = np.arange(count + more, dtype=np.int32)
     merged["lane"] = nest(merged["thread"], merged["start_ns"], merged["duration_ns"]).lane
-    return merged, np.append(moved[:count], np.int32(-1))
+    return merged, moved

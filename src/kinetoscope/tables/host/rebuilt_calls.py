@@ -211,7 +211,9 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     )
 
 
-def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls) -> Rows:
+def order_with_calls(
+    spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls
+) -> tuple[Rows, NDArray[np.int32]]:
     """The order by thread and start of some spans followed by the calls that were rebuilt from them.
 
     Of what begins at the same time the longer one is around the other, and a call around what runs in it.
@@ -219,9 +221,12 @@ def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: Rebuilt
     Args:
         spans: The columns `thread`, `start_ns` and `duration_ns`.
         calls: The calls.
+
+    Returns:
+        The order, and the new row of each span, followed by -1 for the row -1.
     """
     count, more = len(spans["start_ns"]), len(calls.start_ns)
-    return np.lexsort(
+    order = np.lexsort(
         (
             np.append(np.arange(count, dtype=np.int64) + more, calls.depth.astype(np.int64)),
             -np.append(spans["duration_ns"], calls.duration_ns),
@@ -229,6 +234,9 @@ def order_with_calls(spans: Mapping[str, NDArray[Any]] | Columns, calls: Rebuilt
             np.append(spans["thread"], calls.thread),
         )
     )
+    moved = np.full(count + more, -1, np.int32)
+    moved[order] = np.arange(count + more, dtype=np.int32)
+    return order, np.append(moved[:count], np.int32(-1))
 
 
 def call_names(
