@@ -765,10 +765,7 @@ def made_trace(native: Native) -> TraceData:
         for index, part in enumerate(parts)
     ]
     merged = merge_processes(traces, placements)
-    tables: Tables = {}
-    for name in STORED:
-        columns = merged.columns(name)
-        tables[name] = {column: columns[column] for column in columns.given}
+    tables = merged.recorded_columns()
     listed = implausible_durations(native, native["strings"]) + losses_of(merged.columns("losses"))
     if (cycles := cycles_of_processes(header, [process.key[0] for process in processes])) is not None:
         tables["cycles"] = cycles
