@@ -16,7 +16,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import KINETO_CATEGORIES
 from kinetoscope.model.names import device_name
-from kinetoscope.model.rows import AllocationRow, SpanRow
+from kinetoscope.model.rows import AllocationRow, SpanRow, look_up
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     EVENT_METADATA_KEY,
@@ -904,11 +904,10 @@ def event_rows(trace: TraceData) -> NDArray[np.int64]:
 
 def numbers_at(trace: TraceData, positions: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     """One number of the events at some positions, as `event_numbers.numbers` has it."""
-    loose = positions < 0
-    if not loose.any():
+    loose = np.flatnonzero(positions < 0)
+    if len(loose) == 0:
         return numbers(trace, name)[positions]
-    values = np.zeros(len(positions), np.int64)
-    values[~loose] = numbers(trace, name)[positions[~loose]]
+    values = look_up(np.maximum(positions, -1), numbers(trace, name), 0)
     if "bytes" in name:
         values[loose] = change_on(trace, -1 - positions[loose], device=name.startswith("device"))
     return values
