@@ -24,7 +24,7 @@ from kinetoscope._errors import FormatError
 from kinetoscope.analyses.findings import as_dict, examine
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.ledger.breakdown import breakdown
-from kinetoscope.ledger.parts import PARTS, busiest_places
+from kinetoscope.ledger.parts import busiest_places
 from kinetoscope.model.arrow import integers, number_array, rows_to_arrow, text_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import tables_of
 from kinetoscope.model.groups import Groups
@@ -54,11 +54,6 @@ MOST_OF_KIND = 64
 POINT_TO_POINT = ("send", "recv")
 
 FORMAT = 6
-# Files of version 2 have no checksum, those before 4 no kinds of steps, those before 5 other names for parts of steps, and those before 6 fewer parts:
-# what was blocked, or collected garbage, is in `host_wait_ns` there.
-_READABLE = (2, 3, 4, 5, 6)
-_FORMER_NAMES = {"input_wait_ns": "data_wait_ns", "cpu_bound_ns": "host_wait_ns"}
-_WITH_CHECKSUM, _WITH_KINDS = 3, 4
 _FORMAT_KEY = b"kinetoscope.summary"
 _CHECKSUM_KEY = b"kinetoscope.checksum"
 # The value of a key follows it in the metadata of a Parquet file, after two bytes that say its type and length.
@@ -213,48 +208,19 @@ def _parsed(content: bytes, name: str, columns: Sequence[str] | None) -> pa.Tabl
     version = (described.metadata or {}).get(_FORMAT_KEY, b"")
     if not version.isdigit():
         raise FormatError(f"{name} is no summary: `kinetoscope summarize` makes one from a trace.")
-    if int(version) not in _READABLE:
+    if int(version) != FORMAT:
         raise FormatError(
-            f"{name} is a summary of version {int(version)}, and this release reads versions {_READABLE[0]} to {_READABLE[-1]}: "
+            f"{name} is a summary of version {int(version)}, and this release reads version {FORMAT}: "
             "summarize the trace again, with this release."
         )
-    if int(version) >= _WITH_CHECKSUM and not _CHECKSUM.search(content):
+    if not _CHECKSUM.search(content):
         raise FormatError(f"{name} is damaged: it has no checksum; {_REPLACE}")
-    has_kinds = int(version) >= _WITH_KINDS
-    texts = [name for name in _TEXTS if has_kinds or not name.startswith("step_kinds.")]
-    with pq.ParquetFile(buffer, metadata=described, read_dictionary=texts) as file:
-        asked = [*(columns or COLUMNS)]
-        stored = [name for name in asked if has_kinds or name != "step_kinds"]
-        missing = {*stored} - {*file.schema_arrow.names}
+    with pq.ParquetFile(buffer, metadata=described, read_dictionary=_TEXTS) as file:
+        missing = {*(columns or COLUMNS)} - {*file.schema_arrow.names}
         if missing:
             raise FormatError(f"{name} is damaged: it has no column {min(missing)!r}; {_REPLACE}")
-        table = file.read(columns=stored if columns else None, use_threads=False)
-    if int(version) < FORMAT:
-        table = _upgraded(table, asked, has_kinds)
+        table = file.read(columns=columns, use_threads=False)
     return table.replace_schema_metadata({_FORMAT_KEY: version})
-
-
-def _upgraded(table: pa.Table, columns: Sequence[str], has_kinds: bool) -> pa.Table:
-    """Name parts of steps as this version does, and add kinds of steps, none, where a file has not even their column."""
-    if "steps" in table.column_names:
-        lists = table["steps"].combine_chunks()
-        records = lists.values
-        fields = {_FORMER_NAMES.get(field.name, field.name): field.name for field in records.type}
-        none = {name: number_array(np.zeros(len(records), np.int64)) for name in PARTS}
-        none["kind"] = pa.nulls(len(records), pa.int64())
-        arrays = {
-            name: records.field(fields[name]) if name in fields else none[name]
-            for name in SECTIONS["steps"].column_names
-        }
-        steps = pa.ListArray.from_arrays(
-            lists.offsets, pa.StructArray.from_arrays([*arrays.values()], [*arrays])
-        )
-        table = table.set_column(table.column_names.index("steps"), "steps", steps)
-    if "step_kinds" in columns and not has_kinds:
-        none = _as_list(rows_to_arrow(SECTIONS["step_kinds"], []))
-        empty = pa.concat_arrays([none] * table.num_rows)
-        table = table.append_column("step_kinds", empty)
-    return table
 
 
 def _of_rank(trace: Trace, source: str | None) -> pa.Table:
@@ -300,13 +266,10 @@ def _place_of(trace: Trace) -> str:
 
 
 def _as_list(table: pa.Table) -> pa.Array:
-    fields, arrays = [], []
-    for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
-        plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        fields.append(pa.field(field.name, plain))
-        chunked = column.cast(plain)
-        arrays.append(pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.nulls(0, plain))
-    records = pa.StructArray.from_arrays(arrays, fields=fields)
+    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in table.schema.types]
+    columns = zip(table.columns, kinds, strict=True)
+    arrays = [column.cast(kind).combine_chunks() for column, kind in columns]
+    records = pa.StructArray.from_arrays(arrays, table.column_names)
     return pa.ListArray.from_arrays(number_array(np.array([0, table.num_rows], dtype=np.int32)), records)
 
 
