@@ -4,7 +4,6 @@ import os
 import random
 import re
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given

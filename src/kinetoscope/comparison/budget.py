@@ -669,23 +669,14 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
     before, after = np.unique(baseline_operators).tolist(), np.unique(kinds).tolist()
     pairs = nearest(before, [typical_operators(merged[kind][0]) for kind in after], similar_sizes)
     if 1 < len(before) <= MOST_CLASSES and len(pairs) == len(before) == len(after):
-        new_of_base = dict(pairs)
         base_kind = np.array([before.index(operators) for operators in baseline_operators.tolist()])
         share = Groups(base_kind, len(before)).sizes() / len(base_kind)
-        of_new = {after[new_index]: base_index for base_index, new_index in new_of_base.items()}
-        return (
-            _series(time.steps, base_kind, share),
-            _series(measured, np.array([of_new[kind] for kind in kinds.tolist()]), share),
-        )
+        of_new = {after[new_index]: base_index for base_index, new_index in pairs}
+        new_kind = np.array([of_new[kind] for kind in kinds.tolist()])
+        return Series.of(time.steps, base_kind, share), Series.of(measured, new_kind, share)
     mixed = any(len(np.unique(run.step_counts["operators"][run.counted])) > 1 for run in runs)
-    return _series(time.steps, mixed=mixed), _series(measured, mixed=mixed)
-
-
-def _series(
-    steps: Sequence[Numbers], kind: Rows | None = None, share: Numbers | None = None, *, mixed: bool = False
-) -> Series:
-    """The steps of some recordings, with the class of each; without, all are of one, or if `mixed` each of its own."""
-    recording = np.repeat(np.arange(len(steps)), list(map(len, steps)))
-    if kind is None:
-        kind = np.arange(len(recording)) if mixed else np.zeros_like(recording)
-    return Series(np.concatenate(steps), recording, kind, share)
+    # Each step is of a class of its own, or all are of one.
+    base, new = (
+        Series.of(steps, np.arange(sum(map(len, steps))) * mixed) for steps in (time.steps, measured)
+    )
+    return base, new

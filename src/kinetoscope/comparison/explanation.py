@@ -17,9 +17,11 @@ import numpy as np
 
 from kinetoscope.comparison.kinds import matched_kinds
 from kinetoscope.comparison.matching import matched
-from kinetoscope.comparison.measures import Key, Numbers, Run, by_run, noun_of
+from kinetoscope.comparison.measures import Key, Numbers, Run, noun_of, population_of
 from kinetoscope.display.sentence import printable
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import look_up
 
 # The key of a place in the base and in the other run; None where it is not there.
 Pair = tuple[Key | None, Key | None]
@@ -198,7 +200,7 @@ def explained(
     Returns:
         The explanation; None where a recording has no account.
     """
-    if any(run.account is None for run in (*base, *new)):
+    if any("account" not in run.populations for run in (*base, *new)):
         return None
     groups = matched_kinds(base, new)
     sides = [
@@ -255,24 +257,22 @@ class _Side:
             groups: For each group of kinds its kinds: a recording, and the kind in it.
         """
         group_of = {kind: group for group, kinds in enumerate(groups) for kind in kinds}
-        self.share = [0.0] * len(groups)
-        self.time_ns = [0.0] * len(groups)
-        self.step = [-1] * len(groups)
-        self.spent: list[dict[Key, float]] = [defaultdict(float) for _ in groups]
-        for recording, (run, weight) in enumerate(by_run(runs, weights)):
-            counted = run.counted
-            group = np.array([group_of[recording, kind] for kind in run.step_kind.tolist()])
-            for number in np.unique(group[counted]).tolist():
-                group_weights = np.where(group == number, weight, 0.0)
-                self.share[number] += float(group_weights.sum())
-                self.time_ns[number] += float(group_weights @ run.step_ns)
-                if self.step[number] < 0:
-                    self.step[number] = int(run.numbers[counted[np.argmax(group[counted] == number)]])
-                assert run.account is not None  # noqa: S101  (checked before)
-                means = run.account.means(group_weights)
-                for key, time_ns in zip(run.account.keys, means.tolist(), strict=True):
-                    if time_ns:
-                        self.spent[number][key] += time_ns
+        of_step = [
+            group_of[recording, kind]
+            for recording, run in enumerate(runs)
+            for kind in run.step_kind[run.counted].tolist()
+        ]
+        by_group, account = Groups(np.array(of_step), len(groups)), population_of(runs, "account")
+        step_ns = np.concatenate([run.step_ns[run.counted] for run in runs])
+        numbers = np.concatenate([run.numbers[run.counted] for run in runs])
+        self.share, self.time_ns = (
+            by_group.sums(of_steps).tolist() for of_steps in (weights, weights * step_ns)
+        )
+        self.step = look_up(by_group.row_of_minimum(np.arange(len(numbers))), numbers).tolist()
+        self.spent: list[dict[Key, float]] = []
+        for group in range(len(groups)):
+            means = account.means(np.where(by_group.of_row == group, weights, 0.0)).tolist()
+            self.spent.append({key: mean for key, mean in zip(account.keys, means, strict=True) if mean})
 
 
 def _pairs(base: list[Key], new: list[Key]) -> tuple[dict[Key, Pair], dict[Key, Pair]]:

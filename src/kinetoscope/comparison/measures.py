@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Rows, places_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
@@ -102,14 +102,13 @@ class Population:
     time_ns: Numbers
     count: Numbers
 
-    def table(self, keys: Sequence[Key | None], steps: range, *, counts: bool = False) -> Numbers:
-        """The times, or counts, of the rows of some keys in some steps: a column for each key, 0 where there is no such row."""
-        column_of = {key: column for column, key in enumerate(keys)}
-        column = np.array([column_of.get(key, -1) for key in self.keys] + [-1])[self.row]
-        cells = np.flatnonzero((column >= 0) & (self.step >= steps.start))
-        table = np.zeros((len(steps), len(keys)))
+    def table(self, rows: Rows, steps: int, *, counts: bool = False) -> Numbers:
+        """The times, or counts, of some rows in all steps: a column for each row, 0 for the row -1."""
+        column = places_of(rows, len(self.keys))[self.row]
+        cells = np.flatnonzero(column >= 0)
+        table = np.zeros((steps, len(rows)))
         values = self.count if counts else self.time_ns
-        table[self.step[cells] - steps.start, column[cells]] = values[cells]
+        table[self.step[cells], column[cells]] = values[cells]
         return table
 
     def means(self, weights: Numbers, *, counts: bool = False) -> Numbers:
@@ -132,7 +131,8 @@ class Run:
         warm_up: How many of the first steps are left out of times and counts.
         unit: Whether the trace has steps, requests, or neither.
         start_ns: When the recording started, by the clock of the machine.
-        populations: For each of `TIMED` what ran.
+        populations: For each of `TIMED` what ran and, where it was asked for and is known, as `account` what the time of the steps was spent
+            on: a row for each place and what was spent there, which add up to each step.
         step_counts: For each of `STEP_COUNTS` the number in each step; without those that were not recorded.
         run_counts: The same of `RUN_COUNTS`, for the run.
         memory: The bytes of each holder at the peak.
@@ -142,8 +142,6 @@ class Run:
         reasons: For counts that are not known, why, or how to record them.
         flops_covered_percent: The share of the operators' time of which FLOPs are known.
         undisturbed: The part of the steps' time that is left where each operator takes as long as it does when nothing disturbs it.
-        account: What the time of the steps was spent on: a row for each place and what was spent there, which add up to each step. None
-            where it was not asked for.
         step_kind: The kind of each step, as in the table `step_kinds`; -1 without.
         kind_operators: For each kind how often each operator runs in a typical step, and how long a call takes, in ns.
     """
@@ -164,7 +162,6 @@ class Run:
     reasons: dict[str, str] = field(default_factory=dict)
     undisturbed: float = 1.0
     flops_covered_percent: float = 100.0
-    account: Population | None = None
     step_kind: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     kind_operators: list[dict[str, tuple[float, float]]] = field(default_factory=list)
 
@@ -188,11 +185,18 @@ def counts_of(runs: Sequence[Run], name: str, scope: Scope | None = None) -> Num
     return np.concatenate(recorded) if len(recorded) == len(counts) else None
 
 
-def by_run(runs: Sequence[Run], weights: Numbers) -> Iterator[tuple[Run, Numbers]]:
-    """Each recording with the weights of all of its steps, from those of the steps that count of all recordings."""
-    ends = np.cumsum([len(run.counted) for run in runs])
-    for run, of_counted in zip(runs, np.split(weights, ends[:-1]), strict=True):
-        yield run, np.concatenate((np.zeros(run.warm_up), of_counted))
+def population_of(runs: Sequence[Run], kind: str) -> Population:
+    """One of the `populations` of some recordings, in the steps that count: those of one recording after those of the other."""
+    row_of: dict[Key, int] = {}
+    columns, steps = [], 0
+    for run in runs:
+        ran = run.populations[kind]
+        rows = np.array([row_of.setdefault(key, len(row_of)) for key in ran.keys], dtype=np.int64)
+        cells = np.flatnonzero(ran.step >= run.warm_up)
+        step = ran.step[cells] - run.warm_up + steps
+        columns.append((rows[ran.row[cells]], step, ran.time_ns[cells], ran.count[cells]))
+        steps += len(run.counted)
+    return Population(list(row_of), *map(np.concatenate, zip(*columns, strict=True)))
 
 
 def noun_of(*runs: Run) -> str:
@@ -243,14 +247,7 @@ def run_of(
         left_out,
         loop.unit,
         trace.run_info.start_realtime_ns or 0,
-        {
-            "part": recording.parts(),
-            "module": recording.modules(),
-            "operator": recording.operators(),
-            "line": recording.lines(),
-            "kernel": recording.kernels(),
-            "collective": recording.collectives(),
-        },
+        recording.populations(with_account=with_account),
         recording.step_counts(),
         recording.run_counts(loop.late_compilations),
         _memory_by_holder(trace),
@@ -259,7 +256,6 @@ def run_of(
         _machine(trace),
         undisturbed=recording.undisturbed(left_out),
         flops_covered_percent=counted_flops(trace).covered_percent or 100.0,
-        account=recording.account() if with_account else None,
         step_kind=loop.work.kind,
         kind_operators=recording.kind_operators(),
     )
@@ -297,8 +293,21 @@ class _Recording:
         process = np.append(trace.column("threads", "process_row"), -1)[spans["thread"]]
         self.ours = (process == loop.process) & (self.step >= 0)
 
-    def parts(self) -> Population:
-        """The step itself, and what the process did at each moment of it."""
+    def populations(self, *, with_account: bool) -> dict[str, Population]:
+        """What ran of each kind, with the account if it is asked for and known."""
+        populations = {
+            "part": self._parts(),
+            "module": self._modules(),
+            "operator": self._operators(),
+            "line": self._lines(),
+            "kernel": self._kernels(),
+            "collective": self._collectives(),
+        }
+        ledger = ledger_of_process(accounts(self.trace), self.loop.process) if with_account else None
+        return populations if ledger is None else populations | {"account": self._account(ledger)}
+
+    def _parts(self) -> Population:
+        """What the process did at each moment of a step."""
         used = {name: time_ns for name, time_ns in self.loop.parts.items() if time_ns.any()}
         keys: list[Key] = [(name,) for name in used]
         row, step = np.repeat(np.arange(len(used)), self.steps), np.tile(np.arange(self.steps), len(used))
@@ -312,7 +321,7 @@ class _Recording:
         step = np.where(self.ours, self.step, -1)
         return StepOperators(self.trace, step, self.steps).of_kinds(self.loop.work.kind)
 
-    def operators(self) -> Population:
+    def _operators(self) -> Population:
         trace, spans, ran = self.trace, self.trace.columns("spans"), self.ran.operators
         dims, paths = trace.column("shapes", "dims"), trace.column("modules", "path")
         columns = (spans["name"], shapes_of(trace), spans["module"])
@@ -346,12 +355,12 @@ class _Recording:
         total_ns = float(took.sum())
         return float(np.minimum(took, usual[groups.of_row]).sum()) / total_ns if total_ns > 0 else 1.0
 
-    def modules(self) -> Population:
+    def _modules(self) -> Population:
         trace = self.trace
         keys: list[Key] = [*zip(trace.column("modules", "path"), module_classes(trace), strict=True)]
         return self._with_python(keys, trace.column("spans", "module"), gaps(trace).shares.module)
 
-    def lines(self) -> Population:
+    def _lines(self) -> Population:
         trace = self.trace
         line, first = line_groups(trace)
         frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)]
@@ -379,11 +388,8 @@ class _Recording:
             spans=len(operators.span),
         )
 
-    def account(self) -> Population | None:
+    def _account(self, ledger: ProcessLedger) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
-        ledger = ledger_of_process(accounts(self.trace), self.loop.process)
-        if ledger is None:
-            return None
         cells = ledger.cells
         step = np.where(ledger.counted, np.cumsum(ledger.counted) - 1, -1)[cells.step]
         rows = np.flatnonzero(step >= 0)
@@ -423,13 +429,13 @@ class _Recording:
                 keys.append(("operator", words, words) if name else ("", words, words))
         return keys
 
-    def kernels(self) -> Population:
+    def _kernels(self) -> Population:
         ran, name = self.ran.kernels, self.trace.column("spans", "name")
         groups = Groups.by([name[ran.span]])
         keys: list[Key] = [(self.trace.strings[text],) for text in name[ran.span[groups.first]].tolist()]
         return _population(keys, groups.of_row, ran.step, ran.time_ns, self.steps)
 
-    def collectives(self) -> Population:
+    def _collectives(self) -> Population:
         calls = self._collective_calls
         return _population(
             [(call["name"], call["group_size"] or 0, call["bytes"] or 0) for call in calls],

@@ -19,10 +19,7 @@ from kinetoscope.comparison.measures import (
     COUNTS,
     RUN_COUNTS,
     TIMED,
-    Key,
-    Numbers,
     Run,
-    by_run,
     noun_of,
 )
 from kinetoscope.comparison.statistics import Bootstrap, Series
@@ -34,7 +31,6 @@ from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
 from kinetoscope.model.arrow import rows_to_arrow
-from kinetoscope.model.groups import Groups
 
 if TYPE_CHECKING:
     import pyarrow
@@ -235,36 +231,11 @@ class Side:
     @cached_property
     def series(self) -> Series:
         """Its steps."""
-        return Series(
-            np.concatenate([run.step_ns[run.counted] for run in self.runs]),
-            np.repeat(np.arange(len(self.runs)), [len(run.counted) for run in self.runs]),
-            classes_of_steps(self.runs),
-        )
+        return Series.of([run.step_ns[run.counted] for run in self.runs], classes_of_steps(self.runs))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the names and counts of this side as JSON values."""
         return {"recordings": self.names, "steps": self.steps, "left_out": self.left_out}
-
-    def keys(self, kind: str) -> list[Key]:
-        """The rows of a kind that any recording has."""
-        return list(dict.fromkeys(key for run in self.runs for key in run.populations[kind].keys))
-
-    def means(self, kind: str, keys: Sequence[Key], weights: Numbers, *, counts: bool = False) -> Numbers:
-        """The mean time, or count, of each row, each step with its weight."""
-        row_of = {key: row for row, key in enumerate(keys)}
-        means = np.zeros(len(keys))
-        for run, run_weights in by_run(self.runs, weights):
-            population = run.populations[kind]
-            rows = np.array([row_of[key] for key in population.keys], dtype=np.int64)
-            means += Groups(rows, len(keys)).sums(population.means(run_weights, counts=counts))
-        return means
-
-    def table(self, kind: str, keys: Sequence[Key | None], *, counts: bool = False) -> Numbers:
-        """The times, or counts, of some rows in all steps that count; 0 for None."""
-        return np.concatenate([
-            run.populations[kind].table(keys, range(run.warm_up, len(run.step_ns)), counts=counts)
-            for run in self.runs
-        ])  # fmt: skip
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison import result
 from kinetoscope.comparison.explanation import explained
 from kinetoscope.comparison.matching import matched
-from kinetoscope.comparison.measures import COUNTS, TIMED, Key, Numbers, Run, counts_of
+from kinetoscope.comparison.measures import COUNTS, TIMED, Key, Numbers, Run, counts_of, population_of
 from kinetoscope.comparison.statistics import Bootstrap, discoveries
 
 # Rows are looked at from this share of a step on, and at most so many of a kind.
@@ -165,17 +165,15 @@ class _Comparing:
 
     def _differences(self, kind: str) -> list[result.Difference]:
         """The rows of a kind that take enough of a step, or run more or less often."""
-        keys = self.base.keys(kind), self.new.keys(kind)
-        rows = matched(kind, keys[0], keys[1])
-        if not rows:
+        ran = [population_of(side.runs, kind) for side in (self.base, self.new)]
+        pairs = matched(kind, *(side.keys for side in ran))
+        if not pairs:
             return []
-        sides = ((self.base, keys[0], 0), (self.new, keys[1], 1))
         sizes, often = [], []
-        for (side, names, side_index), weights in zip(sides, self.bootstrap.own_weights, strict=True):
-            here = np.array([row[side_index] for row in rows])
-            sizes.append(np.append(side.means(kind, names, weights), 0.0)[here])
-            equal = np.full(side.steps, 1 / side.steps)
-            often.append(np.append(side.means(kind, names, equal, counts=True), 0.0)[here])
+        for side, rows, weights in zip(ran, np.array(pairs).T, self.bootstrap.own_weights, strict=True):
+            equal = np.full(len(weights), 1 / len(weights))
+            sizes.append(np.append(side.means(weights), 0.0)[rows])
+            often.append(np.append(side.means(equal, counts=True), 0.0)[rows])
         size, more = np.maximum(*sizes), np.abs(often[1] - often[0])
         large = np.flatnonzero((size >= _LEAST_SHARE * self.base_ns) | (kind == "part"))
         large = large[np.argsort(-size[large], kind="stable")[:_MOST_ROWS]]
@@ -183,22 +181,20 @@ class _Comparing:
         unlike = np.flatnonzero(more > _LEAST_COUNT)
         unlike = unlike[np.argsort(-more[unlike], kind="stable")[:_MOST_ROWS]]
         chosen = np.union1d(large, unlike)
-        picked: list[list[Key | None]] = [
-            [names[rows[row][side_index]] if rows[row][side_index] >= 0 else None for row in chosen.tolist()]
-            for _, names, side_index in sides
-        ]
-        tables = [side.table(kind, names) for (side, _, _), names in zip(sides, picked, strict=True)]
+        picked = [*zip(ran, np.array(pairs)[chosen].T, (self.base.steps, self.new.steps), strict=True)]
+        keys = [[*map([*side.keys, None].__getitem__, rows.tolist())] for side, rows, _ in picked]
+        tables, counts = (
+            [side.table(rows, steps, counts=counts) for side, rows, steps in picked]
+            for counts in (False, True)
+        )
         # The parts of a step add up to it, so all are of the same steps.
         estimate = (self.bootstrap.estimate if kind == "part" else self.bootstrap.estimate_rows)(*tables)
-        counts = [
-            side.table(kind, names, counts=True).T for (side, _, _), names in zip(sides, picked, strict=True)
-        ]
         width = estimate.half_width(self.margins.confidence)
         sure = discoveries(estimate.p, _HALF * self.alarm / len(TIMED))
         values = (column.tolist() for column in (estimate.base, estimate.new, estimate.p, width, sure))
         return [
             self._difference(kind, *row)
-            for row in zip(*picked, *counts, zip(*values, strict=True), strict=True)
+            for row in zip(*keys, *(table.T for table in counts), zip(*values, strict=True), strict=True)
         ]
 
     def _difference(

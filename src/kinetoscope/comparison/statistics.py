@@ -63,6 +63,12 @@ class Series:
     kind: Rows
     share: Numbers | None = None
 
+    @classmethod
+    def of(cls, steps: Sequence[Numbers], kind: Rows, share: Numbers | None = None) -> Series:
+        """The steps of some recordings, with the class of each."""
+        recording = np.repeat(np.arange(len(steps)), list(map(len, steps)))
+        return cls(np.concatenate(steps), recording, kind, share)
+
     @property
     def recordings(self) -> int:
         """How many recordings there are."""
