@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from kinetoscope.comparison.measures import Run
 from kinetoscope.comparison.statistics import MOST_CLASSES
+from kinetoscope.tables.step_kinds import Operators
 
-# How often each operator runs in a step, and how long a call takes, in ns.
-Operators = Mapping[str, tuple[float, float]]
 # Those of each kind, by its number.
 OfKinds = Sequence[Operators] | Mapping[int, Operators]
 Numbers = Sequence[int] | NDArray[np.int64]
@@ -61,20 +60,6 @@ def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
 def typical_operators(operators: Operators) -> int:
     """How many operators a step of a kind has."""
     return round(sum(count for count, _ in operators.values()))
-
-
-def most_of(kinds: Sequence[Operators]) -> list[str | None]:
-    """For each kind the operator whose additional calls, compared with the kind that has the next most of them, take the most time; None where it has more of none."""
-    names: list[str | None] = []
-    for index, operators in enumerate(kinds if len(kinds) > 1 else ()):
-        other_kinds = [kind for other_index, kind in enumerate(kinds) if other_index != index]
-        more = {
-            name: (count - max(kind.get(name, (0.0, 0.0))[0] for kind in other_kinds)) * mean_ns
-            for name, (count, mean_ns) in operators.items()
-        }
-        name = max(more, key=more.__getitem__, default=None)
-        names.append(name if name is not None and more[name] > 0 else None)
-    return names or [None] * len(kinds)
 
 
 def nearest(

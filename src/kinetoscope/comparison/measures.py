@@ -41,7 +41,7 @@ from kinetoscope.tables.host.source_lines import source_lines
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
 from kinetoscope.tables.stacks import program_frames, user_stacks
-from kinetoscope.tables.step_kinds import StepOperators, operators_of_kinds
+from kinetoscope.tables.step_kinds import Operators, StepOperators, operators_of_kinds
 from kinetoscope.tables.stored import memory_recorded
 
 Numbers = NDArray[np.float64]
@@ -163,7 +163,7 @@ class Run:
     undisturbed: float = 1.0
     flops_covered_percent: float = 100.0
     step_kind: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
-    kind_operators: list[dict[str, tuple[float, float]]] = field(default_factory=list)
+    kind_operators: list[Operators] = field(default_factory=list)
 
     @property
     def counted(self) -> Rows:
@@ -314,12 +314,13 @@ class _Recording:
         time_ns = np.concatenate([np.zeros(0), *used.values()])
         return Population(keys, row, step, time_ns, np.zeros(len(row)))
 
-    def kind_operators(self) -> list[dict[str, tuple[float, float]]]:
+    def kind_operators(self) -> list[Operators]:
         """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
         if not self.loop.unit.overlaps:
             return operators_of_kinds(self.trace)
         step = np.where(self.ours, self.step, -1)
-        return StepOperators(self.trace, step, self.steps).of_kinds(self.loop.work.kind)
+        operators = StepOperators(self.trace, step, self.steps)
+        return operators.of_kinds(self.loop.work.kind, operators.mean_ns)
 
     def _operators(self) -> Population:
         trace, spans, ran = self.trace, self.trace.columns("spans"), self.ran.operators

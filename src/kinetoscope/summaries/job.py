@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError, checked_choice
 from kinetoscope.analyses.findings import Report, table_of
-from kinetoscope.comparison.kinds import most_of, typical_operators
+from kinetoscope.comparison.kinds import typical_operators
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
@@ -32,6 +32,7 @@ from kinetoscope.summaries.replay import without_lateness
 from kinetoscope.summaries.sections import Sections, codes_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
+from kinetoscope.tables.step_kinds import most_of
 
 # What a row of the table `ranks` can be of: a rank, or its steps of a kind.
 _BY = ("rank", "kind")

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.analyses.meetings import Meetings
-from kinetoscope.comparison.kinds import KindsOfRun, Operators, merged_kinds
+from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.summary import COLUMNS, SECTIONS, read
-from kinetoscope.tables.step_kinds import LEAST_OF_KIND
+from kinetoscope.tables.step_kinds import LEAST_OF_KIND, Operators
 
 Made = TypeVar("Made")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import operator_spans
@@ -21,6 +22,8 @@ from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 Counts = NDArray[np.float64]
+Operators = Mapping[str, tuple[float, float]]
+"""How often each operator runs in a step, and how long a call takes, in ns."""
 
 
 STEP_KINDS_SCHEMA = table_definition("step_kinds")
@@ -110,7 +113,7 @@ def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray
 
 
 def _times(trace: TraceData) -> dict[str, Any]:
-    kind, called = kinds_of_steps(trace), named_steps(trace)
+    kind, called, operators = kinds_of_steps(trace), named_steps(trace), _operators(trace)
     by_kind = Groups(kind, int(kind.max(initial=-1)) + 1)
     duration, number = step_extents(trace).duration_ns, trace.column("steps", "number")
     total_ns = by_kind.sums(duration)
@@ -123,8 +126,8 @@ def _times(trace: TraceData) -> dict[str, Any]:
         "median_ns": by_kind.medians(duration),
         "min_ns": by_kind.minima(duration),
         "max_ns": by_kind.maxima(duration),
-        "operators": by_kind.medians(_operators(trace).per_step),
-        "most_of": Labels(_most_of(trace), trace.strings),
+        "operators": by_kind.medians(operators.per_step),
+        "most_of": labels(most_of(operators.of_kinds(kind, operators.mean_duration_ns))),
         "first_step": by_kind.minima(number),
         "last_step": by_kind.maxima(number),
     }
@@ -173,9 +176,10 @@ def main_kind(trace: TraceData) -> int:
 
 
 @derived
-def operators_of_kinds(trace: TraceData) -> list[dict[str, tuple[float, float]]]:
+def operators_of_kinds(trace: TraceData) -> list[Operators]:
     """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
-    return _operators(trace).of_kinds(kinds_of_steps(trace))
+    operators = _operators(trace)
+    return operators.of_kinds(kinds_of_steps(trace), operators.mean_ns)
 
 
 class StepOperators:
@@ -208,26 +212,22 @@ class StepOperators:
         time_ns = self._by_name.sums(self._trace.column("spans", "self_ns")[self._rows])
         return np.asarray(np.maximum(time_ns, 1) / self._by_name.sizes())
 
-    def of_kinds(self, kind: NDArray[Any]) -> list[dict[str, tuple[float, float]]]:
-        """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns.
+    def of_kinds(self, kind: NDArray[Any], call_ns: NDArray[np.float64]) -> list[Operators]:
+        """For each kind of steps how often each operator runs in the one in its middle, and how long a call takes, in ns.
 
         Args:
             kind: The kind of each step, from 0; -1 without.
+            call_ns: How long a call of each of `names` takes.
         """
         names = [self._strings[name] for name in self.names.tolist()]
-        listed = []
-        for counts in self.typical_counts(kind):
-            columns = zip(names, counts.tolist(), self.mean_ns.tolist(), strict=True)
+        order, begins = Groups(kind, int(kind.max(initial=-1)) + 1).rows()
+        listed: list[Operators] = []
+        for begin, end in pairwise(begins.tolist()):
+            # A kind of another process has none.
+            counts = self.counts_in(int(order[(begin + end) // 2])) if begin < end else np.zeros(len(names))
+            columns = zip(names, counts.tolist(), call_ns.tolist(), strict=True)
             listed.append({name: (count, mean_ns) for name, count, mean_ns in columns if count})
         return listed
-
-    def typical_counts(self, kind: NDArray[Any]) -> list[Counts]:
-        """For each kind of steps how many calls of each name the one in its middle has; none of a kind of another process."""
-        order, begins = Groups(kind, int(kind.max(initial=-1)) + 1).rows()
-        return [
-            self.counts_in(int(order[(begin + end) // 2])) if begin < end else np.zeros(len(self.names))
-            for begin, end in pairwise(begins.tolist())
-        ]
 
     def counts_in(self, step: int) -> Counts:
         """How many calls of each name a step has."""
@@ -246,14 +246,15 @@ def _alike(one: Counts, others: Counts, mean_ns: Counts) -> NDArray[np.float64]:
     return np.divide(np.minimum(one, others) @ mean_ns, most, out=np.ones(len(others)), where=most > 0)
 
 
-def _most_of(trace: TraceData) -> Rows:
-    """For each kind the string of the operator whose additional calls take the most time; -1 where it has more of none."""
-    operators = _operators(trace)
-    typical = np.array(operators.typical_counts(kinds_of_steps(trace)))
-    if len(typical) < 2 or len(operators.names) == 0:
-        return np.full(len(typical), -1, np.int64)
-    names = []
-    for number in range(len(typical)):
-        more = (typical[number] - np.delete(typical, number, axis=0).max(axis=0)) * operators.mean_duration_ns
-        names.append(int(operators.names[np.argmax(more)]) if more.max() > 0 else -1)
-    return np.array(names, np.int64)
+def most_of(kinds: Sequence[Operators]) -> list[str | None]:
+    """For each kind the operator whose additional calls, compared with the kind that has the next most of them, take the most time; None where it has more of none."""
+    names: list[str | None] = []
+    for index, operators in enumerate(kinds if len(kinds) > 1 else ()):
+        other_kinds = [kind for other_index, kind in enumerate(kinds) if other_index != index]
+        more = {
+            name: (count - max(kind.get(name, (0.0, 0.0))[0] for kind in other_kinds)) * mean_ns
+            for name, (count, mean_ns) in operators.items()
+        }
+        name = max(more, key=more.__getitem__, default=None)
+        names.append(name if name is not None and more[name] > 0 else None)
+    return names or [None] * len(kinds)
