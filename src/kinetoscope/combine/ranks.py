@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,55 +43,58 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class _Visit(NamedTuple):
-    """One trace at a meeting.
+def clock_marks(trace: TraceData) -> list[tuple[str, int, int]]:
+    """The barriers of `align_clocks` that a trace was at, by their names, which no two barriers of any job share: when it entered and left each, on its axis."""
+    begin_ns = trace.run_info.start_monotonic_ns
+    if begin_ns is None:
+        return []
+    marks = (mark for run in process_runs(trace) for mark in run.clock_marks)
+    return [(name, entered_ns - begin_ns, left_ns - begin_ns) for name, entered_ns, left_ns in marks]
 
-    Attributes:
-        trace: Which of the traces.
-        meeting: The meeting: its kind, `barriers` or `collectives`, and what tells it from others of its kind.
-        entered_ns: The latest moment of it by which nobody of it could have left, on the trace's own axis.
-        left_ns: The earliest moment at which somebody of it had left.
+
+def _visits(traces: Sequence[TraceData]) -> Visits:
+    """Which trace was at which barrier, and at which call between ranks.
+
+    Calls are the same by step, group, name and place among their like, where the traces agree on these. Traces without steps must have the same calls from
+    beginning to end.
     """
+    numbers: dict[Hashable, int] = {}
+    # The trace, the meeting, when it was entered and left, and whether those who meet leave together: whoever waits in a collective leaves it with
+    # the others; who leaves a barrier hears of it sooner or later.
+    visits: list[tuple[int, int, int, int, bool]] = []
+    series: defaultdict[tuple[Hashable, ...], list[tuple[int, list[_Call]]]] = defaultdict(list)
+    for index, trace in enumerate(traces):
+        for name, entered_ns, left_ns in clock_marks(trace):
+            if entered_ns <= left_ns:
+                meeting = numbers.setdefault(name, len(numbers))
+                visits.append((index, meeting, entered_ns, left_ns, False))
+        for key, calls in _calls(trace).items():
+            series[key[:-1]].append((index, calls))
+    for key, of_ranks in series.items():
+        if len({tuple(call.like for call in calls) for _, calls in of_ranks}) == 1:
+            for index, calls in of_ranks:
+                for number, call in enumerate(calls):
+                    meeting = numbers.setdefault((key, number), len(numbers))
+                    visits.append((index, meeting, call.entered_ns, call.left_ns, True))
+    trace_index, met, entered, left, together = np.array(visits, dtype=np.int64).reshape(-1, 5).T
+    return Visits(trace_index, met, entered, left, together != 0)
 
-    trace: int
-    meeting: tuple[str, Hashable]
+
+class _Call(NamedTuple):
+    """A call between ranks: what is the same on all of them, and when a rank entered and left it."""
+
+    like: tuple[Hashable, ...]
     entered_ns: int
     left_ns: int
 
 
-def _barriers(trace_number: int, trace: TraceData) -> Iterator[_Visit]:
-    """The barriers that a trace was at, by their names, which no two barriers of any job share."""
-    begin_ns = trace.run_info.start_monotonic_ns
-    if begin_ns is not None:
-        for run in process_runs(trace):
-            for name, entered_ns, left_ns in run.clock_marks:
-                if entered_ns <= left_ns:
-                    yield _Visit(trace_number, (BARRIERS, name), entered_ns - begin_ns, left_ns - begin_ns)
-
-
-def _collectives(traces: Sequence[TraceData]) -> Iterator[_Visit]:
-    """The calls between ranks, by step, group, name and place among their like, where the traces agree on these.
-
-    Traces without steps must have the same calls from beginning to end.
-    """
-    series: defaultdict[tuple[Hashable, ...], list[tuple[int, list[dict[str, Any]]]]] = defaultdict(list)
-    for index, trace in enumerate(traces):
-        for key, calls in _calls(trace).items():
-            series[key[:-1]].append((index, calls))
-    for key, of_ranks in series.items():
-        if len({tuple(call["like"] for call in calls) for _, calls in of_ranks}) == 1:
-            for index, calls in of_ranks:
-                for number, call in enumerate(calls):
-                    yield _Visit(index, (COLLECTIVES, (key, number)), call["entered_ns"], call["left_ns"])
-
-
-def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]:
+def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[_Call]]:
     rows = collectives(trace).select(_COLUMNS).to_pylist()
     has_steps = len(trace.columns("steps")) > 0
     one_group = all(len(run.process_groups) < 2 for run in process_runs(trace))
     carried = [row for row in rows if row["transfer_start_ns"] is not None and row["transfer_ns"] is not None]
     in_microseconds = all(row["transfer_start_ns"] % MICROSECOND_NS == 0 for row in carried)
-    calls_of: defaultdict[tuple[Hashable, ...], list[dict[str, Any]]] = defaultdict(list)
+    calls_of: defaultdict[tuple[Hashable, ...], list[_Call]] = defaultdict(list)
     for row in carried:
         # Two groups may be of the same ranks; calls to one of them are in order.
         group = (row["group_ranks"] or "", row["group"] or "")
@@ -105,9 +108,8 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[dict[str, Any]]]
         left_ns = entered_ns + row["transfer_ns"] + (CUT_OFF_NS if in_microseconds else 0)
         # What a rank gives to an all_gather may have a size of its own.
         elements = row["input_elements"] if row["name"] == "all_reduce" else None
-        calls_of[row["step"], group, row["name"], (row["process"], row["rank"])].append(
-            {"like": (row["dtype"], elements), "entered_ns": entered_ns, "left_ns": left_ns}
-        )
+        key = (row["step"], group, row["name"], (row["process"], row["rank"]))
+        calls_of[key].append(_Call((row["dtype"], elements), entered_ns, left_ns))
     # A step that comes twice has its calls under one name.
     repeated = Counter(trace.column("steps", "number").tolist())
     several = len(trace.columns("processes")) > 1
@@ -120,11 +122,8 @@ def aligned(traces: Sequence[TraceData]) -> list[Placement]:
     begins_ns = [-1 if run.start_monotonic_ns is None else run.start_monotonic_ns for run in runs]
     errors_ns = [reading_error_ns(trace) for trace in traces]
     machines = machines_of([run.boot_id for run in runs], np.array(begins_ns, np.int64), np.array(errors_ns))
-    visits: list[_Visit] = []
-    if machines.number.any():
-        visits += (visit for number, trace in enumerate(traces) for visit in _barriers(number, trace))
-        visits += _collectives(traces)
-    clocks = align(_as_columns(visits), machines, np.array([trace.duration_ns for trace in traces]), 0)
+    visits = _visits(traces if machines.number.any() else ())
+    clocks = align(visits, machines, np.array([trace.duration_ns for trace in traces]), 0)
     wall = by_wall_clock(traces)
     placements = []
     for row, line in enumerate(clocks.lines):
@@ -143,16 +142,6 @@ def aligned(traces: Sequence[TraceData]) -> list[Placement]:
                 Placement(round(line.offset_ns), line.drift, error_ns, clocks.clock(row) or "", facts)
             )
     return placements
-
-
-def _as_columns(visits: Sequence[_Visit]) -> Visits:
-    numbers: dict[tuple[str, Hashable], int] = {}
-    meeting = [numbers.setdefault(visit.meeting, len(numbers)) for visit in visits]
-    # Whoever waits in a collective leaves it with the others; who leaves a barrier hears of it sooner or later.
-    together = np.array([visit.meeting[0] == COLLECTIVES for visit in visits], dtype=bool)
-    times = np.array([(visit.trace, visit.entered_ns, visit.left_ns) for visit in visits], dtype=np.int64)
-    trace, entered_ns, left_ns = times.reshape(-1, 3).T
-    return Visits(trace, np.array(meeting, dtype=np.int64), entered_ns, left_ns, together)
 
 
 # Ranks record the same steps; their clocks on the wall may differ by so much.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import FormatError
 from kinetoscope.analyses.findings import as_dict, examine
-from kinetoscope.combine.ranks import MEETING_COLLECTIVES
+from kinetoscope.combine.ranks import MEETING_COLLECTIVES, clock_marks
 from kinetoscope.ledger.breakdown import breakdown
 from kinetoscope.ledger.parts import busiest_places
 from kinetoscope.model.arrow import integers, number_array, rows_to_arrow, text_array, to_arrow, to_numpy
@@ -234,7 +234,7 @@ def _of_rank(trace: Trace, source: str | None) -> pa.Table:
         "step_kinds": _step_kinds(trace),
         "collectives": _collectives(trace, calls, lost),
         "groups": _groups(trace, calls),
-        "clock_marks": _clock_marks(trace),
+        "clock_marks": _as_rows("clock_marks", clock_marks(trace)),
         "sketches": _sketches(trace, lost),
         "memory": _memory(trace),
         "findings": _findings(trace),
@@ -273,6 +273,12 @@ def _as_list(table: pa.Table) -> pa.Array:
     return pa.ListArray.from_arrays(number_array(np.array([0, table.num_rows], dtype=np.int32)), records)
 
 
+def _as_rows(section: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Rows of a section, each with a value for each column."""
+    table = SECTIONS[section]
+    return rows_to_arrow(table, [dict(zip(table.column_names, row, strict=True)) for row in rows])
+
+
 def _last(table: pa.Table, most: int, what: str, lost: list[Loss]) -> pa.Table:
     """The last rows of a table; what is left out is a loss."""
     over = table.num_rows - most
@@ -292,14 +298,11 @@ def _steps(trace: Trace, device: str, lost: list[Loss]) -> pa.Table:
 
 
 def _step_kinds(trace: Trace) -> pa.Table:
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     for kind, operators in enumerate(operators_of_kinds(trace)):
         most = sorted(operators.items(), key=lambda entry: -entry[1][0] * entry[1][1])[:MOST_OF_KIND]
-        rows += [
-            {"kind": kind, "name": name, "count": count, "mean_ns": mean_ns}
-            for name, (count, mean_ns) in most
-        ]
-    return rows_to_arrow(SECTIONS["step_kinds"], rows)
+        rows += [(kind, name, *of_call) for name, of_call in most]
+    return _as_rows("step_kinds", rows)
 
 
 def _collectives(trace: Trace, rows: pa.Table, lost: list[Loss]) -> pa.Table:
@@ -363,20 +366,7 @@ def _groups(trace: Trace, calls: pa.Table) -> pa.Table:
         if name or ranks:
             count = len(json.loads(ranks)) if ranks else size or -1
             groups[name or ranks] = (description or "", ranks or "", count)
-    columns = SECTIONS["groups"].column_names
-    rows = [dict(zip(columns, (name, *group), strict=True)) for name, group in groups.items()]
-    return rows_to_arrow(SECTIONS["groups"], rows)
-
-
-def _clock_marks(trace: Trace) -> pa.Table:
-    """The barriers of `align_clocks`, on the axis of the trace."""
-    begin_ns = trace.run_info.start_monotonic_ns
-    marks = [mark for run in process_runs(trace) for mark in run.clock_marks] if begin_ns is not None else []
-    rows = [
-        {"name": name, "entered_ns": entered_ns - (begin_ns or 0), "left_ns": left_ns - (begin_ns or 0)}
-        for name, entered_ns, left_ns in marks
-    ]
-    return rows_to_arrow(SECTIONS["clock_marks"], rows)
+    return _as_rows("groups", [(name, *group) for name, group in groups.items()])
 
 
 def _sketches(trace: Trace, lost: list[Loss]) -> pa.Table:
