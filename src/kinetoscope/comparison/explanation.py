@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.comparison.kinds import matched_kinds
+from kinetoscope.comparison.kinds import matched_kinds, places_of_steps
 from kinetoscope.comparison.matching import matched
 from kinetoscope.comparison.measures import Key, Numbers, Run, noun_of, population_of
 from kinetoscope.display.sentence import printable
@@ -256,13 +256,8 @@ class _Side:
             weights: The weight of each step that counts.
             groups: For each group of kinds its kinds: a recording, and the kind in it.
         """
-        group_of = {kind: group for group, kinds in enumerate(groups) for kind in kinds}
-        of_step = [
-            group_of[recording, kind]
-            for recording, run in enumerate(runs)
-            for kind in run.step_kind[run.counted].tolist()
-        ]
-        by_group, account = Groups(np.array(of_step), len(groups)), population_of(runs, "account")
+        by_group = Groups(places_of_steps(runs, groups), len(groups))
+        account = population_of(runs, "account")
         step_ns = np.concatenate([run.step_ns[run.counted] for run in runs])
         numbers = np.concatenate([run.numbers[run.counted] for run in runs])
         self.share, self.time_ns = (

@@ -6,18 +6,16 @@ Kinds are those of the table `step_kinds`, whose numbers are of one trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.comparison.measures import Run
 from kinetoscope.comparison.statistics import MOST_CLASSES
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.step_kinds import Operators
 
-# Those of each kind, by its number.
-OfKinds = Sequence[Operators] | Mapping[int, Operators]
-Numbers = Sequence[int] | NDArray[np.int64]
 # The number of a recording, and that of a kind in it.
 Kinds = set[tuple[int, int]]
 
@@ -27,22 +25,24 @@ ALIKE = 0.75
 """Kinds of steps of two recordings are one if they have so much of their operators in common, in the time that these take."""
 
 
-class KindsOfRun(NamedTuple):
-    """The kinds of steps of a recording, by their numbers, -1 for none, and the operators of each kind, where nothing else of it is at hand."""
+def kinds_of_runs(runs: Sequence[Run]) -> tuple[list[Operators], list[Kinds]]:
+    """The kinds of steps of some recordings, see `merged_kinds`."""
+    kinds_of = (np.unique(run.step_kind).tolist() for run in runs)
+    return merged_kinds([
+        {kind: run.kind_operators[kind] if kind >= 0 else {} for kind in kinds}
+        for run, kinds in zip(runs, kinds_of, strict=True)
+    ])  # fmt: skip
 
-    step_kind: Numbers
-    kind_operators: OfKinds
 
-
-def kind_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
-    """For each step that counts, one recording after the other, the number of its kind, common to all recordings."""
-    merged_kind_of = {kind: index for index, (_, kinds) in enumerate(merged_kinds(runs)) for kind in kinds}
-    merged_kind = [
-        merged_kind_of[recording, kind]
+def places_of_steps(runs: Sequence[Run], kinds: Sequence[Kinds]) -> Rows:
+    """For each step that counts, one recording after the other, the place in `kinds` of those that its own is one of."""
+    place_of = {kind: place for place, members in enumerate(kinds) for kind in members}
+    places = [
+        place_of[recording, kind]
         for recording, run in enumerate(runs)
         for kind in run.step_kind[run.counted].tolist()
     ]
-    return np.array(merged_kind, np.int64)
+    return np.array(places, np.int64)
 
 
 def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
@@ -50,7 +50,7 @@ def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
 
     Where that makes more than `MOST_CLASSES`, the kinds themselves are the classes.
     """
-    kind = kind_of_steps(runs)
+    kind = places_of_steps(runs, kinds_of_runs(runs)[1])
     operators = np.concatenate([run.step_counts["operators"][run.counted] for run in runs]).astype(np.int64)
     _, class_of_step = np.unique(np.stack((kind, operators)), axis=1, return_inverse=True)
     class_of_step = np.asarray(class_of_step, dtype=np.int64).reshape(-1)
@@ -97,8 +97,8 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
     Returns:
         For each group of kinds that are compared with each other those of the base and those of the other run; one of them may be empty.
     """
-    ours, theirs = merged_kinds(base), merged_kinds(new)
-    pairs = nearest([operators for operators, _ in ours], [operators for operators, _ in theirs], _similarity)
+    (ours, our_members), (theirs, their_members) = kinds_of_runs(base), kinds_of_runs(new)
+    pairs = nearest(ours, theirs, _similarity)
     if not pairs and ours and theirs:
         # The programs have little in common: what takes most of one is compared with what takes most of the other.
         pairs.append((0, 0))
@@ -107,7 +107,7 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
     for number, (kinds, other_kinds) in enumerate(((ours, theirs), (theirs, ours))):
         for kind in sorted(set(range(len(kinds))) - {pair[number] for pair in pairs}):
             contained = [
-                (_contained(other_kinds[other][0], kinds[kind][0]), -other, group)
+                (_contained(other_kinds[other], kinds[kind]), -other, group)
                 for group, members in enumerate(groups)
                 for other in members[1 - number]
             ]
@@ -118,33 +118,33 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
                 alone.append(({kind}, set()) if number == 0 else (set(), {kind}))
     return [
         (
-            set().union(*(ours[kind][1] for kind in our_kinds)),
-            set().union(*(theirs[kind][1] for kind in their_kinds)),
+            set().union(*(our_members[kind] for kind in our_kinds)),
+            set().union(*(their_members[kind] for kind in their_kinds)),
         )
         for our_kinds, their_kinds in (*groups, *alone)
     ]
 
 
-def merged_kinds(runs: Sequence[Run | KindsOfRun]) -> list[tuple[Operators, Kinds]]:
+def merged_kinds(recordings: Sequence[Mapping[int, Operators]]) -> tuple[list[Operators], list[Kinds]]:
     """The kinds of steps of several recordings of one program.
 
     Args:
-        runs: The recordings.
+        recordings: For each the operators of its kinds, by their numbers.
 
     Returns:
         For each kind the operators of an example, and which kinds of which recordings it is.
     """
-    merged: list[tuple[Operators, Kinds]] = []
-    for recording, run in enumerate(runs):
-        numbers = np.unique(run.step_kind).tolist()
-        operators = [run.kind_operators[kind] if kind >= 0 else {} for kind in numbers]
-        pairs = dict(nearest(operators, [example for example, _ in merged], _similarity))
-        for index, kind in enumerate(numbers):
+    examples: list[Operators] = []
+    members: list[Kinds] = []
+    for recording, kinds in enumerate(recordings):
+        pairs = dict(nearest([*kinds.values()], examples, _similarity))
+        for index, (kind, operators) in enumerate(kinds.items()):
             if index in pairs:
-                merged[pairs[index]][1].add((recording, kind))
+                members[pairs[index]].add((recording, kind))
             else:
-                merged.append((operators[index], {(recording, kind)}))
-    return merged
+                examples.append(operators)
+                members.append({(recording, kind)})
+    return examples, members
 
 
 def _similarity(ours: Operators, theirs: Operators) -> float:

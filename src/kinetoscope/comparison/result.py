@@ -14,14 +14,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.explanation import Explanation, signed
 from kinetoscope.comparison.kinds import classes_of_steps
-from kinetoscope.comparison.measures import (
-    BYTE_COUNTS,
-    COUNTS,
-    RUN_COUNTS,
-    TIMED,
-    Run,
-    noun_of,
-)
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run, noun_of
 from kinetoscope.comparison.statistics import Bootstrap, Series
 from kinetoscope.display import blocks
 from kinetoscope.display.blocks import Block

@@ -27,6 +27,14 @@ _HALF = 0.5
 _MOST_SHOWN = 10.0
 
 
+# What a row has of its key, by its kind; of others the name.
+_COLUMNS = {
+    "module": ("name", "detail"),
+    "operator": ("name", "detail", "module"),
+    "line": ("file", "name", "line", "detail"),
+}
+
+
 def compare_runs(
     base: Sequence[Run], new: Sequence[Run], margins: result.Margins | None = None, *, seed: int = 0
 ) -> result.Comparison:
@@ -210,37 +218,25 @@ class _Comparing:
         assert key is not None  # noqa: S101  (a row is of at least one side)
         base_ns, new_ns, p, width, sure = values
         change = new_ns - base_ns
-        text: dict[str, Any] = {}
-        if kind in ("module", "operator"):
-            text = dict(zip(("detail", "module"), key[1:], strict=False))
-        elif kind == "line":
-            base_key = base if base is not None else key
-            text = {
-                "detail": key[3] or base_key[3],
-                "file": key[0],
-                "line": key[2],
-                "base_line": base_key[2] if base is not None else -1,
-            }
+        text: dict[str, Any] = dict(zip(_COLUMNS.get(kind, ("name",)), key, strict=False))
+        if kind == "line" and base is not None:
+            text |= {"detail": text["detail"] or base[3], "base_line": base[2]}
         elif kind == "collective":
-            text = {"detail": f"{key[1]} ranks, {key[2]} bytes"}
+            text["detail"] = f"{key[1]} ranks, {key[2]} bytes"
         only = "base" if new is None else "new" if base is None else ""
         counts = None if kind == "part" else count_difference(kind, base_counts, new_counts)
+        if counts is not None:
+            text |= dict(zip(("base_count", "new_count"), counts.usual, strict=True))
+            text["count_verdict"] = {"base": result.GONE, "new": result.ADDED}.get(only, counts.verdict)
         return result.Difference(
-            kind,
-            str(key[1] if kind == "line" else key[0]),
-            base_ns,
-            new_ns,
+            kind=kind,
+            base_ns=base_ns,
+            new_ns=new_ns,
             # No time can fall by more than all of it.
-            max(change - width, -base_ns) if np.isfinite(width) else -np.inf,
-            change + width,
-            p,
-            self._row_verdict(kind, base_ns, change, width, sure=sure),
-            None,
-            None if counts is None else counts.usual[0],
-            None if counts is None else counts.usual[1],
-            count_verdict=""
-            if counts is None
-            else {"base": result.GONE, "new": result.ADDED}.get(only, counts.verdict),
+            low_ns=max(change - width, -base_ns) if np.isfinite(width) else -np.inf,
+            high_ns=change + width,
+            p=p,
+            verdict=self._row_verdict(kind, base_ns, change, width, sure=sure),
             only=only,
             **text,
         )

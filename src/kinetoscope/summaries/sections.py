@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.analyses.meetings import Meetings
-from kinetoscope.comparison.kinds import KindsOfRun, merged_kinds
+from kinetoscope.comparison.kinds import merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Rows, places_of
 from kinetoscope.summaries.summary import COLUMNS, SECTIONS, read
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, Operators
 
@@ -235,22 +235,16 @@ class Sections:
         columns = (records[name].to_pylist() for name in ("row", "kind", "name", "count", "mean_ns"))
         for rank_row, number, name, count, mean_ns in zip(*columns, strict=True):
             operators.setdefault((rank_row, number), {})[name] = (count, mean_ns)
-        numbers: list[list[int]] = [[] for _ in range(len(self))]
-        for rank_row, number in kinds_of_ranks:
-            numbers[rank_row].append(number)
-        merged = merged_kinds([
-            KindsOfRun(of_rank, {number: operators.get((rank_row, number), {}) for number in of_rank})
-            for rank_row, of_rank in enumerate(numbers)
-        ])  # fmt: skip
-        merged_number = {member: number for number, (_, members) in enumerate(merged) for member in members}
-        job_kind = np.array([merged_number[member] for member in kinds_of_ranks], dtype=np.int64)[
-            cells.of_row
-        ]
-        time_ns = Groups(job_kind, len(merged)).sums(self.numbers("steps", "duration_ns"))
+        kinds_of: list[dict[int, Operators]] = [{} for _ in range(len(self))]
+        for rank_row, number in sorted(kinds_of_ranks):
+            kinds_of[rank_row][number] = operators.get((rank_row, number), {})
+        examples, members_of = merged_kinds(kinds_of)
+        merged_number = {member: number for number, members in enumerate(members_of) for member in members}
+        of_cells = np.array([merged_number[member] for member in kinds_of_ranks], dtype=np.int64)
+        time_ns = Groups(of_cells[cells.of_row], len(examples)).sums(self.numbers("steps", "duration_ns"))
         order = np.argsort(-time_ns, kind="stable")
-        of_place = np.empty(len(merged), dtype=np.int64)
-        of_place[order] = np.arange(len(merged))
-        return [merged[number][0] for number in order.tolist()], of_place[job_kind]
+        of_place = places_of(order, len(examples)).astype(np.int64)
+        return [examples[number] for number in order.tolist()], of_place[of_cells[cells.of_row]]
 
     @cached_property
     def world_size(self) -> int:
