@@ -140,11 +140,10 @@ def places_of(
     if (before := (stored or {}).get(count)) and (added := _added(trace, count, scope, before)):
         return added
     if scope is not None:
-        rows = np.flatnonzero(in_scope(trace, scope) & is_operator(trace.column("spans", "kind")))
-        return _places(trace, _counted(trace, "operators", rows), _in_words("operators"))
-    if count not in PLACED:
-        return []
-    return _places(trace, _counted(trace, count, _rows_of(trace, count)), _in_words(count))
+        operators = _counted(trace, "operators")
+        inside = np.flatnonzero(in_scope(trace, scope)[operators.rows])
+        return _places(trace, operators.only(inside), _in_words("operators"))
+    return _places(trace, _counted(trace, count), _in_words(count)) if count in PLACED else []
 
 
 def stored_places(trace: TraceData) -> dict[str, dict[str, int]]:
@@ -189,12 +188,14 @@ class _Counted:
     """What is counted: a row for each span or block of memory.
 
     Attributes:
+        rows: Its row of `spans` or `allocations`.
         span: The operator that it is of, -1 without.
         name: The name to show, as a row of the strings; -1 without.
         frame: The innermost line of the program that called it, as a row of `frames`; -1 without.
         amount: How much it counts for.
     """
 
+    rows: Rows
     span: NDArray[np.int32]
     name: NDArray[np.int32]
     frame: NDArray[np.int32]
@@ -220,13 +221,14 @@ def _rows_of(trace: TraceData, count: str) -> Rows:
     )
 
 
-def _counted(trace: TraceData, count: str, rows: Rows) -> _Counted:
-    spans, blocks = trace.columns("spans"), trace.columns("allocations")
+def _counted(trace: TraceData, count: str) -> _Counted:
+    spans, blocks, rows = trace.columns("spans"), trace.columns("allocations"), _rows_of(trace, count)
     if count in ("operators", "kernels"):
         return _counted_spans(trace, rows, np.ones(len(rows), np.int64))
     span = requesting_operators(trace, blocks["span"][rows])
     stack = look_up(span, spans["stack"])
     return _Counted(
+        rows,
         span,
         look_up(span, spans["name"]),
         _frames(trace, np.where(stack >= 0, stack, blocks["stack"][rows])),
@@ -238,7 +240,7 @@ def _counted_spans(trace: TraceData, rows: Rows, amount: NDArray[np.int64]) -> _
     """Spans as what is counted; of device work the operator that started it says where."""
     spans, starter = trace.columns("spans"), starters(trace).operator[rows]
     span = np.where(starter >= 0, starter, rows).astype(np.int32)
-    return _Counted(span, spans["name"][rows], _frames(trace, spans["stack"][span]), amount)
+    return _Counted(rows, span, spans["name"][rows], _frames(trace, spans["stack"][span]), amount)
 
 
 def _frames(trace: TraceData, stack: NDArray[Any]) -> NDArray[np.int32]:
@@ -261,8 +263,8 @@ def _steps_of(trace: TraceData, count: str, rows: Rows) -> NDArray[np.int64]:
 
 def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
     """What there is of a count at each place, in the step with most of it."""
-    rows = _rows_of(trace, count)
-    counted, step = _counted(trace, count, rows), _steps_of(trace, count, rows)
+    counted = _counted(trace, count)
+    step = _steps_of(trace, count, counted.rows)
     inside = step >= 0
     if not inside.any():
         return []
@@ -280,11 +282,9 @@ def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
         # A kernel of one name is several where several operators launch it.
         is_called = operator[row] >= 0 and operator[row] != counted.name[row]
         caller = [strings[operator[row]]] if is_called and strings[operator[row]] else []
-        function, line = "", ""
-        if (frame := counted.frame[row]) >= 0:
-            file, definition = (strings[trace.column("frames", name)[frame]] for name in ("file", "function"))
-            function = f"{os.path.basename(file)}:{definition}"
-            line = line_text(trace, file, int(trace.column("frames", "line")[frame]))
+        file, number, definition = _line(trace, int(counted.frame[row]))
+        function = f"{os.path.basename(file)}:{definition}" if file else ""
+        line = line_text(trace, file, number)
         where = _where(trace, counted, row, _in_words(count)(amount))
         function_hash = _hash(*caller, name, module, function)
         groups.append(_Group(function_hash, f"{function_hash}.{_hash(line)}", amount, where))
@@ -432,17 +432,17 @@ def _name_and_module(trace: TraceData, counted: _Counted, row: int) -> tuple[str
 
 def _where(trace: TraceData, counted: _Counted, row: int, value: str) -> Where:
     name, module = _name_and_module(trace, counted, row)
-    file, number, line = _line(trace, int(counted.frame[row]))
-    return Where(value, cut(name, _WIDEST_NAME), cut(module, _WIDEST_NAME), line, file, number)
+    file, number, function = _line(trace, int(counted.frame[row]))
+    near = os.path.relpath(file) if os.path.isabs(file) else file
+    path = file if near.startswith(os.pardir) else near
+    # As terminals make a link of it.
+    line = printable(f"{path}:{number} in {function}") if counted.frame[row] >= 0 else "-"
+    return Where(value, cut(name, _WIDEST_NAME), cut(module, _WIDEST_NAME), line, path, number)
 
 
 def _line(trace: TraceData, frame: int) -> tuple[str, int, str]:
-    """The file and number of a source line, and the line as terminals make a link of it."""
+    """The file, the number and the function of a source line; nothing for the row -1."""
     if frame < 0:
-        return "", 0, "-"
+        return "", 0, ""
     frames, strings = trace.columns("frames"), trace.strings
-    file = strings[frames["file"][frame]]
-    near = os.path.relpath(file) if os.path.isabs(file) else file
-    path = file if near.startswith(os.pardir) else near
-    number = int(frames["line"][frame])
-    return path, number, printable(f"{path}:{number} in {strings[frames['function'][frame]]}")
+    return strings[frames["file"][frame]], int(frames["line"][frame]), strings[frames["function"][frame]]

@@ -104,20 +104,6 @@ def peak_for(peaks: Mapping[str, float], dtype: str, *, shortened: bool) -> floa
     return peaks.get(kind, peaks.get(short, peaks.get("*")))
 
 
-def devices_used(trace: TraceData) -> list[str] | None:
-    """The names of the devices that this trace's work ran on, or None where one of them is not known by name."""
-    names = {(device.type, device.index): device.name for device in trace.run_info.devices}
-    streams = trace.columns("streams")
-    used = set(zip(streams["device_type"].tolist(), streams["device_index"].tolist(), strict=True))
-    if not used:
-        cpu = names.get(("cpu", -1), "cpu")
-        return [cpu if cpu in _registered else "cpu"]
-    device_names = [names.get(("cuda", index)) for kind, index in sorted(used) if kind == CUDA]
-    if len(device_names) != len(used) or None in device_names:
-        return None
-    return [name for name in device_names if name is not None]
-
-
 def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]] | None:
     """The peaks of all devices that a trace's work ran on, or None where one is not known.
 
@@ -128,12 +114,18 @@ def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]
     Raises:
         ArgumentError: `given` is no number above 0 and no mapping of such.
     """
-    used = devices_used(trace)
+    model_of = {(device.type, device.index): device.name for device in trace.run_info.devices}
+    streams = trace.columns("streams")
+    used = set(zip(streams["device_type"].tolist(), streams["device_index"].tolist(), strict=True))
     if given is not None:
-        return [checked_peaks(given)] * max(len(used or ()), 1)
-    peaks = [known_peaks(name) for name in used or ()]
-    known_peaks_used = [device_peaks for device_peaks in peaks if device_peaks is not None]
-    return known_peaks_used if known_peaks_used and len(known_peaks_used) == len(peaks) else None
+        return [checked_peaks(given)] * max(len(used), 1)
+    # A device that is not known by its name has no peak.
+    models = [model_of.get(("cuda", index), "") if kind == CUDA else "" for kind, index in sorted(used)]
+    if not used:
+        cpu = model_of.get(("cpu", -1), "cpu")
+        models = [cpu if cpu in _registered else "cpu"]
+    peaks = [peaks for model in models if (peaks := known_peaks(model)) is not None]
+    return peaks if len(peaks) == len(models) else None
 
 
 # How fast: operations a second, operations a byte, and how near to the peak of the device.

@@ -15,10 +15,11 @@ from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.processes import process_runs, thread_processes
-from kinetoscope.model.rows import Rows, SpanRow, ThreadRow, places_of
+from kinetoscope.model.rows import Rows, ShapesRow, SpanRow, ThreadRow, places_of
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS
 from kinetoscope.model.trace_data import TraceData, derived
+from kinetoscope.tables.costs.evaluate import input_texts
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.collective_facts import (
     CALLS,
@@ -265,15 +266,11 @@ def _calls(trace: TraceData) -> list[Call]:
     noted = dict(zip(stored["span"].tolist(), stored["facts"].tolist(), strict=True))
     operators, described = (_rows_named(trace, named) for named in (CALLS.__contains__, DESCRIBED.__eq__))
     marks = _rows_named(trace, lambda text: text.startswith(TRANSFER_MARKS))
-    dims, types, concrete = (trace.columns("shapes")[name] for name in ("dims", "types", "concrete"))
     by_span: dict[SpanRow, Call] = {}
-    known_shapes = shapes_of(trace) if operators or marks else spans["shapes"]
     for row in operators:
-        shapes, operator = int(known_shapes[row]), strings[spans["name"][row]]
-        inputs = (dims[shapes], concrete[shapes]) if shapes >= 0 else ("", "")
-        by_span[row] = _call(
-            trace, row, facts_of_call(operator, strings[noted.get(row, 0)], *inputs), operator
-        )
+        operator, (dims, _, concrete) = strings[spans["name"][row]], _inputs(trace, row)
+        facts = facts_of_call(operator, strings[noted.get(row, 0)], dims, concrete)
+        by_span[row] = _call(trace, row, facts, operator)
     for row in described:
         stated = facts_of_description(strings[noted.get(row, 0)])
         around = _nearest(spans["parent"], row, by_span)
@@ -291,10 +288,7 @@ def _calls(trace: TraceData) -> list[Call]:
         backend, _, name = strings[spans["name"][row]].partition(":")
         if enqueues and backend in _ON_DEVICE:
             continue
-        transfer, shapes = _transfer(trace, row, name, backend), int(known_shapes[row])
-        if shapes >= 0:
-            transfer.elements, transfer.type = elements_of(dims[shapes]), _first_type(types[shapes])
-        transfers.append(transfer)
+        transfers.append(_transfer(trace, row, name, backend))
     process = thread_processes(trace)[spans["thread"]]
     for process_row in sorted({int(process[transfer.span]) for transfer in transfers}):
         pair(
@@ -311,20 +305,23 @@ def _transfer(trace: TraceData, span: SpanRow, name: str, backend: str) -> Trans
     thread, start, duration = (
         int(trace.column("spans", column)[span]) for column in ("thread", "start_ns", "duration_ns")
     )
-    return Transfer(span, name, backend, ThreadRow(thread), start, start + duration)
+    return Transfer(span, name, backend, ThreadRow(thread), start, start + duration, *_given_to(trace, span))
 
 
-def _first_type(types: str) -> str:
-    """The first of the types of a row of `shapes`, empty without any."""
-    listed = json.loads(types or "[]")
-    return listed[0] if listed else ""
+def _inputs(trace: TraceData, span: SpanRow) -> tuple[str, str, str]:
+    """The three texts of `shapes` on the inputs of a span, empty without."""
+    return input_texts(trace, ShapesRow(int(shapes_of(trace)[span])))
+
+
+def _given_to(trace: TraceData, span: SpanRow) -> tuple[int, str]:
+    """How many elements a range was given, -1 if not known, and their type, empty if not known."""
+    dims, types, _ = _inputs(trace, span)
+    return elements_of(dims), next(iter(json.loads(types or "[]")), "")
 
 
 def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanRow]) -> None:
     """Add the backend, and missing names, to calls from the ranges of a device's backend inside them."""
     spans, strings = trace.columns("spans"), trace.strings
-    types, dims = (trace.columns("shapes")[name] for name in ("types", "dims"))
-    known_shapes = shapes_of(trace) if marks else spans["shapes"]
     for row in marks:
         backend, name = facts_of_range(strings[spans["name"][row]])
         around = _nearest(spans["parent"], row, calls) if backend in _ON_DEVICE else SpanRow(-1)
@@ -333,11 +330,11 @@ def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanR
         call, facts = calls[around], calls[around].facts
         call.backend = call.backend or backend
         facts.name = facts.name or name
-        shapes = int(known_shapes[row])
-        if shapes >= 0 and not facts.dtype:
-            facts.dtype, facts.item_bytes = type_named(_first_type(types[shapes]))
+        elements, spelt = _given_to(trace, row)
+        if spelt and not facts.dtype:
+            facts.dtype, facts.item_bytes = type_named(spelt)
             if facts.input_elements < 0:
-                facts.input_elements = elements_of(dims[shapes])
+                facts.input_elements = elements
 
 
 def _take_kernels(trace: TraceData, calls: dict[SpanRow, Call], noted: dict[int, int]) -> None:
