@@ -101,13 +101,11 @@ class _Possible:
         self._highest = np.interp(self._drifts, drifts, highest) + self.violated_ns
         self.least, self.most = float(self._drifts[0]), float(self._drifts[-1])
 
-    def lowest(self, drift: float) -> float:
-        """The least difference at the origin that a line of this drift can have."""
-        return float(np.interp(drift, self._drifts, self._lowest))
-
-    def highest(self, drift: float) -> float:
-        """The largest one."""
-        return float(np.interp(drift, self._drifts, self._highest))
+    def limits(self, drift: float) -> tuple[float, float]:
+        """The least and the largest difference at the origin that a line of this drift can have."""
+        return float(np.interp(drift, self._drifts, self._lowest)), float(
+            np.interp(drift, self._drifts, self._highest)
+        )
 
     def range_at(self, at_ns: Times, most_drift: float = math.inf) -> tuple[Values, Values]:
         """Between what the difference lies at some moments, from `base_ns`, for drifts up to `most_drift` where there are such."""
@@ -195,8 +193,7 @@ def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float] | N
     moments, guess = _near(guesses.at_ns, possible.origin_ns), _near(guesses.guess_ns, possible.base_ns)
 
     def at_origin(drift: float) -> float:
-        middle = float(np.median(guess - drift * moments))
-        return min(max(middle, possible.lowest(drift)), possible.highest(drift))
+        return float(np.clip(np.median(guess - drift * moments), *possible.limits(drift)))
 
     def away_ns(drift: float) -> Values:
         return np.abs(guess - drift * moments - at_origin(drift))
@@ -474,6 +471,15 @@ class Aligned(NamedTuple):
     error_ns: Times
     machine: Rows
     kinds: Rows
+
+    @property
+    def is_aligned(self) -> Mask:
+        """Which of them can be aligned."""
+        return np.array([line is not None for line in self.lines], dtype=bool)
+
+    def values(self, name: str) -> Values:
+        """An attribute of each line; not a number where there is none."""
+        return np.array([math.nan if line is None else getattr(line, name) for line in self.lines])
 
     def clock(self, row: int) -> str | None:
         """By what a clock is aligned, in words; None where it is not."""

@@ -449,7 +449,7 @@ class _Modules:
         ):
             wrapped = self._descend(root, ("_orig_mod",), 0, {("_orig_mod",): modules[0].class_name})
             return self._descend(wrapped, parts, 0, classes)
-        if base == "self" and root >= 0 and (not parts or self._find(root, parts[0]) >= 0):
+        if base == "self" and root >= 0 and (not parts or (root, self._strings.row(parts[0])) in self._child):
             return self._descend(root, parts, 0, classes)
         with_address = [index for index, module in enumerate(modules) if module.address in self._by_address]
         if with_address:
@@ -471,9 +471,6 @@ class _Modules:
                 self.grown.add((-1, 0, self._strings.row(module.class_name)), caller=caller) if taken else row
             )
         return root
-
-    def _find(self, parent: int, name: str) -> int:
-        return self._child.get((parent, self._strings.row(name)), -1)
 
     def _descend(
         self, row: int, parts: tuple[str, ...], skipped: int, classes: Mapping[tuple[str, ...], str]

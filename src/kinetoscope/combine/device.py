@@ -143,15 +143,17 @@ class _Join(Joining):
         known_begins = [begin for begin in begins if begin is not None]
         self._clocks_known = len(known_begins) == len(begins)
         offset_ns = known_begins[1] - known_begins[0] if self._clocks_known else 0
-        self._host_part = JoinedTrace(host, Placement(0))
-        self._device_part = JoinedTrace(device, Placement(offset_ns))
+        # The trace begins with what is first on either side.
+        first_ns = min(0, int(device.column("spans", "start_ns").min(initial=0)) + offset_ns)
+        self._offset_ns = offset_ns
+        self._host_part = JoinedTrace(host, Placement(-first_ns))
+        self._device_part = JoinedTrace(device, Placement(offset_ns - first_ns))
         super().__init__([self._host_part, self._device_part])
 
     def _begin(self) -> None:
         """Threads, the clocks, and the host's cycles."""
         threads, host_threads = self._match_threads(), len(self._host.columns("threads"))
         self._fit = fit_clocks(self._thread_times(threads))
-        self._begin_at_zero()
         self._host_part.rows["threads"] = row_map(range(host_threads))
         self._device_part.rows["threads"] = row_map(threads)
         # The host's threads, followed by those that only the device's trace has.
@@ -220,7 +222,7 @@ class _Join(Joining):
         spans = self._device.columns("spans")
         calls = np.flatnonzero(is_runtime_call(spans["kind"]) & (spans["stream"] < 0))
         starts_ns, ends_ns = _times(self._device, calls, thread)
-        return starts_ns + self._device_part.place.offset_ns, ends_ns + self._device_part.place.offset_ns
+        return starts_ns + self._offset_ns, ends_ns + self._offset_ns
 
     def _thread_times(self, thread_rows: Rows) -> list[ThreadTimes]:
         times, spans = [], self._host.columns("spans")
@@ -229,11 +231,6 @@ class _Join(Joining):
             operators_ns = _times(self._host, operators, int(thread_rows[row]))
             times.append(ThreadTimes(np.sort(np.concatenate(operators_ns)), *self._calls_of(row)))
         return times
-
-    def _begin_at_zero(self) -> None:
-        offset_ns = self._device_part.place.offset_ns
-        first_ns = min(0, int(self._device.column("spans", "start_ns").min(initial=0)) + offset_ns)
-        self._host_part.place, self._device_part.place = Placement(-first_ns), Placement(offset_ns - first_ns)
 
     def _order(self, name: str) -> Rows | None:
         """The order of the rows of both; of spans that begin together the longer, and the host's, come first."""

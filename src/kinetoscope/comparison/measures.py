@@ -507,7 +507,7 @@ class _Recording:
                 step = self.loop.step_at(blocks["time_ns"][rows], thread)
                 step = np.where(process == self.loop.process, step, -1)
             else:
-                of_chosen = np.append(chosen, False)[requesting_operators(trace, blocks["span"][rows])]
+                of_chosen = np.append(chosen, False)[requesting_operators(trace)[blocks["span"][rows]]]
                 step = np.where(of_chosen, self.step[blocks["span"][rows]], -1)
             counts["allocations"] = self._per_step(step)
             counts["allocated_bytes"] = self._per_step(step, blocks["bytes"][rows])

@@ -225,7 +225,7 @@ def _counted(trace: TraceData, count: str) -> _Counted:
     spans, blocks, rows = trace.columns("spans"), trace.columns("allocations"), _rows_of(trace, count)
     if count in ("operators", "kernels"):
         return _counted_spans(trace, rows, np.ones(len(rows), np.int64))
-    span = requesting_operators(trace, blocks["span"][rows])
+    span = requesting_operators(trace)[blocks["span"][rows]]
     stack = look_up(span, spans["stack"])
     return _Counted(
         rows,

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from numpy.typing import NDArray
 
 from kinetoscope.combine.clocks import Aligned, Machines, Visits, machines_of
 from kinetoscope.combine.clocks import aligned as align
 from kinetoscope.combine.ranks import CUT_OFF_NS, MICROSECOND_NS
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
@@ -24,24 +23,18 @@ _NOT_TIED = "none of the ranks that it meets meets the reference"
 def clocks(sections: Sections) -> pyarrow.Table:
     """Return the table `clocks`."""
     alignment = aligned(sections)
-    lines, kinds = alignment.lines, alignment.kinds
-    is_aligned: NDArray[np.bool_] = np.array([line is not None for line in lines], dtype=bool)
-    met = (kinds.sum(axis=0) > 0).tolist()
-    nan = float("nan")
+    is_aligned, met = alignment.is_aligned, alignment.kinds.sum(axis=0)
     columns: dict[str, Any] = {
         "rank": sections.ranks,
         "host": sections.summaries["host"].to_pylist(),
         "reference": np.where(is_aligned, sections.ranks[alignment.reference], -1),
         "clock": [alignment.clock(row) for row in range(len(sections))],
-        "offset_ns": np.array([nan if line is None else line.offset_ns for line in lines]),
-        "drift": np.array([nan if line is None else round(line.drift, 15) for line in lines]),
+        "offset_ns": alignment.values("offset_ns"),
+        "drift": alignment.values("drift").round(15),
         "error_ns": alignment.error_ns,
-        "meetings": np.where(is_aligned, kinds.sum(axis=0), -1),
-        "contradiction_ns": np.array([-1 if line is None else line.violated_ns for line in lines]),
-        "reason": [
-            None if line is not None else _NOT_TIED if has_met else _NO_MEETINGS
-            for line, has_met in zip(lines, met, strict=True)
-        ],
+        "meetings": np.where(is_aligned, met, -1),
+        "contradiction_ns": np.where(is_aligned, alignment.values("violated_ns"), -1).astype(np.int64),
+        "reason": Labels(np.where(is_aligned, -1, met > 0), (_NO_MEETINGS, _NOT_TIED)),
     }
     return to_arrow(table_definition("job: clocks"), columns)
 

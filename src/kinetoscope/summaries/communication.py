@@ -10,7 +10,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from kinetoscope.ledger.parts import PARTS
-from kinetoscope.model.arrow import to_arrow
+from kinetoscope.model.arrow import rows_to_arrow, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
@@ -174,8 +174,7 @@ def _both_there_ns(sections: Sections, record: Rows, other: Rows) -> Rows:
     if len(record) == 0:
         return longest
     clocks, row = aligned(sections), sections.rows("collectives")
-    is_aligned = np.array([line is not None for line in clocks.lines], dtype=bool)
-    lines = np.array([(0.0, 0.0) if line is None else (line.offset_ns, line.drift) for line in clocks.lines])
+    lines = np.stack([clocks.values("offset_ns"), clocks.values("drift")], axis=1)
     start, duration = (sections.numbers("collectives", name) for name in ("start_ns", "duration_ns"))
 
     def at(record: Rows, time_ns: Rows) -> NDArray[np.float64]:
@@ -186,9 +185,10 @@ def _both_there_ns(sections: Sections, record: Rows, other: Rows) -> Rows:
     begin = np.maximum(*(at(record, start[record]) for record in sides))
     end = np.minimum(*(at(record, start[record] + duration[record]) for record in sides))
     error_ns = clocks.error_ns[row[record]] + clocks.error_ns[row[other]]
-    # A small message can be sent before its receive begins.
-    overlap = is_aligned[row[record]] & is_aligned[row[other]] & (end > begin)
-    return np.where(overlap, (end - begin + error_ns).astype(np.int64), longest)
+    # A small message can be sent before its receive begins; where clocks are not aligned, these are no numbers.
+    overlap = end > begin
+    longest[overlap] = (end - begin + error_ns)[overlap]
+    return longest
 
 
 def coordinates_of(sections: Sections) -> dict[str, Rows]:
@@ -209,15 +209,12 @@ def coordinates(sections: Sections) -> pyarrow.Table:
     of_rank: dict[str, Rows] = {"step_ns": sections.step_ns}
     of_rank |= {name: sections.usual_of_steps(name) for name in PARTS}
     of_rank |= {"exposed_ns": sections.usual(*exposed_by_step(sections)), "late_ns": sections.late_ns}
-    rows: dict[str, list[Any]] = {name: [] for name in table_definition("job: coordinates").column_names}
+    rows: list[dict[str, Any]] = []
     for dimension, positions in sorted(coordinates_of(sections).items()):
-        for position in range(int(positions.max(initial=-1)) + 1):
-            here = positions == position
-            rows["dimension"].append(dimension)
-            rows["coordinate"].append(position)
-            rows["ranks"].append(int(here.sum()))
+        ranks = Groups(positions, int(positions.max(initial=-1)) + 1).sizes().tolist()
+        for position, count in enumerate(ranks):
+            rows.append({"dimension": dimension, "coordinate": position, "ranks": count})
             for name, values in of_rank.items():
-                present = values[here & (values >= 0)]
-                rows[name].append(int(np.median(present)) if len(present) else -1)
-    numbers = {name: np.array(values, dtype=np.int64) for name, values in rows.items() if name != "dimension"}
-    return to_arrow(table_definition("job: coordinates"), {"dimension": rows["dimension"], **numbers})
+                present = values[(positions == position) & (values >= 0)]
+                rows[-1][name] = int(np.median(present)) if len(present) else -1
+    return rows_to_arrow("job: coordinates", rows)

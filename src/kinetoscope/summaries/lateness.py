@@ -27,10 +27,9 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
     """Return the table `collective_arrivals`."""
     meetings = sections.meetings
     groups, of_record = sections.groups
+    numbers = ("step", "number", "bytes")
     columns: dict[str, Any] = {
-        name: sections.numbers("collectives", name)[meetings.first] for name in ("step", "number", "bytes")
-    }
-    columns |= {
+        **{name: sections.numbers("collectives", name)[meetings.first] for name in numbers},
         "group": [groups[number].name for number in of_record[meetings.first].tolist()],
         "name": sections.texts("collectives", "name", meetings.first),
         "ranks": meetings.count,

@@ -388,31 +388,27 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pa.Table:
         ),
         "module": (module[by_step.first].astype(np.int64), per_step, list(paths)),
     }
-    parts: dict[str, list[Any]] = {name: [] for name in SECTIONS["sketches"].column_names}
+    tables = []
     for kind, (key, values, texts) in kinds.items():
-        group, bucket, count, total, left_out = _sketched(key, values)
+        sketches, left_out = _sketched(key, values)
         if left_out:
             lost.append(Loss.of("summary_limit", left_out, what=f"{kind}s"))
-        parts["kind"] += [kind] * len(group)
-        parts["name"] += [str(texts[number]) for number in group.tolist()]
-        parts["bucket"].append(bucket)
-        parts["count"].append(count)
-        parts["total_ns"].append(total)
-    columns = {name: np.concatenate(parts[name]) for name in ("bucket", "count", "total_ns")}
-    return to_arrow(SECTIONS["sketches"], {**parts, **columns})
+        group, bucket, count, total_ns = vars(sketches).values()
+        names = {"kind": [kind] * len(group), "name": [str(texts[number]) for number in group.tolist()]}
+        numbers = {"bucket": bucket, "count": count, "total_ns": total_ns}
+        tables.append(to_arrow(SECTIONS["sketches"], names | numbers))
+    return pa.concat_tables(tables)
 
 
-def _sketched(key: Rows, values: Rows) -> tuple[Rows, NDArray[np.int16], Rows, Rows, int]:
-    """The keys with most time: for each bucket the key, the bucket, the count and the sum; and how many keys are left out."""
+def _sketched(key: Rows, values: Rows) -> tuple[Sketches, int]:
+    """The sketches of the keys with most time, and how many keys are left out."""
     length = int(key.max(initial=-1)) + 1
     sums = Groups(key, length).sums(values)
     present = np.unique(key[key >= 0])
     largest = present[np.argsort(-sums[present], kind="stable")[:MOST_NAMES]]
     chosen = np.zeros(length + 1, dtype=bool)
     chosen[largest] = True
-    key = np.where(chosen[key], key, -1)
-    sketches = Sketches.of(key, values)
-    return sketches.group, sketches.bucket, sketches.count, sketches.total, len(present) - len(largest)
+    return Sketches.of(np.where(chosen[key], key, -1), values), len(present) - len(largest)
 
 
 def _memory(trace: Trace) -> pa.Table:

@@ -13,7 +13,7 @@ from kinetoscope.model.device_time import counted_launches, started_by
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans
 from kinetoscope.model.kinds import is_copy, is_device_work, is_runtime_call
-from kinetoscope.model.rows import Mask, Rows
+from kinetoscope.model.rows import Mask, Rows, look_up, places_of
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.intervals import united_by
@@ -98,22 +98,16 @@ def queued_until_start(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
 
 
 @derived
-def launch_rows(trace: TraceData) -> Rows:
+def launch_rows(trace: TraceData) -> NDArray[np.int32]:
     """For every span, and for -1, its row of `kernels`, which has the size of its grid; -1 without."""
-    kernel = trace.column("kernels", "span")
-    row_of, rows = np.full(len(trace.columns("spans")) + 1, -1), np.flatnonzero(kernel >= 0)
-    row_of[kernel[rows]] = rows
-    return row_of
+    return places_of(trace.column("kernels", "span"), len(trace.columns("spans")))
 
 
 @derived
 def copy_bytes(trace: TraceData) -> Rows:
     """For every span, and for -1, how many bytes it copied or filled; -1 where that is not known."""
     stored = trace.columns("copies")
-    bytes_of = np.full(len(trace.columns("spans")) + 1, -1, dtype=np.int64)
-    has_span = stored["span"] >= 0
-    bytes_of[stored["span"][has_span]] = stored["bytes"][has_span]
-    return bytes_of
+    return look_up(places_of(stored["span"], len(trace.columns("spans"))), stored["bytes"])
 
 
 def most_copy_ns(trace: TraceData, rows: Rows) -> Rows:

@@ -67,20 +67,28 @@ def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
 
 
 def spans_of(
-    trace: TraceData, name: str, kind: str | None = None, by: str | None = None, place: str | None = None
+    trace: TraceData,
+    name: str | None,
+    kind: str | None = None,
+    by: str | None = None,
+    place: str | None = None,
 ) -> Rows:
     """Return the rows of `spans` that a row of the table `ops` adds up.
 
     Args:
         trace: The trace.
-        name: Their name.
+        name: Their name; None for all operators and backward functions.
         kind: Their kind; None for all kinds.
         by: Their kind of place, one of `PLACES`; None for all.
         place: With `by`, the place, as in the table; None for those without one.
 
     Raises:
-        ArgumentError: There is no such kind or place, or `place` without `by`.
+        ArgumentError: There is no such kind or place, one of them without a name, or `place` without `by`.
     """
+    if name is None:
+        if (kind, by, place) != (None, None, None):
+            raise ArgumentError("a kind or place needs the name of the spans, such as span='aten::mm'")
+        return np.flatnonzero(operator_spans(trace).mask)
     if place is not None and by is None:
         raise ArgumentError(f"place={place!r} needs by=, which says what kind of place it is")
     if kind is not None:
@@ -180,20 +188,9 @@ def histogram(
     Raises:
         ArgumentError: There is no such kind or way, or one of them without a name.
     """
-    lasted = durations(trace, _operators_or(trace, span, kind, by, place))
+    lasted = durations(trace, spans_of(trace, span, kind, by, place))
     edges, counts = (np.array(lasted[name], np.int64) for name in ("edges_ns", "counts"))
     return to_arrow("histogram", {"from_ns": edges[:-1], "below_ns": edges[1:], "count": counts})
-
-
-def _operators_or(
-    trace: TraceData, span: str | None, kind: str | None, by: str | None, place: str | None
-) -> Rows:
-    """The spans of a name, as `spans_of` returns them; all operators and backward functions without one."""
-    if span is not None:
-        return spans_of(trace, span, kind, by, place)
-    if (kind, by, place) != (None, None, None):
-        raise ArgumentError("a kind or place needs the name of the spans, such as span='aten::mm'")
-    return np.flatnonzero(operator_spans(trace).mask)
 
 
 def instances(
@@ -228,7 +225,7 @@ def instances(
     for name, number in (("from_ns", from_ns), ("below_ns", below_ns), ("limit", limit)):
         if number is not None:
             checked_whole(name, number, 0)
-    rows = lasting(trace, _operators_or(trace, span, kind, by, place), from_ns, below_ns)
+    rows = lasting(trace, spans_of(trace, span, kind, by, place), from_ns, below_ns)
     return instances_of(trace, rows, limit)
 
 

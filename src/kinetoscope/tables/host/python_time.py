@@ -306,9 +306,7 @@ def _of_thread(
     inside = np.append(spans["module"], np.int32(-1))
     # Also where torch's code enters a module.
     entering = called[inside[called] != inside[spans["caller"][called]]]
-    cutting = np.concatenate((entering, entered))
-    stretches = on_thread[request_marks(trace)[on_thread]]
-    cutting = np.concatenate((cutting, stretches))
+    cutting = np.concatenate((entering, entered, on_thread[request_marks(trace)[on_thread]]))
     # Made of a few that are in order, which a stable sort merges.
     cuts = np.sort(np.concatenate((marks, spans["start_ns"][cutting], _ends(spans, cutting))), kind="stable")
     by_loop = _cut(free, steps, marked, cuts)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from kinetoscope._errors import checked_choice, checked_whole
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups, percent
+from kinetoscope.model.hierarchy import nearest_of, spans_named
 from kinetoscope.model.names import frame_texts, stack_texts
 from kinetoscope.model.rows import Rows, look_up
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.memory.blocks import NEVER_NS, blocks_of
 from kinetoscope.tables.memory.categories import CATEGORY_NAMES, judged_blocks
@@ -202,7 +203,7 @@ def by_holder(trace: TraceData, live: Rows, by: str) -> tuple[dict[str, Any], ND
 def holders(trace: TraceData, blocks: Rows) -> dict[str, Labels]:
     """What each of some blocks is for, and who allocated it: the labels of `HOLDERS`."""
     judged, spans = judged_blocks(trace), trace.columns("spans")
-    operator = look_up(requesting_operators(trace, judged.blocks.span[blocks]), spans["name"])
+    operator = look_up(requesting_operators(trace)[judged.blocks.span[blocks]], spans["name"])
     line = look_up(look_up(judged.stack[blocks], user_stacks(trace)), trace.column("stacks", "frame"))
     return {
         "category": Labels(judged.category[blocks], CATEGORY_NAMES),
@@ -212,22 +213,12 @@ def holders(trace: TraceData, blocks: Rows) -> dict[str, Labels]:
     }
 
 
-def requesting_operators(trace: TraceData, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For spans that only allocate empty tensors, the operator that called them, if there is one."""
+@derived
+def requesting_operators(trace: TraceData) -> NDArray[np.int32]:
+    """For each span that only allocates an empty tensor the operator that called it, if there is one; others themselves, and -1 at the end for none."""
     spans = trace.columns("spans")
-    empty = np.array([text in _EMPTY for text in trace.strings], dtype=bool)
-    rows = rows.copy()
-    for _ in range(8):
-        above = look_up(rows, spans["parent"])
-        climbs = (
-            (above >= 0)
-            & empty[look_up(rows, spans["name"])]
-            & (look_up(above, spans["kind"]) == SpanKind.OPERATOR)
-        )
-        if not climbs.any():
-            break
-        rows[climbs] = above[climbs]
-    return rows
+    is_called = look_up(spans["parent"], spans["kind"]) == SpanKind.OPERATOR
+    return nearest_of(trace, ~(is_called & spans_named(trace, _EMPTY.__contains__)))
 
 
 def memory(trace: TraceData, *, device_type: int = 0) -> ArrowTable:
