@@ -329,13 +329,15 @@ class Joining:
         return np.argsort(self._column(name, self.SORTED_BY[name]), kind="stable")
 
     def _given(self, name: str) -> list[str]:
-        """The columns that must be handed over: what is given in some trace, and what holds within each of them only."""
+        """The columns that must be handed over: what is given in some trace, as the others' may follow from its others, or be the default; and more."""
         names = {column for part in self._parts for column in part.trace.columns(name).given}
-        if any(len(part.trace.columns("allocations")) for part in self._parts):
-            names.update(WITHIN_EACH.get(name, ()))
-        if name == "spans":
-            names.add("cycle")
+        names.update(self._not_derived(name))
         return [column for column in STORED[name].column_names if column in names]
+
+    def _not_derived(self, name: str) -> list[str]:
+        """The columns that would come out otherwise in the new trace: what holds within each of the traces only."""
+        has_memory = any(len(part.trace.columns("allocations")) for part in self._parts)
+        return [*(WITHIN_EACH.get(name, ()) if has_memory else ()), *(["cycle"] if name == "spans" else [])]
 
     def _column(self, name: str, column: str) -> Any:
         """One column of all traces, one after the other."""

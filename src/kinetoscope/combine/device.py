@@ -19,7 +19,7 @@ from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import Placement
 from kinetoscope.model.rows import Rows
-from kinetoscope.model.schema import FLAG_ASYNC, STORED
+from kinetoscope.model.schema import FLAG_ASYNC
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 Times = Rows
@@ -241,10 +241,8 @@ class _Join(Joining):
         )
         return np.lexsort((-duration_ns, start_ns, thread))
 
-    def _given(self, name: str) -> list[str]:
-        """The columns that one of them was given: the other's may follow from its others, or be the default."""
-        names = {column for part in self._parts for column in part.trace.columns(name).given}
-        return [column for column in STORED[name].column_names if column in names]
+    def _not_derived(self, name: str) -> list[str]:
+        return []
 
     def _losses(self) -> dict[str, list[Any]]:
         losses = [loss for trace in (self._host, self._device) for loss in losses_of(trace.columns("losses"))]

@@ -134,18 +134,11 @@ class _MergedProcesses(Joining):
 
     # Tables
 
-    def _given(self, name: str) -> list[str]:
-        """The columns that must be handed over: what is given in some trace, and what would not come out again."""
-        names = {column for part in self._parts for column in part.trace.columns(name).given}
+    def _not_derived(self, name: str) -> list[str]:
         # What belongs to a process says so.
-        names.update(_NOT_DERIVED.get(name, ()), {"process_row"} & {*STORED[name].column_names})
-        if any(
-            WITHIN_EACH[name][0] in part.trace.columns(name).given
-            for part in self._parts
-            if name in WITHIN_EACH
-        ):
-            names.update(WITHIN_EACH[name])
-        return [column for column in STORED[name].column_names if column in names]
+        names, within = [*_NOT_DERIVED.get(name, ()), "process_row"], WITHIN_EACH.get(name, ("",))
+        is_given = any(within[0] in part.trace.columns(name).given for part in self._parts)
+        return [*names, *within] if is_given else names
 
     def _moved(self, part: JoinedTrace, name: str, column: str) -> Any:
         """A column of one trace, its references and points in time as they are in the new one."""

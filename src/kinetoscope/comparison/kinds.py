@@ -36,13 +36,13 @@ def kinds_of_runs(runs: Sequence[Run]) -> tuple[list[Operators], list[Kinds]]:
 
 def places_of_steps(runs: Sequence[Run], kinds: Sequence[Kinds]) -> Rows:
     """For each step that counts, one recording after the other, the place in `kinds` of those that its own is one of."""
-    place_of = {kind: place for place, members in enumerate(kinds) for kind in members}
-    places = [
-        place_of[recording, kind]
+    index_of = {kind: index for index, members in enumerate(kinds) for kind in members}
+    of_steps = [
+        index_of[recording, kind]
         for recording, run in enumerate(runs)
         for kind in run.step_kind[run.counted].tolist()
     ]
-    return np.array(places, np.int64)
+    return np.array(of_steps, np.int64)
 
 
 def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +34,7 @@ from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.copies import copy_directions
 from kinetoscope.tables.device.launches import starters, waiting_calls
+from kinetoscope.tables.host.compiling import RESUMED
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.source_lines import source_lines
@@ -81,7 +81,6 @@ BYTE_COUNTS = frozenset({"allocated_bytes", "collective_bytes", "peak_bytes"})
 _ENOUGH_SPANS = 200_000
 _VALUE_READ = "aten::_local_scalar_dense"
 _TENSOR_COPY = "aten::copy_"
-_RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_\d+$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -540,7 +539,7 @@ class _Recording:
             return len({breaks["stack"][row] for row in ours})
         functions = np.unique(trace.column("frames", "function")).tolist()
         resumed = [
-            function for function in functions if _RESUMED.match(trace.strings[function].rpartition(".")[2])
+            function for function in functions if RESUMED.match(trace.strings[function].rpartition(".")[2])
         ]
         return len(resumed) if functions else None
 

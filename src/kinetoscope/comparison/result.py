@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -517,13 +518,10 @@ def summary_of_side(side: Side) -> str:
 
 def as_blocks(comparison: Comparison, rows: int) -> list[Block]:
     """The comparison: both sides, the verdict and what it is based on, all tables, and what was lost of the recordings."""
-    sides = [
-        blocks.Paragraph(summary_of_side(comparison.base), "base"),
-        blocks.Paragraph(summary_of_side(comparison.new), "new"),
-    ]
-    lost = list(map(blocks.Paragraph, comparison.losses))
-    tables = _tables(comparison, rows)
-    return [*sides, blocks.GAP, *_verdict(comparison), *tables, *([blocks.GAP] if lost else []), *lost]
+    named = (("base", comparison.base), ("new", comparison.new))
+    sides = [blocks.Paragraph(summary_of_side(side), name) for name, side in named]
+    lost = [blocks.GAP, *map(blocks.Paragraph, comparison.losses)] if comparison.losses else []
+    return [*sides, blocks.GAP, *_verdict(comparison), *_tables(comparison, rows), *lost]
 
 
 def _verdict(comparison: Comparison) -> list[Block]:
@@ -578,24 +576,14 @@ def _tables(comparison: Comparison, rows: int) -> list[Block]:
         if not of_kind:
             continue
         left_out = [row for row in of_kind if row not in top]
-        more = sum(_is_shown(row, comparison) for row in left_out)
-        quiet = [row.verdict for row in left_out if not _is_shown(row, comparison)]
-        small, same, noisy = (quiet.count(verdict) for verdict in (BELOW_MARGIN, SAME, CANNOT_TELL))
-        changed, unknown = (
-            ("changed", "too noisy to tell")
-            if comparison.confirmed
-            else ("differ", "differ by less than the margin")
-        )
-        remarks = [
-            f"{number:,} {words}"
-            for number, words in (
-                (more, f"more {changed}"),
-                (small, "changed by less than the margin"),
-                (same, "the same"),
-                (noisy, unknown),
-            )
-            if number
-        ]
+        counts = Counter(MORE if _is_shown(row, comparison) else row.verdict for row in left_out)
+        words = {
+            MORE: "more changed" if comparison.confirmed else "more differ",
+            BELOW_MARGIN: "changed by less than the margin",
+            SAME: "the same",
+            CANNOT_TELL: "too noisy to tell" if comparison.confirmed else "differ by less than the margin",
+        }
+        remarks = [f"{counts[verdict]:,} {text}" for verdict, text in words.items() if counts[verdict]]
         title = TITLES[kind].format(noun=comparison.noun)
         headings = [title.lower(), *(heading.format(noun=comparison.noun) for heading in HEADINGS)]
         tables.append(_table(title, headings, [_row(row, comparison) for row in top], ", ".join(remarks)))
@@ -672,13 +660,7 @@ def _amount(value: float, name: str = "") -> str:
 def _row(row: Difference, comparison: Comparison) -> list[str]:
     change = row.change_ns
     of_ns = comparison.whole.base_ns if row.kind == "part" else comparison.row_step_ns
-    counts = ""
-    if row.base_count is not None and row.new_count is not None:
-        counts = (
-            _amount(row.new_count)
-            if row.base_count == row.new_count
-            else f"{_amount(row.base_count)} -> {_amount(row.new_count)}"
-        )
+    counts = [_amount(count) for count in (row.base_count, row.new_count) if count is not None]
     return [
         cut(label(row), _WIDEST),
         units.duration(row.base_ns) if row.only != "new" else "-",
@@ -687,7 +669,7 @@ def _row(row: Difference, comparison: Comparison) -> list[str]:
         units.change_percent(100 * change / row.base_ns) if row.base_ns > 0 and not row.only else "",
         f"{100 * change / max(of_ns, 1):+.2f} %",
         "" if row.share is None else f"{100 * row.share:.0f} %",
-        counts,
+        " -> ".join(counts if row.base_count != row.new_count else counts[:1]),
         _verdicts(row, comparison),
     ]
 

@@ -31,7 +31,6 @@ LEAST_SKIPPED_PERCENT = 5.0
 _COMPILER = "torch/_dynamo/"
 _LOOKUPS = ("TorchDynamo Cache Lookup", "Pregraph bytecode")
 _REGION = re.compile(rf"{COMPILED_REGION}: (\d+)/\d+")
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 # How torch says which guard failed: the id of the earlier compilation, the guard, and the lines of the program that need it.
 _EARLIER = re.compile(r"^\[?!?\d*/?\d*\]?\d+/\d+: ")
 _SIZE = re.compile(r"tensor '(?P<tensor>[^']+)' (?:size|stride) mismatch at index (?P<dim>\d+)")
@@ -104,7 +103,7 @@ class _Guard:
         # Guards on the same thing are one, whatever its values.
         self.key = _NUMBERS.sub("#", self.text) + str(row["file"])
         self.duration_ns = int(row["duration_ns"] or 0)
-        resumed = _RESUMED.match(row["function"] or "")
+        resumed = compiling.RESUMED.match(row["function"] or "")
         self.function = resumed[1] if resumed else row["function"] or "a function"
         line = int(where["line"]) if where else row["line"] or 0
         self.place = SourceLine(where["file"] if where else row["file"] or "", line, self.function, line)
@@ -284,7 +283,7 @@ def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
     frames = trace.columns("frames")
     breaks: dict[tuple[str, int], str] = {}
     for function, file in zip(frames["function"].tolist(), frames["file"].tolist(), strict=True):
-        if resumed := _RESUMED.match(strings[function].rpartition(".")[2]):
+        if resumed := compiling.RESUMED.match(strings[function].rpartition(".")[2]):
             breaks[resumed[1], int(resumed[2])] = strings[file]
     if len(frames) == 0:
         names = [strings[name] for name in np.unique(trace.column("spans", "name")[regions]).tolist()]

@@ -64,7 +64,8 @@ _LONGEST_GUARD = 160
 # The reason for compiling again begins with the id of the earlier compilation.
 _EARLIER = re.compile(r"^\d+/\d+: ")
 _ID_IN_RANGE = re.compile(r"entire_(?:frame|backward)_compile_data: .*compile_id=([^,]+)")
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
+RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
+"""How the rest of a function behind a graph break is called."""
 # Calls of compiled graphs, by Inductor and by autograd; backends without either run the operators of a graph one by one.
 _GRAPH_CALLS = (f"{COMPILED_GRAPH} ", "CompiledFunction")
 _OPERATOR = "::"
@@ -360,7 +361,7 @@ class _Breaks:
     def between(self, process: int, before: str, after: str) -> int:
         """The row of the break between two regions, by the ids of their compilations; -1 if the second continues no function."""
         outer, inner = self._functions.get((process, before)), self._functions.get((process, after))
-        if outer is None or inner is None or (resumed := _RESUMED.match(inner[0])) is None:
+        if outer is None or inner is None or (resumed := RESUMED.match(inner[0])) is None:
             return -1
         candidates = self._rows.get((process, _begun_as(outer[0]), outer[1]), [])
         line = int(resumed[2])
@@ -371,7 +372,7 @@ class _Breaks:
 
 def _begun_as(function: str) -> str:
     """The function whose rest a compiled part is, or the function itself: torch names either as the root of a break."""
-    resumed = _RESUMED.match(function)
+    resumed = RESUMED.match(function)
     return resumed[1] if resumed else function
 
 
