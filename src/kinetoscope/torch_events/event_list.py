@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -663,23 +663,20 @@ def _name_keys(trace: TraceData) -> NDArray[np.int32]:
 
 def _shape_keys(trace: TraceData) -> NDArray[np.int32]:
     """For each row of `shapes` (and -1) a number that is equal where torch's `input_shapes` are."""
-    row_of_shapes: dict[str, int] = {"[]": -1}
-    keys = [
-        row_of_shapes.setdefault(str(flat_shapes(json.loads(text)) if text else []), len(row_of_shapes))
-        for text in trace.columns("shapes")["dims"]
-    ]
-    return np.array([*keys, -1], dtype=np.int32)
+    texts = trace.columns("shapes")["dims"]
+    return _distinct(str(flat_shapes(json.loads(text)) if text else []) for text in (*texts, ""))
 
 
 def _stack_keys(stacks: EventStacks, count: int) -> NDArray[np.int32]:
     """For each span a number that is equal where the innermost `count` entries of the stack are."""
-    row_of_stack: dict[tuple[str, ...], int] = {}
-    keys = [
-        row_of_stack.setdefault(tuple(stacks.entries(row, count)), len(row_of_stack))
-        for row in (*range(len(stacks.texts)), -1)
-    ]
-    keys_of_spans: NDArray[np.int32] = np.array(keys, dtype=np.int32)[stacks.of_span]
-    return keys_of_spans
+    rows = (*range(len(stacks.texts)), -1)
+    return _distinct(tuple(stacks.entries(row, count)) for row in rows).take(stacks.of_span)
+
+
+def _distinct(values: Iterable[Hashable]) -> NDArray[np.int32]:
+    """A number for each value, equal for equal ones."""
+    numbers_of: dict[Hashable, int] = {}
+    return np.array([numbers_of.setdefault(value, len(numbers_of)) for value in values], np.int32)
 
 
 # The text table: torch's columns, headings and units.

@@ -35,8 +35,6 @@ from kinetoscope.model.nesting import Nesting, nest
 from kinetoscope.model.schema import SCOPE_BACKWARD, STORED, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.rebuilt_calls import (
-    RebuiltCalls,
-    ShownFrames,
     as_module_calls,
     call_names,
     module_number,
@@ -62,6 +60,8 @@ _FOUND_AGAIN = frozenset(
         "device_self_bytes", "device_ns", "device_self_ns",
     }
 )  # fmt: skip
+# The columns of spans that calls have, too.
+_OF_CALLS = ("thread", "start_ns", "duration_ns", "kind", "name", "module")
 # The first release of torch whose `key_averages()` leaves Python functions out by default.
 _LEFT_OUT_FROM = (2, 14)
 
@@ -268,26 +268,38 @@ def _with_calls(trace: TraceData) -> TraceData:
     order, moved = np.arange(count), np.append(np.arange(count, dtype=np.int32), np.int32(-1))
     if calls is not None:
         order, moved = order_with_calls(spans, calls)
-    changed = _described(trace, frames, calls)
+    parents = np.append(trace.columns("stacks")["parent"], -1)
+    kind, name = as_module_calls(trace, frames, spans["kind"], spans["name"])
+    called = np.flatnonzero(spans["kind"] == SpanKind.PYTHON)
+    # The stack of a call says what called it.
+    stack = spans["stack"].copy()
+    stack[called] = parents[spans["own_stack"][called]]
+    changed, of_calls = {"kind": kind, "name": name, "stack": stack}, dict[str, Any]()
+    if calls is not None:
+        of_calls = {
+            "own_stack": calls.stack,
+            "stack": np.where(calls.module < 0, parents[calls.stack], calls.stack),
+        }
+        of_calls |= {name: getattr(calls, name) for name in _OF_CALLS}
+
+    def with_calls(name: str) -> NDArray[Any]:
+        """A column of the spans, followed by that of the calls."""
+        values = changed.get(name, spans[name])
+        default = np.full(more, STORED["spans"].column(name).default, values.dtype)
+        return np.append(values, of_calls.get(name, default)).astype(values.dtype, copy=False)
+
     strings = list(frames.strings)
-    own_stack = changed.pop("own_stack")
-    changed["name"] = call_names(trace, frames, changed, own_stack, strings)
+    described = {name: with_calls(name) for name in ("kind", "name", "module", "start_ns")}
+    described["name"] = call_names(trace, frames, described, with_calls("own_stack"), strings)
 
     def of_spans(name: str) -> Callable[[], Any]:
-        def make() -> Any:
-            values = changed.get(name)
-            if values is None:
-                default = STORED["spans"].column(name).default
-                values = np.append(spans[name], np.full(more, default, spans[name].dtype))
-            return values[order]
-
-        return make
+        return lambda: (described[name] if name in described else with_calls(name))[order]
 
     def of_table(table: str, name: str) -> Callable[[], Any]:
         about_spans = STORED[table].column(name).unit == "row of spans"
         return lambda: moved[trace.column(table, name)] if about_spans else trace.column(table, name)
 
-    names = dict.fromkeys((*spans.given, *changed, "flops", "bytes_moved"))
+    names = dict.fromkeys((*spans.given, *changed, *_OF_CALLS, "flops", "bytes_moved"))
     tables = {"spans": {name: of_spans(name) for name in names if name not in _FOUND_AGAIN}}
     rows: dict[str, int | Callable[[], int]] = {"spans": count + more}
     for table, columns in ((table, trace.columns(table)) for table in STORED if table != "spans"):
@@ -299,35 +311,9 @@ def _with_calls(trace: TraceData) -> TraceData:
         tables, strings=strings, info=trace.info, path=trace.path, rows=rows
     )
     event_trace.source, event_trace.moved = trace, moved
-    event_trace.ids, event_trace.is_call = order.astype(np.int64), is_call(changed["kind"])[order]
+    event_trace.ids, event_trace.is_call = order.astype(np.int64), is_call(described["kind"])[order]
     event_trace.is_rebuilt = order >= count
     return event_trace
-
-
-def _described(trace: TraceData, shown: ShownFrames, calls: RebuiltCalls | None) -> Arrays:
-    """The columns of spans that are others with calls among them: those of the spans, followed by those of the calls."""
-    spans, parents = trace.columns("spans"), np.append(trace.columns("stacks")["parent"], -1)
-    own_stack, stack = spans["own_stack"], spans["stack"].copy()
-    kind, name = as_module_calls(trace, shown, spans["kind"], spans["name"])
-    called = np.flatnonzero(spans["kind"] == SpanKind.PYTHON)
-    # The stack of a call says what called it.
-    stack[called] = parents[own_stack[called]]
-    described = {
-        "kind": kind,
-        "name": name,
-        "own_stack": own_stack,
-        "stack": stack,
-        "module": spans["module"],
-        "start_ns": spans["start_ns"],
-        "duration_ns": spans["duration_ns"],
-        "thread": spans["thread"],
-    }
-    if calls is None:
-        return described
-    added = {name: getattr(calls, name) for name in described if name not in ("own_stack", "stack")}
-    added["own_stack"] = calls.stack
-    added["stack"] = np.where(calls.module < 0, parents[calls.stack], calls.stack)
-    return {name: np.append(values, added[name]).astype(values.dtype) for name, values in described.items()}
 
 
 @dataclass(frozen=True)

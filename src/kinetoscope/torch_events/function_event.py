@@ -817,12 +817,6 @@ def loose_allocations(trace: TraceData) -> NDArray[np.int64]:
     return np.flatnonzero(is_known & (_event_of_allocation(trace) < 0))
 
 
-def change_on(trace: TraceData, rows: NDArray[Any], *, device: bool) -> NDArray[np.int64]:
-    """By how many bytes some allocations change what is live on the host, or on devices."""
-    on_device = trace.column("allocations", "device_type")[rows] != 0
-    return np.where(on_device == device, changes(trace, rows), 0)
-
-
 def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
     """For each allocation the event it happened in, -1 without."""
     tree = event_tree(trace)
@@ -909,7 +903,9 @@ def numbers_at(trace: TraceData, positions: NDArray[np.int64], name: str) -> NDA
         return numbers(trace, name)[positions]
     values = look_up(np.maximum(positions, -1), numbers(trace, name), 0)
     if "bytes" in name:
-        values[loose] = change_on(trace, -1 - positions[loose], device=name.startswith("device"))
+        rows = -1 - positions[loose]
+        on_device = trace.column("allocations", "device_type")[rows] != 0
+        values[loose] = np.where(on_device == name.startswith("device"), changes(trace, rows), 0)
     return values
 
 
@@ -1052,9 +1048,7 @@ class FunctionEventAvg(EventAttributes):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
-    def __iadd__(self, other: FunctionEvent | FunctionEventAvg) -> Self:
-        """Add an event or another sum; see `add`."""
-        return self.add(other)
+    __iadd__ = add
 
     def _made_from(self) -> tuple[Any, ...]:
         """The event that is read where nothing was added up."""

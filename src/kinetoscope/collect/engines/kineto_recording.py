@@ -681,14 +681,8 @@ def note_event_metadata(tables: Tables, events: Sequence[Any], base_ns: int) -> 
         events: torch's event objects of the same recording.
         base_ns: Time 0 of the trace, in nanoseconds since 1970.
     """
-    _add_arguments(
-        tables,
-        {
-            _event_key(event, base_ns): {EVENT_METADATA_KEY: str(event.metadata_json())}
-            for event in events
-            if event.metadata_json()
-        },
-    )
+    texts = {_event_key(event, base_ns): text for event in events if (text := event.metadata_json())}
+    _add_arguments(tables, texts, lambda _, text: {EVENT_METADATA_KEY: str(text)})
 
 
 def note_keywords(tables: Tables, strings: Sequence[str], results: Any, base_ns: int) -> None:
@@ -711,26 +705,22 @@ def note_keywords(tables: Tables, strings: Sequence[str], results: Any, base_ns:
         is_range &= spans["sequence"] < 0
     if not is_range.any():
         return
-    keys = dict(zip(np.flatnonzero(is_range).tolist(), _span_keys(spans, is_range), strict=True))
-    wanted = set(keys.values())
+    wanted = set(_span_keys(spans, is_range))
     inputs = {}
     for event in results.events():
         if (key := _event_key(event, base_ns)) in wanted and (keywords := event.kwinputs()):
             inputs[key] = keywords
-    texts = tables.get("arguments", {}).get("json", ())
-    unwritten: dict[tuple[int, int], dict[str, Any]] = {}
-    for span, key in keys.items():
-        if key in inputs:
-            row = int(spans["arguments"][span]) if "arguments" in spans else -1
-            written = json.loads(texts[row]) if row >= 0 else {}
-            missing = {
-                name: value
-                for name, value in inputs[key].items()
-                if (name not in written or written[name] != value) and _has_json(value)
-            }
-            if missing:
-                unwritten[key] = {OTHER_KEYWORDS: missing}
-    _add_arguments(tables, unwritten)
+    _add_arguments(tables, inputs, _unwritten)
+
+
+def _unwritten(written: Mapping[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword inputs that arguments lack, as arguments."""
+    missing = {
+        name: value
+        for name, value in keywords.items()
+        if (name not in written or written[name] != value) and _has_json(value)
+    }
+    return {OTHER_KEYWORDS: missing} if missing else {}
 
 
 def _has_json(value: Any) -> bool:
@@ -755,17 +745,20 @@ def _span_keys(spans: Mapping[str, Any], chosen: Any = slice(None)) -> Iterator[
     return zip(spans["start_ns"][chosen].tolist(), number[chosen].tolist(), strict=True)
 
 
-def _add_arguments(tables: Tables, more: Mapping[tuple[int, int], dict[str, Any]]) -> None:
-    """Merge more arguments into those of spans, which are given by their keys; `tables` is changed in place."""
+def _add_arguments(
+    tables: Tables, facts_of: Mapping[tuple[int, int], Any], added: Callable[[Any, Any], dict[str, Any]]
+) -> None:
+    """Merge into the arguments of spans what `added` makes of these and of the facts by key; `tables` is changed in place."""
     spans = tables.get("spans", {})
-    if not more or "start_ns" not in spans:
+    if not facts_of or "start_ns" not in spans:
         return
     texts = StringTable(list(tables.get("arguments", {}).get("json", ())))
     column = np.array(spans.get("arguments", np.full(len(spans["start_ns"]), -1)), dtype=np.int32)
     for span, key in enumerate(_span_keys(spans)):
-        if key in more:
-            facts = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
-            column[span] = texts.row(json.dumps({**facts, **more[key]}))
+        if key in facts_of:
+            written = json.loads(texts.texts[column[span]]) if column[span] >= 0 else {}
+            if more := added(written, facts_of[key]):
+                column[span] = texts.row(json.dumps(written | more))
     spans["arguments"] = column
     tables["arguments"] = {"json": texts.texts}
 
@@ -783,9 +776,9 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
         The string table with the missing names added.
     """
     spans = tables.get("spans", {})
-    doubtful = [row for row, text in enumerate(strings) if "'" in text]
-    if not doubtful or "kind" not in spans:
+    if "kind" not in spans:
         return strings
+    doubtful = [row for row, text in enumerate(strings) if "'" in text]
     rows = np.flatnonzero(
         (spans["kind"] == SpanKind.USER_ANNOTATION) & np.isin(spans["name"], doubtful)
     ).tolist()
