@@ -113,6 +113,7 @@ class DevicePart:
         from kinetoscope.combine.concatenate import concatenate
         from kinetoscope.combine.cut import TracePart, cut
         from kinetoscope.combine.extend import extend
+        from kinetoscope.tables.intervals import Intervals
 
         segments = self.segments
         DEVICES.finish(segments)
@@ -124,12 +125,12 @@ class DevicePart:
             )
         joined = concatenate(traces)
         zero_ns = joined.run_info.start_realtime_ns or 0
-        windows = [
-            (begin_ns - zero_ns, end_ns - zero_ns)
-            for begin_ns, end_ns in self._windows_ns()
-            if end_ns > begin_ns
-        ] or [(0, 0)]
-        starts, ends = (np.array(times, np.int64) for times in zip(*windows, strict=True))
+        # When the session was recording and not paused.
+        off = self.pauses.windows_ns(next(iter(self.request.activities)).name)
+        off_from_ns = np.array([from_ns for from_ns, _ in off], np.int64)
+        off_to_ns = np.array([min(to_ns, self.end_ns) for _, to_ns in off], np.int64)
+        on = Intervals.between(self.begin_ns, self.end_ns) - Intervals.of(off_from_ns, off_to_ns)
+        starts, ends = (on.start_ns - zero_ns, on.end_ns - zero_ns) if len(on) else np.zeros((2, 1), np.int64)
         part = cut(joined, TracePart(0, starts, ends, by_launch=True))
         # The part is one cycle of the session; the cycles of the segments are meaningless.
         spans = {name: part.column("spans", name) for name in part.columns("spans").given if name != "cycle"}
@@ -141,17 +142,6 @@ class DevicePart:
             tables={"spans": spans, "cycles": {}},
             info={"pauses": self.pauses.as_list(), "cycles": None, "selections": None},
         )
-
-    def _windows_ns(self) -> list[tuple[int, int]]:
-        """The windows in which the session was recording and not paused, in nanoseconds since 1970."""
-        windows = [(self.begin_ns, self.end_ns)]
-        names = [activity.name for activity in self.request.activities]
-        off = [window for name in names[:1] for window in self.pauses.windows_ns(name)]
-        for begin_ns, end_ns in sorted(off):
-            first_ns, last_ns = windows.pop()
-            windows.append((first_ns, min(begin_ns, last_ns)))
-            windows.append((int(min(end_ns, last_ns)), last_ns))
-        return windows
 
     def _interruptions(self) -> list[Loss]:
         """The losses from restarts of the collector, and from segments that failed."""
@@ -503,22 +493,18 @@ class HybridEngine:
         threads = {
             (thread.ident or 0) & _LOW_BITS: thread.native_id or -1 for thread in threading.enumerate()
         }
+        devices, failure = None, self._without_devices
         try:
             host = self._host.stop()
         finally:
             # Even if the host's engine fails, torch's collector must not be left running.
-            devices, failure = self._stop_devices()
+            if not failure:
+                try:
+                    devices = self._devices.stop()
+                except (KinetoscopeError, RuntimeError) as error:
+                    failure = str(error)
             self._running = False
         return HybridRecording(host, devices, threads, failure)
-
-    def _stop_devices(self) -> tuple[Recording | None, str]:
-        """Return the devices' recording, or the reason why there is none."""
-        if self._without_devices:
-            return None, self._without_devices
-        try:
-            return self._devices.stop(), ""
-        except (KinetoscopeError, RuntimeError) as error:
-            return None, str(error)
 
 
 @dataclass(eq=False)
