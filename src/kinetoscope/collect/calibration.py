@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -15,11 +16,7 @@ from kinetoscope.collect.request.activities import ProfilerActivity
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.tables.costs.attainable import measured
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Call = Callable[[], object]
+Call = Callable[[], object]
 
 LONGEST_S = 8.0
 """Workloads that would begin later are left out; the largest of each family come last."""

@@ -6,23 +6,19 @@ import os
 import random
 import re
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.comparison.measures import Run
+from kinetoscope.comparison.result import Comparison, Margins
 from kinetoscope.comparison.runs import compare_runs
 from kinetoscope.launcher.program import Program
 from kinetoscope.launcher.run import launch
 from kinetoscope.model import units
 from kinetoscope.trace.opening import measure_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from kinetoscope.comparison.measures import Run
-    from kinetoscope.comparison.result import Comparison, Margins
 
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?$")
 _LAST_LINES = 5

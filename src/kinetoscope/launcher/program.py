@@ -8,18 +8,16 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.display.terminal import complain
 from kinetoscope.flight.environment import leave_on_from_torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # Code below the program's frames on the stack.

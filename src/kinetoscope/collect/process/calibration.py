@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 
 from kinetoscope.collect.process.machine import processor_name
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.cache import cache_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 
 def calibration_file() -> Path:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed
 
 from kinetoscope.collect.process.rank import in_process_group
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _PREFIX = "kinetoscope"
 

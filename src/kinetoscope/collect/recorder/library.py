@@ -9,20 +9,16 @@ import ctypes
 import os
 import sysconfig
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntFlag
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import RecorderError, StateError
 from kinetoscope.collect.process.own_code import code_prefixes
 from kinetoscope.collect.recorder import build
-from kinetoscope.storage.appended_rows import counted_json
+from kinetoscope.storage.appended_rows import RowColumns, counted_json
 from kinetoscope.storage.cache import cache_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from kinetoscope.storage.appended_rows import RowColumns
 
 # Must match KINETOSCOPE_RECORDER_VERSION in native/recorder/recorder.h.
 _INTERFACE_VERSION = 16

@@ -14,20 +14,15 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
-from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, StopReport
+from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Recorder, StopReport
+from kinetoscope.storage.appended_rows import RowColumns
 from kinetoscope.storage.recording_parts import clone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from kinetoscope.collect.recorder.library import Recorder
-    from kinetoscope.storage.appended_rows import RowColumns
 
 # Resolves 1 % of a step of one second; a round of samples takes some 50 microseconds.
 SAMPLES_PER_SECOND = 100

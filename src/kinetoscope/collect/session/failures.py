@@ -11,19 +11,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, Self
 
 from kinetoscope.collect.process.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-    from typing import Self
-
-    from kinetoscope.collect.request.options import OnError
-
+from kinetoscope.collect.request.options import OnError
 
 # Interrupts first: one must not come while the others are deferred already.
 _SIGNALS = [signal.SIGINT, *(signal.valid_signals() - {signal.SIGINT})]

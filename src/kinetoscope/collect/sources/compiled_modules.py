@@ -26,10 +26,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.recorder.stream import STREAM
+from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.collect.sources.observed_kernels import COMPILER, OBSERVED_KERNELS
 from kinetoscope.combine.compiled import (
     KERNELS,
@@ -44,9 +45,6 @@ from kinetoscope.combine.compiled import (
 from kinetoscope.storage.appended_rows import LOSSES, KeptRows
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES
-
-if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import AppendRows
 
 # A call takes one or two KB of JSON.
 _CALLS_IN_A_ROW = 500

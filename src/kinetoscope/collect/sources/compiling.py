@@ -10,18 +10,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
+from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT, TABLE, Compilation, CompileFacts, GraphBreak
 from kinetoscope.storage.appended_rows import LOSSES, KeptRows
-
-if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import AppendRows
 
 _MODULE = "torch._dynamo.utils"
 _FRAMES = "torch._dynamo.convert_frame"

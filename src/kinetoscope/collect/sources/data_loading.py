@@ -9,12 +9,15 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS, RecordedLoop, timed
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
@@ -31,14 +34,6 @@ from kinetoscope.model.schema import (
     PIN_BATCH,
 )
 from kinetoscope.storage.live_recording import is_alive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.collect.request.options import AppendRows
-
 
 _WIDTH = ROW.size // 8
 

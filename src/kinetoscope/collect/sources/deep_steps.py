@@ -11,17 +11,14 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope._runtime import chosen_step
 from kinetoscope.collect.process.user_warnings import warn_safely
+from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kinetoscope.collect.request.options import AppendRows
 
 FIRST_STEPS = range(1, 4)
 """All of these are deep."""

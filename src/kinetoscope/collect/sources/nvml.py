@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 from kinetoscope._errors import MissingDependencyError, StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
 
 T = TypeVar("T")
 

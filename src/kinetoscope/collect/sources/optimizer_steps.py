@@ -7,16 +7,13 @@ removed; they call the functions in a list of our own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch.optim import Optimizer
-
-    Listener = Callable[[Optimizer, Any, Any], None]
+Listener = Callable[[Optimizer, Any, Any], None]
 
 
 class OptimizerSteps:

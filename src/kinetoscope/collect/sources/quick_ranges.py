@@ -6,12 +6,10 @@ range: the first takes a name and returns a handle for the second. Ranges may be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _bindings: Any = torch._C._autograd  # noqa: SLF001  (torch's own)
 begin_range: Callable[..., Any] = _bindings._record_function_with_args_enter  # noqa: SLF001  (torch's own)

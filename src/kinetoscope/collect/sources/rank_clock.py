@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed
 
@@ -21,10 +21,8 @@ from kinetoscope._errors import StateError, checked_seconds, checked_whole
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.job_store import JobStore, is_distributed, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.combine.sources import CLOCK_MARKS
-
-if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import AppendRows
 
 _GIVEN_UP = "given up"
 _ROUNDS, _TIMEOUT_S = 5, 30.0

@@ -22,8 +22,10 @@ import threading
 import time
 import weakref
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -32,15 +34,10 @@ from torch.optim import Optimizer
 
 from kinetoscope._forks import FORKS
 from kinetoscope._runtime import live_objects
+from kinetoscope.collect.recorder.library import Recorder
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.model.losses import UNREAD_GRADIENTS
 from kinetoscope.model.schema import StorageRole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType
-
-    from kinetoscope.collect.recorder.library import Recorder
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

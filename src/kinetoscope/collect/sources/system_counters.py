@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, checked_seconds
+from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.collect.sources.nvml import NvmlDevice, NvmlError, nvml
 from kinetoscope.storage.appended_rows import LOSSES
-
-if TYPE_CHECKING:
-    from kinetoscope.collect.request.options import AppendRows
 
 
 @dataclass
