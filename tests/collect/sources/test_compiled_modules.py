@@ -603,14 +603,14 @@ def test_kernels_from_a_cache_without_our_notes_have_lines_and_a_loss(
 def test_a_compiler_without_the_hooked_functions_compiles_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._inductor.graph  # noqa: F401  (what is imported already is watched at once)
 
-    from kinetoscope.collect.sources import compiled_modules
-
-    def fail() -> None:
+    def fail(first: bool = False) -> None:
         raise AttributeError("torch._inductor.config.trace has no such setting")
 
-    monkeypatch.setattr(compiled_modules.OBSERVED_KERNELS, "compiler_is_imported", fail)
     modules = CompiledModules()
+    modules.open(modules)
+    monkeypatch.setattr(modules, "_install", fail)
     modules.watch()
+    modules.close(modules)
     assert modules.failures == {"AttributeError: torch._inductor.config.trace has no such setting": 1}
 
 

@@ -25,8 +25,8 @@ class Code(Enum):
 
 # The parts of `collect` that call what they replace or follow. So does everything outside `collect`.
 _PASSING_ON = (
-    "recorder/selftest.py", "session/decorated.py", "sources/compiling.py", "sources/data_loading.py",
-    "sources/loader_worker.py", "sources/observed_kernels.py", "sources/ranges.py", "sources/requests.py",
+    "recorder/selftest.py", "session/decorated.py", "sources/compiled_modules.py", "sources/compiling.py", "sources/data_loading.py",
+    "sources/loader_worker.py", "sources/ranges.py", "sources/requests.py",
     "sources/torch_ranges.py",
 )  # fmt: skip
 

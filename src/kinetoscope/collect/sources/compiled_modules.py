@@ -21,17 +21,18 @@ import operator
 import re
 import sys
 import threading
-import weakref
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from kinetoscope._after_import import AfterImport
+from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.collect.request.options import AppendRows
-from kinetoscope.collect.sources.observed_kernels import COMPILER, OBSERVED_KERNELS
+from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
+from kinetoscope.collect.sources.shared_hooks import SharedHooks
 from kinetoscope.combine.compiled import (
     KERNELS,
     KernelCall,
@@ -46,6 +47,7 @@ from kinetoscope.storage.appended_rows import LOSSES, KeptRows
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES
 
+_COMPILER = "torch._inductor.graph"
 # A call takes one or two KB of JSON.
 _CALLS_IN_A_ROW = 500
 _NOTES_KERNELS = "set_kernel_post_grad_provenance_tracing"
@@ -53,25 +55,28 @@ _NOTES_KERNELS = "set_kernel_post_grad_provenance_tracing"
 _BASIC_PROVENANCE = 2
 
 
-class CompiledModules:
-    """The kernel calls of the generated modules of this process."""
+class CompiledModules(SharedHooks):
+    """The kernels of the generated modules of this process.
+
+    What their calls compute is collected from the first session on. While sessions record, the kernels are replaced by callables that
+    open ranges.
+    """
 
     def __init__(self) -> None:
         """Start without modules, and without hooks in torch."""
-        self._lock = threading.Lock()
+        super().__init__()
         self._calls: dict[str, tuple[KernelCall, ...]] = {}
         self._noting = threading.local()
         self._hook: AfterImport | None = None
         # Rows of the table for each file, as JSON: serialized once for all recordings.
         self._rows: dict[str, list[str]] = {}
-        self.sources: weakref.WeakSet[CompiledKernels] = weakref.WeakSet()
         self.failures: dict[str, int] = {}
 
     def watch(self) -> None:
         """Install the hooks in the compiler, now or when it is imported; a second call does nothing."""
         with self._lock:
             if self._hook is None:
-                self._hook = AfterImport(COMPILER, lambda: self.safely(self._compiler_is_imported))
+                self._hook = AfterImport(_COMPILER, lambda: self.safely(self._compiler_is_imported))
                 self._hook.wait()
 
     def calls_of(self, file: str) -> Sequence[KernelCall] | None:
@@ -83,7 +88,7 @@ class CompiledModules:
         calls = self._calls.get(file)
         if calls is None and (calls := stored_calls(file)) is not None:
             self._calls[file] = calls
-        if calls is None and COMPILER in sys.modules:
+        if calls is None and _COMPILER in sys.modules:
             from torch._inductor.codecache import PyCodeCache
 
             if file in PyCodeCache.linemaps:
@@ -93,11 +98,37 @@ class CompiledModules:
                 self._calls[file] = calls
         return calls
 
-    def module_is_loaded(self, file: str) -> None:
-        """Write the stored calls of a module that was loaded from the compiler's cache or just generated."""
-        self.safely(functools.partial(self._write_stored, file))
+    def _install(self, first: bool = False) -> None:
+        # Otherwise `_compiler_is_imported` calls this when it is.
+        if self._replaced or _COMPILER not in sys.modules:
+            return
+        from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.codecache import PyCodeCache
+
+        theirs = AsyncCompile.wait
+
+        def wait(compiling: Any, scope: dict[str, Any]) -> Any:
+            # A generated module calls this when all of its kernels are defined.
+            answer = theirs(compiling, scope)
+            with self._lock:
+                if self._sessions:
+                    self._observe(scope)
+                    if isinstance(file := scope.get("__file__"), str):
+                        self.safely(functools.partial(self._write_stored, file))
+            return answer
+
+        self._replaced.put(AsyncCompile, "wait", wait)
+        for module in PyCodeCache.modules:
+            self._observe(vars(module))
+
+    def _observe(self, scope: dict[str, Any]) -> None:
+        """Replace the kernels of a generated module, whose global variables are `scope`."""
+        for name, kernel in [*scope.items()]:
+            if isinstance(kernel, types.BuiltinFunctionType) and kernel.__name__ == "kernel":
+                self._replaced.put(scope, name, _observed(kernel, name))
 
     def _write_stored(self, file: str) -> None:
+        """Write the stored calls of a module that was loaded from the compiler's cache or just generated."""
         if file not in self._calls and (stored := stored_calls(file)) is not None:
             self._calls[file] = stored
         if file in self._calls:
@@ -105,7 +136,7 @@ class CompiledModules:
 
     def find_all(self) -> None:
         """Find the calls of all modules that are loaded."""
-        if COMPILER in sys.modules:
+        if _COMPILER in sys.modules:
             from torch._inductor.codecache import PyCodeCache
 
             for module in [*PyCodeCache.modules]:
@@ -119,7 +150,7 @@ class CompiledModules:
 
     def _write(self, file: str) -> None:
         """Write the calls of a file to all recordings."""
-        for source in [*self.sources]:
+        for source in [*self._sessions]:
             source.write(file)
 
     def rows_of(self, file: str) -> list[str]:
@@ -135,7 +166,9 @@ class CompiledModules:
         return rows
 
     def _compiler_is_imported(self) -> None:
-        OBSERVED_KERNELS.compiler_is_imported()
+        with self._lock:
+            if self._sessions:
+                self._install()
         from torch._inductor import config, debug
         from torch._inductor.graph import GraphLowering
 
@@ -493,7 +526,7 @@ def _qualified(file: str, line: int, function: str) -> str:
 
 
 @functools.cache
-def _codes_in(file: str) -> list[CodeType]:
+def _codes_in(file: str) -> list[types.CodeType]:
     """The code of a file and of all functions and classes in it; none if it cannot be read or compiled."""
     try:
         codes = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
@@ -501,12 +534,25 @@ def _codes_in(file: str) -> list[CodeType]:
         return []
     # Grows meanwhile.
     for code in codes:
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return codes
 
 
+def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if (recorder := ready_recorder()) is not None:
+        return recorder.observed_kernel(kernel, name)
+
+    def call(*arguments: Any) -> Any:
+        opened = begin_range(name)
+        try:
+            return kernel(*arguments)
+        finally:
+            end_range(opened)
+
+    return call
+
+
 COMPILED_MODULES = CompiledModules()
-OBSERVED_KERNELS.module_is_loaded = COMPILED_MODULES.module_is_loaded
 
 
 class CompiledKernels:
@@ -520,11 +566,10 @@ class CompiledKernels:
     def open(self) -> None:
         """Collect what generated kernels compute from now on."""
         COMPILED_MODULES.watch()
-        COMPILED_MODULES.sources.add(self)
 
     def start(self) -> None:
         """Start to record kernels as ranges."""
-        OBSERVED_KERNELS.open(self)
+        COMPILED_MODULES.open(self)
 
     def write_to(self, append: AppendRows) -> None:
         """Write the compiled modules that are known to the recording now, and later ones as they are compiled."""
@@ -552,7 +597,7 @@ class CompiledKernels:
 
     def stop(self) -> None:
         """Stop recording kernels, and write the remaining facts of compiled modules, and losses."""
-        OBSERVED_KERNELS.close(self)
+        COMPILED_MODULES.close(self)
         append = self._append
         if append is None:
             return
@@ -565,5 +610,4 @@ class CompiledKernels:
             append(LOSSES, {"code": codes, "count": counts, "why": why})
 
     def close(self) -> None:
-        """Write nothing more; what generated kernels compute is still collected, for later sessions."""
-        COMPILED_MODULES.sources.discard(self)
+        """Do nothing: what generated kernels compute is still collected, for later sessions."""

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from typing import Any
 
 from kinetoscope._replacements import Replacements
 
@@ -16,7 +17,7 @@ class SharedHooks(ABC):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         # Weak: if a session is garbage-collected without a stop(), nothing closes the hooks for it.
-        self._sessions: weakref.WeakSet[object] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._replaced = Replacements()
         _LIVING.add(self)
 
