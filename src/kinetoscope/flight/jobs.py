@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, time_of
 from kinetoscope.flight.settings import default_folder
 from kinetoscope.flight.step_log import SUFFIX, StepLog, read_step_log
+from kinetoscope.storage.incident_files import read_facts
 from kinetoscope.storage.live_recording import is_alive
 
 HANGS, RUNS, ENDED, GONE = "hangs", "runs", "ended", "gone"
@@ -165,9 +165,7 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
         log = None
         with suppress(OSError):
             log = read_step_log(recording.with_suffix(SUFFIX))
-        facts: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            facts = json.loads(recording.with_suffix(".json").read_text())
+        facts = read_facts(recording.with_suffix(".json"))
         if now_ns is None and not facts and log is not None:
             # There was no room for its file.
             facts = facts_of_end(log)

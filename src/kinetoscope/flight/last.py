@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -27,7 +25,7 @@ from kinetoscope.flight.step_log import StepLog
 from kinetoscope.flight.unclean_exits import end_text, has_exit_note, last_seen_s
 from kinetoscope.model import units
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
-from kinetoscope.storage.incident_files import SUMMARY
+from kinetoscope.storage.incident_files import SUMMARY, read_facts
 from kinetoscope.storage.recording_parts import clone
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
@@ -182,11 +180,10 @@ def last_event(target: str | None, base: Path) -> LastEvent:
 
 def _newest(attempts: Sequence[jobs.Attempt], folder: Path) -> LastEvent:
     """What happened last in some attempts: a hang that goes on, a process that is dead, an incident, in this order at the same time."""
-    events: list[tuple[float, int, jobs.Attempt, str, Path | None]] = []
+    events: list[tuple[float, int, jobs.Attempt, str, list[jobs.RankFiles], Path | None]] = []
     now_s, now_ns = time.time(), time.monotonic_ns()
-    of_attempts: dict[jobs.Attempt, list[jobs.RankFiles]] = {}
     for attempt in attempts:
-        rings = of_attempts[attempt] = attempt.rings(now_ns)
+        rings = attempt.rings(now_ns)
         states = {ring.state for ring in rings}
         incidents = attempt.incidents()
         newest = incidents[-1] if incidents else None
@@ -197,21 +194,21 @@ def _newest(attempts: Sequence[jobs.Attempt], folder: Path) -> LastEvent:
             newest_s = 0.0 if newest is None else time_of(newest) or 0.0
             after = newest if newest_s >= died_s - 1.0 else None
             at_s = now_s if jobs.HANGS in states else max(died_s, newest_s)
-            events.append((at_s, 3, attempt, jobs.GONE, after))
+            events.append((at_s, 3, attempt, jobs.GONE, rings, after))
         elif jobs.HANGS in states:
-            events.append((now_s, 3, attempt, "hang", None))
+            events.append((now_s, 3, attempt, "hang", rings, None))
         elif jobs.RUNS in states:
-            events.append((0.0, 0, attempt, "runs", None))
+            events.append((0.0, 0, attempt, "runs", rings, None))
         if newest is not None:
-            events.append((time_of(newest) or 0.0, 2, attempt, "", newest))
+            events.append((time_of(newest) or 0.0, 2, attempt, "", rings, newest))
     if not events:
         raise ArgumentError(
             f"{folder} has no incidents, and no job that was left on: see kinetoscope.leave_on."
         )
-    _, _, attempt, reason, incident = max(events, key=lambda event: event[:2])
+    _, _, attempt, reason, rings, incident = max(events, key=lambda event: event[:2])
     if not reason and incident is not None:
         return _incident(attempt, incident)
-    return _of_rings(attempt, reason, of_attempts[attempt], now_ns, incident)
+    return _of_rings(attempt, reason, rings, now_ns, incident)
 
 
 def _incident(attempt: jobs.Attempt, newest: Path) -> LastEvent:
@@ -285,8 +282,7 @@ def _missing(incidents: Sequence[Path]) -> str:
     """The ranks of which nothing was kept, as the end of a sentence."""
     missing: set[int] = set()
     for incident in incidents:
-        with suppress(OSError, ValueError):
-            missing |= set(json.loads((incident / SUMMARY).read_bytes()).get("missing", ()))
+        missing.update(read_facts(incident / SUMMARY).get("missing", ()))
     missing -= {rank.rank for incident in incidents for rank in jobs.incident_ranks(incident)}
     if not missing:
         return ""

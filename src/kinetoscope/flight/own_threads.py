@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 
 _TASKS = "/proc/self/task"
 # What our native threads, and those of Python, are called.
@@ -54,17 +55,13 @@ def own_threads() -> list[int]:
         for thread in threading.enumerate()
         if thread.name.startswith(_PYTHON) and thread.native_id is not None
     ]
-    try:
-        tasks = os.listdir(_TASKS)
-    except OSError:
-        return tids
-    for task in tasks:
-        try:
-            with open(f"{_TASKS}/{task}/comm", encoding="utf-8", errors="replace") as file:
-                if file.read().startswith(_NATIVE) and int(task) not in tids and _blocks_signals(task):
-                    tids.append(int(task))
-        except OSError:
-            continue
+    for task in os.listdir(_TASKS) if os.path.isdir(_TASKS) else []:
+        with (
+            suppress(OSError),
+            open(f"{_TASKS}/{task}/comm", encoding="utf-8", errors="replace") as file,
+        ):
+            if file.read().startswith(_NATIVE) and int(task) not in tids and _blocks_signals(task):
+                tids.append(int(task))
     return tids
 
 

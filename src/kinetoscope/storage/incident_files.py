@@ -36,18 +36,18 @@ def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
     first = next((facts for facts in reports if "because_of_rank" not in facts), reports[0])
     named = ("reason", "what", "step", "time_s", "overhead", "rank")
     incident = {name: first[name] for name in named if name in first}
-    summary = _read(paths[0].with_name(SUMMARY))
+    summary = read_facts(paths[0].with_name(SUMMARY))
     ranks = {str(facts["rank"]): facts for facts in reports if "rank" in facts}
     return incident | {"ranks": ranks} | ({"missing": summary["missing"]} if summary.get("missing") else {})
 
 
 def rank_facts(recording: Path) -> dict[str, Any]:
     """Return what a rank knows of the incident that its recording is of; empty for another recording."""
-    facts = _read(recording.with_suffix(".json"))
+    facts = read_facts(recording.with_suffix(".json"))
     return facts if "reason" in facts else {}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one if there is none, or a link out of the folder of the recordings."""
     content: Any = None
     with suppress(OSError, ValueError):

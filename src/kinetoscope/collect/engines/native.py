@@ -276,7 +276,10 @@ class NativeEngine:
                     "one. The trace has the rest, and its table `losses` counts what is missing."
                 )
             if stopped.unnamed_modules:
-                recorder.resolve(_living_modules())
+                from torch.nn import Module
+
+                # Also of modules that only other threads have called.
+                recorder.resolve(live_objects((Module,))[0])
             names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
             late_info = {"python_threads": json.dumps(names)}
             if stopped.faults:
@@ -485,13 +488,6 @@ def _recorded_flags(request: RecordingRequest) -> Recorded:
         Recorded.SAMPLES: options.samples,
     }
     return Recorded(sum(flag for flag, is_on in requested.items() if is_on))
-
-
-def _living_modules() -> list[Any]:
-    """All live `nn.Module` instances, to find the names of modules that only other threads have called."""
-    from torch.nn import Module
-
-    return live_objects((Module,))[0]
 
 
 def _temporary_path() -> Path:

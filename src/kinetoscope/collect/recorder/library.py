@@ -73,7 +73,7 @@ class StopReport(ctypes.Structure):
 
 _TEXT, _SIZE, _INT, _UINT = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint32
 _LONG, _OBJECT, _ADDRESS = ctypes.c_uint64, ctypes.py_object, ctypes.c_void_p
-# What functions of native/recorder/recorder.h return, and their arguments; those that are not here have none and return an int.
+# What functions of native/recorder/recorder.h return, and their arguments; those that are not here have none and return an int or nothing.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "kinetoscope_recorder_load": (_INT, _OBJECT, _TEXT, _SIZE),
     "kinetoscope_recorder_start": (_INT, _TEXT, _UINT, _LONG, ctypes.c_int64, _UINT, _TEXT, _SIZE),
@@ -86,10 +86,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "kinetoscope_recorder_step_switch": (_ADDRESS,),
     "kinetoscope_recorder_allow_step_switch": (_INT, _INT),
     "kinetoscope_recorder_range_marks": (_ADDRESS,),
-    "kinetoscope_recorder_hooked_threads": (_UINT,),
-    "kinetoscope_recorder_lost_call_threads": (_UINT,),
     "kinetoscope_recorder_watch_steps": (_ADDRESS, _TEXT, _INT, _TEXT, _SIZE),
-    "kinetoscope_recorder_unwatch_steps": (None,),
     "kinetoscope_recorder_modules": (_INT, _OBJECT),
     "kinetoscope_recorder_tensor_reader_class": (_OBJECT,),
     "kinetoscope_recorder_watch_tensors": (_SIZE, _OBJECT),
@@ -97,16 +94,17 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "kinetoscope_recorder_add_info": (None, _TEXT, _TEXT),
     "kinetoscope_recorder_append": (_INT, _UINT, _TEXT, _UINT, _UINT, _TEXT, _SIZE),
     "kinetoscope_recorder_own_steps": (None, _UINT),
-    "kinetoscope_recorder_settle": (None,),
     "kinetoscope_recorder_prepare_calls": (_OBJECT, _TEXT),
-    "kinetoscope_recorder_forget_calls": (None,),
     "kinetoscope_recorder_fast_range_class": (_OBJECT, _OBJECT),
-    "kinetoscope_recorder_before_collector": (None,),
-    "kinetoscope_recorder_after_collector": (None,),
-    "kinetoscope_recorder_collector_stopped": (None,),
     "kinetoscope_recorder_observed_kernel": (_OBJECT, _OBJECT, _OBJECT),
     "kinetoscope_forget_sessions_before": (_INT, _UINT),
 }
+
+
+def not_recording(verb: str = "") -> StateError:
+    """Build the error for a call that needs a recording, such as one to `change`."""
+    nothing = f": there is nothing to {verb}" if verb else ""
+    return StateError(f"the native recorder is not recording in this process{nothing}")
 
 
 class _UnloadableError(RecorderError):
@@ -276,9 +274,7 @@ class Recorder:
             RecorderError: The change failed; the recorder continues as before.
         """
         if not self.is_recording:
-            raise StateError(
-                "the native recorder is not recording in this process: there is nothing to change"
-            )
+            raise not_recording("change")
         rate = samples_per_second if Recorded.SAMPLES in flags else 0
         self._has_calls = bool(int(flags) & _CALLS)
         self._hook_new_threads(self._has_calls)
@@ -300,7 +296,7 @@ class Recorder:
         """
         numbers = (ctypes.c_uint64 * POSITION_NUMBERS)()
         if self._library.kinetoscope_recorder_position(numbers, len(numbers)) != 0:
-            raise StateError("the native recorder is not recording in this process")
+            raise not_recording()
         return list(numbers)
 
     def dropped(self, since: Sequence[int] = ()) -> int:
@@ -324,7 +320,7 @@ class Recorder:
         """
         stopped = StopReport()
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
-            raise StateError("the native recorder is not recording in this process")
+            raise not_recording()
         self._hook_new_threads(False)
         return stopped
 
@@ -345,9 +341,7 @@ class Recorder:
             StateError: Nothing is being recorded in this process.
         """
         if self._library.kinetoscope_recorder_pause() != 0:
-            raise StateError(
-                "the native recorder is not recording in this process: there is nothing to pause"
-            )
+            raise not_recording("pause")
         self._hook_new_threads(False)
 
     def resume(self) -> str:
@@ -362,9 +356,7 @@ class Recorder:
         self._hook_new_threads(self._has_calls)
         if self._library.kinetoscope_recorder_resume(*self._into_message) != 0:
             self._hook_new_threads(False)
-            raise StateError(
-                "the native recorder is not recording in this process: there is nothing to resume"
-            )
+            raise not_recording("resume")
         return self._text
 
     def allow_step_switch(self, allowed: bool) -> bool:

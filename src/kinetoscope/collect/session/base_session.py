@@ -148,6 +148,8 @@ class _KinetoProfile:
     _default_engine: EngineName = "auto"
     # Whether the session replaces torch.profiler in a program that was written for it: event lists then count as torch's do.
     _in_place_of_torch = False
+    # The run of a session with a schedule, in which another cycle may follow.
+    _run: Any = None
 
     # In torch these are plain attributes, which programs read and set between cycles.
     record_shapes: bool = _option("record_shapes")
@@ -257,7 +259,7 @@ class _KinetoProfile:
         Raises:
             ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
         """
-        entry = metadata.entry(key, value)
+        entry = self._metadata_entry(key, value)
         with self._lock:
             if not self.state.has_engine and self.finished_cycles.last is not None:
                 self.finished_cycles.add_info(entry)
@@ -277,7 +279,10 @@ class _KinetoProfile:
         Raises:
             ArgumentError: The value is not valid JSON, or the key belongs to the trace format; nothing is changed.
         """
-        self._preset_metadata |= metadata.entry(key, value)
+        self._preset_metadata |= self._metadata_entry(key, value)
+
+    def _metadata_entry(self, key: str, value: str) -> dict[str, str]:
+        return metadata.entry(key, value)
 
     @property
     def preset_metadata(self) -> dict[str, str]:
@@ -346,7 +351,12 @@ class _KinetoProfile:
         """Choose the engine for the next cycle, unless the last one is kept."""
         with self._lock:
             if self._engine is None or (self._engine_is_for_one_cycle and not self.state.has_engine):
-                self._engine = self._find_engine()
+                # For one cycle only if the program itself is using torch's collector.
+                devices = self._options.engine == "auto" and len(self._recordable) > 1
+                self._engine_is_for_one_cycle = devices and TORCH_RANGES.torch_profiles
+                engine = choose_engine(self._options, self._recordable)
+                warn_of_ignored_settings(engine, self._options, in_place_of_torch=self._in_place_of_torch)
+                self._engine = engine
 
     @by_owner
     def start_trace(self) -> None:
@@ -499,7 +509,7 @@ class _KinetoProfile:
     def _release(self) -> None:
         """Release the engine: end this session's turn among the active sessions."""
         # Both moves in one assignment, so that no interrupt comes between them.
-        self._move(*((Move.STOP,) if self._is_in_run() else (Move.STOP, Move.END)))
+        self._move(*((Move.STOP,) if self._run is not None else (Move.STOP, Move.END)))
         ROUTES.close(self)
         TORCH_RANGES.close(self)
         ACTIVE_SESSIONS.release(self)
@@ -541,14 +551,6 @@ class _KinetoProfile:
             recording = None if path is None else ranked(path)
             report_out_of_memory(lambda: self.trace, self._options.oom_report, recording)
 
-    def _find_engine(self) -> Engine:
-        """Choose the engine of the options; for one cycle only if the program itself is using torch's collector."""
-        devices = self._options.engine == "auto" and len(self._recordable) > 1
-        self._engine_is_for_one_cycle = devices and TORCH_RANGES.torch_profiles
-        engine = choose_engine(self._options, self._recordable)
-        warn_of_ignored_settings(engine, self._options, in_place_of_torch=self._in_place_of_torch)
-        return engine
-
     def _require_engine(self) -> Engine:
         if self._engine is None:
             raise StateError("no engine is chosen yet: call start() first.")
@@ -575,12 +577,8 @@ class _KinetoProfile:
         )
 
     def _is_under_way(self) -> bool:
-        """Whether a recording is prepared or active."""
-        return self.state.has_engine
-
-    def _is_in_run(self) -> bool:
-        """Whether a run is active, in which another cycle may follow; never without a schedule."""
-        return False
+        """Whether a recording is prepared or active, or may follow in the current run."""
+        return self._run is not None or self.state.has_engine
 
     def _move(self, *moves: Move) -> None:
         """Change the state according to `state.TRANSITIONS`."""

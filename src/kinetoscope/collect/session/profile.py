@@ -9,8 +9,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -60,6 +60,9 @@ class _Run:
     recorded: bool = False  # whether the last cycle was recorded
     ever_recorded: bool = False
     changing: bool = False  # whether a transition is in progress
+    forgives: bool = (
+        False  # whether a recording that cannot be begun is only a warning: once the run has started
+    )
     ends_recorded: bool = False  # whether its end stopped a recording, for the handler
 
 
@@ -245,7 +248,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         try:
             self._sources.open()
             self._transit(run, ProfilerAction.NONE, self.current_action)
-            self._ever_started = True
+            self._ever_started = run.forgives = True
             self._open_step_range(run)
         except BaseException:
             with self._lock:
@@ -299,7 +302,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         if run is None:
             return
         try:
-            self._transit(run, before, action, forgiving=True)
+            self._transit(run, before, action)
             if self._deep_steps is not None:
                 self._deep_steps.begin_step()
         finally:
@@ -416,7 +419,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             elif self.state is SessionState.RECORDING:
                 run.recorded = run.ends_recorded = self._finish(failures, keep=True)
                 run.ever_recorded |= run.recorded
-            elif self.current_action is ProfilerAction.WARMUP and self._started(forgiving=True):
+            elif self.current_action is ProfilerAction.WARMUP and self._begun(run, self.start_trace):
                 self._finish(failures, keep=False)
             elif self.state is SessionState.PREPARED:
                 # An exception was raised between preparing and recording.
@@ -436,13 +439,8 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if self._run is None:
                 self._move(Move.END)
 
-    def _transit(
-        self, run: _Run, before: ProfilerAction, after: ProfilerAction, *, forgiving: bool = False
-    ) -> None:
-        """Make all moves that a change of action requires, even if the handler fails; then raise its exception.
-
-        With `forgiving`, a recording that cannot be started is only a warning.
-        """
+    def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
+        """Make all moves that a change of action requires, even if the handler fails; then raise its exception."""
         change = transition(before, after)
         failures = Failures(self._options.on_error, self.step_num)
         run.changing = True
@@ -450,7 +448,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             for do in change.do:
                 if self._run is not run:
                     break
-                self._do(do, run, before, failures, forgiving=forgiving)
+                self._do(do, run, before, failures)
         finally:
             run.changing = False
         if self._run is None:
@@ -460,9 +458,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             warn_user(change.warning)
         failures.raise_first(may_raise=True)
 
-    def _do(
-        self, do: Move, run: _Run, before: ProfilerAction, failures: Failures, *, forgiving: bool
-    ) -> None:
+    def _do(self, do: Move, run: _Run, before: ProfilerAction, failures: Failures) -> None:
         """Make one move; an exception of a signal handler is noted when the move is complete."""
         if do is Move.TRACE_READY:
             if run.recorded:
@@ -477,10 +473,9 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             if do is Move.PREPARE:
                 if self.state is SessionState.RECORDING:
                     self._finish(failures, keep=True)
-                with self._forgiven(forgiving):
-                    self.prepare_trace()
+                self._begun(run, self.prepare_trace)
             elif do is Move.START:
-                if self.state is not SessionState.RECORDING and not self._started(forgiving=forgiving):
+                if self.state is not SessionState.RECORDING and not self._begun(run, self.start_trace):
                     # Otherwise the handler would be called with the previous cycle.
                     run.recorded = False
             elif self.state.has_engine or self._cycles_begun:
@@ -489,23 +484,17 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                     run.recorded = run.ever_recorded = True
         failures.note_handler(deferred.error)
 
-    def _started(self, *, forgiving: bool) -> bool:
-        """Start to record; return False if that failed and is only a warning."""
-        with self._forgiven(forgiving):
-            self.start_trace()
-            return True
-        return False
-
-    @contextmanager
-    def _forgiven(self, forgiving: bool) -> Iterator[None]:
-        """With `forgiving`, turn an exception of preparing or starting a recording into a warning."""
+    def _begun(self, run: _Run, begin: Callable[[], None]) -> bool:
+        """Prepare or start a recording; return False if that failed and is only a warning."""
         try:
-            yield
+            begin()
         except (RecorderError, OSError) as error:
-            if not forgiving:
+            if not run.forgives:
                 raise
             warn_user(f"this cycle is not recorded (step {self.step_num}): {error}")
             self._not_begun = f"the cycle of step {self.step_num} could not be recorded: {error}"
+            return False
+        return True
 
     def _call_handler(self, failures: Failures) -> None:
         """Call `on_trace_ready`, and note an exception that it raises."""
@@ -526,12 +515,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """In a forked child: replace the locks, which a thread of the parent may hold."""
         super()._reset_in_child()
         self._stepping = threading.RLock()
-
-    def _is_under_way(self) -> bool:
-        return self._is_in_run() or super()._is_under_way()
-
-    def _is_in_run(self) -> bool:
-        return self._run is not None
 
     def _open_step_range(self, run: _Run) -> None:
         """Open the `ProfilerStep#N` range of the current step if a recording is active."""

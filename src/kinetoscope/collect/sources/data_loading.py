@@ -150,35 +150,28 @@ class LoaderHooks(SharedHooks):
         self._forget_loaders()
 
     def _forget_loaders(self) -> None:
-        self.recordings = 0
+        # Those that record now.
+        self.recording: list[DataLoading] = []
         # That of the workers' files; None before a session records data loading.
         self.folder: Path | None = None
         self._numbers = itertools.count()
         self.loaders: dict[int, dict[str, Any]] = {}
-        # Called when a loop with workers begins.
-        self._listeners: list[Callable[[], None]] = []
 
-    def record(self, change: int) -> None:
-        """Count active recordings: one more (1) or less (-1)."""
+    def begin(self, source: DataLoading) -> None:
+        """Record, and tell a source when a loop with workers begins."""
         with self._lock:
-            if change > 0:
-                self._remove_obsolete()
-            self.recordings = max(0, self.recordings + change)
+            self._remove_obsolete()
+            self.recording.append(source)
 
-    def listen(self, loop_begins: Callable[[], None]) -> None:
-        """Call a function whenever a loop with workers begins."""
-        with self._lock:
-            self._listeners.append(loop_begins)
-
-    def forget(self, loop_begins: Callable[[], None]) -> None:
-        """Remove a listener; does nothing if it is unknown."""
+    def end(self, source: DataLoading) -> None:
+        """Record no longer for a source; does nothing in a forked child, where none records."""
         with self._lock, suppress(ValueError):
-            self._listeners.remove(loop_begins)
+            self.recording.remove(source)
 
     def _remove_obsolete(self) -> None:
         """Remove the files of ended workers, unless an active recording needs them."""
         with self._lock:
-            if not self.recordings:
+            if not self.recording:
                 remove_obsolete(self.folder)
 
     def forget_sessions(self) -> None:
@@ -228,9 +221,9 @@ class LoaderHooks(SharedHooks):
                 begin(iterator, loader, *arguments, **keywords)
             finally:
                 self._starting.number = outer
-            for loop_begins in tuple(self._listeners):
+            for source in tuple(self.recording):
                 with suppress(Exception):  # for example if no thread can be started
-                    loop_begins()
+                    source.loop_begins()
 
         return begin_numbered
 
@@ -251,7 +244,7 @@ class LoaderHooks(SharedHooks):
         inside = threading.local()
 
         def pin_timed(*arguments: Any, **keywords: Any) -> Any:
-            if not self.recordings or getattr(inside, "yes", False):
+            if not self.recording or getattr(inside, "yes", False):
                 return pin(*arguments, **keywords)
             inside.yes, opened = True, begin_range(PIN_BATCH)
             try:
@@ -267,10 +260,10 @@ class _Ranges:
     """The listener in the recording process, which opens ranges."""
 
     def begin(self, samples: int) -> Any:
-        return begin_range(FETCH_BATCH) if HOOKS.recordings else None
+        return begin_range(FETCH_BATCH) if HOOKS.recording else None
 
     def begin_collating(self) -> Any:
-        return begin_range(COLLATE_BATCH) if HOOKS.recordings else None
+        return begin_range(COLLATE_BATCH) if HOOKS.recording else None
 
     def finish(self, begun: Any, outcome: int | None = None) -> None:
         if begun is not None:
@@ -399,13 +392,17 @@ class DataLoading:
     def start(self) -> None:
         """Start to record ranges."""
         self._begin_ns = time.monotonic_ns()
-        HOOKS.record(1)
+        HOOKS.begin(self)
 
     def write_to(self, append: AppendRows) -> None:
         """Copy what workers do to the recording, at least once a second."""
-        rows = self._rows = WorkerRows(self._begin_ns, append)
-        HOOKS.listen(rows.loop_begins)
+        self._rows = WorkerRows(self._begin_ns, append)
         if files_in(HOOKS.folder):
+            self.loop_begins()
+
+    def loop_begins(self) -> None:
+        """Copy what workers do from now on."""
+        if (rows := self._rows) is not None:
             rows.loop_begins()
 
     def stop(self) -> None:
@@ -413,10 +410,9 @@ class DataLoading:
         rows, self._rows = self._rows, None
         try:
             if rows is not None:
-                HOOKS.forget(rows.loop_begins)
                 rows.stop()
         finally:
-            HOOKS.record(-1)
+            HOOKS.end(self)
 
     def close(self) -> None:
         """Remove the hooks from `DataLoader`."""

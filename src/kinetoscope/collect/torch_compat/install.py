@@ -36,6 +36,7 @@ from kinetoscope.tables.memory.timeline import DeviceWithoutMemoryError
 
 if TYPE_CHECKING:
     from kinetoscope.collect.session.cycle import Cycle
+    from kinetoscope.trace import Trace
 
 
 _memory_profile_of_torch: Callable[[Any], Any] = torch.profiler.profiler._KinetoProfile._memory_profile  # noqa: SLF001  (torch's own)
@@ -119,25 +120,31 @@ class SessionAsTorch:
             _memory_profile_of_torch(self)
             raise
 
-    def add_metadata(self, key: str, value: str) -> None:
-        """Add a text to the metadata; an invalid one is skipped with a warning."""
-        self._add_or_warn(super().add_metadata, key, value)  # type: ignore[misc]
+    def _metadata_entry(self, key: str, value: str) -> dict[str, str]:
+        """Check metadata; an invalid value is skipped with a warning."""
+        try:
+            entry: dict[str, str] = super()._metadata_entry(key, value)  # type: ignore[misc]
+        except ArgumentTypeError:
+            raise
+        except ArgumentError as error:
+            warn_user(f"left out of the trace: {error}")
+            return {}
+        return entry
 
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the metadata; an invalid one is skipped with a warning."""
-        self._add_or_warn(super().add_metadata_json, key, value)  # type: ignore[misc]
+    def _events_trace(self) -> Trace:
+        """Return the trace whose events are listed; an empty one, with a warning, while recording."""
+        import_aside()
+        from kinetoscope.trace import Trace
 
-    def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the metadata of every cycle; an invalid one is skipped with a warning."""
-        self._add_or_warn(super().preset_metadata_json, key, value)  # type: ignore[misc]
-
-    def events(self, *more: Any, **options: Any) -> Any:
-        """List the events; an empty list, with a warning, while recording."""
-        return self._empty_while_recording("events", super().events, more, options)  # type: ignore[misc]
-
-    def key_averages(self, *more: Any, **options: Any) -> Any:
-        """Aggregate the events; an empty list, with a warning, while recording."""
-        return self._empty_while_recording("key_averages", super().key_averages, more, options)  # type: ignore[misc]
+        try:
+            trace: Trace = super()._events_trace()  # type: ignore[misc]
+        except StateError as error:
+            if not self.state.has_engine:
+                raise
+            if self.state is SessionState.RECORDING:
+                warn_user(f"there are no events to show: {error}")
+            return Trace.from_columns({}, strings=[""], info={})
+        return trace
 
     def _action(self, step: int) -> ProfilerAction:
         """Return the action of a step; NONE, with a warning, if the schedule returns something that is not an action."""
@@ -147,31 +154,6 @@ class SessionAsTorch:
             warn_user(f"step {step} is not recorded: {error}")
             return ProfilerAction.NONE
         return action
-
-    @staticmethod
-    def _add_or_warn(add: Callable[[str, str], None], key: str, value: str) -> None:
-        try:
-            add(key, value)
-        except ArgumentTypeError:
-            raise
-        except ArgumentError as error:
-            warn_user(f"left out of the trace: {error}")
-
-    def _empty_while_recording(
-        self, name: str, read: Callable[..., Any], more: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        import_aside()
-        try:
-            return read(*more, **options)
-        except StateError as error:
-            if self.state not in (SessionState.PREPARED, SessionState.RECORDING):
-                raise
-            from kinetoscope.trace import Trace
-
-            if self.state is SessionState.RECORDING:
-                warn_user(f"{name}() has nothing to show: {error}")
-            nothing = Trace.from_columns({}, strings=[""], info={})
-            return getattr(nothing, name)()
 
 
 class ObserverAsTorch:
