@@ -73,10 +73,10 @@ class Recorder:
         self.trace = builder.build()
         self.on = False
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         self.on = True
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.on = False
 
 

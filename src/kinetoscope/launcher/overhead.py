@@ -279,11 +279,8 @@ class TimedProgram:
             self._count(session)
         if len(self._bare_ns) % 2 == 0:
             self._bare_ns.append(self._slice_ns())
-        session.start()
-        try:
+        with session:
             self._recorded_ns.append(self._slice_ns())
-        finally:
-            session.stop()
         if len(self._bare_ns) < len(self._recorded_ns):
             self._bare_ns.append(self._slice_ns())
 
@@ -298,11 +295,8 @@ class TimedProgram:
 
     def _count(self, session: Any) -> None:
         """Count the records of a step, and measure their distance, from a slice that is not timed."""
-        session.start()
-        try:
+        with session:
             self._slice_ns()
-        finally:
-            session.stop()
         work = host_work(session.trace)
         rows = work.rows
         self._records = len(rows) // (self._warm_up + self.per_slice)

@@ -232,7 +232,7 @@ def unpacked_bytes(content: memoryview) -> int:
         struct.error: The file is truncated or damaged.
     """
     total = 0
-    for body, rows, batch in _batches(lambda offset, count: content[offset : offset + count], len(content)):
+    for body, rows, batch in _batches(content):
         size = 0
         compressed = batch.field(3) != 0
         for start, length in struct.iter_unpack("<qq", batch.vector(2, 16)):
@@ -247,30 +247,16 @@ def unpacked_bytes(content: memoryview) -> int:
     return total
 
 
-def stored_rows(read: Callable[[int, int], memoryview], size: int) -> int:
-    """Return the number of rows that an Arrow file claims to have, from its metadata alone.
-
-    Args:
-        read: Returns as many bytes of the file as its second argument, from an offset on.
-        size: The size of the file in bytes.
-
-    Raises:
-        ValueError: The file has dictionaries, or impossible sizes or offsets.
-        struct.error: The file is truncated or damaged.
-    """
-    return sum(rows for _, rows, _ in _batches(read, size))
-
-
-def _batches(read: Callable[[int, int], memoryview], size: int) -> Iterator[tuple[int, int, _Flat]]:
+def _batches(content: memoryview) -> Iterator[tuple[int, int, _Flat]]:
     """Yield the offset of the body, the number of rows and the metadata of each record batch of an Arrow file."""
-    length = _number(read(size - 10, 10), "<i", 0)
-    footer = read(size - 10 - length, length)
+    end = len(content) - 10
+    footer = content[end - _number(content, "<i", end) : end]
     fields = _Flat(footer, _number(footer, "<I", 0))
     if len(fields.vector(2, 24)):
         raise ValueError("an Arrow file has dictionaries; .ktrace files have none")
     for offset, head, _ in struct.iter_unpack("<qi4xq", fields.vector(3, 24)):
         # The message follows a four-byte marker and the message's length.
-        message = read(offset, head)
+        message = content[offset : offset + head]
         batch = _Flat(message, 8 + _number(message, "<I", 8)).table(2)
         field = batch.field(0)
         rows = _number(message, "<q", field) if field else 0
@@ -447,7 +433,6 @@ class _Reader:
             if max_uncompressed_bytes is None
             else max_uncompressed_bytes
         )
-        self._file: int | None = None
         with path.open("rb") as file:
             self._places, manifest = _contents(path, file)
             self.info: Any = manifest["info"]
@@ -462,16 +447,16 @@ class _Reader:
             if not isinstance(self.info, dict):
                 raise TypeError("the metadata is not a JSON object")
             self._string_count: int = manifest["strings"]
-            for name, rows in self.rows.items():
-                if rows >= LARGE_ROWS:
-                    self._confirm_rows(name, file.fileno())
-            self._file = os.dup(file.fileno())
+            self._file: int | None = os.dup(file.fileno())
         self._close = weakref.finalize(self, os.close, self._file)
         self._lock = threading.RLock()
         # A member with one column is read once; one with several is small, and cached.
         self._shared = {f"{name}.arrow" for name in self._tables}
         self._checked: dict[str, pyarrow.Buffer] = {}
         self._strings: list[str] | None = None
+        for name, rows in self.rows.items():
+            if rows >= LARGE_ROWS:
+                self._confirm_rows(name)
 
     def close(self) -> None:
         """Close the file; columns that were read stay valid."""
@@ -602,20 +587,14 @@ class _Reader:
         stored = {part: to_numpy(array) for part, array in zip(parts, arrays, strict=True)}
         return decoded(column.name, column.type, entry, stored)
 
-    def _confirm_rows(self, table: str, file: int) -> None:
+    def _confirm_rows(self, table: str) -> None:
         """Check a large number of rows against a stored column, so that no small file can claim all memory."""
         rows = self.rows[table]
         members = {entry["member"] for entry in self._tables[table]["columns"].values() if "member" in entry}
         if not members:
             raise ValueError(f"the manifest has {rows} rows for {table}, but no column stores any")
-        member = min(members, key=lambda name: self._places.get(name, (0, 0, 0))[1])
-        if member not in self._places:
-            raise ValueError(f"{member} is missing")
-        start, size, _ = self._places[member]
-        if (
-            stored_rows(lambda begin, count: memoryview(_bytes_at(file, start + begin, count, member)), size)
-            != rows
-        ):
+        smallest = min(members, key=lambda name: self._places.get(name, (0, 0, 0))[1])
+        if sum(count for _, count, _ in _batches(memoryview(self._member(smallest)))) != rows:
             raise ValueError(
                 f"the manifest has {rows} rows for {table}, but its columns have a different number"
             )

@@ -37,7 +37,7 @@ class LibraryRanges:
 
     def open(self, name: object) -> None:
         """Open a range, nested in the thread's open ones."""
-        self._of_thread.stack.append(_opened(name))
+        self._of_thread.stack.append(record_function(str(name)).__enter__())
 
     def close(self) -> None:
         """Close the thread's innermost range; without one, do nothing, as the libraries do."""
@@ -46,7 +46,7 @@ class LibraryRanges:
 
     def open_by_handle(self, handle: object, name: object) -> None:
         """Open a range that any thread may close."""
-        self._by_handle[handle] = _opened(name)
+        self._by_handle[handle] = record_function(str(name)).__enter__()
 
     def close_by_handle(self, handle: object) -> None:
         """Close a range that was opened with a handle."""
@@ -58,12 +58,6 @@ class LibraryRanges:
         """Record an instant, as an empty range."""
         with record_function(str(name)):
             return
-
-
-def _opened(name: object) -> Any:
-    opened = record_function(str(name))
-    opened.__enter__()
-    return opened
 
 
 ITT, NVTX = LibraryRanges(), LibraryRanges()

@@ -223,7 +223,7 @@ class Request:
         block = blocks.pop()
         if not blocks:
             del self._entered[owner]
-        block.finish(kind)
+        block.__exit__(kind)
 
     async def __aenter__(self) -> Self:
         """Do as `__enter__` does, for `async with`."""
@@ -270,22 +270,15 @@ class Request:
         else:
 
             def traced(*args: Any, **kwargs: Any) -> Any:
-                block = _Block(description)
-                block.begin()
-                kind: type[BaseException] | None = None
-                try:
+                with _Block(description) as block:
+                    block.begin()
                     return function(*args, **kwargs)
-                except BaseException as raised:
-                    kind = type(raised)
-                    raise
-                finally:
-                    block.finish(kind)
 
         return cast("Function", functools.wraps(function)(traced))
 
 
 class _Block:
-    """A request that is current in a context; inside of another request, a range of that one."""
+    """A request that is current in a context, and ends with a `with` block; inside of another request, a range of that one."""
 
     __slots__ = ("_before", "_description", "_range", "open")
 
@@ -322,7 +315,10 @@ class _Block:
                 # Ended in another context than it began in, as generators are that are garbage-collected.
                 _CURRENT.set(None)
 
-    def finish(self, error: type[BaseException] | None) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """End the request, perhaps with an exception."""
         self.make_other_current()
         if self._range is not None:
@@ -344,38 +340,29 @@ def _in_event_loop() -> bool:
 
 async def _follow_items(description: Description, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Iterate over an asynchronous generator as a request; what its consumer does in between is not part of it."""
-    block = _Block(description)
-    error: type[BaseException] | None = None
-    try:
-        while True:
-            block.make_current()
-            try:
-                item = await (
-                    anext(items) if block.open is None else _FOLLOWER.stretches(anext(items), block.open)
-                )
-            except StopAsyncIteration:
-                return
-            finally:
-                block.make_other_current()
-                # The step of the event loop goes on in the consumer.
-                if block.open is not None:
-                    _FOLLOWER.leave(block.open)
-            yield item
-    except BaseException as raised:
-        error = type(raised)
-        raise
-    finally:
+    with _Block(description) as block:
         try:
-            await cast("Any", items).aclose()
+            while True:
+                block.make_current()
+                try:
+                    item = await (
+                        anext(items) if block.open is None else _FOLLOWER.stretches(anext(items), block.open)
+                    )
+                except StopAsyncIteration:
+                    return
+                finally:
+                    block.make_other_current()
+                    # The step of the event loop goes on in the consumer.
+                    if block.open is not None:
+                        _FOLLOWER.leave(block.open)
+                yield item
         finally:
-            block.finish(error)
+            await cast("Any", items).aclose()
 
 
 def _follow_generator(description: Description, items: Iterator[Any]) -> Generator[Any, Any, Any]:
     """Iterate over a generator as a request; what its consumer does in between is not part of it."""
-    block = _Block(description)
     inner = cast("Generator[Any, Any, Any]", items)
-    error: type[BaseException] | None = None
 
     def in_request(call: Callable[..., Any], *values: Any) -> Any:
         block.make_current()
@@ -387,25 +374,21 @@ def _follow_generator(description: Description, items: Iterator[Any]) -> Generat
                 _FOLLOWER.leave(block.open)
             block.make_other_current()
 
-    try:
-        item = in_request(next, inner)
-        while True:
-            try:
-                sent = yield item
-            except GeneratorExit:
-                in_request(inner.close)
-                raise
-            except BaseException as thrown:  # noqa: BLE001  (it is thrown into the generator)
-                item = in_request(inner.throw, thrown)
-            else:
-                item = in_request(inner.send, sent)
-    except StopIteration as stopped:
-        return stopped.value
-    except BaseException as raised:
-        error = type(raised)
-        raise
-    finally:
-        block.finish(error)
+    with _Block(description) as block:
+        try:
+            item = in_request(next, inner)
+            while True:
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    in_request(inner.close)
+                    raise
+                except BaseException as thrown:  # noqa: BLE001  (it is thrown into the generator)
+                    item = in_request(inner.throw, thrown)
+                else:
+                    item = in_request(inner.send, sent)
+        except StopIteration as stopped:
+            return stopped.value
 
 
 def _run_in_request(request: RequestState, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
