@@ -99,8 +99,7 @@ class ChildRecording(ProgramRecording):
 
     def close(self) -> Path | None:
         """Close the recording; return its file, or None if there is none."""
-        self.stop_waiting()
-        self._stop()
+        self.stop()
         if self._session is None or self.state is not SessionState.ENDED:
             return None
         if self._options.live_path.exists():

@@ -199,7 +199,11 @@ class ProgramRecording:
     def stop_waiting(self) -> None:
         """Wait neither for torch nor for a step any longer. In a fork the recording is the parent's."""
         self._torch_import.give_up()
-        self._stop_watching_steps()
+        if self._watches_steps:
+            from kinetoscope.collect import OPTIMIZER_STEPS
+
+            OPTIMIZER_STEPS.forget(self._after_step)
+            self._watches_steps = False
 
     def why_nothing(self) -> str:
         """Say why nothing was recorded."""
@@ -262,9 +266,6 @@ class ProgramRecording:
     def stop(self) -> None:
         """Stop recording, and wait neither for torch nor for a step any longer; a second call does nothing."""
         self.stop_waiting()
-        self._stop()
-
-    def _stop(self) -> None:
         if self._session is not None and self.state is SessionState.RECORDING:
             now = helper_time()
             if now is not None and self._before is not None:
@@ -288,15 +289,7 @@ class ProgramRecording:
         if move is Move.START:
             self._start()
         elif move is Move.STOP:
-            self._stop()
-            self._stop_watching_steps()
-
-    def _stop_watching_steps(self) -> None:
-        if self._watches_steps:
-            from kinetoscope.collect import OPTIMIZER_STEPS
-
-            OPTIMIZER_STEPS.forget(self._after_step)
-            self._watches_steps = False
+            self.stop()
 
     def _metadata(self) -> dict[str, str]:
         """The metadata that the recording begins with, as JSON by key."""

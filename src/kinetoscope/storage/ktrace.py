@@ -452,7 +452,7 @@ class _Reader:
         self._lock = threading.RLock()
         # A member with one column is read once; one with several is small, and cached.
         self._shared = {f"{name}.arrow" for name in self._tables}
-        self._checked: dict[str, pyarrow.Buffer] = {}
+        self._checked: dict[str, bytearray] = {}
         self._strings: list[str] | None = None
         for name, rows in self.rows.items():
             if rows >= LARGE_ROWS:
@@ -516,10 +516,8 @@ class _Reader:
                 raise ValueError(f"{member} has null values")
         return columns
 
-    def _member(self, name: str) -> pyarrow.Buffer:
+    def _member(self, name: str) -> bytearray:
         """Read a whole member into memory and verify its checksum, since the file can be overwritten at any time."""
-        import pyarrow as pa
-
         with self._lock:
             if name in self._checked:
                 return self._checked[name]
@@ -532,10 +530,9 @@ class _Reader:
             if zlib.crc32(content) != checksum:
                 raise ValueError(f"the checksum of {name} does not match")
             self._allow(unpacked_bytes(memoryview(content)))
-            buffer = pa.py_buffer(content)
             if name in self._shared:
-                self._checked[name] = buffer
-            return buffer
+                self._checked[name] = content
+            return content
 
     def _allow(self, count: int, *, keep: bool = False) -> None:
         """Check that `count` more bytes stay within both limits.

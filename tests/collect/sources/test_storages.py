@@ -435,7 +435,7 @@ def test_only_the_first_recording_of_a_process_scans_all_objects(monkeypatch):
         return live_objects(kinds, generation)
 
     monkeypatch.setattr(storages_module, "live_objects", noting)
-    monkeypatch.setattr(storages_module, "_of_process", None)
+    storages_module.living_in_process.cache_clear()
     session = profile(profile_memory=True)
     for one in (session, session, profile(profile_memory=True)):
         with one:

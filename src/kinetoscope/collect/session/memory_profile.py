@@ -46,15 +46,8 @@ class MemoryProfile:
         events: list[tuple[int, int, int, int]] = []
         for device in range(len(self._judged.blocks.devices)):
             changes = changes_of(trace, device)
-            events.extend(
-                zip(
-                    changes.time_ns.tolist(),
-                    changes.action.tolist(),
-                    changes.block.tolist(),
-                    abs(changes.change_bytes).tolist(),
-                    strict=True,
-                )
-            )
+            columns = changes.time_ns, changes.action, changes.block, abs(changes.change_bytes)
+            events.extend(zip(*(column.tolist() for column in columns), strict=True))
         written_ns, written = content_changes(trace)
         size = self._judged.blocks.bytes
         events.extend(
@@ -97,8 +90,7 @@ class MemoryProfile:
     @cached_property
     def _keys(self) -> list[TensorKey]:
         blocks = self._judged.blocks
-        names = device_names(self._trace)
-        devices = [torch.device(name) for name in names]
+        devices = [torch.device(name) for name in device_names(self._trace)]
         return [
             TensorKey(devices[device], number, _Storage(address & _ADDRESS, number))
             for number, (device, address) in enumerate(

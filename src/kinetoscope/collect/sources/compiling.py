@@ -172,6 +172,9 @@ def _reasons() -> list[Any]:
     return list(getattr(sys.modules.get(_MODULE), "graph_break_reasons", ()))
 
 
+_CACHES = ("inductor_fx_local", "inductor_fx_remote", "aotautograd_local", "aotautograd_remote")
+
+
 def _compilation(metrics: Any) -> Compilation:
     def number(name: str) -> int | None:
         value = getattr(metrics, name, None)
@@ -211,16 +214,7 @@ def _compilation(metrics: Any) -> Compilation:
         **dict(zip(phases, _exclusive_ns(nested, autotune or 0), strict=True)),
     }
     for outcome, column in (("hit", "cache_hits"), ("miss", "cache_misses")):
-        counts = [
-            number(f"{cache}_cache_{outcome}_count")
-            for cache in (
-                "inductor_fx_local",
-                "inductor_fx_remote",
-                "aotautograd_local",
-                "aotautograd_remote",
-            )
-        ]
-        columns[column] = sum(count or 0 for count in counts)
+        columns[column] = sum(number(f"{cache}_cache_{outcome}_count") or 0 for cache in _CACHES)
     broke = None
     if getattr(metrics, "fail_type", None):
         broke = (

@@ -144,7 +144,7 @@ class ExecutionTraceObserver:
             self.resources_dir = ""
             self._descriptors, self._lock = _descriptors_of(growing), lock
             self._registered = True
-            _registered[:] = [weakref.ref(self)]
+            _registered.add(self)
             return self
 
     def unregister_callback(self) -> None:
@@ -265,7 +265,7 @@ class ExecutionTraceObserver:
 
 _LOCK = threading.RLock()
 # The registered observer of this process; and, in a forked child, whether that of its parent is still torch's.
-_registered: list[weakref.ref[ExecutionTraceObserver]] = []
+_registered: weakref.WeakSet[ExecutionTraceObserver] = weakref.WeakSet()
 _inherited: list[bool] = []
 
 
@@ -278,9 +278,8 @@ def _is_taken() -> bool:
 
 
 def _finish_registered() -> None:
-    for reference in [*_registered]:
-        if (observer := reference()) is not None:
-            _finish_quietly(observer)
+    for observer in [*_registered]:
+        _finish_quietly(observer)
 
 
 def _finish_quietly(observer: ExecutionTraceObserver) -> None:
@@ -295,9 +294,8 @@ def _after_fork() -> None:
     """In a forked child: replace the lock, which a thread of the parent may hold, and detach from the parent's file."""
     global _LOCK
     _LOCK = threading.RLock()
-    for reference in [*_registered]:
-        if (observer := reference()) is not None:
-            observer.disown()
+    for observer in [*_registered]:
+        observer.disown()
 
 
 def _growing_path(final: Path) -> Path:

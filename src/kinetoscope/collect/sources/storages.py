@@ -9,6 +9,7 @@ operators that it calls is recorded.
 from __future__ import annotations
 
 import concurrent.futures.thread
+import functools
 import gc
 import json
 import multiprocessing.connection
@@ -443,15 +444,14 @@ class Living:
             self._meet(objects, owners)
 
 
-_of_process: Living | None = None
-
-
+@functools.cache
 def living_in_process(recorder: Recorder) -> Living:
     """The live objects of this process, shared by all sessions, of which only the first scans the whole heap."""
-    global _of_process
-    if _of_process is None:
-        _of_process = Living(native_reader(recorder))
-    return _of_process
+    return Living(native_reader(recorder))
+
+
+# A forked child starts again, because another thread of the parent may have been in the middle of a look.
+os.register_at_fork(after_in_child=living_in_process.cache_clear)
 
 
 # The system call in which threads wait for locks, the GIL among them.
@@ -484,15 +484,6 @@ def _waits_in_system(thread: int, frame: FrameType | None) -> bool:
 # Threads that were working at a fork may have been replacing gradients, which therefore may refer to freed memory for as long as the
 # child lives: it reads those of parameters that it trains itself.
 FORKS.others_rest = others_rest
-
-
-def _reset_in_child() -> None:
-    """In a forked child: start again, because another thread of the parent may have been in the middle of a look."""
-    global _of_process
-    _of_process = None
-
-
-os.register_at_fork(after_in_child=_reset_in_child)
 
 
 # From Python 3.14 on the collector has different generations, and in free-threaded builds none.
@@ -528,17 +519,15 @@ def tensor_parts(tensor: Tensor, depth: int = _DEPTH) -> Iterator[Tensor]:
     elif _is_wrapped(tensor):
         # The inner tensor has the memory.
         return
-    elif tensor.device.type != "meta" and not _is_fake(tensor) and not _is_uninitialized(tensor):
+    elif tensor.device.type != "meta" and (type(tensor) in _PLAIN or not _is_empty(tensor)):
         yield tensor
 
 
-def _is_fake(tensor: Tensor) -> bool:
-    return type(tensor) not in _PLAIN and type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
-
-
-def _is_uninitialized(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter of a lazy module that was not called yet."""
-    return type(tensor) not in _PLAIN and isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+def _is_empty(tensor: Tensor) -> bool:
+    """Whether a tensor is fake, or a parameter of a lazy module that was not called yet."""
+    return type(tensor).__name__ in ("FakeTensor", "FunctionalTensor") or isinstance(
+        tensor, torch.nn.parameter.UninitializedTensorMixin
+    )
 
 
 def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
