@@ -4,6 +4,8 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -18,6 +20,36 @@ namespace {
 
 // More tensors of one call are not noted, and said to be unknown.
 constexpr size_t kMostTensors = 1000;
+
+// Longer tensors are not read: integers are what a program makes of texts and ids, over and over.
+constexpr int64_t kMostBytes = 4096, kMostBytesOfIntegers = 65536;
+
+uint64_t hash_of(const char* bytes, size_t count) {
+  // Four streams, so that a multiplication need not wait for the one before.
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;
+  std::array<uint64_t, 4> streams = {count, 1, 2, 3};
+  size_t at = 0;
+  for (size_t stream = 0; at < count; at += sizeof(uint64_t), stream = (stream + 1) % streams.size()) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + at, std::min(count - at, sizeof(word)));
+    streams[stream] = std::rotl((streams[stream] ^ word) * kFactor, 29);
+  }
+  uint64_t hash = 0;
+  for (const uint64_t stream : streams) hash = std::rotl((hash ^ stream) * kFactor, 31);
+  return hash | 1;
+}
+
+// A hash of what is in a small tensor on the host, 0 for others.
+uint64_t content_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->is_cpu() || !impl->is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg())
+    return 0;
+  const int64_t bytes = impl->numel() * static_cast<int64_t>(impl->itemsize());
+  const bool is_integer = c10::isIntegralType(tensor.scalar_type(), true);
+  if (bytes <= 0 || bytes > (is_integer ? kMostBytesOfIntegers : kMostBytes)) return 0;
+  const void* data = impl->data();
+  return data == nullptr ? 0 : hash_of(static_cast<const char*>(data), static_cast<size_t>(bytes));
+}
 
 NoteRecord note_of(const at::Tensor& tensor, size_t argument, uint8_t flags) {
   NoteRecord note{.kind = static_cast<uint8_t>(NoteKind::TensorVersion),
@@ -55,7 +87,11 @@ NoteRecord note_of(const at::Tensor& tensor, size_t argument, uint8_t flags) {
 
 void add(std::vector<NoteRecord>& notes, const c10::IValue& value, size_t argument, uint8_t flags) {
   const auto add_tensor = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && notes.size() < kMostTensors) notes.push_back(note_of(tensor, argument, flags));
+    if (!tensor.defined() || notes.size() >= kMostTensors) return;
+    const NoteRecord& note = notes.emplace_back(note_of(tensor, argument, flags));
+    if ((note.device_type & (kTensorIsResult | kTensorIsNumber)) != 0 || note.value == 0) return;
+    if (const uint64_t content = content_of(tensor); content != 0)
+      notes.push_back({.value = content, .kind = static_cast<uint8_t>(NoteKind::TensorContent)});
   };
   if (value.isTensor()) {
     add_tensor(value.toTensor());

@@ -205,12 +205,13 @@ auto replay_collectives_array(Array<int64_t> collective, Array<int64_t> before, 
 
 nb::dict find_repeats_arrays(Array<int32_t> kind, Array<int32_t> cycle, Array<uint8_t> flags,
                              Array<int64_t> first, Array<int32_t> argument, Array<int64_t> storage,
-                             Array<int64_t> version, Array<int64_t> offset, Array<uint8_t> tensor_flags) {
+                             Array<int64_t> version, Array<int64_t> offset, Array<uint8_t> tensor_flags,
+                             Array<uint64_t> content) {
   RepeatedCalls found;
   {
     nb::gil_scoped_release released;
     found = find_repeats({view(kind), view(cycle), view(flags), view(first), view(argument), view(storage),
-                          view(version), view(offset), view(tensor_flags)});
+                          view(version), view(offset), view(tensor_flags), view(content)});
   }
   nb::dict dict;
   dict["before"] = to_array(std::move(found.before));
@@ -467,6 +468,7 @@ Args:
     version: How often it was written.
     offset: Where in the storage it begins; of a number of Python its bits.
     tensor_flags: 1 a result, 2 others may write to it, 4 has all of its storage, 8 a number of Python.
+    content: A hash of its values, 0 where these were not read.
 
 Returns:
     Per call: before, the last call before with the same result, and overwritten_by, for a fill the call that overwrote
@@ -475,7 +477,7 @@ Returns:
 Raises:
     ValueError: Columns have different lengths, or `first` is not in order.)",
       array("kind"), array("cycle"), array("flags"), array("first"), array("argument"), array("storage"),
-      array("version"), array("offset"), array("tensor_flags"));
+      array("version"), array("offset"), array("tensor_flags"), array("content"));
   define(module, "descends_from_same", &descends_from_same_arrays,
          R"(Returns 1 for rows that have an ancestor with the same key, else 0.
 

@@ -315,6 +315,7 @@ nb::dict recording_layout() {
   notes["between_ranks"] = static_cast<uint8_t>(NoteKind::BetweenRanks);
   notes["arguments"] = static_cast<uint8_t>(NoteKind::Arguments);
   notes["tensor_version"] = static_cast<uint8_t>(NoteKind::TensorVersion);
+  notes["tensor_content"] = static_cast<uint8_t>(NoteKind::TensorContent);
   layout["note_kinds"] = notes;
   return layout;
 }

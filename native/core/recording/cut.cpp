@@ -257,6 +257,7 @@ class Filter {
       case NoteKind::RecordFunction:
         return has(kRecordFunctionIds);
       case NoteKind::TensorVersion:
+      case NoteKind::TensorContent:
         return has(kRecordTensorVersions);
       default:
         return true;

@@ -477,6 +477,7 @@ enum class NoteKind : uint8_t {
   Arguments = 5,       // value: the string that holds what a range was given by keyword, as a JSON object
   TensorVersion =
       6,  // value: the number of a tensor's storage, 0 if unknown; bytes: where the tensor begins in it
+  TensorContent = 7,  // value: a hash of what is in the tensor of the note before
 };
 
 enum TensorFlag : uint8_t {

@@ -11,8 +11,8 @@
 namespace kinetoscope {
 namespace {
 
-// In place of the number of contents, of a number of Python.
-constexpr int64_t kNumber = -1;
+// In place of the number of contents, of a number of Python, and of values that were read.
+constexpr int64_t kNumber = -1, kValues = -2;
 // The arguments of batch and instance normalization to which these write in training.
 constexpr int32_t kFirstStatistic = 3, kLastStatistic = 4;
 
@@ -20,7 +20,7 @@ void check(const TensorCalls& calls) {
   const std::size_t count = calls.kind.size(), tensors = calls.argument.size();
   if (calls.cycle.size() != count || calls.flags.size() != count || calls.first.size() != count + 1 ||
       calls.storage.size() != tensors || calls.version.size() != tensors || calls.offset.size() != tensors ||
-      calls.tensor_flags.size() != tensors) {
+      calls.tensor_flags.size() != tensors || calls.content.size() != tensors) {
     throw BadColumns("find_repeats: the columns have different lengths");
   }
   if (calls.first.front() != 0 || calls.first.back() != static_cast<int64_t>(tensors) ||
@@ -74,6 +74,7 @@ class Contents {
  private:
   struct Known {
     int64_t number, version;
+    bool is_from_outside;  // it does not follow from what a call was given
   };
 
   bool has(std::size_t tensor, TensorFlag flag) const { return (calls_.tensor_flags[tensor] & flag) != 0; }
@@ -92,9 +93,15 @@ class Contents {
         continue;
       }
       if (storage == 0 && (flags & kCallWritesUnknown) != 0) forget();
-      key_.insert(key_.end(), {place, number_of(tensor), calls_.offset[tensor]});
+      const int64_t number = number_of(tensor);
+      const bool is_read = calls_.content[tensor] != 0 && of_.at(storage).is_from_outside;
+      if (is_read) {
+        key_.insert(key_.end(), {place, kValues, static_cast<int64_t>(calls_.content[tensor])});
+      } else {
+        key_.insert(key_.end(), {place, number, calls_.offset[tensor]});
+      }
       if (storage == 0 || has(tensor, kTensorIsShared)) {
-        determined = false;
+        determined = determined && is_read;
         changed(storage);
       } else if ((flags & kCallOverwrites) != 0 && place == 0 && has(tensor, kTensorIsWhole)) {
         overwrite(call, begin, end, tensor);
@@ -183,7 +190,7 @@ class Contents {
       const int64_t storage = calls_.storage[tensor];
       if (earlier < 0 && given(begin, end, storage) != end) revoke(storage);
       makers_[storage].push_back(call);
-      of_[storage] = {numbered ? result_number(id, tensor) : fresh(), calls_.version[tensor]};
+      of_[storage] = {numbered ? result_number(id, tensor) : fresh(), calls_.version[tensor], !numbered};
       if ((flags & kCallFills) != 0 && has(tensor, kTensorIsWhole) && !has(tensor, kTensorIsShared)) {
         unread_fills_[storage] = call;
       } else {
@@ -212,7 +219,7 @@ class Contents {
       changed(storage);
     }
     const int64_t number = fresh();
-    of_[storage] = {number, version};
+    of_[storage] = {number, version, true};
     return number;
   }
 

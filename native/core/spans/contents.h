@@ -31,6 +31,7 @@ struct TensorCalls {
   std::span<const int64_t> version;
   std::span<const int64_t> offset;
   std::span<const uint8_t> tensor_flags;  // of `TensorFlag`, as in a recording
+  std::span<const uint64_t> content;      // equal for tensors with the same values, 0 for unknown ones
 };
 
 struct RepeatedCalls {

@@ -763,10 +763,10 @@ class Loop:
         line_of_share, time_ns = place_of[share], in_cell[cell] * part[share] * ran
         cells, cell_of = distinct((line_of_share * steps + cells[cell] % steps).astype(np.int64))
         of_step = Groups(cell_of, len(cells)).sums(time_ns)
-        largest = np.zeros(len(numbers), dtype=np.int64)
         in_share = Groups(share, len(place_of)).sums(time_ns)
-        order = np.argsort(in_share, kind="stable")
-        largest[place_of[order]] = order  # the last one counts
+        longest_line = np.zeros(len(numbers), dtype=np.int64)
+        order = np.argsort(groups.sums(in_share), kind="stable")
+        longest_line[place_of[groups.first[order]]] = order  # the last one counts
         kind_ns = usual_totals(cells // steps, cells % steps, of_step, len(numbers), self.kind_of_step)
         usual = kind_ns.sum(axis=0)
         of_others = self._in_other_libraries[all_gaps.shares.stack]
@@ -788,7 +788,7 @@ class Loop:
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
             listed.append(
                 Gap(
-                    lines_of_group[groups.of_row[largest[number]]],
+                    lines_of_group[longest_line[number]],
                     int(usual[number]),
                     int(last[number] - first[number]),
                     rows,

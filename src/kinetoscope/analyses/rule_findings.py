@@ -145,7 +145,8 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
         owner = index
         if causes and 2 * of_causes_ns >= gain_ns:
             left_out.add(index)
-            gain_ns = min(gain_ns - of_causes_ns, left_ns[rows].sum())
+            all_ns = max(gain_ns, finding.share_percent / 100.0 * row_ns.sum())
+            gain_ns = min(all_ns - of_causes_ns, left_ns[rows].sum())
             here = [cause for cause in explained_by[index] if _same_function(ordered[cause], finding)]
             of_loop = finding.code in RULES and RULES[finding.code].of_loop
             if not (here and of_loop) or gain_ns < LEAST_EFFECT * row_ns.sum():

@@ -64,7 +64,7 @@ _OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS = (
     for kind in ("operand", "gradient", "record_function", "between_ranks", "arguments")
 )
 # NoteKind and TensorFlag in native/core/recording/format.h.
-_TENSOR_VERSION = 6
+_TENSOR_VERSION, _TENSOR_CONTENT = 6, 7
 _IS_RESULT, _IS_SHARED, _IS_WHOLE, _IS_NUMBER = 1, 2, 4, 8
 
 
@@ -102,6 +102,8 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
     versions = np.flatnonzero(kind == _TENSOR_VERSION)
     if len(versions):
         flags = notes["device_type"][versions]
+        # A content is that of the note before.
+        content = np.where(kind == _TENSOR_CONTENT, notes["value"].view(np.uint64), np.uint64(0))
         tables["tensor_versions"] = {
             "span": notes["span"][versions],
             "result": flags & _IS_RESULT,
@@ -112,6 +114,7 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
             "shared": (flags & _IS_SHARED != 0).astype(np.uint8),
             "whole": (flags & _IS_WHOLE != 0).astype(np.uint8),
             "number": (flags & _IS_NUMBER != 0).astype(np.uint8),
+            "content": np.append(content, np.uint64(0))[versions + 1],
         }
     blocks = (kind == _OPERAND) | (kind == _GRADIENT)
     if blocks.any():

@@ -21,6 +21,7 @@ TYPES = {
     "version": INT64,
     "offset": INT64,
     "tensor_flags": UINT8,
+    "content": np.uint64,
 }
 
 TENSORS = st.lists(
@@ -32,6 +33,7 @@ TENSORS = st.lists(
         st.sampled_from(
             [0, 0, WHOLE, WHOLE, SHARED, NUMBER, RESULT, RESULT, RESULT | WHOLE, RESULT | SHARED]
         ),
+        st.sampled_from([0, 0, 7, 8]),  # content
     ),
     max_size=4,
 )
@@ -51,7 +53,7 @@ def columns_of(calls):
     )
     found |= dict(
         zip(
-            ("argument", "storage", "version", "offset", "tensor_flags"),
+            ("argument", "storage", "version", "offset", "tensor_flags", "content"),
             zip(*tensors, strict=True),
             strict=False,
         )
@@ -65,7 +67,7 @@ class Contents:
 
     def __init__(self):
         self.last, self.known, self.numbers, self.calls, self.makers, self.unread = 0, {}, {}, {}, {}, {}
-        self.before, self.overwritten_by = {}, {}
+        self.before, self.overwritten_by, self.from_outside = {}, {}, set()
 
     def fresh(self):
         self.last += 1
@@ -85,13 +87,14 @@ class Contents:
             self.changed(storage)
         if storage not in self.known:
             self.known[storage] = (self.fresh(), version)
+            self.from_outside.add(storage)
         return self.known[storage][0]
 
     def call(self, row, kind, flags, tensors):
         arguments = [one for one in tensors if not one[4] & RESULT]
         results = [one for one in tensors if one[4] & RESULT]
         determined, key, given_ = bool(flags & DETERMINED), [kind], {}
-        for place, storage, version, offset, what in arguments:
+        for place, storage, version, offset, what, content in arguments:
             if what & NUMBER:
                 key.append((place, "number", offset))
                 continue
@@ -101,9 +104,11 @@ class Contents:
                     self.revoke(one)
                 self.known.clear()
                 self.unread.clear()
-            key.append((place, self.number(storage, version), offset))
+            number = self.number(storage, version)
+            is_read = bool(content) and storage in self.from_outside
+            key.append((place, "values", content) if is_read else (place, number, offset))
             if storage == 0 or what & SHARED:
-                determined = False
+                determined = determined and is_read
                 self.changed(storage)
             elif flags & OVERWRITES and place == 0 and what & WHOLE:
                 fill = self.unread.pop(storage, None)
@@ -127,13 +132,14 @@ class Contents:
         if determined and made:
             self.calls[key] = row
         self.before[row] = earlier
-        for place, storage, version, offset, what in made:
+        for place, storage, version, offset, what, _ in made:
             if storage in given_ and earlier < 0:
                 self.revoke(storage)
             self.makers.setdefault(storage, []).append(row)
             place_key = (key, place, offset)
             number = self.numbers.setdefault(place_key, self.fresh()) if determined else self.fresh()
             self.known[storage] = (number, version)
+            (self.from_outside.discard if determined else self.from_outside.add)(storage)
             if flags & FILLS and what & WHOLE and not what & SHARED:
                 self.unread[storage] = row
             else:
@@ -156,7 +162,7 @@ def test_repeats_are_those_of_the_same_in_python(calls):
 
 
 def test_columns_that_do_not_fit_are_refused():
-    good = columns_of([(0, 0, TORCHS | DETERMINED, [(0, 1, 0, 0, 0), (0, 2, 0, 0, RESULT)])] * 2)
+    good = columns_of([(0, 0, TORCHS | DETERMINED, [(0, 1, 0, 0, 0, 0), (0, 2, 0, 0, RESULT, 0)])] * 2)
     assert _core.find_repeats(**good)["before"].tolist() == [-1, 0]
     for name in TYPES:
         with pytest.raises(ValueError, match="find_repeats"):

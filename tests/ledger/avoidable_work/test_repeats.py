@@ -39,6 +39,11 @@ def layers():
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Linear(16, 4))
 
 
+def large():
+    """A tensor of which nobody reads the values."""
+    return torch.randn(64, 64)
+
+
 def test_a_forward_pass_that_is_done_twice_is_repeated_in_the_step():
     model = layers()
 
@@ -148,6 +153,45 @@ def test_parameters_that_a_hook_of_backward_steps_past_autograd_are_no_repeat():
     assert repeated(lambda number: model(x).sum().backward()) == set()
 
 
+def tokens_of_a_list(number):
+    return torch.tensor([[1, 2, 3], [4, 5, number]])
+
+
+def tokens_of_an_array(number):
+    return torch.from_numpy(np.array([[1, 2, 3], [4, 5, number]]))
+
+
+def tokens_in_part(number):
+    return torch.from_numpy(np.array([[1, 2, 3, 9], [4, 5, number, 9]]))[:, :3]
+
+
+@pytest.mark.parametrize("tokens", [tokens_of_a_list, tokens_of_an_array])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_small_tensors_that_are_made_anew_are_known_by_their_values(tokens, mode):
+    embedding, layer = nn.Embedding(20, 8), nn.Linear(8, 4)
+
+    def step(number, changes):
+        with mode():
+            layer(embedding(tokens(number if changes else 6)))
+
+    repeats = repeated(lambda number: step(number, False))
+    assert {("aten::embedding", 1), ("aten::linear", 1)} <= repeats
+    changing = repeated(lambda number: step(number, True))
+    assert not {"aten::embedding", "aten::linear"} & {name for name, _ in changing}
+
+
+def test_tensors_that_are_larger_or_not_dense_are_not_known_by_their_values():
+    embedding = nn.Embedding(20, 8)
+
+    def step(number):
+        embedding(tokens_in_part(6))
+        torch.tensor([1.0] * 2000).exp()
+        torch.tensor([1] * 10000).bitwise_not()
+
+    names = {name for name, _ in repeated(step)}
+    assert not {"aten::embedding", "aten::exp", "aten::bitwise_not"} & names
+
+
 def test_memory_of_numpy_is_no_repeat():
     array = np.ones((4, 8), np.float32)
     given, exported = torch.from_numpy(array), torch.randn(4, 8)
@@ -157,7 +201,7 @@ def test_memory_of_numpy_is_no_repeat():
         given.exp()
         exported.exp()
         array[:] = number
-        view[:] = number
+        view[:] = number + 0.5
 
     assert repeated(step) == set()
 
@@ -261,7 +305,7 @@ def test_an_operator_of_somebody_else_may_have_written_to_what_it_was_given():
     library = torch.library.Library("kinetoscope_test_repeats", "DEF")
     library.define("touch(Tensor x) -> Tensor")
     library.impl("touch", lambda x: x.clone(), "CompositeExplicitAutograd")
-    x = torch.randn(4, 8)
+    x = large()
 
     def step(number):
         torch.ops.kinetoscope_test_repeats.touch(x)
@@ -281,7 +325,7 @@ def test_settings_that_are_no_arguments_tell_calls_apart():
 
 
 def test_what_was_not_recorded_may_have_changed_everything():
-    x = torch.randn(4, 8)
+    x = large()
     schedule = kinetoscope.schedule(wait=0, warmup=1, active=1)
 
     def step(number):

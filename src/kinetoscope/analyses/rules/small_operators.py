@@ -12,8 +12,11 @@ from kinetoscope.analyses.kinds import steps_with
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.ledger.avoidable_work.waste import waste_of
+from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
+from kinetoscope.tables.costs.attainable import least_call_ns
+from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import stacks_inside
 
@@ -163,8 +166,20 @@ def _small(
     advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
     when = loop.when(np.concatenate((every, backward))) | loop.python
     return Match(
-        rows, time_ns, words, place=lines_of_loop, advice=advice if cells >= LEAST_CELLS else "", time=when
-    )
+        rows, time_ns, words, gain_ns=time_ns - _work_ns(loop, every, backward), place=lines_of_loop,
+        advice=advice if cells >= LEAST_CELLS else "", time=when,
+    )  # fmt: skip
+
+
+def _work_ns(loop: Loop, *operators: Rows) -> int:
+    """What operators of the host would still take as one operator on whole tensors: all but the cost of calls."""
+    if loop.device is not None:
+        return 0
+    spans, costs = loop.trace.columns("spans"), costs_of(loop.trace)
+    counted = np.flatnonzero(costs.counted.counts & loop.inside)
+    counted = counted[lies_in(loop.trace, np.concatenate(operators), counted)]
+    least_ns = np.append(least_call_ns(loop.trace), 0.0)[costs.calls.of_span[counted]]
+    return loop.typical_sum(counted, np.minimum(least_ns, spans["duration_ns"][counted]))
 
 
 def _mean_ns(loop: Loop, rows: Rows) -> float:
