@@ -4,8 +4,6 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -24,21 +22,6 @@ constexpr size_t kMostTensors = 1000;
 // Longer tensors are not read: integers are what a program makes of texts and ids, over and over.
 constexpr int64_t kMostBytes = 4096, kMostBytesOfIntegers = 65536;
 
-uint64_t hash_of(const char* bytes, size_t count) {
-  // Four streams, so that a multiplication need not wait for the one before.
-  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;
-  std::array<uint64_t, 4> streams = {count, 1, 2, 3};
-  size_t at = 0;
-  for (size_t stream = 0; at < count; at += sizeof(uint64_t), stream = (stream + 1) % streams.size()) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + at, std::min(count - at, sizeof(word)));
-    streams[stream] = std::rotl((streams[stream] ^ word) * kFactor, 29);
-  }
-  uint64_t hash = 0;
-  for (const uint64_t stream : streams) hash = std::rotl((hash ^ stream) * kFactor, 31);
-  return hash | 1;
-}
-
 // A hash of what is in a small tensor on the host, 0 for others.
 uint64_t content_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -48,7 +31,7 @@ uint64_t content_of(const at::Tensor& tensor) {
   const bool is_integer = c10::isIntegralType(tensor.scalar_type(), true);
   if (bytes <= 0 || bytes > (is_integer ? kMostBytesOfIntegers : kMostBytes)) return 0;
   const void* data = impl->data();
-  return data == nullptr ? 0 : hash_of(static_cast<const char*>(data), static_cast<size_t>(bytes));
+  return data == nullptr ? 0 : checksum_of(data, static_cast<size_t>(bytes));
 }
 
 NoteRecord note_of(const at::Tensor& tensor, size_t argument, uint8_t flags) {

@@ -1,6 +1,7 @@
 """Deep steps: which ones they are, and that a recording has the inputs of these and of no others."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope._errors import RecorderError
-from kinetoscope.collect.sources.deep_steps import MOST_LEVEL, SLICE_NS, DeepSteps, is_deep
+from kinetoscope.collect.sources.deep_steps import LATEST_START, MOST_LEVEL, SLICE_NS, DeepSteps, is_deep
 
 
 class Switch:
@@ -103,6 +104,24 @@ def test_slices_take_the_place_of_steps_until_there_is_one():
         assert len(switch.switched) == count
     finally:
         deep_steps.stop()
+
+
+def test_slices_are_counted_once_no_more_modules_are_imported(monkeypatch):
+    switch, now = Switch(), [0]
+    deep_steps = DeepSteps(switch.record_deep, lambda: now[0])
+    first_s = deep_steps.begin_slice()
+    first_ns = round(first_s * 1e9)
+    for number in range(3):
+        now[0] += first_ns
+        monkeypatch.setitem(sys.modules, f"imported_{number}", sys)
+        assert deep_steps.begin_slice() == first_s
+    now[0] += first_ns
+    deep_steps.begin_slice()
+    # What is imported later does not begin the count anew.
+    monkeypatch.setitem(sys.modules, "imported_later", sys)
+    now[0] += LATEST_START * SLICE_NS
+    assert deep_steps.begin_slice() != first_s
+    assert switch.switched == []
 
 
 def test_a_slice_lasts_until_the_next_switch():

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import nearest_of
+from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.rows import Rows, ShapesRow, begins_run, hashed
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import TraceData, derived
@@ -144,11 +144,15 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
     random, inside = _inside(trace)
     kinds = [spans[name][row] for name in ("name", "overload", "shapes")]
     kind = Groups.by([*kinds, inside[row].view(np.int64)]).of_row
+    # What ran where no versions were recorded may have changed anything.
+    unknown = outermost_operators(trace, spans["phase"] == Phase.FORWARD)
+    unknown_ns = np.sort(spans["start_ns"][unknown[~np.isin(unknown, row)]])
+    cycle = Groups.by([spans["cycle"][row], np.searchsorted(unknown_ns, spans["start_ns"][row])]).of_row
     flags = _flags(trace, kinds)
     flags[random[row]] &= ~_DETERMINED
     return row, _core.find_repeats(
         kind=kind,
-        cycle=spans["cycle"][row].astype(np.int32),
+        cycle=cycle.astype(np.int32),
         flags=flags.astype(np.uint8),
         first=np.append(first, len(span)),
         argument=versions["argument"][order].astype(np.int32),
