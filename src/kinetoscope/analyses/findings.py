@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS = 7
 """More findings than this are more than a person acts on."""
+PROCESSOR_WAIT = "processor-wait"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Report:
         cannot_tell: Rules that need what was not recorded.
         unit: What counts: steps, in a trace without any requests, or without both all that was recorded as one.
         count: How many of these.
-        whole_ns: The step time, or the time of all requests, or without both all recorded time: what shares are of.
+        duration_ns: The step time, or the time of all requests, or without both all recorded time.
+        whole_ns: What shares are of: the same or, on a busy machine, what of it had a processor.
         process: The process whose steps these are, by name and rank, where several have steps; empty otherwise.
         account: What the time of steps was spent on; None of a trace without time.
         sample: What part of a large trace this is of, such as `1,600 of 12,000 steps`; empty for all of it.
@@ -64,10 +66,25 @@ class Report:
     cannot_tell: tuple[CannotTell, ...]
     unit: Unit
     count: int
+    duration_ns: int
     whole_ns: int
     process: str = ""
     account: Account | None = None
     sample: str = ""
+
+    @property
+    def of_machine(self) -> tuple[Finding, ...]:
+        """Those findings that are no fault of the program, but what other programs did."""
+        return tuple(finding for finding in self.findings if finding.code == PROCESSOR_WAIT)
+
+    @property
+    def of_program(self) -> tuple[Finding, ...]:
+        """The other findings."""
+        return tuple(finding for finding in self.findings if finding.code != PROCESSOR_WAIT)
+
+    def headlines(self, most: int) -> list[Sentence]:
+        """The first findings of the program, a sentence each."""
+        return [headline(finding, self.whole_ns) for finding in self.of_program[:most]]
 
     @cached_property
     def above_floor(self) -> str:
@@ -107,12 +124,14 @@ def examine(trace: TraceData) -> Report:
             )
             for finding in report.findings
         ]
+        duration_ns = round(sample.times * report.duration_ns) if report.unit.repeats else trace.duration_ns
         return replace(
             report,
             findings=tuple(of_whole),
             sample=sample.text,
             count=round(sample.times * report.count) if report.unit.repeats else report.count,
-            whole_ns=round(sample.times * report.whole_ns) if report.unit.repeats else trace.duration_ns,
+            duration_ns=duration_ns,
+            whole_ns=round(duration_ns * report.whole_ns / max(report.duration_ns, 1)),
         )
     return _examine(trace)
 
@@ -129,7 +148,16 @@ def _examine(trace: TraceData) -> Report:
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None
-    return Report(findings, by_rules.unknown, loop.unit, len(loop.work), loop.whole_ns, process, account)
+    return Report(
+        findings,
+        by_rules.unknown,
+        loop.unit,
+        len(loop.work),
+        loop.duration_ns,
+        loop.whole_ns,
+        process,
+        account,
+    )
 
 
 def findings(trace: TraceData) -> pyarrow.Table:
@@ -182,7 +210,7 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
     rows = table_of(report).slice(0, most or None).to_pylist()
     return {
         **{f"{unit.noun}s": report.count if unit is report.unit else 0 for unit in (Unit.STEP, Unit.REQUEST)},
-        "step_ns": round(report.whole_ns / max(1, report.count)),
+        "step_ns": round(report.duration_ns / max(1, report.count)),
         "process": report.process or None,
         "sample": report.sample or None,
         "findings": [
@@ -206,8 +234,10 @@ def finding_blocks(report: Report, most: int = MOST_FINDINGS) -> list[Block]:
         report: What `examine` found.
         most: At most this many findings; 0 for all.
     """
-    findings = report.findings[: most or None]
+    findings = report.of_program[: most or None]
     entries: list[Block] = [blocks.Paragraph(whose_line(report), tone=blocks.FAINT)] if report.process else []
+    for finding in report.of_machine:
+        entries += [blocks.Paragraph(finding.finding, tone=blocks.WARNING), blocks.Paragraph(finding.advice)]
     for number, finding in enumerate(findings, 1):
         tone = blocks.WARNING if severity(finding) == "warning" else blocks.STRONG
         head = blocks.Paragraph(headline(finding, report.whole_ns), f"{number}.", tone)
@@ -216,7 +246,7 @@ def finding_blocks(report: Report, most: int = MOST_FINDINGS) -> list[Block]:
         entries.append(blocks.Paragraph(report.no_problem))
     if report.sample:
         entries.append(blocks.Paragraph(f"This is of {report.sample}, chosen evenly.", tone=blocks.FAINT))
-    if more := len(report.findings) - len(findings):
+    if more := len(report.of_program) - len(findings):
         entries.append(blocks.Paragraph(f"{more} more: --max 0 prints all.", tone=blocks.FAINT))
     return [
         *entries,

@@ -60,7 +60,7 @@ def steps_with(loop: Loop, rows: Rows, kind_ns: Sequence[float] = ()) -> StepsOf
     count = int(is_about.sum())
     if loop.unit is Unit.RECORDING or has_it.all() or not each_ns.any():
         return StepsOfKinds(len(loop.start_ns), loop.whole_ns, "", is_even)
-    time_ns = int((loop.end_ns - loop.start_ns)[is_about].sum())
+    time_ns = int(loop.with_processor(np.arange(len(kind)), loop.end_ns - loop.start_ns)[is_about].sum())
     words = f"In {count:,} of {units.count(len(kind), loop.unit.noun)}{_which(loop, is_about)}: "
     return StepsOfKinds(count, time_ns, words, is_even)
 

@@ -154,7 +154,7 @@ class Loop:
         end_ns: When each step ends.
         mark_start_ns: When the host began each step: what it does is of the step that it is in.
         mark_end_ns: When the host ended it.
-        whole_ns: The step time, or without steps all recorded time: what shares are of.
+        duration_ns: The step time, or without steps all recorded time.
     """
 
     def __init__(self, trace: TraceData) -> None:
@@ -179,14 +179,19 @@ class Loop:
             self.work = every.of_process(self.process)
         self.start_ns, self.end_ns = self.work.start_ns, self.work.end_ns
         self.mark_start_ns, self.mark_end_ns = self.work.mark_start_ns, self.work.mark_end_ns
-        self.whole_ns = int((self.end_ns - self.start_ns).sum())
+        self.duration_ns = int((self.end_ns - self.start_ns).sum())
         self._places = {-1: SourceLine()}
 
     @property
     def moments(self) -> Intervals:
         """The time that findings divide among them: that of its steps, or as long as all requests, of whose moments several may be one."""
         overlap = self.unit.overlaps
-        return Intervals.between(0, self.whole_ns) if overlap else Intervals.of(self.start_ns, self.end_ns)
+        return Intervals.between(0, self.duration_ns) if overlap else Intervals.of(self.start_ns, self.end_ns)
+
+    @cached_property
+    def whole_ns(self) -> int:
+        """What shares are of: the step time and, on a busy machine, of it what its thread had a processor for."""
+        return self.duration_ns - self.machine_is_busy * self.processor_wait_ns
 
     @property
     def step_count(self) -> int:
@@ -243,12 +248,24 @@ class Loop:
         steps = np.arange(len(each))
         return usual_totals(np.zeros_like(steps), steps, each, 1, self.kind_of_step)[:, 0]
 
-    @cached_property
+    @property
     def processor_wait_ns(self) -> int:
         """How long the loop's thread was ready to run in the steps, but had no processor; 0 where it was not recorded."""
+        return int(self._processor_waits.sum())
+
+    @cached_property
+    def _processor_waits(self) -> Rows:
+        """The same of each step."""
         if self.ledger is None:
-            return 0
-        return int(parts_of_ledger(self.ledger)["processor_wait_ns"][self.ledger.counted].sum())
+            return np.zeros(len(self.start_ns), np.int64)
+        return parts_of_ledger(self.ledger)["processor_wait_ns"][self.ledger.counted]
+
+    def with_processor(self, step: Rows, time_ns: NDArray[Any]) -> NDArray[Any]:
+        """What of times of the host, each of a step, its thread had a processor for: on a busy machine the share that it had in the step."""
+        if not self.machine_is_busy:
+            return time_ns
+        share = 1.0 - self._processor_waits / np.maximum(self.end_ns - self.start_ns, 1)
+        return np.asarray(time_ns * np.append(share, 1.0)[step])
 
     @cached_property
     def ledger(self) -> ProcessLedger | None:
@@ -274,10 +291,11 @@ class Loop:
         in_loop[:-1] = np.array(has_run, bool) & of_process
         return in_loop
 
-    @property
+    @cached_property
     def machine_is_busy(self) -> bool:
-        """Whether other programs had the processors for so long that times of the steps alone are no evidence."""
-        return self.share(self.processor_wait_ns) >= BUSY_MACHINE
+        """Whether other programs had the processors for so long that times of the steps alone are no evidence; a device works on meanwhile."""
+        is_on_host = self._used_device is None and not self.unit.overlaps
+        return is_on_host and 100.0 * self.processor_wait_ns >= BUSY_MACHINE * max(self.duration_ns, 1)
 
     @cached_property
     def evaluations_ns(self) -> NDArray[np.float64]:
@@ -440,8 +458,9 @@ class Loop:
         return self.typical_sum(rows, self.trace.column("spans", "duration_ns")[rows])
 
     def typical_sum(self, rows: Rows, values: Rows) -> int:
-        """The sum over all steps of some values, one for each row, at their usual pace: see `usual_sum`."""
-        return self.usual_sum(self.step_of(rows), values)
+        """The sum over all steps of some times, one for each row, at their usual pace: see `usual_sum`."""
+        step = self.step_of(rows)
+        return self.usual_sum(step, self.with_processor(step, values))
 
     def typical_at(self, time_ns: Rows, values: Rows) -> int:
         """The sum over all steps of some values, each at a moment, at their usual pace: see `usual_sum`."""
@@ -449,7 +468,8 @@ class Loop:
 
     def by_kind_at(self, time_ns: Rows, values: Rows) -> NDArray[np.float64]:
         """The same of the steps of each kind."""
-        return self.usual_by_kind(self._extent_at(time_ns), values)
+        step = self._extent_at(time_ns)
+        return self.usual_by_kind(step, self.with_processor(step, values))
 
     def cost_ns(self, rows: Rows, *, with_device: bool = True) -> int:
         """What some spans of the host usually cost: their time or, with a device, its idle time while they ran and its work for them.

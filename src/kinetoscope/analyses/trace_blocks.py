@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
 from kinetoscope.analyses.description import completeness, peaks
-from kinetoscope.analyses.findings import columns, finding_blocks, headline, whose_line
+from kinetoscope.analyses.findings import columns, finding_blocks, whose_line
 from kinetoscope.display.blocks import (
     ERROR,
     FAINT,
@@ -40,7 +40,6 @@ _MOST_NOTES = 6
 _MOST_LINES = 3
 _LONGEST_PATH = 24
 _MOST_FINDINGS = 3
-PROCESSOR_WAIT = "processor-wait"
 _LEAST_WARM_UP_PERCENT = 5
 
 
@@ -256,15 +255,14 @@ def _findings(shown: Overview, run: RunFacts, *, in_full: bool) -> list[Block]:
     report = shown.report
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
-    texts = [Paragraph(report.above_floor, label="floor")] if report.above_floor else []
-    # What other programs did is no fault of this one.
-    of_machine = [finding for finding in report.findings if finding.code == PROCESSOR_WAIT]
+    floor, of_machine = report.above_floor, report.of_machine
+    headlines = report.headlines(_MOST_FINDINGS)
+    texts = [Paragraph(floor, label="floor")] if floor else []
     texts = [*(Paragraph(finding.finding, label="machine", tone=WARNING) for finding in of_machine), *texts]
-    of_program = [finding for finding in report.findings if finding.code != PROCESSOR_WAIT]
-    for index, finding in enumerate(of_program[:_MOST_FINDINGS]):
-        texts.append(
-            Paragraph(headline(finding, report.whole_ns), label="" if index else "findings", tone=WARNING)
-        )
+    texts += [
+        Paragraph(text, label="" if index else "findings", tone=WARNING)
+        for index, text in enumerate(headlines)
+    ]
     if report.findings:
         texts += [Paragraph(whose_line(report), label="", tone=FAINT)] if report.process else []
         texts.append(

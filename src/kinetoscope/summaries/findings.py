@@ -56,7 +56,7 @@ def examine_job(sections: Sections) -> Report:
     count = int(np.median(steps[steps > 0])) if steps.any() else 0
     whole_ns = step_ns * count
     if whole_ns <= 0 or len(sections) < 2:
-        return Report((), (), Unit.STEP, count, whole_ns)
+        return Report((), (), Unit.STEP, count, whole_ns, whole_ns)
     late, ranks = _stragglers(sections, whole_ns)
     matches = (
         *((straggler_rank, match) for match in late),
@@ -69,7 +69,7 @@ def examine_job(sections: Sections) -> Report:
         [finding for rule, match in matches for finding in rule.of_job(match, whole_ns)],
         Intervals.between(0, whole_ns),
     )
-    return Report(findings[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns)
+    return Report(findings[:MOST_FINDINGS], (), Unit.STEP, count, whole_ns, whole_ns)
 
 
 def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[int]]:

@@ -47,8 +47,8 @@ def gil_contention(loop: Loop) -> Answer:
     "processor-wait",
     "{subject} was ready to run but had no CPU core for {share} of {time}, {waited:each_ns}{a_step}: {who} were using them",
     (
-        "See with `top` what else runs on this machine, and move it, or raise the CPU limit of the container. These step times are not "
-        "representative."
+        "See with `top` what else runs on this machine, and move it, or raise the CPU limit of the container. Shares of other findings are of the time that "
+        "had a core."
     ),
     finds="the loop's thread is ready to run but has no CPU core, because other programs or threads use them; needs samples on Linux",
     source="the system's count (`schedstat`); even an idle machine takes a thread off its core now and then",
@@ -60,7 +60,9 @@ def processor_wait(loop: Loop) -> Answer:
     is_crowded = bool(run.cpu_count and run.torch_threads and run.torch_threads > run.cpu_count)
     who = "its own threads, or other programs," if is_crowded else "other programs"
     advice = "Use fewer threads: torch.set_num_threads, or OMP_NUM_THREADS." if is_crowded else ""
-    return Match(time_ns=waited_ns, values={"waited": waited_ns, "who": who}, advice=advice)
+    share = 100.0 * waited_ns / max(loop.duration_ns, 1)
+    words = {"waited": waited_ns, "who": who}
+    return Match(time_ns=waited_ns, values=words, gain_ns=None, advice=advice, share_percent=share)
 
 
 @Rule(

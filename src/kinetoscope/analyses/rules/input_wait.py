@@ -212,8 +212,10 @@ def _waited_ns(loop: Loop, waits: Rows) -> tuple[int, int]:
     The time is what `breakdown` and summaries call waiting for data: while a device still works, a wait of the loop costs nothing.
     """
     wait_ns = loop.time.parts_ns[PARTS.index("data_wait_ns")] if loop.time else loop.total_ns(waits)
+    # On a busy machine workers have a processor as rarely as the loop.
+    wait_ns = round(wait_ns * loop.whole_ns / max(loop.duration_ns, 1))
     # Without a device to hide it, a single pause is no fault of the program.
-    return wait_ns, wait_ns if loop.device is not None else _without_longest(loop, waits)
+    return wait_ns, wait_ns if loop.device is not None else min(wait_ns, _without_longest(loop, waits))
 
 
 def _shuffles(loop: Loop, waits: Rows) -> int:

@@ -38,7 +38,7 @@ def profiler_cost(loop: Loop) -> Answer:
     measured = recorded[spans["kind"][recorded] == SpanKind.OVERHEAD]
     measured_ns, least_ns = loop.total_ns(measured), LEAST_RECORD_NS * len(recorded)
     # The bound is processor time: while other programs have the processors, no record is made.
-    ran_ns = max(loop.whole_ns - loop.processor_wait_ns, 1)
+    ran_ns = max(loop.duration_ns - loop.processor_wait_ns, 1)
     share = max(loop.share(measured_ns), min(100.0, 100.0 * least_ns / ran_ns))
     advice = ""
     if 2 * int(is_call(spans["kind"][recorded]).sum()) > len(recorded):

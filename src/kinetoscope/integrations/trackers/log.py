@@ -237,7 +237,7 @@ def _summary(name: str, report: Report) -> str:
     blocks: list[Block] = [Heading(name)]
     if report.unit.repeats and report.count:
         count = units.count(report.count, report.unit.noun)
-        blocks.append(Paragraph(f"{count}, {units.duration(report.whole_ns / report.count)} each"))
+        blocks.append(Paragraph(f"{count}, {units.duration(report.duration_ns / report.count)} each"))
     return as_markdown([*blocks, *finding_blocks(report, most=0)])
 
 
