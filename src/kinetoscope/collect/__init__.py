@@ -52,7 +52,7 @@ _NAMES = {
     "sources.step_names": "StepNames",
     "sources.storages": "tensor_parts",
     "sources.system_counters": "SystemCounters",
-    "torch_compat.install": "Installation install install_and_tell is_installed loaded_namespaces uninstall",
+    "torch_compat.install": "install install_and_tell is_installed uninstall",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

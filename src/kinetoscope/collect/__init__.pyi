@@ -67,11 +67,9 @@ from kinetoscope.collect.sources.requests import install_request_hooks as instal
 from kinetoscope.collect.sources.step_names import StepNames as StepNames
 from kinetoscope.collect.sources.storages import tensor_parts as tensor_parts
 from kinetoscope.collect.sources.system_counters import SystemCounters as SystemCounters
-from kinetoscope.collect.torch_compat.install import Installation as Installation
 from kinetoscope.collect.torch_compat.install import install as install
 from kinetoscope.collect.torch_compat.install import install_and_tell as install_and_tell
 from kinetoscope.collect.torch_compat.install import is_installed as is_installed
-from kinetoscope.collect.torch_compat.install import loaded_namespaces as loaded_namespaces
 from kinetoscope.collect.torch_compat.install import uninstall as uninstall
 
 __all__ = [
@@ -91,7 +89,6 @@ __all__ = [
     "EngineStatus",
     "ExecutionTraceObserver",
     "Gathered",
-    "Installation",
     "JobStore",
     "Move",
     "NvmlError",
@@ -129,7 +126,6 @@ __all__ = [
     "is_out_of_memory",
     "kineto_available",
     "kineto_status",
-    "loaded_namespaces",
     "native_engine_status",
     "nvml",
     "nvml_device_of_cuda",

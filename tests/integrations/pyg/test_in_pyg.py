@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 from collections import defaultdict
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
@@ -82,25 +82,11 @@ def losses_of(model, data, profiled) -> list[float]:
     return [profiled(train)(model, data.x, data.edge_index, data.y) for _ in range(3)]
 
 
-@pytest.fixture(params=["ours", "in the place of PyG's"])
-def names(request, geometric):
-    """Our names as a program imports them from us, or from PyG after the switch."""
-    if request.param == "ours":
-        yield pyg
-        return
-    homes = (
-        geometric.profile,
-        *(sys.modules[f"torch_geometric.profile.{name}"] for name in ("profile", "utils")),
-    )
-    with pyg.install_pyg():
-        yield SimpleNamespace(**{key: value for home in reversed(homes) for key, value in vars(home).items()})
-
-
-def test_a_training_loop_is_measured_and_learns_the_same(names, model, graph):
+def test_a_training_loop_is_measured_and_learns_the_same(model, graph):
     expected, stats = losses_of(model, graph, lambda train: train), []
 
     def profiled(train):
-        measured = names.profileit("cpu")(train)
+        measured = pyg.profileit("cpu")(train)
 
         def call(*arguments):
             loss, one = measured(*arguments)
@@ -111,23 +97,23 @@ def test_a_training_loop_is_measured_and_learns_the_same(names, model, graph):
 
     assert losses_of(model, graph, profiled) == expected
     assert all(one.time > 0 and one.max_rss_cpu > 50 and one.max_allocated_cpu > 0 for one in stats)
-    summary = names.get_stats_summary(stats)
+    summary = pyg.get_stats_summary(stats)
     assert min(one.time for one in stats) <= summary.time_mean <= max(one.time for one in stats)
     assert summary.time_std > 0
     assert summary.max_allocated_cpu == max(one.max_allocated_cpu for one in stats)
 
 
-def test_inference_is_timed_and_recorded(names, model, graph, capsys, tmp_path, monkeypatch):
+def test_inference_is_timed_and_recorded(model, graph, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model.eval()
     columns: dict[str, list] = defaultdict(list)
 
-    @names.timeit()
+    @pyg.timeit()
     @torch.no_grad()
     def end_to_end():
         return model(graph.x, graph.edge_index).argmax(dim=-1)
 
-    @names.torch_profile(csv_data=columns, write_csv="prof")
+    @pyg.torch_profile(csv_data=columns, write_csv="prof")
     def recorded():
         return model(graph.x, graph.edge_index)
 
@@ -138,16 +124,14 @@ def test_inference_is_timed_and_recorded(names, model, graph, capsys, tmp_path, 
     assert printed.count("Time: ") == printed.count("Self CPU time total") == 2
     assert "aten::index_select" in printed or "aten::gather" in printed
     assert len(columns["NAME"]) == len(columns["# OF CALLS"]) == 10
-    names.rename_profile_file("GraphSAGE", "cpu")
+    pyg.rename_profile_file("GraphSAGE", "cpu")
     assert os.listdir(tmp_path) == ["profile-GraphSAGE-cpu.json"]
 
 
-def test_the_handler_ends_a_session_of_torch_or_ours(names, model, graph, capsys, tmp_path, monkeypatch):
+def test_the_handler_ends_a_session_of_torch_or_ours(model, graph, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model.eval()
-    with profile(
-        schedule=schedule(wait=0, warmup=1, active=1), on_trace_ready=names.trace_handler
-    ) as session:
+    with profile(schedule=schedule(wait=0, warmup=1, active=1), on_trace_ready=pyg.trace_handler) as session:
         for _ in range(2):
             model(graph.x, graph.edge_index)
             session.step()
@@ -155,9 +139,9 @@ def test_the_handler_ends_a_session_of_torch_or_ours(names, model, graph, capsys
     assert os.listdir(tmp_path) == ["timeline.json"]
 
 
-def test_layers_are_benchmarked(names, geometric, graph, capsys):
+def test_layers_are_benchmarked(geometric, graph, capsys):
     layers = [geometric.nn.GraphSAGE(8, size, num_layers=1) for size in (4, 32)]
-    names.benchmark(
+    pyg.benchmark(
         layers,
         (graph.x, graph.edge_index),
         num_steps=2,

@@ -1,4 +1,4 @@
-"""Programs as users of PyG write them, with its loaders: what is imported from PyG after the switch is ours and works."""
+"""Programs as users of PyG write them, with its loaders: with our names in the place of PyG's."""
 
 import os
 import types
@@ -18,7 +18,7 @@ PROGRAM = """
 import torch
 from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GraphSAGE, global_mean_pool
-from torch_geometric.profile import get_data_size, get_stats_summary, profileit, timeit, torch_profile
+from kinetoscope.integrations.pyg import get_data_size, get_stats_summary, profileit, timeit, torch_profile
 
 
 def trained(loader, model, whole_graphs, device):
@@ -59,8 +59,8 @@ def made():
 
 @pytest.fixture(scope="module")
 def program(geometric) -> types.ModuleType:
-    """That program, loaded after the switch."""
-    with pyg.install_pyg(), warnings.catch_warnings():
+    """That program."""
+    with warnings.catch_warnings():
         # PyG's loaders import what torch has declared old.
         warnings.simplefilter("ignore")
         import torch_geometric.loader  # noqa: F401

@@ -342,14 +342,14 @@ def copied_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def replace_in_modules(replacements: dict[int, Any]) -> None:
     """Replace objects, given by their id(), in the global names of every loaded module except our own."""
-    for namespace in loaded_namespaces():
+    for namespace in _loaded_namespaces():
         for name, value in list(namespace.items()):
             replacement = replacements.get(id(value))
             if replacement is not None:
                 namespace[name] = replacement
 
 
-def loaded_namespaces() -> Iterator[dict[str, Any]]:
+def _loaded_namespaces() -> Iterator[dict[str, Any]]:
     """Iterate over the global names of every loaded module except our own; other objects in sys.modules are skipped."""
     loaded: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in loaded:

@@ -1,11 +1,9 @@
 """The names of `torch_geometric.profile`, for any model, with or without PyG.
 
-Each works as PyG's does, or better where `docs/pyg.md` says so; `install_pyg` puts them in the place of PyG's own.
+Each works as PyG's does, or better where `docs/pyg.md` says so.
 """
 
-from kinetoscope.collect import Installation
 from kinetoscope.integrations.pyg.checks import DeviceError, NotAModuleError
-from kinetoscope.integrations.pyg.install import install_pyg, uninstall_pyg
 from kinetoscope.integrations.pyg.memory import (
     byte_to_megabyte,
     count_parameters,
@@ -49,7 +47,6 @@ __all__ = [
     "DeviceError",
     "GPUStats",
     "GPUStatsSummary",
-    "Installation",
     "NotAModuleError",
     "benchmark",
     "byte_to_megabyte",
@@ -62,7 +59,6 @@ __all__ = [
     "get_gpu_memory_from_nvidia_smi",
     "get_model_size",
     "get_stats_summary",
-    "install_pyg",
     "medibyte_to_megabyte",
     "nvtxit",
     "print_time_total",
@@ -73,6 +69,5 @@ __all__ = [
     "timeit",
     "torch_profile",
     "trace_handler",
-    "uninstall_pyg",
     "xpu_profile",
 ]
