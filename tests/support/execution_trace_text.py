@@ -34,10 +34,8 @@ def node_text(
     )
 
 
-def file_text(*nodes: str, schema: str = SCHEMA, pid: int = 4242, end: bool = True) -> str:
-    """A file as torch writes it; without `end` as a killed process leaves it."""
+def file_text(*nodes: str, schema: str = SCHEMA, pid: int = 4242) -> str:
+    """A file as torch writes it."""
     process = node_text(1, "[pytorch|profiler|execution_trace|process]", 1, scope=7)
     head = f'{{\n  "schema": "{schema}", "pid": {pid}, "time": "2026-01-01 00:00:00", "start_ts": 5,\n  "nodes": [\n'
-    if not end:
-        return head + ",\n".join(nodes) + ",\n"
     return head + ",\n".join([*nodes, process]) + '\n  ],\n  "finish_ts": 9\n}'

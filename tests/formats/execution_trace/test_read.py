@@ -77,18 +77,16 @@ def test_compressed_files_are_read_whatever_their_name(tmp_path):
     assert len(read(tmp_path, gzip.compress(file_text(ADD).encode()), "et.json")) == 2
 
 
-def test_a_file_that_torch_left_invalid_is_read_and_says_what_is_lost(tmp_path):
-    trace = read(
-        tmp_path, file_text(node_text(2, 'he said "hi"', 1), node_text(3, "cut", 2), end=False)[:-40]
-    )
-    assert trace.nodes["name"] == ['he said "hi"']
-    assert trace.lost == {"unreadable_nodes": 1, "end": 1}
+def test_a_file_that_torch_left_invalid_is_read(tmp_path):
+    trace = read(tmp_path, file_text(node_text(2, 'he said "hi"', 1)))
+    assert trace.nodes["name"][0] == 'he said "hi"'
+    assert trace.lost == {}
 
 
-def test_what_the_writer_lost_is_known_to_the_reader(tmp_path):
-    document = json.loads(file_text(ADD)) | {"kinetoscope": {"nodes": 2, "lost": {"end": 1}}}
-    trace = read(tmp_path, json.dumps(document))
-    assert trace.lost == {"end": 1}
+def test_what_a_killed_process_leaves_is_refused_with_the_reason(tmp_path):
+    whole = file_text(node_text(2, "a", 1), node_text(3, "cut", 2))
+    with pytest.raises(FormatError, match="nor a finished file of PyTorch"):
+        read(tmp_path, whole[:-300])
 
 
 def test_nodes_that_are_none_are_counted(tmp_path):
@@ -119,7 +117,7 @@ def test_nodes_of_other_shapes_are_read_as_far_as_they_go(tmp_path, change):
     ("content", "words"),
     [
         ("", "neither valid JSON"),
-        ('{"schema": NaN, "nodes": []}', "of schema nan"),
+        ('{"schema": NaN, "nodes": []}', "NaN is not JSON"),
         ("[]", "no list `nodes`"),
         ('{"schema": "1.1.1", "nodes": 3}', "no list `nodes`"),
         ('{"traceEvents": []}', ": a Chrome trace, not"),

@@ -1,8 +1,7 @@
 """Chakra execution traces: written by torch's own observer, and repaired when finished.
 
 torch has one observer per process. It writes each operator's node to its file when the operator ends. The file is valid JSON
-only if no name contains a quote, and the process was neither killed nor forked. So when the trace is finished, the file is read
-node by node and replaced by a valid one, which contains the number of lost nodes.
+only if no name contains a quote. So when the trace is finished, the file is read once and replaced by a valid one.
 """
 
 from __future__ import annotations
@@ -152,7 +151,6 @@ class ExecutionTraceObserver:
 
         Raises:
             OSError: The finished file cannot be written.
-            FormatError: Another program damaged the file.
         """
         with _LOCK:
             if not self._registered:
@@ -359,11 +357,11 @@ def _descriptors_of(file: Path) -> list[int]:
 
 def _finish_file(growing: Path, final: Path) -> None:
     """Repair what torch wrote, and write it under the final name; the hidden file is removed even after an error."""
-    from kinetoscope.formats.execution_trace.mend import write_mended
+    from kinetoscope.formats.execution_trace.mend import mended
 
     try:
         with growing.open("rb") as source, open_packed(final) as target:
-            write_mended(source, target)
+            target.writelines(text.encode() for text in mended(source))
     finally:
         if growing != final:
             growing.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
-from kinetoscope.formats.execution_trace.mend import TorchNodes
+from kinetoscope.formats.execution_trace.mend import mended
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
@@ -137,7 +137,7 @@ class ExecutionTrace:
         info: The keys of the file other than `nodes`.
         nodes: The columns of the table `execution trace: nodes`, one row per node, in the order of the file.
         tensors: The columns of the table `execution trace: tensors`, one row per input or output tensor of a node.
-        lost: The number of losses, by kind: those that the file lists, and those found while reading.
+        lost: The number of losses, by kind: nodes that could not be read (`unreadable_nodes`).
     """
 
     schema: str
@@ -170,7 +170,7 @@ class ExecutionTrace:
 def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
     """Read an execution trace of schema 1.1, written by any tool, optionally compressed with gzip.
 
-    Files that torch left invalid, or whose process was killed, are read node by node; `lost` of the result counts the losses.
+    Files that torch's own observer finished are read, too, though the names of ranges may make them invalid JSON.
 
     Args:
         path: The file.
@@ -179,34 +179,30 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
         The execution trace.
 
     Raises:
-        FormatError: The file is not an execution trace, has another schema, or is damaged beyond repair.
+        FormatError: The file is not an execution trace, has another schema, or is damaged, such as what a killed process leaves.
         OSError: The file cannot be read.
     """
-    data = _contents(path)
-    lost: dict[str, int] = {}
-    try:
-        document = json.loads(data, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        try:
-            torch_nodes = TorchNodes(io.BytesIO(data))
-        except FormatError:
-            raise FormatError(
-                f"{path}: not an execution trace: neither valid JSON nor an incomplete file of PyTorch ({error})"
-            ) from error
-        nodes: list[Any] = list(torch_nodes)
-        facts, lost = torch_nodes.facts, dict(torch_nodes.lost)
-    else:
-        facts, nodes = _split(path, document)
+    facts, nodes = _split(path, _document(path))
     schema = _checked_schema(path, facts)
-    writer_facts = facts.get("kinetoscope")
-    own_lost = writer_facts.get("lost") if isinstance(writer_facts, dict) else None
-    if isinstance(own_lost, dict):
-        lost = {**{str(key): value for key, value in own_lost.items() if isinstance(value, int)}, **lost}
     dicts = (node for node in nodes if isinstance(node, dict))
     valid = [node for node in dicts if isinstance(node.get("id"), int) and isinstance(node.get("name"), str)]
-    if len(valid) < len(nodes):
-        lost["unreadable_nodes"] = lost.get("unreadable_nodes", 0) + len(nodes) - len(valid)
+    lost = {"unreadable_nodes": len(nodes) - len(valid)} if len(valid) < len(nodes) else {}
     return ExecutionTrace(schema, facts, _node_columns(valid), tensors_of(valid), lost)
+
+
+def _document(path: str | os.PathLike[str]) -> Any:
+    """Return what a file has as JSON, or would have if torch had escaped the names of ranges."""
+    data = _contents(path)
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        text = "".join(mended(io.BytesIO(data)))
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            f"{path}: not an execution trace: neither valid JSON nor a finished file of PyTorch ({error})"
+        ) from error
 
 
 def _contents(path: str | os.PathLike[str]) -> bytes:
