@@ -39,7 +39,7 @@ def test_the_recording_is_of_the_demo_as_it_is():
     assert [line.removeprefix("> ") for line in listed] == [
         f"{number}  {line.rstrip()}" for number, line in enumerate(code, first)
     ]
-    assert any("".join(demo.SLOW.arguments[-1:]) in line for line in shown)
+    assert any("".join(demo.ARGUMENTS[demo.SLOW][-1:]) in line for line in shown)
 
 
 def test_a_line_that_is_written_again_is_shown_once():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kinetoscope._errors import KinetoscopeError
-from kinetoscope.cli.compare import ComparisonOptions, comparison_options
+from kinetoscope.cli.compare import comparison_options, show_comparison
 from kinetoscope.display.terminal import console, echo
 from kinetoscope.model import units
 
@@ -77,7 +78,11 @@ def command(
     seed: int | None,
     processors: str | None,
     output: Path | None,
-    **comparison_values: Any,
+    warm_up: int | None,
+    rows: int,
+    as_json: bool,
+    html_file: str | None,
+    **conditions: Any,
 ) -> None:
     """Run two programs in turn, in random order, and compare them like `kinetoscope compare`.
 
@@ -95,8 +100,7 @@ def command(
     commands = _split(words)
     _check(len(commands), revisions, calibrate=calibrate)
     seed = random.randrange(MOST_SEEDS) if seed is None else seed  # noqa: S311  (an order of runs is no secret)
-    options = ComparisonOptions(**comparison_values)
-    margins = Margins(options.percent, options.least_ns, options.confidence)
+    show = partial(show_comparison, rows=rows, html_file=html_file, as_json=as_json)
     with ExitStack() as opened:
         temporary = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kinetoscope-ab-")))
         folder = (output or temporary).absolute()
@@ -104,7 +108,7 @@ def command(
         contenders = _contenders(commands, revisions, temporary, opened)
         on = opened.enter_context(pinned(processors))
         order = random.Random(seed)  # noqa: S311  (an order of runs is no secret)
-        turns = Interleaved(contenders, folder, order, margins, options.warm_up)
+        turns = Interleaved(contenders, folder, order, Margins(**conditions), warm_up)
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
         echo(f"seed {seed}, {where}", err=True)
         try:
@@ -112,11 +116,11 @@ def command(
         except (KeyboardInterrupt, KinetoscopeError, OSError):
             # What has run so far is not lost; the error follows.
             if turns.rounds:
-                options.show(turns.compare())
+                show(turns.compare())
             raise
-        options.show(comparison)
+        show(comparison)
     if calibrate:
-        echo(_calibrated(comparison, turns.rounds), err=options.as_json)
+        echo(_calibrated(comparison, turns.rounds), err=as_json)
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:
@@ -178,7 +182,6 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
 
 
 def _so_far(comparison: Comparison) -> str:
-
     step = comparison.whole
     change = units.change_percent(100 * step.change_ns / max(step.base_ns, 1.0))
     return f"a step takes {units.duration(step.base_ns)} in base, {units.duration(step.base_ns + step.change_ns)} in new ({change})"

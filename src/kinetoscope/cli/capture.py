@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from kinetoscope.cli.files import AS_JSON, show
 from kinetoscope.cli.status import RANK
-
-if TYPE_CHECKING:
-    from kinetoscope.flight.control.client import ControlTarget
 
 
 @click.command("capture")
@@ -57,10 +53,7 @@ def command(
     rows = []
     for target_rank, path in zip(ranks, capture(ranks, steps, wait_s), strict=True):
         if output is not None:
-            path = write_capture(path, output if len(ranks) == 1 else _name_of_rank(output, target_rank))
+            name = f"{output.stem}-rank{target_rank.files.rank}{output.suffix}"
+            path = write_capture(path, output if len(ranks) == 1 else output.with_name(name))
         rows.append({"rank": target_rank.files.rank, "path": str(path)})
     show(rows, [str(row["path"]) for row in rows], as_json=as_json)
-
-
-def _name_of_rank(output: Path, target: ControlTarget) -> Path:
-    return output.with_name(f"{output.stem}-rank{target.files.rank}{output.suffix}")

@@ -11,7 +11,7 @@ import click
 from kinetoscope.cli.compare import WARM_UP
 from kinetoscope.cli.files import AS_JSON, open_trace, recordings
 from kinetoscope.display.terminal import console, echo
-from kinetoscope.storage.atomic_write import is_stream, open_atomically
+from kinetoscope.storage.atomic_write import is_stream, write_atomically
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.budget import Outcome
@@ -76,7 +76,7 @@ def command(
         runs = measure_runs(names, old.scopes, warm_up)
         written = updated_budget(text, runs, str(budget), times=times, places=counts_at)
         read_budget(written, str(budget))
-        _write(budget, written)
+        write_atomically(budget, written.encode())
         echo(f"{budget}: {'updated' if text else 'written'}")
         return 0
     outcome = check_budget(read_budget(text, str(budget)), names, strict=strict, warm_up=warm_up)
@@ -87,7 +87,7 @@ def command(
 
 def _report(outcome: Outcome, junit_file: Path | None) -> None:
     if junit_file is not None:
-        _write(junit_file, outcome.to_junit())
+        write_atomically(junit_file, outcome.to_junit().encode())
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         with open(summary, "a", encoding="utf-8") as file:
@@ -96,8 +96,3 @@ def _report(outcome: Outcome, junit_file: Path | None) -> None:
         # On standard error, so that JSON on standard output stays JSON; GitHub reads both.
         for line in outcome.annotations():
             echo(line, err=True)
-
-
-def _write(path: Path, text: str) -> None:
-    with open_atomically(path) as file:
-        file.write(text.encode("utf-8"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 
 from kinetoscope.cli.files import AS_JSON, open_trace, recordings, refuse_to_overwrite
 from kinetoscope.display.terminal import console, echo
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.result import Comparison
@@ -30,7 +30,12 @@ _OPTIONS = (
         help="Differences of times count from P percent of a step on.",
     ),
     click.option(
-        "--least", metavar="TIME", default="10us", help="Differences of times count from TIME a step on."
+        "--least",
+        "least_ns",
+        metavar="TIME",
+        default="10us",
+        callback=lambda _context, _option, text: float(units.parse_duration(text)),
+        help="Differences of times count from TIME a step on.",
     ),
     click.option(
         "--confidence",
@@ -64,42 +69,25 @@ def comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@dataclass(frozen=True)
-class ComparisonOptions:
-    """The values of `comparison_options`."""
+def show_comparison(comparison: Comparison, rows: int, html_file: str | None, *, as_json: bool) -> None:
+    """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
+    if html_file is not None:
+        from kinetoscope.viewer.server.report import comparison_page, write_page
 
-    percent: float
-    least: str
-    confidence: float
-    warm_up: int | None
-    rows: int
-    as_json: bool
-    html_file: str | None
-
-    @property
-    def least_ns(self) -> float:
-        """The option --least as a number."""
-        from kinetoscope.model.units import parse_duration
-
-        return float(parse_duration(self.least))
-
-    def show(self, comparison: Comparison) -> None:
-        """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
-        if self.html_file is not None:
-            from kinetoscope.viewer.server.report import comparison_page, write_page
-
-            refuse_to_overwrite(Path(self.html_file), [*comparison.base.names, *comparison.new.names])
-            with open_trace(comparison.base.names[0]) as base, open_trace(comparison.new.names[0]) as new:
-                text = comparison_page(comparison, base, new)
-            write_page(text, Path(self.html_file))
-        echo(comparison.to_json() if self.as_json else comparison.to_text(self.rows, console().width))
+        refuse_to_overwrite(Path(html_file), [*comparison.base.names, *comparison.new.names])
+        with open_trace(comparison.base.names[0]) as base, open_trace(comparison.new.names[0]) as new:
+            text = comparison_page(comparison, base, new)
+        write_page(text, Path(html_file))
+    echo(comparison.to_json() if as_json else comparison.to_text(rows, console().width))
 
 
 @click.command("compare")
 @click.argument("base", metavar="BASE", type=click.Path(readable=False))
 @click.argument("new", metavar="NEW", type=click.Path(readable=False))
 @comparison_options
-def command(base: str, new: str, **values: Any) -> None:
+def command(
+    base: str, new: str, *, rows: int, as_json: bool, html_file: str | None, **conditions: Any
+) -> None:
     """Compare two runs: what takes longer or less, how sure that is, and which counts changed.
 
     BASE and NEW are each a trace or, for several recordings of one program, a folder of traces or a quoted pattern such as
@@ -110,13 +98,5 @@ def command(base: str, new: str, **values: Any) -> None:
     """
     from kinetoscope.trace.opening import compare
 
-    options = ComparisonOptions(**values)
-    comparison = compare(
-        recordings(base),
-        recordings(new),
-        percent=options.percent,
-        least_ns=options.least_ns,
-        confidence=options.confidence,
-        warm_up=options.warm_up,
-    )
-    options.show(comparison)
+    comparison = compare(recordings(base), recordings(new), **conditions)
+    show_comparison(comparison, rows, html_file, as_json=as_json)

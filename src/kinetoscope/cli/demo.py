@@ -11,7 +11,6 @@ import statistics
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -32,24 +31,13 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-@dataclass(frozen=True)
-class Example:
-    """One of the two training runs.
-
-    Attributes:
-        name: The first part of the names of its files.
-        arguments: The program's own, without the number of steps.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-
-
 _MODULE = "kinetoscope.examples.train_gpt"
 # Small enough that the mistake, thousands of operators a step, is most of the step on every machine. One thread, because several
 # that wait for each other are the slower, the busier the machine is with other things.
 _SIZE = ("--width", "32", "--layers", "2", "--threads", "1")
-SLOW, MENDED = Example("slow", (*_SIZE, "--loss-one-by-one")), Example("mended", _SIZE)
+SLOW, MENDED = "slow", "mended"
+ARGUMENTS = {SLOW: (*_SIZE, "--loss-one-by-one"), MENDED: _SIZE}
+"""The arguments of the two training runs, without the number of steps; their files are named after them."""
 # One recording of each does not show how much recordings of one program differ.
 ROUNDS, STEPS_A_ROUND = 5, 12
 _INDENT = "   "
@@ -91,9 +79,7 @@ class Story:
         self._say(
             f"A small GPT learns to write like Alice in Wonderland. This records {units.count(self._steps, 'step')} of it:"
         )
-        line = (
-            f"kinetoscope run --shapes --memory -m {_MODULE} {' '.join(SLOW.arguments)} --steps {self._steps}"
-        )
+        line = f"kinetoscope run --shapes --memory -m {_MODULE} {' '.join(ARGUMENTS[SLOW])} --steps {self._steps}"
         parts = textwrap.wrap(line, self._width, subsequent_indent="    ", break_on_hyphens=False)
         self._print(parts, "cyan")
         slow, losses = self._record(SLOW)
@@ -191,7 +177,7 @@ class Story:
         from kinetoscope.trace.opening import compare
 
         self._say(f"Recording each {ROUNDS} times more in turn shows how sure the difference is:")
-        recorded: dict[Example, list[Trace]] = {SLOW: [], MENDED: []}
+        recorded: dict[str, list[Trace]] = {SLOW: [], MENDED: []}
         for number in range(1, ROUNDS + 1):
             for example, traces in recorded.items():
                 traces.append(self._record(example, min(self._steps, STEPS_A_ROUND), number)[0].trace)
@@ -204,7 +190,7 @@ class Story:
 
     def _show_next(self, slow: Finished) -> None:
         trace = slow.options.shown(slow.options.trace_path)
-        several = [str(self._folder / f"{example.name}-*.ktrace") for example in (SLOW, MENDED)]
+        several = [str(self._folder / f"{example}-*.ktrace") for example in (SLOW, MENDED)]
         rows = (
             ("kinetoscope run train.py", "your own program, unchanged"),
             (f"kinetoscope view {trace}", "the trace in the browser"),
@@ -216,7 +202,7 @@ class Story:
             self._printer.print(Text.assemble(_INDENT, (line, "cyan"), f"  # {meaning}"), soft_wrap=True)
 
     def _record(
-        self, example: Example, steps: int | None = None, number: int | None = None
+        self, example: str, steps: int | None = None, number: int | None = None
     ) -> tuple[Finished, list[float]]:
         """Run an example under a recording, showing its loss as it falls unless the recording has a number."""
         from kinetoscope.launcher.options import LaunchOptions
@@ -224,8 +210,8 @@ class Story:
         from kinetoscope.launcher.recording import ProgramRecording
 
         steps = steps or self._steps
-        name = example.name if number is None else f"{example.name}-{number}"
-        program = Program(_MODULE, (*example.arguments, "--steps", str(steps)), is_module=True)
+        name = example if number is None else f"{example}-{number}"
+        program = Program(_MODULE, (*ARGUMENTS[example], "--steps", str(steps)), is_module=True)
         options = LaunchOptions(
             prefix=(self._folder / name).absolute(),
             recording=RecordingOptions.launched(profile_memory=True, record_shapes=True),

@@ -49,7 +49,7 @@ def command(
     name, with numbers in names as numbers.
     """
     from kinetoscope.comparison.history import History
-    from kinetoscope.storage.atomic_write import open_atomically
+    from kinetoscope.storage.atomic_write import write_atomically
 
     builds = [
         build
@@ -62,8 +62,7 @@ def command(
     history = History(builds, "time" if by_time else "name", names)
     if html_file is not None:
         text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: history</title>{history.to_html()}'
-        with open_atomically(Path(html_file)) as file:
-            file.write(text.encode("utf-8"))
+        write_atomically(Path(html_file), text.encode("utf-8"))
     echo(history.to_json() if as_json else history.to_text(console().width))
 
 

@@ -50,7 +50,7 @@ def gather_summaries(
     """
     checked_seconds("timeout_s", timeout_s, or_zero="to take what is there")
     import_aside()
-    from kinetoscope.storage.atomic_write import open_atomically
+    from kinetoscope.storage.atomic_write import write_atomically
     from kinetoscope.summaries.job import Job
     from kinetoscope.summaries.summary import file_name, file_of, summary_of
 
@@ -71,8 +71,7 @@ def gather_summaries(
     paths = []
     for member, summary in sorted(gathered.items()):
         paths.append(folder / file_name(member))
-        with open_atomically(paths[-1]) as file:
-            file.write(summary)
+        write_atomically(paths[-1], summary)
     return Job.open(*paths)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope.collect import warn_safely
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 
 INCIDENTS = "incidents"
 """The name of the folder of incidents."""
@@ -107,8 +107,7 @@ class Incidents:
         except Exception as error:  # noqa: BLE001  (the reason is worth keeping without the ring)
             incident["copy_failed"] = _why(error)
         try:
-            with open_atomically(path.with_suffix(".json")) as file:
-                file.write(json.dumps(incident, indent=1, default=str).encode())
+            write_atomically(path.with_suffix(".json"), json.dumps(incident, indent=1, default=str).encode())
         except OSError as error:
             incident.setdefault("copy_failed", _why(error))
         if "copy_failed" in incident:

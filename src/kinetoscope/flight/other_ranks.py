@@ -26,7 +26,7 @@ from kinetoscope.flight.jobs import GONE, HANGS, RUNS, Attempt, RankFiles, incid
 from kinetoscope.flight.live_stacks import sight
 from kinetoscope.flight.step_log import SUFFIX
 from kinetoscope.flight.unclean_exits import end_text, last_seen_s
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.storage.incident_files import SUMMARY
 from kinetoscope.storage.recording_parts import clone
 
@@ -227,8 +227,9 @@ def list_ranks(
             ranks[str(rank)] = {"answered": True, **answers[rank]}
         else:
             missing.append(rank)
-    with open_atomically(incident / SUMMARY) as file:
-        file.write(json.dumps({**summary, "ranks": ranks, "missing": missing}, indent=1).encode())
+    write_atomically(
+        incident / SUMMARY, json.dumps({**summary, "ranks": ranks, "missing": missing}, indent=1).encode()
+    )
 
 
 def first_failure(ranks: Iterable[RankFiles]) -> list[RankFiles]:
@@ -269,6 +270,5 @@ def _copy_from_outside(ring: RankFiles, incident: Path, first: Mapping[str, Any]
         facts["sight"] = None if look is None else asdict(look)
     if ring.log is not None:
         facts["step"] = ring.log.number
-    with open_atomically(target.with_suffix(".json")) as file:
-        file.write(json.dumps(facts, indent=1).encode())
+    write_atomically(target.with_suffix(".json"), json.dumps(facts, indent=1).encode())
     return True

@@ -23,7 +23,7 @@ from kinetoscope._replacements import Replacements
 from kinetoscope.collect import ProfilerAction, ranked, warn_user
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 from kinetoscope.model import units
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.torch_events import arguments as arguments_module
 
 __all__ = ["KinetoscopeProfiler"]
@@ -200,8 +200,7 @@ class KinetoscopeProfiler(TraceAccess):
             target = ranked(folder / f"{self._stage}-{self.filename}.txt")
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with open_atomically(target) as file:
-                    file.write(text.encode("utf-8", "backslashreplace"))
+                write_atomically(target, text.encode("utf-8", "backslashreplace"))
             except OSError as error:
                 warn_user(f"the summary {str(target)!r} could not be written: {error}.")
         elif text and self.local_rank == 0:

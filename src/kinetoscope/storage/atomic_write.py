@@ -60,6 +60,16 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
             _send(written, path, there)
 
 
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file, as `open_atomically` does.
+
+    Raises:
+        OSError: See `open_atomically`.
+    """
+    with open_atomically(path) as file:
+        file.write(content)
+
+
 @contextmanager
 def _replacing(path: Path, old: os.stat_result | None) -> Iterator[IO[bytes]]:
     """Open a temporary file next to a regular file; rename it to that on success, remove it on any error."""

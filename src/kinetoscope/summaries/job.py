@@ -21,7 +21,7 @@ from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.rows import Rows
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.clocks import clocks, recorded_apart
 from kinetoscope.summaries.communication import coordinates, coordinates_of, exposed_communication, links
@@ -342,8 +342,7 @@ def summarize(
                         f"{second} and {first} are both of rank {rank}: pass the traces of one job"
                     )
                 written[path] = source
-                with open_atomically(path) as file:
-                    file.write(summary)
+                write_atomically(path, summary)
         if progress is not None:
             progress(source)
     if failed:

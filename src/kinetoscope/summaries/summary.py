@@ -32,7 +32,7 @@ from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.processes import process_runs, reading_error_ns
 from kinetoscope.model.rows import Rows
-from kinetoscope.storage.atomic_write import is_stream, open_atomically
+from kinetoscope.storage.atomic_write import is_stream, write_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.tables.device.collectives import collectives
@@ -131,8 +131,7 @@ def save_summaries(trace: Trace, target: Path, source: str) -> list[Path]:
         files = {target / file_name(rank): job_table.slice(row, 1) for row, rank in enumerate(ranks)}
     for path, summary in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open_atomically(path) as file:
-            file.write(file_of(summary))
+        write_atomically(path, file_of(summary))
     return [*files]
 
 

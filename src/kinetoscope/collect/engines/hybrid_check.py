@@ -34,7 +34,7 @@ from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.request.activities import ProfilerActivity, name_of
 from kinetoscope.collect.request.options import Engine, EngineStatus, RecordingRequest
 from kinetoscope.model import units
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.storage.cache import cache_directory
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
                 outcome = _check(name, folder)
                 if outcome.lasting:
                     # If that fails, the next process checks again.
-                    with contextlib.suppress(OSError), open_atomically(path) as file:
-                        file.write(outcome.as_json().encode())
+                    with contextlib.suppress(OSError):
+                        write_atomically(path, outcome.as_json().encode())
     # A process that ended while writing its result leaves incomplete JSON.
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         outcome = _Outcome(False, f"the hybrid engine could not be checked: {error}", False)

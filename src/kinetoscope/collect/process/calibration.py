@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from kinetoscope.collect.process.machine import processor_name
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.storage.cache import cache_directory
 
 
@@ -35,8 +35,7 @@ def store_calibration(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Pa
     """
     path = calibration_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open_atomically(path) as written:
-        written.write(json.dumps(curves).encode())
+    write_atomically(path, json.dumps(curves).encode())
     _read.cache_clear()
     return path
 

@@ -71,7 +71,7 @@ def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path
     """Write the text report, and the viewer's memory page with the same description of the failure at its top."""
     import_aside("kinetoscope.viewer.server.report")
     from kinetoscope.display.out_of_memory import failure_lines, memory_lines
-    from kinetoscope.storage.atomic_write import open_atomically
+    from kinetoscope.storage.atomic_write import write_atomically
     from kinetoscope.viewer.server.report import write_memory_page
 
     failure = failure_lines(
@@ -87,8 +87,7 @@ def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path
         # Memory ran out on a device whose allocations were not recorded.
         device = None
         held = memory_lines(trace, device)
-    with open_atomically(text_path) as file:
-        file.write("\n".join([*failure, "", *held, ""]).encode("utf-8", "backslashreplace"))
+    write_atomically(text_path, "\n".join([*failure, "", *held, ""]).encode("utf-8", "backslashreplace"))
     write_memory_page(trace, page_path, device, notice="\n".join(line for line in failure if line))
 
 

@@ -44,7 +44,7 @@ from kinetoscope.combine.compiled import (
     stored_calls,
 )
 from kinetoscope.storage.appended_rows import LOSSES, KeptRows
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.tables.costs.call import SCALAR_TYPES
 
 _COMPILER = "torch._inductor.graph"
@@ -212,8 +212,7 @@ class CompiledModules(SharedHooks):
         calls = _placed(text, begun)
         self._calls[file] = calls
         self._write(file)
-        with open_atomically(notes_of(file)) as out:
-            out.write(notes(calls))
+        write_atomically(notes_of(file), notes(calls))
 
     def safely(self, do: Callable[[], object]) -> None:
         """Call one of our functions in the compiler; an exception is counted as a failure, and the job goes on."""

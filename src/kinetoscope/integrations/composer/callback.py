@@ -372,11 +372,10 @@ class BatchRecorder:
         self._schedule = schedule
         self._save = save
         self._wanted = _NONE
+        # Where the last batch of the recording ended; None in one without a batch, which is not saved.
         self._timestamp: Any = None
-        self._keep = False
         self._in_batch = False
         self._announced = False
-        self._recorded_batches = 0
         self._stepped = False
         self._wait: Any = None
         self.action = ProfilerAction.SKIP
@@ -423,21 +422,16 @@ class BatchRecorder:
     def batch_ends(self, state: Any) -> None:
         """A batch is over, and the timestamp counts it."""
         self._in_batch = self._announced = False
-        if not self.records:
-            return
-        self._recorded_batches += 1
-        self._timestamp = state.timestamp
-        if self.action is ProfilerAction.ACTIVE_AND_SAVE:
-            self._finish()
+        if self.records:
+            self._timestamp = state.timestamp
+            if self.action is ProfilerAction.ACTIVE_AND_SAVE:
+                self._finish()
 
     def close(self, state: Any) -> None:
         """Training is over, or has failed: save what was recorded of it."""
         self.wait_ends()
-        if self.records:
-            if self._in_batch:
-                self._timestamp = state.timestamp
-            self._keep = self._in_batch or self._recorded_batches > 0
-        self._in_batch = False
+        if self._in_batch:
+            self._timestamp = state.timestamp
         self.stop()
 
     def stop(self) -> None:
@@ -447,7 +441,7 @@ class BatchRecorder:
 
     def abandon(self) -> None:
         """End the session without a warning: the failure was reported already."""
-        self._keep = False
+        self._timestamp = None
         self.wait_ends()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -485,9 +479,9 @@ class BatchRecorder:
 
     def _finish(self) -> None:
         """End the recording; it is saved if it contains a batch."""
-        self._keep, self._recorded_batches = self._recorded_batches > 0, 0
         self.session.current_action = SessionAction.RECORD_AND_SAVE
         self._step(_NONE, self.session.step_num + 1)
+        self._timestamp = None
 
     def _step(self, wanted: SessionAction, batch: int) -> None:
         """Move the session on to the step of a batch, which has the number of the batch."""
@@ -496,7 +490,7 @@ class BatchRecorder:
         self.session.step()
 
     def _trace_ready(self, session: profile) -> None:
-        if self._keep:
+        if self._timestamp is not None:
             self._save(session, self._timestamp)
 
 

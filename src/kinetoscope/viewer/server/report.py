@@ -31,7 +31,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
-from kinetoscope.storage.atomic_write import open_atomically
+from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.summaries.job import Job
 from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.timeline import find_device, need_memory
@@ -497,8 +497,7 @@ def spelled(path: str, query: Mapping[str, str]) -> str:
 
 def write_page(page: str, path: Path) -> Path:
     """Write a page to a file, atomically, and return its path."""
-    with open_atomically(path) as file:
-        file.write(page.encode("utf-8", "replace"))
+    write_atomically(path, page.encode("utf-8", "replace"))
     return path
 
 
