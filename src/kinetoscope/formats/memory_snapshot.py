@@ -21,11 +21,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from kinetoscope._errors import FormatError
 from kinetoscope.model import units
 from kinetoscope.model.losses import counted_losses, loss_columns
+from kinetoscope.model.rows import as_columns
 from kinetoscope.model.run_info import SNAPSHOT
 from kinetoscope.model.schema import FLAG_INSTANT, FLAG_UNFINISHED, DeviceType, SpanKind
 from kinetoscope.model.steps import MARK
@@ -153,20 +152,18 @@ class _Snapshot:
                 for key, value in settings.items()
                 if isinstance(key, str) and isinstance(value, (bool, int, str))
             }
-        allocations = _table(rows, _COLUMNS)
-        allocations["device_type"] = np.full(len(rows), DeviceType.CUDA, np.uint8)
         names = [
             "" if len(devices) < 2 else f"cuda:{device}" for device in range(max(devices, default=0) + 1)
         ]
-        numbers = np.arange(len(names))
-        tables = {
-            "threads": {"index": numbers.astype(np.int32), "os_tid": numbers, "torch_tid": numbers, "name": names},
-            "frames": _table(list(self._frames), dict.fromkeys(("function", "file", "line"), np.int32)),
-            "stacks": _table(list(self._stacks), dict.fromkeys(("parent", "frame"), np.int32)),
-            "spans": _table(spans, _SPAN_COLUMNS),
-            "allocations": allocations,
+        numbers = range(len(names))
+        tables: dict[str, dict[str, Any]] = {
+            "threads": {"index": numbers, "os_tid": numbers, "torch_tid": numbers, "name": names},
+            "frames": as_columns(("function", "file", "line"), self._frames),
+            "stacks": as_columns(("parent", "frame"), self._stacks),
+            "spans": as_columns(_SPAN_COLUMNS, spans),
+            "allocations": as_columns(_COLUMNS, rows) | {"device_type": [DeviceType.CUDA] * len(rows)},
             "losses": loss_columns(counted_losses(absent | self._lost)),
-        }  # fmt: skip
+        }
         return TraceData.from_columns(tables, strings=self._strings.texts, info=info, path=path)
 
     def _add_device(self, device: int) -> int:
@@ -328,13 +325,10 @@ class _Snapshot:
         return row
 
 
-_COLUMNS: dict[str, Any] = {
-    "time_ns": np.int64, "address": np.uint64, "bytes": np.int64, "freed_bytes": np.int64, "device_index": np.int8, "thread": np.int32,
-    "stack": np.int32, "allocated_bytes": np.int64, "reserved_bytes": np.int64,
-}  # fmt: skip
-_SPAN_COLUMNS: dict[str, Any] = {
-    "thread": np.int32, "start_ns": np.int64, "duration_ns": np.int64, "name": np.int32, "stack": np.int32, "flags": np.uint8, "kind": np.uint8,
-}  # fmt: skip
+_COLUMNS = (
+    "time_ns", "address", "bytes", "freed_bytes", "device_index", "thread", "stack", "allocated_bytes", "reserved_bytes",
+)  # fmt: skip
+_SPAN_COLUMNS = ("thread", "start_ns", "duration_ns", "name", "stack", "flags", "kind")
 
 
 _Frame = tuple[str, int, str]
@@ -375,10 +369,3 @@ def _telling(frames: tuple[_Frame, ...]) -> tuple[_Frame, ...]:
         elif called := _BACKWARD_CALL.match(function):
             operators.append((_NATIVE_FILE, -1, called[1]))
     return tuple(operators)
-
-
-def _table(rows: list[tuple[int, ...]], columns: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: np.array([row[index] for row in rows], kind)
-        for index, (name, kind) in enumerate(columns.items())
-    }

@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import FormatError
 from kinetoscope.formats.chrome.read_links import find_launches, pair_arrows
+from kinetoscope.formats.chrome.read_tracks import STREAM_COLUMNS
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import Loss, loss_columns
 from kinetoscope.model.names import device_name
+from kinetoscope.model.rows import as_columns
 from kinetoscope.model.run_info import NSIGHT
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
@@ -492,8 +494,8 @@ class _Process:
             "address": rows["address"].astype(np.uint64),
             "bytes": np.where(freed, 0, size),
             "freed_bytes": np.where(freed, size, 0),
-            "device_type": np.full(len(freed), DeviceType.CUDA, np.uint8),
-            "device_index": np.clip(rows["deviceId"], -1, 127).astype(np.int8),
+            "device_type": np.full(len(freed), DeviceType.CUDA),
+            "device_index": np.clip(rows["deviceId"], -1, 127),
             "correlation": rows["correlationId"],
         }
 
@@ -504,21 +506,12 @@ class _Process:
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
         spans = {name: values[order] for name, values in spans.items()}
-        numbers = np.array([number for _, number, _ in self._threads], np.int64)
+        threads = [(row, number, number, name) for row, (name, number, _) in enumerate(self._threads)]
+        streams = [(DeviceType.CUDA, device, number, f"stream {number}") for device, number in self._streams]
         tables: dict[str, dict[str, Any]] = {
-            "spans": {name: values.astype(_TYPES.get(name, np.int32)) for name, values in spans.items()},
-            "threads": {
-                "index": np.arange(len(numbers), dtype=np.int32),
-                "os_tid": numbers,
-                "torch_tid": numbers,
-                "name": [name for name, _, _ in self._threads],
-            },
-            "streams": {
-                "device_type": np.full(len(self._streams), DeviceType.CUDA, np.uint8),
-                "device_index": np.array([device for device, _ in self._streams], np.int32),
-                "number": np.array([number for _, number in self._streams], np.int64),
-                "name": [f"stream {number}" for _, number in self._streams],
-            },
+            "spans": spans,
+            "threads": as_columns(("index", "os_tid", "torch_tid", "name"), threads),
+            "streams": as_columns(STREAM_COLUMNS, streams),
             "launches": find_launches(spans, spans["stream"] >= 0, pair_arrows(None, spans)),
             "kernels": _joined(self._kernels, row_of),
             "copies": _joined(self._copies, row_of),
@@ -533,9 +526,6 @@ class _Process:
 
 _DEFAULTS: dict[str, Rows | int] = {
     "stream": -1, "correlation": -1, "category": 0, "flags": 0, "sequence": -1, "arguments": -1, "scope": 0,
-}  # fmt: skip
-_TYPES: dict[str, Any] = {
-    "start_ns": np.int64, "duration_ns": np.int64, "correlation": np.int64, "sequence": np.int64, "kind": np.uint8, "flags": np.uint8, "scope": np.uint8,
 }  # fmt: skip
 
 
@@ -587,6 +577,6 @@ def _joined(parts: list[dict[str, Rows]], row_of: Rows) -> dict[str, Any]:
     order = np.argsort(columns["span"], kind="stable")
     wide = ("context", "graph", "graph_node", "bytes", "shared_bytes")
     return {
-        name: values[order] if name in wide else np.clip(values[order], -1, _LAST_INT32).astype(np.int32)
+        name: values[order] if name in wide else np.clip(values[order], -1, _LAST_INT32)
         for name, values in columns.items()
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetoscope.model import units
 from kinetoscope.model.dictionary import page
+from kinetoscope.model.rows import as_columns
 from kinetoscope.model.step_plan import recorded_share
 
 if TYPE_CHECKING:
@@ -175,8 +176,7 @@ def sampled_losses(info: Mapping[str, Any]) -> list[Loss]:
 
 def loss_columns(losses: Iterable[Loss]) -> dict[str, list[Any]]:
     """Losses as the columns of the table."""
-    rows = [astuple(loss) for loss in losses]
-    return {name: [row[index] for row in rows] for index, name in enumerate(_COLUMNS)}
+    return as_columns(_COLUMNS, map(astuple, losses))
 
 
 def losses_of(columns: Mapping[str, Any] | Columns) -> list[Loss]:

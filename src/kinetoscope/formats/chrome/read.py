@@ -59,6 +59,7 @@ from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_
 from kinetoscope.model.names import device_name
 from kinetoscope.model.nesting import nest, spread_down
 from kinetoscope.model.processes import Placement
+from kinetoscope.model.rows import as_columns
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     FLAG_ASYNC,
@@ -202,12 +203,7 @@ def read_cycles(windows: Sequence[tuple[str, int, int, int]], stop_ns: int) -> d
         for text, start_ns, duration_ns, _ in windows
         if (name := _CYCLE.fullmatch(text)) is not None
     }
-    rows = sorted(recorded) or [(0, stop_ns, 0)]
-    return {
-        "number": [row[2] for row in rows],
-        "start_ns": [row[0] for row in rows],
-        "duration_ns": [row[1] for row in rows],
-    }
+    return as_columns(("start_ns", "duration_ns", "number"), sorted(recorded) or [(0, stop_ns, 0)])
 
 
 def _value(text: str) -> Any:
@@ -233,6 +229,7 @@ def _devices(properties: object, device_types: Sequence[int]) -> list[dict[str, 
 MODULE_MARK = "nn.Module: "
 _FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
 _LAST_LINE = 2**31 - 1
+_FRAME_COLUMNS = ("function", "file", "line")
 
 
 class CallTables:
@@ -258,7 +255,7 @@ class CallTables:
             names, inverse = np.unique(stacks["name"], return_inverse=True)
             frames = np.array([self._frame(rows[name]) for name in names.tolist()], np.int32)
             tables["stacks"] = {"parent": stacks["parent"], "frame": frames[inverse.reshape(-1)]}
-            tables["frames"] = _columns(("function", "file", "line"), list(self._frames))
+            tables["frames"] = as_columns(_FRAME_COLUMNS, self._frames)
         if modules is not None:
             texts = [rows[name] for name in modules["name"].tolist()]
             tables["modules"] = self._module_columns(texts, modules["caller"])
@@ -285,11 +282,9 @@ class CallTables:
                     stack = self._stacks.setdefault((stack, self._frame(frame)), len(self._stacks))
             stack_rows[row], module_rows[row] = stack, module
         tables = {
-            "stacks": _columns(("parent", "frame"), list(self._stacks)),
-            "frames": _columns(("function", "file", "line"), list(self._frames)),
-            "modules": self._module_columns(
-                list(self._modules), [caller for _, caller in self._modules.values()]
-            ),
+            "stacks": as_columns(("parent", "frame"), self._stacks),
+            "frames": as_columns(_FRAME_COLUMNS, self._frames),
+            "modules": self._module_columns(self._modules, [caller for _, caller in self._modules.values()]),
         }
         return tables, stack_rows, module_rows
 
@@ -308,21 +303,16 @@ class CallTables:
         self._frame_of_text[text] = row = self._frames.setdefault(key, len(self._frames))
         return row
 
-    def _module_columns(self, texts: Sequence[str], callers: Any) -> dict[str, Any]:
+    def _module_columns(self, texts: Collection[str], callers: Any) -> dict[str, Any]:
         """Return the columns of modules, which torch writes as `nn.Module: Linear_0`."""
         names = [text.removeprefix(MODULE_MARK) for text in texts]
         row_of = self._strings.row
         return {
-            "class": np.array([row_of(name.rpartition("_")[0] or name) for name in names], np.int32),
+            "class": [row_of(name.rpartition("_")[0] or name) for name in names],
             # torch does not write the attribute's name, but it numbers the instances of a class.
-            "name": np.array([row_of(name) for name in names], np.int32),
-            "caller": np.asarray(callers, np.int32),
+            "name": list(map(row_of, names)),
+            "caller": callers,
         }
-
-
-def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, Any]:
-    values = np.array(rows, np.int32).reshape(len(rows), len(names))
-    return {name: np.ascontiguousarray(values[:, index]) for index, name in enumerate(names)}
 
 
 # How the native reader marks the id of a frame in Chrome's table `stackFrames` among call stacks.
@@ -599,28 +589,25 @@ def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> di
     if not len(names) == len(classes) == len(parents) == len(callers) == rows:
         return {}
     tables["modules"] = {
-        "parent": np.array(parents, np.int32),
-        "name": np.array([strings.row(name) for name in names], np.int32),
-        "class": np.array([strings.row(name) for name in classes], np.int32),
-        "caller": np.array(callers, np.int32),
+        "parent": parents,
+        "name": list(map(strings.row, names)),
+        "class": list(map(strings.row, classes)),
+        "caller": callers,
     }
     return {path: row for row, path in reversed(list(enumerate(paths)))}
 
 
-def _cycles(listed: object) -> dict[str, NDArray[np.int64]] | None:
+def _cycles(listed: object) -> dict[str, list[int]] | None:
     """Build the table `cycles` from the header; return None if that has none."""
     names = STORED["cycles"].column_names
     if not isinstance(listed, dict):
         return None
-    lists = {name: _whole_numbers(listed.get(name), 1 - 2**62, 2**62) for name in names}
-    columns = {name: np.array(values, np.int64) for name, values in lists.items()}
+    columns = {name: _whole_numbers(listed.get(name), 1 - 2**62, 2**62) for name in names}
     lengths = {len(column) for column in columns.values()}
     return columns if len(lengths) == 1 and 0 not in lengths else None
 
 
-def cycles_of_processes(
-    header: Mapping[str, Any], pids: Sequence[int]
-) -> dict[str, NDArray[np.int64]] | None:
+def cycles_of_processes(header: Mapping[str, Any], pids: Sequence[int]) -> dict[str, list[int]] | None:
     """Return the table `cycles` of a file of several processes that Kinetoscope wrote; None for other files.
 
     Args:
@@ -634,8 +621,7 @@ def cycles_of_processes(
     if cycles is None or not isinstance(whose, list) or len(whose) != len(cycles["number"]):
         return None
     row_of = {pid: row for row, pid in enumerate(pids)}
-    rows = [row_of.get(pid, -1) if type(pid) is int else -1 for pid in whose]
-    return cycles | {"process_row": np.array(rows, np.int64)}
+    return cycles | {"process_row": [row_of.get(pid, -1) if type(pid) is int else -1 for pid in whose]}
 
 
 def _texts(value: object) -> Sequence[str]:
@@ -830,7 +816,7 @@ class _Builder:
         if OWN in header:
             self.tables["spans"] = {name: self.spans[name] for name in _SPAN_COLUMNS if name in self.spans}
         last_ns = _end_ns(header, native["last_ns"])
-        info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"].tolist())
+        info = read_info(header, native["base_ns"], last_ns, tracks.streams["device_type"])
         add_process_info(info, self.process, self.names)
         if not OPERATORS.isdisjoint(self.categories):
             info.setdefault("engine", "kineto")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kinetoscope.model.rows import as_columns
 from kinetoscope.model.schema import COLLECTED_DEVICES, DeviceType, SpanKind
 from kinetoscope.model.strings import parsed_json
 
@@ -58,6 +59,7 @@ Categories of counters and memory events are here only if slices with that categ
 """
 
 OPERATORS = frozenset(("cpu_op", "Operator"))
+STREAM_COLUMNS = ("device_type", "device_index", "number", "name")
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.COLLECTIVE)
 """The kinds of device spans that the host launches."""
 
@@ -199,17 +201,12 @@ def read_tracks(
     return FileTracks(
         on_device,
         {
-            "index": np.arange(count, dtype=np.int32),
-            "os_tid": np.array(numbers, np.int64),
-            "torch_tid": np.full(count, -1, np.int64),
+            "index": range(count),
+            "os_tid": numbers,
+            "torch_tid": [-1] * count,
             "name": thread_names,
         },
-        {
-            "device_type": np.array([kind for kind, *_ in streams], np.uint8),
-            "device_index": np.array([device for _, device, _, _ in streams], np.int32),
-            "number": np.array([number for _, _, number, _ in streams], np.int64),
-            "name": [name for *_, name in streams],
-        },
+        as_columns(STREAM_COLUMNS, streams),
         stream_of,
         sum(
             int(spans_of[row])
