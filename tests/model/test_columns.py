@@ -69,6 +69,20 @@ def test_a_given_function_loads_its_column_when_needed():
     assert columns.given == ("size",)
 
 
+@pytest.mark.parametrize("first", ["length", "parent", "label", "volume"])
+def test_without_a_length_it_is_that_of_the_first_given_column(first):
+    given = {"size": lambda: [4, 5, 6], "parent": lambda: [-1, 0]}
+    columns = Columns(TABLE, None, given, threading.RLock())
+    if first != "parent":
+        assert (len(columns) if first == "length" else len(columns[first])) == 3
+        with pytest.raises(ArgumentError, match="boxes.parent has 2 values, but the table has 3 rows"):
+            columns["parent"]
+    else:
+        columns["parent"]
+        with pytest.raises(ArgumentError, match="boxes.size has 3 values, but the table has 2 rows"):
+            columns["size"]
+
+
 def test_a_source_runs_once_for_many_threads():
     columns, calls = boxes(size=[1]), []
     started = threading.Barrier(8)

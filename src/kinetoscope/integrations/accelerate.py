@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._errors import ArgumentError, StateError, needed
 from kinetoscope._replacements import Replacements
 from kinetoscope.collect import OPTIMIZER_STEPS, ProfilerAction, profile, record_always, warn_user
 from kinetoscope.collect import schedule as build_schedule
@@ -28,13 +28,11 @@ from kinetoscope.integrations.trainers import (
     checked_options,
 )
 
-try:
+with needed(
+    'kinetoscope.integrations.accelerate needs Accelerate, which cannot be imported: run `pip install "kinetoscope[accelerate]"`.'
+):
     import accelerate
     from accelerate.utils import ProfileKwargs
-except ImportError as error:
-    raise MissingDependencyError(
-        'kinetoscope.integrations.accelerate needs Accelerate, which cannot be imported: run `pip install "kinetoscope[accelerate]"`.'
-    ) from error
 
 
 __all__ = ["KinetoscopeKwargs", "profiled"]

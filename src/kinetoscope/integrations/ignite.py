@@ -13,17 +13,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, StateError
+from kinetoscope._errors import ArgumentError, StateError, needed
 from kinetoscope.collect import ProfilerAction
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_name, checked_options
 
-try:
+with needed("attach() needs PyTorch Ignite, which cannot be imported: run `pip install pytorch-ignite`."):
     import ignite
     from ignite.engine import Engine, Events
-except ImportError as error:
-    raise MissingDependencyError(
-        "attach() needs PyTorch Ignite, which cannot be imported: run `pip install pytorch-ignite`."
-    ) from error
 
 
 __all__ = ["AttachedProfiler", "attach"]

@@ -14,19 +14,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from kinetoscope._errors import MissingDependencyError
+from kinetoscope._errors import needed
 from kinetoscope._replacements import Replacements
 from kinetoscope.collect import ProfilerAction
 from kinetoscope.integrations.trainers import TraceAccess, TrainerProfiler, checked_options
 
-try:
+with needed(
+    "KinetoscopeCallback needs Transformers, which cannot be imported: run "
+    '`pip install "kinetoscope[transformers]"`.'
+):
     import transformers
     from transformers import Trainer, TrainerCallback
-except ImportError as error:
-    raise MissingDependencyError(
-        "KinetoscopeCallback needs Transformers, which cannot be imported: run "
-        '`pip install "kinetoscope[transformers]"`.'
-    ) from error
 
 
 __all__ = ["KinetoscopeCallback"]

@@ -155,7 +155,7 @@ def _sharing_roots(below: list[str], root: list[int]) -> set[int]:
 def assemble(
     tables: Mapping[str, Mapping[str, Any]],
     strings: Strings,
-    rows: Mapping[str, int | Callable[[], int]] | None = None,
+    rows: Mapping[str, int] | None = None,
 ) -> dict[str, Columns]:
     """Make the columns of every table from those delivered, with a source for each derived column.
 
@@ -164,7 +164,7 @@ def assemble(
             an enclosing span before what it encloses; allocations by time. A column may be a function that loads it.
         strings: The string table that name columns point into; entry 0 is the empty string. It may be a
             function that loads it.
-        rows: The number of rows of tables whose first column is a function, or a function that finds it.
+        rows: The number of rows of tables whose columns are functions, where that is known.
 
     Returns:
         The columns of every table that a trace has.
@@ -174,7 +174,7 @@ def assemble(
     for name, table in STORED.items():
         delivered = tables.get(name, {})
         first = next(iter(delivered.values()), ())
-        length = (rows or {}).get(name, 0 if callable(first) else len(first))
+        length = (rows or {}).get(name, None if callable(first) else len(first))
         columns[name] = Columns(table, length, delivered, lock)
     derivation = _Derivation(columns, strings)
     spans = columns["spans"]

@@ -14,6 +14,7 @@ from kinetoscope.model.dictionary import Column, Table
 
 Values = NDArray[Any] | list[str]
 Source = Callable[[], Mapping[str, Values]]
+Length = int | Callable[[], int] | None
 
 
 class Columns:
@@ -23,12 +24,10 @@ class Columns:
     once, whichever thread needs it first. Other columns have the default of their definition in every row.
     """
 
-    def __init__(
-        self, table: Table, length: int | Callable[[], int], given: Mapping[str, Any], lock: threading.RLock
-    ) -> None:
+    def __init__(self, table: Table, length: Length, given: Mapping[str, Any], lock: threading.RLock) -> None:
         """Keep the `given` columns of `table`: values, or functions that load them when they are first needed.
 
-        `length` may be a function where only a source knows it. `lock` is held while a source runs: all that makes
+        `length` may be a function where only a source knows it; None is that of the first given column. `lock` is held while a source runs: all that makes
         one another has the same one, or two threads could wait for each other.
         """
         self.table = table
@@ -36,7 +35,7 @@ class Columns:
         self.lock = lock
         self._ready: dict[str, Values] = {}
         self._sources: dict[str, Source] = {}
-        self._given = frozenset(given)
+        self._given = dict.fromkeys(given)
         self._closed = False
         for name, values in given.items():
             definition = _definition(table, name)
@@ -47,7 +46,9 @@ class Columns:
 
     def __len__(self) -> int:
         """The number of rows."""
-        if not isinstance(self._length, int):
+        if self._length is None:
+            self._length = len(self[next(iter(self._given))])
+        elif not isinstance(self._length, int):
             self._length = self._length()
         return self._length
 
@@ -98,6 +99,8 @@ class Columns:
                 _refuse()
             function = self._sources.get(name)
             computed = {name: default_values(definition, len(self))} if function is None else function()
+            if self._length is None:
+                self._length = len(computed[name])
             for key, values in computed.items():
                 if key not in self._ready:
                     self._ready[key] = _checked(self.table, _definition(self.table, key), values, len(self))
@@ -130,7 +133,7 @@ def _definition(table: Table, name: str) -> Column:
         ) from None
 
 
-def _checked(table: Table, column: Column, values: Any, length: int | Callable[[], int]) -> Values:
+def _checked(table: Table, column: Column, values: Any, length: Length) -> Values:
     if column.type == "text":
         result: Values = values if isinstance(values, list) else list(values)
     else:

@@ -60,7 +60,6 @@ class TraceData:
         strings: list[str],
         info: Mapping[str, Any] | None = None,
         path: Path | None = None,
-        rows: Mapping[str, int | Callable[[], int]] | None = None,
     ) -> Self:
         """Make a trace from columns that something else collected.
 
@@ -71,7 +70,6 @@ class TraceData:
             strings: The string table; entry 0 must be the empty string.
             info: The metadata of the run.
             path: The file it came from.
-            rows: The number of rows of tables whose first column is a function, or a function that finds it.
 
         Returns:
             The trace.
@@ -85,7 +83,7 @@ class TraceData:
         if not strings or strings[0] != "":
             raise ArgumentError("the string table of a trace must begin with the empty string")
         metadata: dict[str, Any] = {"complete": True, **(info or {})}
-        return cls(assemble(tables, strings, rows), strings, metadata, path)
+        return cls(assemble(tables, strings), strings, metadata, path)
 
     def as_type(self, kind: type[AnyTrace]) -> AnyTrace:
         """Return this as a trace of another class; the two share everything, so that this one must not be used afterwards."""

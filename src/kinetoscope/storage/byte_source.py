@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
 
-from kinetoscope._errors import ArgumentError, FormatError, KinetoscopeError, MissingDependencyError
+from kinetoscope._errors import ArgumentError, FormatError, KinetoscopeError, MissingDependencyError, needed
 
 Openable = str | os.PathLike[str] | IO[bytes]
 
@@ -223,12 +223,10 @@ def urls_like(pattern: str) -> list[str]:
 
 
 def _remote(url: str) -> tuple[Any, str]:
-    try:
+    with needed(
+        f"{url}: opening a URL needs fsspec: install it with `pip install fsspec` (and the package for its protocol)"
+    ):
         import fsspec
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{url}: opening a URL needs fsspec: install it with `pip install fsspec` (and the package for its protocol)"
-        ) from error
     with _named(url):
         filesystem, path = fsspec.core.url_to_fs(url)
     return filesystem, path

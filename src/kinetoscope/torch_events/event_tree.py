@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -301,15 +300,11 @@ def _with_calls(trace: TraceData) -> TraceData:
 
     names = dict.fromkeys((*spans.given, *changed, *_OF_CALLS, "flops", "bytes_moved"))
     tables = {"spans": {name: of_spans(name) for name in names if name not in _FOUND_AGAIN}}
-    rows: dict[str, int | Callable[[], int]] = {"spans": count + more}
     for table, columns in ((table, trace.columns(table)) for table in STORED if table != "spans"):
         # Steps were found among all spans, and so were the allocations that belong together.
         columns_of = {"steps": tuple(columns), "allocations": (*columns.given, "match", "total_bytes")}
         tables[table] = {name: of_table(table, name) for name in columns_of.get(table, columns.given)}
-        rows[table] = partial(len, columns)
-    event_trace = EventTrace.from_columns(
-        tables, strings=strings, info=trace.info, path=trace.path, rows=rows
-    )
+    event_trace = EventTrace.from_columns(tables, strings=strings, info=trace.info, path=trace.path)
     event_trace.source, event_trace.moved = trace, moved
     event_trace.ids, event_trace.is_call = order.astype(np.int64), is_call(described["kind"])[order]
     event_trace.is_rebuilt = order >= count

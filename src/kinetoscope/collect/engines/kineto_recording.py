@@ -587,7 +587,6 @@ def _remove(native: dict[str, Any], unwanted: Any) -> None:
     remaining = ~unwanted
     new_row = np.where(remaining, np.cumsum(remaining) - 1, -1)
     spans = native["spans"] = {name: values[remaining] for name, values in spans.items()}
-    native["rows"]["spans"] = len(spans["thread"])
     threads = native["threads"]
     first = threads["first_row"] = np.append(0, np.cumsum(remaining))[threads["first_row"]]
     threads["first_category"] = np.where(np.diff(first) > 0, np.append(spans["category"], -1)[first[:-1]], -1)
@@ -596,7 +595,6 @@ def _remove(native: dict[str, Any], unwanted: Any) -> None:
             moved = new_row[table["span"]]
             native[name] = {column: values[moved >= 0] for column, values in table.items()}
             native[name]["span"] = moved[moved >= 0].astype(np.int32)
-            native["rows"][name] = len(native[name]["span"])
 
 
 def mark_transfers(native: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kinetoscope._errors import ArgumentError, MissingDependencyError, checked_seconds
+from kinetoscope._errors import ArgumentError, MissingDependencyError, checked_seconds, needed
 from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.collect.sources.nvml import NvmlDevice, NvmlError, nvml
 from kinetoscope.storage.appended_rows import LOSSES
@@ -45,12 +45,8 @@ def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> lis
     """
     if not (cpu or memory or disk or network):
         return []
-    try:
+    with needed('SystemCounters needs psutil: install it with `pip install "kinetoscope[system]"`'):
         psutil = importlib.import_module("psutil")
-    except ImportError as error:
-        raise MissingDependencyError(
-            'SystemCounters needs psutil: install it with `pip install "kinetoscope[system]"`'
-        ) from error
     process = psutil.Process()
     readers = ((cpu, _cpu), (memory, _memory), (disk, _disk), (network, _network))
     return [partial(read, psutil, process) for is_on, read in readers if is_on]

@@ -777,7 +777,6 @@ class _Builder:
         self.categories: list[str] = native.pop("categories")
         self.strings = StringTable(native.pop("strings"))
         self.tables: Tables = {}
-        self.rows: dict[str, int | Callable[[], int]] = {}
         self.tracks = read_tracks(native.pop("threads"), names, self.categories)
         self.tables["threads"] = dict(self.tracks.threads)
         self.tables["streams"] = self.tracks.streams
@@ -811,7 +810,6 @@ class _Builder:
                 "launches", lambda: find_launches(self.spans, self._on_device(), self.parts["arrows"])
             )
         self.tables["spans"] = self.spans.given(_SPAN_COLUMNS)
-        self.rows["spans"] = native["rows"]["spans"]
         header = self.header
         if OWN in header:
             self.tables["spans"] = {name: self.spans[name] for name in _SPAN_COLUMNS if name in self.spans}
@@ -830,18 +828,12 @@ class _Builder:
         self.tables["cycles"] = read_cycles(windows, last_ns)
         restore_own_columns(header, self.tables, self.strings)
         info.pop(OWN, None)
-        # Tables with columns of which the first one is there already have as many rows as that.
-        rows = {
-            name: count
-            for name, count in self.rows.items()
-            if callable(next(iter(self.tables[name].values()), None))
-        }
-        trace = TraceData.from_columns(self.tables, strings=self.strings.texts, info=info, rows=rows)
+        trace = TraceData.from_columns(self.tables, strings=self.strings.texts, info=info)
         trace.on_close(self._close)
         return trace
 
     def _close(self) -> None:
-        for part in (self.spans, self.parts, self.tables, self.rows, self.native):
+        for part in (self.spans, self.parts, self.tables, self.native):
             part.clear()
 
     def _on_device(self) -> NDArray[np.bool_]:
@@ -912,9 +904,8 @@ class _Builder:
     def _add_later(self, table: str, make: Callable[[], dict[str, Any]]) -> None:
         """Add a table whose columns are made together when the first of them is used."""
         self.parts[table] = make
-        first, *_ = names = STORED[table].column_names
+        names = STORED[table].column_names
         self.tables[table] = {name: partial(lambda name: self.parts[table][name], name) for name in names}
-        self.rows[table] = lambda: len(self.parts[table][first])
 
     def _stacks(self) -> None:
         """Read Python stacks and modules, from python_function events or from the "Call stack" texts of older releases."""
@@ -940,8 +931,6 @@ class _Builder:
                 self.tables[name] = self._memory_events(table) if name == "allocations" else dict(table)
                 if name == "counters":
                     self.tables[name].pop("process", None)
-                if name in native["rows"]:
-                    self.rows[name] = native["rows"][name]
         if "arguments" in spans and "arguments" in self.tables and native["collective_arguments"]:
             facts = facts_of_arguments(made(self.tables["arguments"]["json"]), self.strings)
             if facts is not None:

@@ -323,9 +323,7 @@ def split(
             "implausible": (),
             "base_ns": native["base_ns"] + first_ns,
             "last_ns": max([0, *(int(values.max()) for values in ends if len(values))]),
-            "rows": {name: len(next(iter(table.values()), ())) for name, table in part.items()},
         }
-        part["rows"]["arguments"] = len(texts)
         for tree, column, above in (("stacks", "own_stack", "parent"), ("modules", "own_module", "caller")):
             if tree in native:
                 nodes = _used_rows(part_spans, column, native[tree][above])
