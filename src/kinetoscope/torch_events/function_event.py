@@ -154,16 +154,14 @@ class EventAttributes(_Stores):
                 attributes[name] = getattr(self, name)
         return attributes
 
-    def _changes(self) -> dict[str, Any]:
-        """What was set on it, without what is as it would be computed."""
-        unchanged = type(self)(*self._made_from())
-        return {
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Pickle as what it is made from, with what was set on it and is not as it would be computed."""
+        made_from = self._made_from()
+        unchanged = type(self)(*made_from)
+        changes = {
             name: value for name, value in self.own.items() if getattr(unchanged, name, _MISSING) != value
         }
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Pickle as what it is made from, with what was set on it."""
-        return type(self), self._made_from(), self._changes()
+        return type(self), made_from, changes
 
     def __setstate__(self, changes: dict[str, Any]) -> None:
         """Take over what was set on the event that was pickled."""
@@ -409,9 +407,11 @@ class SpanValue(Computed[T]):
         )
 
 
-def _inputs(part: str) -> Computed[list[Any]]:
-    """The attribute that is one of the columns of `shapes`, parsed."""
-    return Computed(lambda event: event.recorded_inputs(part))
+def _recorded_inputs(event: FunctionEvent, part: str) -> list[Any]:
+    """What a column of `shapes` has of each input of an event."""
+    shapes = event.trace.column("spans", "shapes")[event.place] if event.place >= 0 else -1
+    text = event.trace.columns("shapes")[part][shapes] if shapes >= 0 else ""
+    return list(json.loads(text)) if text else []
 
 
 class FunctionEvent(EventAttributes):
@@ -478,9 +478,9 @@ class FunctionEvent(EventAttributes):
     flow_type = Computed[int](lambda event: int(event.flow_id != 0))
     flow_start = SpanValue[bool](lambda trace: arrows(trace).starts, False)
     use_device = Computed[str | None](lambda event: used_device(event.trace))
-    structured_input_shapes = _inputs("dims")
-    structured_input_strides = _inputs("strides")
-    input_dtypes = _inputs("types")
+    structured_input_shapes = Computed[list[Any]](lambda event: _recorded_inputs(event, "dims"))
+    structured_input_strides = Computed[list[Any]](lambda event: _recorded_inputs(event, "strides"))
+    input_dtypes = Computed[list[Any]](lambda event: _recorded_inputs(event, "types"))
 
     def __init__(self, trace: TraceData, place: int) -> None:
         """Point at a row of `spans`, or at -1 minus a row of `allocations`."""
@@ -563,16 +563,6 @@ class FunctionEvent(EventAttributes):
         return [
             event_at(self._trace, row) for row in rows[begins[self.place] : begins[self.place + 1]].tolist()
         ]
-
-    def recorded_inputs(self, part: str) -> list[Any]:
-        """Return what was recorded of each input.
-
-        Args:
-            part: A column of `shapes`: `dims`, `strides`, `types` or `concrete`.
-        """
-        shapes = self._number("shapes")
-        text = self._trace.columns("shapes")[part][shapes] if shapes >= 0 else ""
-        return list(json.loads(text)) if text else []
 
     def recorded(self, attribute: str) -> int:
         """Return a number of this event as event lists show it: nanoseconds, bytes or operations.
@@ -697,7 +687,7 @@ class FunctionEvent(EventAttributes):
     @Computed
     def concrete_inputs(self) -> list[Any]:
         """The value of each scalar input or list of scalars, None for tensors; strings and devices are text."""
-        return python_values(self.recorded_inputs("concrete"), self.input_dtypes)
+        return python_values(_recorded_inputs(self, "concrete"), self.input_dtypes)
 
     @Computed
     def kwinputs(self) -> dict[str, Any]:
@@ -831,7 +821,11 @@ def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
 
 
 class MemoryEvent(FunctionEvent):
-    """An allocation or a free outside all events: a moment, named `[memory]`."""
+    """An allocation or a free outside all events: a moment, named `[memory]`.
+
+    Attributes:
+        allocation: The row of `allocations`.
+    """
 
     __slots__ = ()
 

@@ -331,20 +331,18 @@ class KinetoRecording:
                 read = self._read(results, may_start_threads)
             except RecorderError as error:
                 lost.append(Loss.of("recording_unreadable", why=str(error)))
-                info["start_realtime_ns"] = int(results.trace_start_ns())
             else:
                 tables, strings, stated = self._columns(read)
                 info = {**stated, **info}
                 lost += _losses(read, tables)
-                if "start_realtime_ns" not in info:
-                    info["start_realtime_ns"] = int(results.trace_start_ns())
-                if self.has_objects:
-                    strings = restore_quotes(tables, strings, results, info["start_realtime_ns"])
-                if self.has_objects and self.request.options.needs_shapes:
-                    note_keywords(tables, strings, results, info["start_realtime_ns"])
-                if self.has_objects and self._setting(EVENT_METADATA):
-                    note_event_metadata(tables, results.events(), info["start_realtime_ns"])
-            strings, unseen = add_storages(tables, self.storages, strings, info["start_realtime_ns"])
+            start_ns = info.setdefault("start_realtime_ns", int(results.trace_start_ns()))
+            if self.has_objects and tables:
+                strings = restore_quotes(tables, strings, results, start_ns)
+                if self.request.options.needs_shapes:
+                    note_keywords(tables, strings, results, start_ns)
+                if self._setting(EVENT_METADATA):
+                    note_event_metadata(tables, results.events(), start_ns)
+            strings, unseen = add_storages(tables, self.storages, strings, start_ns)
             lost += counted_losses(unseen)
         lost += self.losses
         lost += paused_losses(info.get("pauses"))
