@@ -389,9 +389,8 @@ class Kernel(NamedTuple):
 class _Recorded(Computed[T]):
     """The attribute that is a number of the trace, times in microseconds."""
 
-    def __init__(self, description: str) -> None:
+    def __init__(self) -> None:
         super().__init__(self._value)
-        self.__doc__ = description
 
     def _value(self, event: FunctionEvent) -> Any:
         number = event.recorded(self.name)
@@ -407,9 +406,28 @@ class SpanValue(Computed[T]):
         )
 
 
+# What a column of `spans` is in `allocations`.
+_OF_ALLOCATIONS = {"thread": "thread", "start_ns": "time_ns"}
+
+
+def _stored(event: FunctionEvent, column: str) -> int:
+    """The value of a column of spans; of memory outside all events its moment and its thread, nothing else is known."""
+    if event.place >= 0:
+        return int(event.trace.column("spans", column)[event.place])
+    if column in _OF_ALLOCATIONS:
+        return int(event.trace.column("allocations", _OF_ALLOCATIONS[column])[-1 - event.place])
+    return int(STORED["spans"].column(column).default)
+
+
+def _of_stream(event: FunctionEvent, column: str, without: int) -> int:
+    """The value of a column of the stream of an event, another one without a stream."""
+    stream = _stored(event, "stream")
+    return int(event.trace.column("streams", column)[stream]) if stream >= 0 else without
+
+
 def _recorded_inputs(event: FunctionEvent, part: str) -> list[Any]:
     """What a column of `shapes` has of each input of an event."""
-    shapes = event.trace.column("spans", "shapes")[event.place] if event.place >= 0 else -1
+    shapes = _stored(event, "shapes")
     text = event.trace.columns("shapes")[part][shapes] if shapes >= 0 else ""
     return list(json.loads(text)) if text else []
 
@@ -422,11 +440,31 @@ class FunctionEvent(EventAttributes):
     event and stay on that object.
 
     Attributes:
+        trace: The trace it comes from.
         place: Which event of its trace it is: the row of the span, or -1 minus the row of an allocation.
         node_id: -1: Kinetoscope records one process.
         is_remote: False, for the same reason.
         is_legacy: False: torch's old profiler made no part of this.
         count: 1: it is one call.
+        name: The name; all steps share one.
+        trace_name: The name as recorded; None for memory outside all events, which traces draw as no event.
+        overload_name: The overload of the operator's schema.
+        cpu_time_total: Host time, in microseconds.
+        self_cpu_time_total: Host time without that of the events inside it, in microseconds; never negative.
+        device_time_total: Device time, in microseconds.
+        self_device_time_total: Device time without that of the events inside it, in microseconds.
+        cpu_memory_usage: Host bytes allocated minus freed.
+        self_cpu_memory_usage: Host bytes allocated minus freed, without the events inside it.
+        device_memory_usage: Device bytes allocated minus freed.
+        self_device_memory_usage: Device bytes allocated minus freed, without the events inside it.
+        flops: Floating-point operations of the call; 0 without `with_flops=True` or if unknown. Those of an operator inside
+            another are counted once, at the operator that the formula is for.
+        is_async: Whether it ended on another thread than it began, or torch says that it may; no self time is counted then.
+        device_type: Where it ran: torch's `DeviceType` if torch is loaded, else an enum with the same numbers.
+        device_index: The index of the device; for the host the process id, which is what torch puts there.
+        stack: The Python stack, innermost entry first; in backward functions that of the forward operator. With
+            `with_stack=True`, the names of the calls around it, as in torch; else frames with the line that each was at.
+        input_shapes: The sizes of each tensor input; empty for lists of tensors, as torch has it.
         sequence_nr: Autograd's sequence number, -1 without; the engine's wrapper has that of the backward function in it.
         scope: torch's record scope.
         is_user_annotation: Whether `record_function` or a step made it.
@@ -446,10 +484,10 @@ class FunctionEvent(EventAttributes):
         self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
 
-    __slots__ = ("_trace", "place")
+    __slots__ = ("place", "trace")
 
-    _trace: TraceData
     place: int
+    trace: TraceData
 
     _TORCHS_CLASS = "FunctionEvent"
     # In torch's order.
@@ -467,8 +505,21 @@ class FunctionEvent(EventAttributes):
     event_metadata = None
     metadata = None
 
+    name = Computed[str](lambda event: event_name(event.trace.strings[_stored(event, "name")]))
+    trace_name = Computed[str | None](lambda event: event.trace.strings[_stored(event, "name")])
+    overload_name = Computed[str](lambda event: event.trace.strings[_stored(event, "overload")])
+    cpu_time_total = _Recorded[float]()
+    self_cpu_time_total = _Recorded[float]()
+    device_time_total = _Recorded[float]()
+    self_device_time_total = _Recorded[float]()
+    cpu_memory_usage = _Recorded[int]()
+    self_cpu_memory_usage = _Recorded[int]()
+    device_memory_usage = _Recorded[int]()
+    self_device_memory_usage = _Recorded[int]()
+    flops = _Recorded[int]()
     sequence_nr = SpanValue[int](lambda trace: autograd(trace).sequence, -1)
-    scope = SpanValue[int](lambda trace: trace.column("spans", "scope"), 0)
+    scope = Computed[int](lambda event: _stored(event, "scope"))
+    is_async = Computed[bool](lambda event: bool(_stored(event, "flags") & FLAG_ASYNC))
     is_user_annotation = Computed[bool](lambda event: event.kind in _ANNOTATIONS)
     is_python_function = Computed[bool](lambda event: event.kind in (SpanKind.PYTHON, SpanKind.MODULE))
     python_id = SpanValue[int](lambda trace: call_numbers(trace).own, -1)
@@ -478,6 +529,12 @@ class FunctionEvent(EventAttributes):
     flow_type = Computed[int](lambda event: int(event.flow_id != 0))
     flow_start = SpanValue[bool](lambda trace: arrows(trace).starts, False)
     use_device = Computed[str | None](lambda event: used_device(event.trace))
+    device_type = Computed[Any](lambda event: device_type(_of_stream(event, "device_type", 0)))
+    device_index = Computed[int](
+        lambda event: _of_stream(event, "device_index", event.trace.run_info.process or 0)
+    )
+    stack = Computed[list[str]](lambda event: event.innermost(None))
+    input_shapes = Computed[list[Any]](lambda event: flat_shapes(_recorded_inputs(event, "dims")))
     structured_input_shapes = Computed[list[Any]](lambda event: _recorded_inputs(event, "dims"))
     structured_input_strides = Computed[list[Any]](lambda event: _recorded_inputs(event, "strides"))
     input_dtypes = Computed[list[Any]](lambda event: _recorded_inputs(event, "types"))
@@ -492,7 +549,7 @@ class FunctionEvent(EventAttributes):
         """Set an attribute; from now on the lists of its trace show this object in its place."""
         object.__setattr__(self, name, value)
         if name not in _SHARES:
-            changed_events(self._trace)[self.place] = self
+            changed_events(self.trace)[self.place] = self
 
     @property
     def row(self) -> SpanRow:
@@ -503,15 +560,15 @@ class FunctionEvent(EventAttributes):
         """Two events are equal when they are the same row of the same trace."""
         if not issubclass(type(other), FunctionEvent):
             return NotImplemented
-        return other._trace is self._trace and other.place == self.place  # type: ignore[attr-defined]
+        return other.trace is self.trace and other.place == self.place  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         """Agree with equality."""
-        return hash((id(self._trace), self.place))
+        return hash((id(self.trace), self.place))
 
     def _made_from(self) -> tuple[Any, ...]:
         """Its place in a trace; events of one trace share it."""
-        return self._trace, self.place
+        return self.trace, self.place
 
     # torch's lists call these when they nest events. The numbers of an event stay those that were recorded.
 
@@ -541,27 +598,13 @@ class FunctionEvent(EventAttributes):
         """
         self.cpu_parent = parent
 
-    @property
-    def trace(self) -> TraceData:
-        """The trace it comes from."""
-        return self._trace
-
-    def _number(self, column: str) -> int:
-        """The value of a stored column as a Python number."""
-        return int(self._trace.column("spans", column)[self.place])
-
-    def _of_stream(self, column: str, without: int) -> int:
-        """The value of a column of its stream, another one without a stream."""
-        stream = self._number("stream")
-        return int(self._trace.column("streams", column)[stream]) if stream >= 0 else without
-
     def _events(self, grouped: tuple[Any, Any]) -> list[FunctionEvent]:
         """The events of those rows, in groups of which each belongs to an event, that belong to this one."""
         rows, begins = grouped
         if self.place < 0:
             return []
         return [
-            event_at(self._trace, row) for row in rows[begins[self.place] : begins[self.place + 1]].tolist()
+            event_at(self.trace, row) for row in rows[begins[self.place] : begins[self.place + 1]].tolist()
         ]
 
     def recorded(self, attribute: str) -> int:
@@ -570,41 +613,12 @@ class FunctionEvent(EventAttributes):
         Args:
             attribute: Such as `self_cpu_time_total`.
         """
-        return int(numbers(self._trace, SUMS[attribute])[self.place])
-
-    cpu_time_total = _Recorded[float]("Host time, in microseconds.")
-    self_cpu_time_total = _Recorded[float](
-        "Host time without that of the events inside it, in microseconds; never negative."
-    )
-    device_time_total = _Recorded[float]("Device time, in microseconds.")
-    self_device_time_total = _Recorded[float](
-        "Device time without that of the events inside it, in microseconds."
-    )
-    cpu_memory_usage = _Recorded[int]("Host bytes allocated minus freed.")
-    self_cpu_memory_usage = _Recorded[int]("Host bytes allocated minus freed, without the events inside it.")
-    device_memory_usage = _Recorded[int]("Device bytes allocated minus freed.")
-    self_device_memory_usage = _Recorded[int](
-        "Device bytes allocated minus freed, without the events inside it."
-    )
-    flops = _Recorded[int](
-        "Floating-point operations of the call; 0 without `with_flops=True` or if unknown. Those of an operator inside another are "
-        "counted once, at the operator that the formula is for."
-    )
+        return int(numbers(self.trace, SUMS[attribute])[self.place])
 
     @Computed
     def id(self) -> int:
         """The row of the span, as in the `id` column of the `spans` table; of calls rebuilt from stacks a number behind these."""
-        return int(self._trace.ids[self.place]) if isinstance(self._trace, EventTrace) else self.place
-
-    @Computed
-    def trace_name(self) -> str | None:
-        """The name as recorded; None for memory outside all events, which traces draw as no event."""
-        return self._trace.strings[self._number("name")]
-
-    @Computed
-    def name(self) -> str:
-        """The name; all steps share one."""
-        return event_name(self._trace.strings[self._number("name")])
+        return int(self.trace.ids[self.place]) if isinstance(self.trace, EventTrace) else self.place
 
     @property
     def key(self) -> str:
@@ -612,77 +626,52 @@ class FunctionEvent(EventAttributes):
         return self.name
 
     @Computed
-    def overload_name(self) -> str:
-        """The overload of the operator's schema."""
-        return self._trace.strings[self._number("overload")]
-
-    @Computed
     def time_range(self) -> Interval:
         """Start and end in microseconds from the start of the trace."""
-        start_ns = self._number("start_ns")
-        return Interval(start_ns / 1000, (start_ns + self._number("duration_ns")) / 1000)
+        start_ns = _stored(self, "start_ns")
+        return Interval(start_ns / 1000, (start_ns + _stored(self, "duration_ns")) / 1000)
 
     @Computed
     def thread(self) -> int:
         """torch's logical id of the thread."""
-        return int(self._trace.column("threads", "torch_tid")[self._number("thread")])
+        return int(self.trace.column("threads", "torch_tid")[_stored(self, "thread")])
 
     @Computed
     def fwd_thread(self) -> int:
         """torch's logical id of the thread its forward ran on; 0 for what is neither a backward function nor its wrapper."""
-        thread = int(autograd(self._trace).forward_thread[self.place])
-        return int(self._trace.column("threads", "torch_tid")[thread]) if thread >= 0 else 0
+        thread = int(autograd(self.trace).forward_thread[self.place])
+        return int(self.trace.column("threads", "torch_tid")[thread]) if thread >= 0 else 0
 
     @property
     def kind(self) -> SpanKind:
         """What the event is."""
-        return SpanKind(self._number("kind"))
-
-    @Computed
-    def is_async(self) -> bool:
-        """Whether it ended on another thread than it began, or torch says that it may; no self time is counted then."""
-        return bool(self._number("flags") & FLAG_ASYNC)
+        return SpanKind(_stored(self, "kind"))
 
     @Computed
     def activity_type(self) -> str:
         """Kineto's word for what it is, such as `cpu_op`, `user_annotation` or `kernel`."""
         kind = self.kind
-        if kind in _ANNOTATIONS and self._number("stream") >= 0:
+        if kind in _ANNOTATIONS and _stored(self, "stream") >= 0:
             return "gpu_user_annotation"
         return KINETO_CATEGORIES[kind]
 
     @Computed
-    def device_type(self) -> Any:
-        """Where it ran: torch's `DeviceType` if torch is loaded, else an enum with the same numbers."""
-        return device_type(self._of_stream("device_type", 0))
-
-    @Computed
-    def device_index(self) -> int:
-        """The index of the device; for the host the process id, which is what torch puts there."""
-        return self._of_stream("device_index", self._trace.run_info.process or 0)
-
-    @Computed
     def device_resource_id(self) -> int:
         """The number of the stream; for the host the operating system's id of the thread."""
-        os_tid = int(self._trace.column("threads", "os_tid")[self._number("thread")])
-        return self._of_stream("number", os_tid)
+        os_tid = int(self.trace.column("threads", "os_tid")[_stored(self, "thread")])
+        return _of_stream(self, "number", os_tid)
 
     @Computed
     def external_id(self) -> int:
         """The `External id` of Chrome traces, which links an event with what it started."""
-        number = self._number("external_id")
+        number = _stored(self, "external_id")
         return number if number >= 0 else self.id + 1
 
     @Computed
     def linked_correlation_id(self) -> int:
         """For an event of a device the `id` of the event that started it, else 0."""
-        starter = int(_starters(self._trace)[self.row])
-        return event_at(self._trace, starter).id if starter >= 0 else 0
-
-    @Computed
-    def input_shapes(self) -> list[Any]:
-        """The sizes of each tensor input; empty for lists of tensors, as torch has it."""
-        return flat_shapes(self.structured_input_shapes)
+        starter = int(_starters(self.trace)[self.row])
+        return event_at(self.trace, starter).id if starter >= 0 else 0
 
     @Computed
     def concrete_inputs(self) -> list[Any]:
@@ -697,51 +686,43 @@ class FunctionEvent(EventAttributes):
         other_keywords = keywords.pop(OTHER_KEYWORDS, None)
         if isinstance(other_keywords, dict):
             keywords |= other_keywords
-        if self._trace.run_info.engine != "native":
+        if self.trace.run_info.engine != "native":
             # The collector of torch 2.7 adds this to every event.
             keywords.pop("finished", None)
         # What torch's collector writes of a collective was no input.
         return {} if "Collective name" in keywords else keywords
 
-    @Computed
-    def stack(self) -> list[str]:
-        """The Python stack, innermost entry first; in backward functions that of the forward operator.
-
-        With `with_stack=True`, the names of the calls around it, as in torch; else frames with the line that each was at.
-        """
-        return self.innermost(None)
-
     def innermost(self, frames: int | None) -> list[str]:
         """Return the innermost frames of the stack, at most this many; None returns all."""
-        stacks = event_stacks(self._trace)
+        stacks = event_stacks(self.trace)
         return stacks.entries(int(stacks.of_span[self.place]) if self.place >= 0 else -1, frames)
 
     @property
     def module(self) -> str:
         """The path of the `nn.Module` it ran in; in backward that of the forward operator."""
-        module = self._number("module")
-        return self._trace.columns("modules")["path"][module] if module >= 0 else ""
+        module = _stored(self, "module")
+        return self.trace.columns("modules")["path"][module] if module >= 0 else ""
 
     @property
     def phase(self) -> str:
         """`forward`, `backward` or `optimizer`."""
-        return PHASE_NAMES[self._number("phase")]
+        return PHASE_NAMES[_stored(self, "phase")]
 
     @Computed
     def cpu_parent(self) -> FunctionEvent | None:
         """The event around it."""
-        parent = int(visible_spans(self._trace).parent[self.place])
-        return event_at(self._trace, parent) if parent >= 0 else None
+        parent = int(visible_spans(self.trace).parent[self.place])
+        return event_at(self.trace, parent) if parent >= 0 else None
 
     @Computed
     def cpu_children(self) -> list[FunctionEvent]:
         """The events directly inside it, in order."""
-        return self._events(_by_parent(self._trace))
+        return self._events(_by_parent(self.trace))
 
     @Computed
     def kernels(self) -> list[Kernel]:
         """What it started on devices."""
-        events = self._events(_by_host(self._trace))
+        events = self._events(_by_host(self.trace))
         return [Kernel(event.name, event.device_index, event.time_range.elapsed_us()) for event in events]
 
     @property
@@ -759,8 +740,8 @@ class FunctionEvent(EventAttributes):
         return None if self.place < 0 else str(self._arguments().get(EVENT_METADATA_KEY, ""))
 
     def _arguments(self) -> dict[str, Any]:
-        row = self._number("arguments")
-        return dict(json.loads(self._trace.columns("arguments")["json"][row])) if row >= 0 else {}
+        row = _stored(self, "arguments")
+        return dict(json.loads(self.trace.columns("arguments")["json"][row])) if row >= 0 else {}
 
     def __repr__(self) -> str:
         """One line with what identifies the event."""
@@ -774,7 +755,7 @@ class FunctionEvent(EventAttributes):
         )
 
 
-_set_trace, _set_place = (vars(FunctionEvent)[slot].__set__ for slot in FunctionEvent.__slots__)
+_set_place, _set_trace = (vars(FunctionEvent)[slot].__set__ for slot in FunctionEvent.__slots__)
 
 
 # torch's tables note these on the events they print.
@@ -842,13 +823,7 @@ class MemoryEvent(FunctionEvent):
     @Computed
     def id(self) -> int:
         """A number that no other event of the trace has."""
-        return len(self._trace.columns("spans")) + self.allocation
-
-    def _number(self, column: str) -> int:
-        """Its moment and the thread it happened on; nothing else of a span is known."""
-        if column not in _OF_ALLOCATIONS:
-            return int(STORED["spans"].column(column).default)
-        return int(self._trace.column("allocations", _OF_ALLOCATIONS[column])[self.allocation])
+        return len(self.trace.columns("spans")) + self.allocation
 
     def recorded(self, attribute: str) -> int:
         """Return the recorded bytes; 0 for times, because an allocation has no duration.
@@ -856,16 +831,12 @@ class MemoryEvent(FunctionEvent):
         Args:
             attribute: Such as `cpu_memory_usage`.
         """
-        return int(numbers_at(self._trace, np.array([self.place]), SUMS[attribute])[0])
+        return int(numbers_at(self.trace, np.array([self.place]), SUMS[attribute])[0])
 
     @Computed
     def fwd_thread(self) -> int:
         """The thread that allocates or frees: no other one led to it."""
         return self.thread
-
-
-# What a column of `spans` is in `allocations`.
-_OF_ALLOCATIONS = {"thread": "thread", "start_ns": "time_ns"}
 
 
 def event_at(trace: TraceData, place: int) -> FunctionEvent:
