@@ -69,7 +69,6 @@ def wait_for_key(
     store: Any,
     key: str,
     until_ns: int,
-    clock_ns: Callable[[], int] = time.monotonic_ns,
     check: Callable[[], None] | None = None,
 ) -> bool:
     """Wait for a key; return False if it was not set by the time limit.
@@ -77,9 +76,9 @@ def wait_for_key(
     Polls, because the store's own `wait` cannot be interrupted and prints to stderr. `check` is called before each pause, and may
     raise.
     """
-    began_ns = clock_ns()
+    began_ns = time.monotonic_ns()
     while not store.check([key]):
-        now_ns = clock_ns()
+        now_ns = time.monotonic_ns()
         if now_ns >= until_ns:
             return False
         waited_s = (now_ns - began_ns) / 1e9

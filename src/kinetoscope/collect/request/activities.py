@@ -184,23 +184,21 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
             yield (
                 activity,
                 ActivityChoice()
-                if (kinds is None and activity is item) or (is_mapping and not _may_choose(kinds))
+                if (kinds is None and activity is item)
+                or (is_mapping and not isinstance(kinds, (ActivityChoice, Iterable, _CONFIG)))
                 else _choice(activity, kinds),
             )
 
 
-def _may_choose(choice: object) -> bool:
-    """Whether a value is of a type that says what to record of an activity."""
-    config_type = getattr(torch.profiler, "ProfilerActivityConfig", ActivityChoice)
-    return isinstance(choice, (ActivityChoice, Iterable, config_type))
+# torch's settings of an activity, which it has from 2.15 on.
+_CONFIG: type = getattr(torch.profiler, "ProfilerActivityConfig", ActivityChoice)
 
 
 def _choice(activity: ProfilerActivity, choice: object) -> ActivityChoice:
     """Check what a mapping in `activities` requests for an activity."""
     if isinstance(choice, ActivityChoice):
         return choice
-    config_type = getattr(torch.profiler, "ProfilerActivityConfig", None)
-    if config_type is None or not isinstance(choice, config_type):
+    if not isinstance(choice, _CONFIG):
         return ActivityChoice(_kinds(activity, choice))
     chosen: Any = choice
     kinds = None if chosen.activity_types is None else _kinds(activity, chosen.activity_types)

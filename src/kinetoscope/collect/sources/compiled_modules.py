@@ -129,9 +129,7 @@ class CompiledModules(SharedHooks):
 
     def _write_stored(self, file: str) -> None:
         """Write the stored calls of a module that was loaded from the compiler's cache or just generated."""
-        if file not in self._calls and (stored := stored_calls(file)) is not None:
-            self._calls[file] = stored
-        if file in self._calls:
+        if self.calls_of(file) is not None:
             self._write(file)
 
     def find_all(self) -> None:

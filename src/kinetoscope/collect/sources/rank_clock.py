@@ -11,7 +11,6 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -53,7 +52,8 @@ def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> boo
         ArgumentError: `rounds` or `timeout_s` is not a number above 0.
         StateError: No session is recording in this process.
     """
-    _checked(rounds, timeout_s)
+    checked_whole("rounds", rounds, 1)
+    checked_seconds("timeout_s", timeout_s)
     session = ACTIVE_SESSIONS.current()
     if session is None:
         raise StateError(
@@ -76,9 +76,8 @@ class RankBarriers:
     one time limit only.
     """
 
-    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Start unconnected; `clock_ns` is the clock that is read."""
-        self._clock_ns = clock_ns
+    def __init__(self) -> None:
+        """Start unconnected."""
         self._store = JobStore("clock")
         # The number of the connection for which a warning was given.
         self._warned_of = -1
@@ -122,7 +121,7 @@ class RankBarriers:
 
     def _run(self, marks: Marks, rounds: int, timeout_s: float) -> None:
         """Run the barriers, and add those that all ranks reached to `marks`."""
-        until_ns = self._clock_ns() + int(timeout_s * 1e9)
+        until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         store = self._store.connect(timeout_s)
         _raise_if_given_up(store)
         ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
@@ -131,15 +130,13 @@ class RankBarriers:
         number = store.add(f"times/{rank}", 1)
         for round_number in range(rounds):
             name = f"{number}/{round_number}"
-            entered_ns = self._clock_ns()
+            entered_ns = time.monotonic_ns()
             here = f"{name}/all"
             if store.add(f"{name}/came", 1) == ranks:
                 store.set(here, "")
-            if not wait_for_key(
-                store, here, until_ns, self._clock_ns, partial(_raise_if_given_up, store, here)
-            ):
+            if not wait_for_key(store, here, until_ns, partial(_raise_if_given_up, store, here)):
                 raise TimeoutError(f"not all ranks arrived within {timeout_s:g} s")
-            marks[f"{job}/{name}"] = [entered_ns, self._clock_ns()]
+            marks[f"{job}/{name}"] = [entered_ns, time.monotonic_ns()]
 
 
 class _OthersGaveUpError(Exception):
@@ -156,19 +153,11 @@ def _raise_if_given_up(store: Any, waited_for: str = "") -> None:
 _BARRIERS = RankBarriers()
 
 
-def _checked(rounds: Any, timeout_s: Any) -> None:
-    checked_whole("rounds", rounds, 1)
-    checked_seconds("timeout_s", timeout_s)
-
-
 class RankClocks:
     """The source of `align_ranks=True`: synchronizes the ranks right before each recording and at its end."""
 
-    def __init__(self, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> None:
-        """Store the arguments of each `align_clocks`."""
-        _checked(rounds, timeout_s)
-        self._rounds = rounds
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
+        """Start in the process whose rank is synchronized."""
         self._process = os.getpid()
         self._marks: Marks = {}
         self._append: AppendRows | None = None
@@ -194,14 +183,14 @@ class RankClocks:
             if append is not None:
                 _write(marks, append)
         elif self._process == os.getpid():
-            _BARRIERS.give_up(f"{type(failing).__name__} ended a recording", self._timeout_s)
+            _BARRIERS.give_up(f"{type(failing).__name__} ended a recording", _TIMEOUT_S)
 
     def close(self) -> None:
         """Do nothing."""
 
     def _run_barriers(self) -> Marks:
         """Run barriers, unless this is a forked child, which is not the rank."""
-        return _BARRIERS.run(self._rounds, self._timeout_s)[0] if self._process == os.getpid() else {}
+        return _BARRIERS.run(_ROUNDS, _TIMEOUT_S)[0] if self._process == os.getpid() else {}
 
 
 def _write(marks: Marks, append: AppendRows) -> None:
