@@ -51,7 +51,8 @@ class StepTimes:
         hang_ns: A step that takes longer hangs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_hang_s: float = LEAST_HANG_S, first_hang_s: float = _FIRST_HANG_S) -> None:
+        self._least_hang_ns = least_hang_s * 1e9
         self._last: deque[float] = deque(maxlen=_KEPT)
         # Without slow ones, which would else become usual before they have lasted long enough.
         self._usual: deque[float] = deque(maxlen=_KEPT)
@@ -59,7 +60,7 @@ class StepTimes:
         self._slow_from_ns = math.inf
         self._slow_steps, self._slow_ns = 0, 0.0
         self.median_ns = 0.0
-        self.hang_ns = _FIRST_HANG_S * 1e9
+        self.hang_ns = first_hang_s * 1e9
 
     def add(self, step_ns: float) -> tuple[int, float]:
         """Add the duration of a step that has ended.
@@ -93,7 +94,7 @@ class StepTimes:
         self._since_look = 0
         if len(self._last) >= _FEWEST:
             longest_ns = sorted(self._last)[int(0.99 * (len(self._last) - 1))]
-            self.hang_ns = max(LEAST_HANG_S * 1e9, _HANG_TIMES * longest_ns)
+            self.hang_ns = max(self._least_hang_ns, _HANG_TIMES * longest_ns)
         ordered = sorted(self._usual)
         if len(ordered) < _FEWEST:
             return

@@ -220,9 +220,8 @@ class FinishedCycles:
 
     def add_info(self, info: Mapping[str, str]) -> None:
         """Add JSON texts to the metadata of the cycle that finished last."""
-        if self._stored:
-            self._stored[-1].add_info(info)
-            self._joined = None
+        self._stored[-1].add_info(info)
+        self._joined = None
 
     def trace(self, choice: CycleChoice) -> Trace | None:
         """Return the trace of the last cycle (None), of the cycle with a number, or of all merged; None if none is stored.

@@ -289,9 +289,7 @@ def _finish_quietly(observer: ExecutionTraceObserver) -> None:
 
 
 def _after_fork() -> None:
-    """In a forked child: replace the lock, which a thread of the parent may hold, and detach from the parent's file."""
-    global _LOCK
-    _LOCK = threading.RLock()
+    """In a forked child: detach from the parent's file."""
     for observer in [*_registered]:
         observer.disown()
 
@@ -407,4 +405,6 @@ def _generated_sources() -> Iterator[Path]:
 
 
 atexit.register(_finish_registered)
+# A thread of the parent may hold the lock.
+os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)
 os.register_at_fork(after_in_child=_after_fork)
