@@ -239,8 +239,8 @@ def _with_parentheses(text: str, addition: str) -> str:
 
 def _lost_in_short(trace: TraceData) -> str:
     counts: Counter[str] = Counter()
-    for (subject, _), count in lost(trace.losses).items():
-        counts[subject] += count
+    for loss in lost(trace.losses):
+        counts[loss["what"]] += loss["count"]
     return "; ".join(counted(subject, count) for subject, count in counts.items())
 
 

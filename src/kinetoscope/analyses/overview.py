@@ -291,7 +291,7 @@ class Overview:
     @cached_property
     def lost(self) -> list[tuple[str, str]]:
         """What the trace lacks, with how much of it, and why."""
-        return [(counted(what, count), why) for (what, why), count in lost(self.trace.losses).items()]
+        return [(counted(loss["what"], loss["count"]), loss["why"]) for loss in lost(self.trace.losses)]
 
     @cached_property
     def loss_effect(self) -> str:

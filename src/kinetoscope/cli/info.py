@@ -53,9 +53,7 @@ def _as_dict(path: str, trace: Trace) -> dict[str, Any]:
         "incomplete": incomplete(trace),
         "duration_ns": trace.duration_ns,
         "counts": {name: int(count) for name, count in (overview.counts | overview.work_counts).items()},
-        "losses": [
-            {"what": loss, "why": why, "count": count} for (loss, why), count in lost(trace.losses).items()
-        ],
+        "losses": lost(trace.losses),
     }
 
 

@@ -87,10 +87,7 @@ class TraceAnswers:
             "duration_ns": trace.duration_ns,
             "counts": {name: int(count) for name, count in overview.counts.items() if count},
             "facts": {fact.label: fact.text for fact in describe(overview)},
-            "losses": [
-                {"what": subject, "why": why, "count": count}
-                for (subject, why), count in lost(trace.losses).items()
-            ],
+            "losses": lost(trace.losses),
             "tables": list(trace.table_names),
         }
 

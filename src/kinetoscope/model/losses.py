@@ -81,12 +81,12 @@ def inexact(losses: Iterable[Mapping[str, Any]]) -> str:
     return f"{consequence(loss['code'] for loss in rows)}: {causes}" if rows else ""
 
 
-def lost(losses: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
-    """Count losses by kind and reason, over all processes and threads."""
+def lost(losses: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add up losses by kind and reason, over all processes and threads: `what`, `why` and `count` of each."""
     totals: Counter[tuple[str, str]] = Counter()
     for loss in losses:
         totals[loss["what"], loss["why"]] += loss["count"]
-    return totals
+    return [{"what": subject, "why": why, "count": count} for (subject, why), count in totals.items()]
 
 
 def counted(what: str, count: int) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.kinds import is_call
+from kinetoscope.formats.chrome.read_tracks import CATEGORIES
+from kinetoscope.model.kinds import KINETO_CATEGORIES, is_call
 from kinetoscope.model.nesting import nest
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.trace_data import TraceData
@@ -123,12 +124,7 @@ _OPTIONAL = ("record_function", "event_index", "external_id", "correlation", "st
 _UNSURE = '{"Calls":"1 or more: several operators of one call look the same as several calls"}'
 # Kineto's category names before torch 1.11, mapped to the current ones, the only ones that current tools know.
 _FORMER_CATEGORIES = {
-    "Operator": "cpu_op",
-    "Kernel": "kernel",
-    "Memcpy": "gpu_memcpy",
-    "Memset": "gpu_memset",
-    "Runtime": "cuda_runtime",
-    "Driver": "cuda_driver",
+    name: KINETO_CATEGORIES[kind] for name, (kind, _) in CATEGORIES.items() if name[0].isupper()
 }
 
 
