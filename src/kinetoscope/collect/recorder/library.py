@@ -101,7 +101,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def not_recording(verb: str = "") -> StateError:
+def _not_recording(verb: str = "") -> StateError:
     """Build the error for a call that needs a recording, such as one to `change`."""
     nothing = f": there is nothing to {verb}" if verb else ""
     return StateError(f"the native recorder is not recording in this process{nothing}")
@@ -274,7 +274,7 @@ class Recorder:
             RecorderError: The change failed; the recorder continues as before.
         """
         if not self.is_recording:
-            raise not_recording("change")
+            raise _not_recording("change")
         rate = samples_per_second if Recorded.SAMPLES in flags else 0
         self._has_calls = bool(int(flags) & _CALLS)
         self._hook_new_threads(self._has_calls)
@@ -296,7 +296,7 @@ class Recorder:
         """
         numbers = (ctypes.c_uint64 * POSITION_NUMBERS)()
         if self._library.kinetoscope_recorder_position(numbers, len(numbers)) != 0:
-            raise not_recording()
+            raise _not_recording()
         return list(numbers)
 
     def dropped(self, since: Sequence[int] = ()) -> int:
@@ -320,7 +320,7 @@ class Recorder:
         """
         stopped = StopReport()
         if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
-            raise not_recording()
+            raise _not_recording()
         self._hook_new_threads(False)
         return stopped
 
@@ -341,7 +341,7 @@ class Recorder:
             StateError: Nothing is being recorded in this process.
         """
         if self._library.kinetoscope_recorder_pause() != 0:
-            raise not_recording("pause")
+            raise _not_recording("pause")
         self._hook_new_threads(False)
 
     def resume(self) -> str:
@@ -356,7 +356,7 @@ class Recorder:
         self._hook_new_threads(self._has_calls)
         if self._library.kinetoscope_recorder_resume(*self._into_message) != 0:
             self._hook_new_threads(False)
-            raise not_recording("resume")
+            raise _not_recording("resume")
         return self._text
 
     def allow_step_switch(self, allowed: bool) -> bool:

@@ -20,13 +20,7 @@ from pathlib import Path
 
 import kinetoscope._core as _core
 from kinetoscope._errors import StateError
-from kinetoscope.collect.recorder.library import (
-    POSITION_NUMBERS,
-    Recorded,
-    Recorder,
-    StopReport,
-    not_recording,
-)
+from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Recorder, StopReport
 from kinetoscope.storage.appended_rows import RowColumns
 from kinetoscope.storage.recording_parts import clone
 
@@ -391,7 +385,7 @@ class Stream:
             recorder.resolve([])
             path = recorder.recording_path()
             if path is None:
-                raise not_recording()
+                raise StateError("the native recorder is not recording in this process")
             clone(path, target)
 
     def watch_steps(self, path: Path, signal: int, size_bytes: int) -> memoryview:
@@ -417,7 +411,7 @@ class Stream:
         """The recorder of the active sessions; raises StateError if there is none."""
         active = self._active()
         if not active:
-            raise not_recording()
+            raise StateError("the native recorder is not recording in this process")
         return active[0].recorder
 
     def _begin(self, session: Subscription, file: NewFile) -> str:
@@ -443,7 +437,7 @@ class Stream:
         first = self._subscriptions[0]
         path = first.recorder.recording_path()
         if path is None or self._new_file is None:
-            raise not_recording()
+            raise StateError("the native recorder is not recording in this process")
         self._file = StreamFile(path, belongs_to_user=self._new_file.belongs_to_user)
         first.note_window()
 

@@ -86,14 +86,17 @@ class Source(Protocol):
     """An object that records additional data, such as `SystemCounters`.
 
     It may also have `write_to(append: AppendRows)`, which is called after `start`, once the engine is recording; `append` can be
-    called until `stop` returns. Data that is appended there must not be returned by `stop` again.
+    called until `stop` returns. Data that is appended there must not be returned by `stop` again. Our own sources derive from this,
+    and leave out the calls in which they do nothing.
     """
 
     def open(self) -> None:
         """The session starts; its recordings follow."""
+        return
 
     def start(self) -> None:
         """A recording starts right after this call."""
+        return
 
     def stop(self) -> Gathered | None:
         """The recording stops right after this call, which must be fast: slow work belongs into `add_to` of the result.
@@ -103,6 +106,7 @@ class Source(Protocol):
 
     def close(self) -> None:
         """The session has ended; `open` may be called again later."""
+        return
 
 
 class Recording(Protocol):

@@ -30,7 +30,7 @@ from typing import Any
 from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
-from kinetoscope.collect.request.options import AppendRows
+from kinetoscope.collect.request.options import AppendRows, Source
 from kinetoscope.collect.sources.quick_ranges import begin_range, end_range
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 from kinetoscope.combine.compiled import (
@@ -552,17 +552,13 @@ def _observed(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 COMPILED_MODULES = CompiledModules()
 
 
-class CompiledKernels:
+class CompiledKernels(Source):
     """A source that every session has: records the kernels of compiled graphs."""
 
     def __init__(self) -> None:
         self._append: AppendRows | None = None
         self._written: set[str] = set()
         self._writing = threading.Lock()
-
-    def open(self) -> None:
-        """Collect what generated kernels compute from now on."""
-        COMPILED_MODULES.watch()
 
     def start(self) -> None:
         """Start to record kernels as ranges."""
@@ -605,6 +601,3 @@ class CompiledKernels:
             why = [f"Noting them failed: {why}" for why in failures]
             codes, counts = ["unknown_kernels"] * len(why), [*failures.values()]
             append(LOSSES, {"code": codes, "count": counts, "why": why})
-
-    def close(self) -> None:
-        """Do nothing: what generated kernels compute is still collected, for later sessions."""

@@ -16,7 +16,7 @@ from kinetoscope._after_import import AfterImport
 from kinetoscope.collect.process.machine import monotonic_of_realtime_ns
 from kinetoscope.collect.recorder.library import ready_recorder
 from kinetoscope.collect.recorder.stream import STREAM
-from kinetoscope.collect.request.options import AppendRows
+from kinetoscope.collect.request.options import AppendRows, Source
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT, TABLE, Compilation, CompileFacts, GraphBreak
 from kinetoscope.storage.appended_rows import LOSSES, KeptRows
@@ -293,7 +293,7 @@ def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]
     return failed
 
 
-class Compiling:
+class Compiling(Source):
     """A source that every session has: records the compilations of torch.compile."""
 
     def __init__(self) -> None:
@@ -304,9 +304,6 @@ class Compiling:
     def open(self) -> None:
         """Start collecting metrics of compilations."""
         COMPILE_HOOKS.open(self)
-
-    def start(self) -> None:
-        """Do nothing: a recording has what is compiled from `write_to` on."""
 
     def write_to(self, append: AppendRows) -> None:
         """Write what is compiled already to the recording, and from now on each compilation when it ends."""

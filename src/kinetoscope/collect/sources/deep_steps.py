@@ -19,7 +19,7 @@ from typing import Any
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope._runtime import chosen_step
 from kinetoscope.collect.process.user_warnings import warn_safely
-from kinetoscope.collect.request.options import AppendRows
+from kinetoscope.collect.request.options import AppendRows, Source
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 
 FIRST_STEPS = range(1, 4)
@@ -44,7 +44,7 @@ def is_deep(step: int) -> bool:
     return chosen_step(_SEED, level, step >> level) == step
 
 
-class DeepSteps:
+class DeepSteps(Source):
     """The source that has an engine record deep steps."""
 
     def __init__(
@@ -64,9 +64,6 @@ class DeepSteps:
         self._step = self._began_ns = self._process = 0
         self._modules = len(sys.modules)
         self._stepped = threading.Event()
-
-    def open(self) -> None:
-        """Nothing to do before the first recording."""
 
     def start(self) -> None:
         """Make the first step of the recording step 0; a fork may have copied the lock while a thread held it."""
@@ -90,9 +87,6 @@ class DeepSteps:
             self._is_open = False
         self._stepped.set()
         OPTIMIZER_STEPS.forget(self._optimizer_stepped)
-
-    def close(self) -> None:
-        """Nothing to do after the last recording."""
 
     def begin_step(self) -> None:
         """The program begins its next step; in a fork nothing is done, as another thread may hold the lock there."""

@@ -20,7 +20,7 @@ from kinetoscope._errors import StateError, checked_seconds, checked_whole
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
 from kinetoscope.collect.process.job_store import JobStore, is_distributed, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
-from kinetoscope.collect.request.options import AppendRows
+from kinetoscope.collect.request.options import AppendRows, Source
 from kinetoscope.combine.sources import CLOCK_MARKS
 
 _GIVEN_UP = "given up"
@@ -153,7 +153,7 @@ def _raise_if_given_up(store: Any, waited_for: str = "") -> None:
 _BARRIERS = RankBarriers()
 
 
-class RankClocks:
+class RankClocks(Source):
     """The source of `align_ranks=True`: synchronizes the ranks right before each recording and at its end."""
 
     def __init__(self) -> None:
@@ -161,9 +161,6 @@ class RankClocks:
         self._process = os.getpid()
         self._marks: Marks = {}
         self._append: AppendRows | None = None
-
-    def open(self) -> None:
-        """Do nothing."""
 
     def start(self) -> None:
         """Run barriers before the recording starts."""
@@ -184,9 +181,6 @@ class RankClocks:
                 _write(marks, append)
         elif self._process == os.getpid():
             _BARRIERS.give_up(f"{type(failing).__name__} ended a recording", _TIMEOUT_S)
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _run_barriers(self) -> Marks:
         """Run barriers, unless this is a forked child, which is not the rank."""
