@@ -40,7 +40,6 @@ from kinetoscope.model.schema import (
     EVENT_METADATA_KEY,
     FLAG_ASYNC,
     OTHER_KEYWORDS,
-    TRANSFER_MARKS,
     SpanKind,
 )
 from kinetoscope.model.strings import StringTable
@@ -365,7 +364,6 @@ class KinetoRecording:
             self.pauses.windows_ns("CPU"),
         )
         leave_out_own_calls(text)
-        mark_transfers(text)
         from kinetoscope.formats.chrome.read import made_trace
 
         return Trace.of(made_trace(text))
@@ -378,6 +376,11 @@ class KinetoRecording:
             strings = split_overloads(tables, strings)
         if "threads" in tables:
             number_threads(tables)
+        spans = tables.get("spans", {})
+        if "kind" in spans:
+            # Ranges of collective backends end on other threads, which torch's text does not say.
+            transfers = (spans["kind"] == SpanKind.COLLECTIVE) * np.uint8(FLAG_ASYNC)
+            spans["flags"] = spans["flags"] | transfers
         device = device_of([name_of(activity) for activity in self.request.activities])
         if device is not None and "streams" in tables:
             tables["streams"]["device_type"][:] = device
@@ -593,15 +596,6 @@ def _remove(native: dict[str, Any], unwanted: Any) -> None:
             moved = new_row[table["span"]]
             native[name] = {column: values[moved >= 0] for column, values in table.items()}
             native[name]["span"] = moved[moved >= 0].astype(np.int32)
-
-
-def mark_transfers(native: dict[str, Any]) -> None:
-    """Flag the ranges of collective backends as asynchronous: they end on other threads, which torch's text does not say."""
-    spans, strings = native["spans"], native["strings"]
-    named = np.array([text.startswith(TRANSFER_MARKS) for text in strings], dtype=bool)
-    if named.any():
-        ranges = (spans["kind"] == SpanKind.USER_ANNOTATION) & named[spans["name"]]
-        spans["flags"][ranges & (native["threads"]["on_device"][spans["thread"]] == 0)] |= FLAG_ASYNC
 
 
 def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
