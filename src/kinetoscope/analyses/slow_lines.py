@@ -76,18 +76,19 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     ]:
         of_lines = rows[np.isin(line_of_row, lines)]
         usual_ns = loop.usual_sum(step[of_lines], above_ns[of_lines])
-        is_named = any(
-            _overlap(at_lines, other.place) and 2 * (other.gain_ns or 0) >= usual_ns for other in others
-        )
-        if usual_ns < least_ns or is_named:
+        named_ns = [other.gain_ns or 0 for other in others if _overlap(at_lines, other.place)]
+        if usual_ns < least_ns or 2 * max(named_ns, default=0) >= usual_ns:
             continue
         values, text = _words(loop, cells, of_lines, above_ns[of_lines])
         if loop.per_step(values.get("count", LEAST_CALLS * len(loop.work))) < LEAST_CALLS:
             continue
         values["calls"] = calls_at(loop, loop.place_of_frame(int(line_groups(loop.trace)[1][lines[0]])))
+        calls = np.flatnonzero(_are_calls(cells, of_lines)) if text else np.zeros(0, np.int64)
+        gain_ns = usual_ns + loop.usual_sum(step[calls], cells.time_ns[calls]) - sum(named_ns)
+        share = 100 * usual_ns / max(spent_ns, 1)
         match = Match(
-            time_ns=usual_ns, values=values, text=text, place=at_lines, share_percent=100 * usual_ns / max(spent_ns, 1)
-        )  # fmt: skip
+            time_ns=usual_ns, values=values, gain_ns=gain_ns, text=text, place=at_lines, share_percent=share
+        )
         findings.append(SLOW_LINE.finding(loop, match))
     return findings
 
@@ -160,6 +161,12 @@ def _words(loop: Loop, cells: Cells, rows: Rows, above_ns: Rows) -> tuple[dict[s
         "mean": int(cells.time_ns[is_call].sum()) / max(count, 1),
     }
     return values, _OF_OPERATORS
+
+
+def _are_calls(cells: Cells, rows: Rows) -> NDArray[np.bool_]:
+    """Which cells are the cost of calls, which fewer of them would save, of operators that ran where some cells did."""
+    is_call = (cells.entry == Entry.NEEDED) & (cells.cause == Cause.CALL)
+    return np.asarray(is_call & np.isin(cells.stack, cells.stack[rows]))
 
 
 def _explains_python(finding: Finding) -> bool:
