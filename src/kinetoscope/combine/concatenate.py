@@ -7,7 +7,7 @@ have each thing once; the other tables have the rows of all traces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -36,6 +36,12 @@ _OF_THE_WHOLE = frozenset(
 )
 
 
+# Checks of clocks, and what several come to.
+_CLOCK_CHECKS: dict[str, Callable[[Iterable[int]], int]] = {
+    "readings": sum, "largest_error_ns": max, "device_calls": sum, "device_calls_crossing": sum,
+}  # fmt: skip
+
+
 def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, Any]:
     """The metadata of several traces.
 
@@ -59,12 +65,10 @@ def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, 
     checks = [info["clock_checks"] for info in infos if isinstance(info.get("clock_checks"), dict)]
     if checks:
         joined["clock_checks"] = {
-            "readings": sum(check.get("readings", 0) for check in checks),
-            "largest_error_ns": max(check.get("largest_error_ns", 0) for check in checks),
+            key: together(check.get(key, 0) for check in checks)
+            for key, together in _CLOCK_CHECKS.items()
+            if any(key in check for check in checks)
         }
-        for key in ("device_calls", "device_calls_crossing"):
-            if any(key in check for check in checks):
-                joined["clock_checks"][key] = sum(check.get(key, 0) for check in checks)
     pauses = [pause for info in infos if isinstance(info.get("pauses"), list) for pause in info["pauses"]]
     if pauses:
         joined["pauses"] = pauses

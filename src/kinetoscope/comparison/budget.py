@@ -297,10 +297,7 @@ def read_budget(text: str, source: str = "the budget") -> Budget:
     for section, content in sections.items():
         if not isinstance(content, dict):
             raise FormatError(f"{source}: {section} = {content!r} must be a section: write [{section}]")
-    margins = sections.get("margins", {})
-    _known(source, margins, COUNTS, "count in [margins]")
-    for name, value in margins.items():
-        _checked_number(source, f"margins.{name}", value)
+    margins = _numbers(source, "margins", sections.get("margins", {}), COUNTS)
     limits = [*_limits(source, sections.get("counts", {}), margins, None)]
     for kind in ("modules", "operators"):
         for name, content in sections.get(kind, {}).items():
@@ -331,21 +328,14 @@ def _limits(
     source: str, content: dict[str, Any], margins: dict[str, Any], scope: Scope | None
 ) -> list[Limit]:
     section = "counts" if scope is None else f'{scope[0]}."{scope[1]}"'
-    _known(source, content, COUNTS if scope is None else SCOPED, f"count in [{section}]")
-    for name, value in content.items():
-        _checked_number(source, f"{section}.{name}", value)
+    allowed = _numbers(source, section, content, COUNTS if scope is None else SCOPED)
     return [
-        Limit(name, float(value), float(margins.get(name, 0.0)), scope) for name, value in content.items()
+        Limit(name, float(value), float(margins.get(name, 0.0)), scope) for name, value in allowed.items()
     ]
 
 
 def _baseline(source: str, content: dict[str, Any]) -> Baseline:
-    _known(
-        source,
-        content,
-        ("percent", "least", "confidence", "machine", "steps_us", "step_kinds"),
-        "key in [time]",
-    )
+    _known(source, content, _TIME_KEYS, "key in [time]")
     steps: Any = content.get("steps_us")
     if not _is_numbers(steps, int, float) or min(map(min, steps)) == 0:
         raise FormatError(
@@ -372,6 +362,9 @@ def _baseline(source: str, content: dict[str, Any]) -> Baseline:
     )
 
 
+_TIME_KEYS = ("percent", "least", "confidence", "machine", "steps_us", "step_kinds")
+
+
 def _is_numbers(lists: Any, *kinds: type) -> bool:
     """Whether a value is lists of numbers, each from 0 on, and there are some in all of them."""
     if not isinstance(lists, list) or not all(isinstance(numbers, list) and numbers for numbers in lists):
@@ -393,14 +386,21 @@ def _known(source: str, entries: dict[str, Any], names: Sequence[str] | dict[str
             raise FormatError(f"{source}: there is no {what} called {name!r}; {hint}")
 
 
-def _checked_number(source: str, name: str, value: Any) -> None:
-    """Refuse what is not a number from 0 on.
+def _numbers(
+    source: str, section: str, content: dict[str, Any], counts: Sequence[str] | dict[str, str]
+) -> dict[str, float]:
+    """The numbers of a section.
 
     Raises:
-        FormatError: It is not.
+        FormatError: One is of none of the counts, or is no number from 0 on.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise FormatError(f"{source}: {name} = {value!r} is not valid: write a number, 0 or more")
+    _known(source, content, counts, f"count in [{section}]")
+    for name, value in content.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+            raise FormatError(
+                f"{source}: {section}.{name} = {value!r} is not valid: write a number, 0 or more"
+            )
+    return content
 
 
 _PLACE = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{8}):([0-9]{1,18})")

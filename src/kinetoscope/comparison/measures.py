@@ -391,7 +391,7 @@ class _Recording:
     def _account(self, ledger: ProcessLedger) -> Population:
         """What the time of the steps was spent on; the rows of a step add up to it."""
         cells = ledger.cells
-        step = np.where(ledger.counted, np.cumsum(ledger.counted) - 1, -1)[cells.step]
+        step = ledger.counted_step[cells.step]
         rows = np.flatnonzero(step >= 0)
         line, first = line_groups(self.trace)
         frame = program_frames(self.trace)[cells.stack[rows]]
@@ -501,10 +501,7 @@ class _Recording:
             blocks = trace.columns("allocations")
             rows = np.flatnonzero(blocks["bytes"] > 0)
             if scope is None:
-                thread = blocks["thread"][rows]
-                process = np.append(trace.column("threads", "process_row"), -1)[thread]
-                step = self.loop.step_at(blocks["time_ns"][rows], thread)
-                step = np.where(process == self.loop.process, step, -1)
+                step = steps_of_blocks(self.loop, rows)
             else:
                 of_chosen = np.append(chosen, False)[requesting_operators(trace)[blocks["span"][rows]]]
                 step = np.where(of_chosen, self.step[blocks["span"][rows]], -1)
@@ -542,6 +539,14 @@ class _Recording:
             function for function in functions if RESUMED.match(trace.strings[function].rpartition(".")[2])
         ]
         return len(resumed) if functions else None
+
+
+def steps_of_blocks(loop: Loop, rows: Rows) -> Rows:
+    """The step of the loop in which each of some blocks of memory, rows of `allocations`, was allocated; -1 outside, and in other processes."""
+    blocks = loop.trace.columns("allocations")
+    thread = blocks["thread"][rows]
+    process = np.append(loop.trace.column("threads", "process_row"), -1)[thread]
+    return np.where(process == loop.process, loop.step_at(blocks["time_ns"][rows], thread), -1)
 
 
 def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:

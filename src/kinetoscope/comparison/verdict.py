@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
-from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope
+from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope, steps_of_blocks
 from kinetoscope.display.lines import cut, text_table
 from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
@@ -250,15 +250,11 @@ def _frames(trace: TraceData, stack: NDArray[Any]) -> NDArray[np.int32]:
 
 def _steps_of(trace: TraceData, count: str, rows: Rows) -> NDArray[np.int64]:
     """The step in which each row of a count is, among those of the loop; -1 outside."""
-    loop, blocks = Loop(trace), trace.columns("allocations")
+    loop = Loop(trace)
     if count in ("operators", "kernels"):
         call = starters(trace).call[rows]
         return loop.step_of(np.where(call >= 0, call, rows))
-    if count == "peak_bytes":
-        return np.zeros(len(rows), np.int64)
-    thread = blocks["thread"][rows]
-    is_of_loop = np.append(trace.column("threads", "process_row"), -1)[thread] == loop.process
-    return np.where(is_of_loop, loop.step_at(blocks["time_ns"][rows], thread), -1)
+    return np.zeros(len(rows), np.int64) if count == "peak_bytes" else steps_of_blocks(loop, rows)
 
 
 def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:

@@ -222,13 +222,7 @@ class Job:
         cells, by_kind = Groups.by([rows, kind]), Groups(kind, len(operators))
         first, of_rank = cells.first, cells.medians(duration)
         ranks_by_kind = Groups(kind[first], len(operators))
-        slowest = np.array(
-            [
-                max(np.flatnonzero(kind[first] == number).tolist(), key=of_rank.__getitem__)
-                for number in range(len(operators))
-            ],
-            dtype=np.int64,
-        )
+        slowest = ranks_by_kind.row_of_minimum(-of_rank)
         columns: dict[str, Any] = {
             "kind": np.arange(len(operators)),
             "ranks": ranks_by_kind.sizes(),
@@ -245,8 +239,7 @@ class Job:
     def durations(self) -> pa.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
         row_of: dict[tuple[str, str], int] = {}
-        empty = np.zeros(0, dtype=np.int64)
-        sketches = Sketches(empty, empty.astype(np.int16), empty, empty)
+        sketches = Sketches.of(np.zeros(0, np.int64), np.zeros(0, np.int64))
         on_ranks: list[int] = []
         for records in self.sections.batches("sketches"):
             sketched = Groups.by([codes_of(records[column]) for column in ("kind", "name")])

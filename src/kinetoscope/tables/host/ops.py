@@ -15,6 +15,7 @@ from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import host_work, recorded_calls
 from kinetoscope.model.marks import request_names_in
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
 from kinetoscope.model.steps import STEP_KEY
 from kinetoscope.model.trace_data import TraceData
@@ -87,16 +88,17 @@ def operators_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     spans, keys = trace.columns("spans"), operator_keys(trace)
     groups = Groups.by([keys], shares.counts & (spans["kind"] != SpanKind.USER_ANNOTATION))
     kinds, self_ns, count = spans["kind"][groups.first], groups.sums(shares.own_ns), groups.sizes()
-    names = operator_names(trace, spans["name"][groups.first], kinds)
-    return [
-        {
-            "name": names[row],
-            "kind": KIND_NAMES[kinds[row]],
-            "count": int(count[row]),
-            "self_ns": int(self_ns[row]),
-        }
-        for row in np.argsort(-self_ns, kind="stable").tolist()
-    ]
+    columns = {
+        "name": operator_names(trace, spans["name"][groups.first], kinds),
+        "kind": [KIND_NAMES[kind] for kind in kinds.tolist()],
+        "count": count.tolist(),
+        "self_ns": self_ns.tolist(),
+    }
+    return _rows_of(columns, np.argsort(-self_ns, kind="stable"))
+
+
+def _rows_of(columns: dict[str, list[Any]], order: Rows) -> list[dict[str, Any]]:
+    return [{name: values[row] for name, values in columns.items()} for row in order.tolist()]
 
 
 def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
@@ -114,16 +116,13 @@ def ranges_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
     ranges &= ~np.isin(spans["name"], request_names_in(trace.strings))
     groups = Groups.by([keys], ranges)
     total = groups.sums(spans["duration_ns"], _core.descends_from_same(spans["parent"], keys) == 0)
-    self_ns, count = groups.sums(shares.own_ns), groups.sizes()
-    return [
-        {
-            "name": trace.strings[spans["name"][groups.first[row]]],
-            "count": int(count[row]),
-            "total_ns": int(total[row]),
-            "self_ns": int(self_ns[row]),
-        }
-        for row in np.argsort(-total, kind="stable").tolist()
-    ]
+    columns = {
+        "name": [trace.strings[name] for name in spans["name"][groups.first].tolist()],
+        "count": groups.sizes().tolist(),
+        "total_ns": total.tolist(),
+        "self_ns": groups.sums(shares.own_ns).tolist(),
+    }
+    return _rows_of(columns, np.argsort(-total, kind="stable"))
 
 
 def added_up(trace: TraceData, keys: NDArray[np.int32], groups: Groups) -> dict[str, Any]:
