@@ -12,8 +12,7 @@ from kinetoscope.analyses.rules.communication import exposed_communication as ex
 from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
 from kinetoscope.model import units
 from kinetoscope.summaries.communication import exposed_communication, links
-from kinetoscope.summaries.lateness import late_hosts, stragglers
-from kinetoscope.summaries.replay import gain_without
+from kinetoscope.summaries.lateness import gain_without, late_hosts, stragglers
 from kinetoscope.summaries.sections import Sections
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.intervals import Intervals

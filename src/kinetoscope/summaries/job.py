@@ -27,8 +27,13 @@ from kinetoscope.summaries.clocks import clocks, recorded_apart
 from kinetoscope.summaries.communication import coordinates, coordinates_of, exposed_communication, links
 from kinetoscope.summaries.engines import outcomes
 from kinetoscope.summaries.findings import examine_job
-from kinetoscope.summaries.lateness import collective_arrivals, exposed_by_step, less_waiting, stragglers
-from kinetoscope.summaries.replay import without_lateness
+from kinetoscope.summaries.lateness import (
+    collective_arrivals,
+    exposed_by_step,
+    less_waiting,
+    stragglers,
+    without_lateness,
+)
 from kinetoscope.summaries.sections import Sections, codes_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized

@@ -154,10 +154,8 @@ def _has_changed(content: bytes) -> bool:
     if len(matches) != 1:
         return bool(matches)
     begin, end = matches[0].span(1)
-    checksum = hashlib.sha256(content[:begin])
-    checksum.update(_NO_CHECKSUM)
-    checksum.update(content[end:])
-    return checksum.hexdigest().encode() != content[begin:end]
+    without = content[:begin] + _NO_CHECKSUM + content[end:]
+    return hashlib.sha256(without).hexdigest().encode() != content[begin:end]
 
 
 def is_summary(path: str | os.PathLike[str]) -> bool:

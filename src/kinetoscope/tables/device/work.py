@@ -179,15 +179,13 @@ def _devices(trace: TraceData, rows: Rows) -> tuple[NDArray[np.int32], list[Devi
     # A queue is of one device, but queues of equal numbers in several processes may share a row.
     kinds = len(owners) + 1
     code = spans["stream"][rows] * np.int64(kinds) + owner_of_thread[spans["thread"][rows]] + 1
-    used = mask_of(code, len(streams) * kinds)
+    numbers = np.flatnonzero(mask_of(code, len(streams) * kinds))
     types, indices = streams["device_type"].tolist(), streams["device_index"].tolist()
-    device_of: dict[int, Device] = {}
-    for number in np.flatnonzero(used).tolist():
-        stream, owner_number = divmod(number, kinds)
+    of_numbers = []
+    for stream, owner_number in (divmod(number, kinds) for number in numbers.tolist()):
         owner = owners[owner_number - 1] if owner_number else Owner(-1, ProcessRow(-1))
-        device_of[number] = Device(owner.rank, types[stream], indices[stream], owner.process)
-    devices = sorted(set(device_of.values()))
-    place_of = np.zeros(len(used), dtype=np.int32)
-    for number, device in device_of.items():
-        place_of[number] = devices.index(device)
-    return place_of[code], devices
+        of_numbers.append(Device(owner.rank, types[stream], indices[stream], owner.process))
+    devices = sorted(set(of_numbers))
+    device_of = np.zeros(len(streams) * kinds, dtype=np.int32)
+    device_of[numbers] = [devices.index(device) for device in of_numbers]
+    return device_of[code], devices

@@ -30,35 +30,35 @@ Meaning = TypeVar("Meaning")
 
 STAGES = ("frame", "backward", "runtime")
 _PHASES = ("dynamo_ns", "aot_ns", "inductor_ns", "codegen_ns", "kernel_compile_ns", "autotune_ns")
+
+
+def _timed(meaning: Mapping[str, Meaning]) -> dict[str, Meaning]:
+    """What ranges mean, by their whole names."""
+    return {f"{name} (dynamo_timed)": value for name, value in meaning.items()}
+
+
+_AUTOTUNING = (
+    "CachingAutotuner.benchmark_all_configs",
+    "CachingAutotuner.coordinate_descent_tuning",
+    "CachingAutotuner.combo_sequential_autotune",
+)
 # The ranges around each stage of compiling.
-_STAGE_OF_RANGE = {
-    "_compile.compile_inner (dynamo_timed)": 0,
-    "backward._backward_impl (dynamo_timed)": 1,
-    "CachingAutotuner.benchmark_all_configs (dynamo_timed)": 2,
-    "CachingAutotuner.coordinate_descent_tuning (dynamo_timed)": 2,
-    "CachingAutotuner.combo_sequential_autotune (dynamo_timed)": 2,
-}
+_STAGE_OF_RANGE = _timed(
+    {"_compile.compile_inner": 0, "backward._backward_impl": 1, **dict.fromkeys(_AUTOTUNING, 2)}
+)
 # The phase that begins with a range; each goes on in the ranges inside it, up to the next one here.
-_PHASE_OF_RANGE = {
-    f"{name} (dynamo_timed)": phase
-    for phase, names in {
-        "Guards": ("build_guards",),
-        "AOTAutograd": ("create_aot_dispatcher_function",),
-        "Inductor": (
-            "compile_fx_inner",
-            "_recursive_joint_graph_passes",
-            "min_cut_rematerialization_partition",
-        ),
-        "Code generation": ("GraphLowering.compile_to_module",),
-        "Kernel compilation": ("compile_file", "async_compile.wait", "async_compile.precompile"),
-        "Autotuning": (
-            "CachingAutotuner.benchmark_all_configs",
-            "CachingAutotuner.coordinate_descent_tuning",
-            "CachingAutotuner.combo_sequential_autotune",
-        ),
-    }.items()
-    for name in names
-}
+_PHASE_OF_RANGE = _timed({
+    "build_guards": "Guards",
+    "create_aot_dispatcher_function": "AOTAutograd",
+    "compile_fx_inner": "Inductor",
+    "_recursive_joint_graph_passes": "Inductor",
+    "min_cut_rematerialization_partition": "Inductor",
+    "GraphLowering.compile_to_module": "Code generation",
+    "compile_file": "Kernel compilation",
+    "async_compile.wait": "Kernel compilation",
+    "async_compile.precompile": "Kernel compilation",
+    **dict.fromkeys(_AUTOTUNING, "Autotuning"),
+})  # fmt: skip
 _CPP_COMPILER = "compile_file (dynamo_timed)"
 _LONGEST_GUARD = 160
 # The reason for compiling again begins with the id of the earlier compilation.

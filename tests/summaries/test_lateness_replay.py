@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import kinetoscope._core as _core
 from kinetoscope.summaries.job import Job
-from kinetoscope.summaries.replay import without_lateness
+from kinetoscope.summaries.lateness import without_lateness
 from kinetoscope.summaries.sections import Sections
 from kinetoscope.summaries.summary import summary_of
 from tests.support.effort import examples
