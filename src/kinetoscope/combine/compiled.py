@@ -138,21 +138,16 @@ def stored_calls(file: str) -> tuple[KernelCall, ...] | None:
 
 def _stored_call(call: dict[str, Any], *, keeps_addresses: bool = False) -> KernelCall:
     """A call as its notes have it; `keeps_addresses` if these are of the process that recorded the trace."""
-    nodes = tuple(
-        Node(
-            node["name"],
-            node["operator"],
-            tuple(SourceFrame(**frame) for frame in node["frames"]),
-            tuple(
-                ModuleFrame(module["path"], module["class_name"], module["address"] if keeps_addresses else 0)
-                for module in node["modules"]
-            ),
-            node["elements"],
-            None if node["inputs"] is None else tuple(node["inputs"]),
-        )
-        for node in call["nodes"]
-    )
-    return KernelCall(call["line"], call["kernel"], call["fused"], nodes, call["bytes"], call["exact"])
+    without: dict[str, Any] = {} if keeps_addresses else {"address": 0}
+    nodes = []
+    for node in call["nodes"]:
+        parts = {
+            "frames": tuple(SourceFrame(**frame) for frame in node["frames"]),
+            "modules": tuple(ModuleFrame(**module | without) for module in node["modules"]),
+            "inputs": None if node["inputs"] is None else tuple(node["inputs"]),
+        }
+        nodes.append(Node(**node | parts))
+    return KernelCall(**call | {"nodes": tuple(nodes)})
 
 
 def noted_calls(recordings: Sequence[AppendedRows]) -> dict[str, tuple[KernelCall, ...]]:

@@ -11,19 +11,10 @@ from numpy.typing import NDArray
 
 from kinetoscope.combine.extend import extend
 from kinetoscope.combine.processes import merge_processes
+from kinetoscope.model import schema
 from kinetoscope.model.losses import Loss, counted_losses
 from kinetoscope.model.processes import MONOTONIC, Placement
 from kinetoscope.model.rows import Rows
-from kinetoscope.model.schema import (
-    COLLATE_BATCH,
-    FETCH_BATCH,
-    FLAG_BEGUN_BEFORE,
-    FLAG_UNFINISHED,
-    LOADING_INFO,
-    NEXT_BATCH,
-    SCOPE_USER,
-    SpanKind,
-)
 from kinetoscope.model.trace_data import AnyTrace
 from kinetoscope.storage.appended_rows import AppendedRows
 
@@ -114,7 +105,7 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     losses = counted_losses({"overwritten_worker_batches": lost, "killed_workers": killed})
     if not workers:
         # Of a loader with workers the name of what waits for its batches says so.
-        if any(text.startswith(NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings):
+        if any(text.startswith(schema.NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings):
             losses.append(Loss.of("workers_not_recorded"))
         return extend(trace, losses=losses) if losses else trace
     on_the_wall_ns = (trace.run_info.start_realtime_ns or 0) - begin_ns
@@ -132,7 +123,9 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     facts_of = {
         str(number): loaders.get(number, {}) for number in sorted({worker.loader for worker in workers})
     }
-    parent = extend(trace, info={LOADING_INFO: {"loaders": facts_of, "workers": described}}, losses=losses)
+    parent = extend(
+        trace, info={schema.LOADING_INFO: {"loaders": facts_of, "workers": described}}, losses=losses
+    )
     worker_traces = [worker_trace(worker, begin_ns, parent) for worker in workers]
     # All read the same clock of the machine, one after the other.
     placements = [Placement(0, error_ns=0, clock="")]
@@ -143,7 +136,7 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     return merged
 
 
-_STRINGS = ["", FETCH_BATCH, COLLATE_BATCH]
+_STRINGS = ["", schema.FETCH_BATCH, schema.COLLATE_BATCH]
 _NEVER_NS = np.int64(2**62)
 # Metadata that a worker shares with the process that started it.
 _SHARED_FACTS = ("start_realtime_ns", "start_monotonic_ns", "boot_id", "host", "rank", "distributedInfo")
@@ -190,7 +183,9 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
     name = np.repeat(np.array([1, 2], dtype=np.int32), [len(begin), len(collate_end)])
     recorded = np.flatnonzero((start < length_ns) & (stop > 0))
     start, stop, name = start[recorded], stop[recorded], name[recorded]
-    flags = np.where(start < 0, FLAG_BEGUN_BEFORE, 0) | np.where(stop > length_ns, FLAG_UNFINISHED, 0)
+    flags = np.where(start < 0, schema.FLAG_BEGUN_BEFORE, 0) | np.where(
+        stop > length_ns, schema.FLAG_UNFINISHED, 0
+    )
     start, stop = np.maximum(start, 0), np.minimum(stop, length_ns)
     # The outer one first if two begin together.
     order = np.lexsort((name, -stop, start))
@@ -199,8 +194,8 @@ def _spans(worker: WorkerBatches, begin_ns: int, length_ns: int) -> dict[str, ND
         "start_ns": start[order],
         "duration_ns": (stop - start)[order],
         "name": name[order],
-        "scope": np.full(len(order), SCOPE_USER, dtype=np.uint8),
-        "kind": np.full(len(order), SpanKind.USER_ANNOTATION, dtype=np.uint8),
+        "scope": np.full(len(order), schema.SCOPE_USER, dtype=np.uint8),
+        "kind": np.full(len(order), schema.SpanKind.USER_ANNOTATION, dtype=np.uint8),
         "flags": flags[order].astype(np.uint8),
     }
 

@@ -16,13 +16,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.concatenate import WITHIN_EACH, JoinedTrace, Joining
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
-from kinetoscope.model.processes import (
-    Placement,
-    by_wall_clock,
-    described,
-    one_machine,
-    process_facts,
-)
+from kinetoscope.model.processes import Placement, by_wall_clock, described, one_machine, process_facts
 from kinetoscope.model.schema import STORED
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 

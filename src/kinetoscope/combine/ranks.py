@@ -16,13 +16,7 @@ from kinetoscope.combine.clocks import BARRIERS, COLLECTIVES, OWN, Visits, machi
 from kinetoscope.combine.clocks import aligned as align
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model import units
-from kinetoscope.model.processes import (
-    MONOTONIC,
-    Placement,
-    by_wall_clock,
-    process_runs,
-    reading_error_ns,
-)
+from kinetoscope.model.processes import MONOTONIC, Placement, by_wall_clock, process_runs, reading_error_ns
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.tables.device.collectives import collectives

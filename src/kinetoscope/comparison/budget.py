@@ -38,13 +38,7 @@ from xml.etree import ElementTree as Xml
 import numpy as np
 
 from kinetoscope._errors import ArgumentError, FormatError
-from kinetoscope.comparison.kinds import (
-    kinds_of_runs,
-    nearest,
-    places_of_steps,
-    similar_sizes,
-    typical_operators,
-)
+from kinetoscope.comparison import kinds as step_kinds
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Numbers, Run, Scope, counts_of
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, step_difference
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
@@ -538,11 +532,11 @@ def _step_lines(runs: Sequence[Run]) -> list[str]:
         for run in runs
     ]
     lines = [f"steps_us = {json.dumps(times_us)}"]
-    examples, members = kinds_of_runs(runs)
-    kinds = places_of_steps(runs, members)
+    examples, members = step_kinds.kinds_of_runs(runs)
+    kinds = step_kinds.places_of_steps(runs, members)
     if len(np.unique(kinds)) > 1:
         ends = np.cumsum([len(run.counted) for run in runs])
-        operators = np.array([*map(typical_operators, examples)])[kinds]
+        operators = np.array([*map(step_kinds.typical_operators, examples)])[kinds]
         last = [of_recording[-_MOST_STEPS:].tolist() for of_recording in np.split(operators, ends[:-1])]
         lines.append(f"step_kinds = {json.dumps(last)}")
     return lines
@@ -665,11 +659,13 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
     Where the kinds do not match, all steps count alike if they differ by design.
     """
     measured = [run.step_ns[run.counted] for run in runs]
-    examples, members = kinds_of_runs(runs)
-    kinds = places_of_steps(runs, members)
+    examples, members = step_kinds.kinds_of_runs(runs)
+    kinds = step_kinds.places_of_steps(runs, members)
     baseline_operators = np.concatenate(time.kinds) if time.kinds else np.zeros(0, np.int64)
     before, after = np.unique(baseline_operators).tolist(), np.unique(kinds).tolist()
-    pairs = nearest(before, [typical_operators(examples[kind]) for kind in after], similar_sizes)
+    pairs = step_kinds.nearest(
+        before, [step_kinds.typical_operators(examples[kind]) for kind in after], step_kinds.similar_sizes
+    )
     if 1 < len(before) <= MOST_CLASSES and len(pairs) == len(before) == len(after):
         base_kind = np.array([before.index(operators) for operators in baseline_operators.tolist()])
         share = Groups(base_kind, len(before)).sizes() / len(base_kind)

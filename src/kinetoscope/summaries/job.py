@@ -22,18 +22,10 @@ from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.rows import Rows
 from kinetoscope.storage.atomic_write import write_atomically
-from kinetoscope.summaries import SUFFIX
+from kinetoscope.summaries import SUFFIX, communication, lateness
 from kinetoscope.summaries.clocks import clocks, recorded_apart
-from kinetoscope.summaries.communication import coordinates, coordinates_of, exposed_communication, links
 from kinetoscope.summaries.engines import outcomes
 from kinetoscope.summaries.findings import examine_job
-from kinetoscope.summaries.lateness import (
-    collective_arrivals,
-    exposed_by_step,
-    less_waiting,
-    stragglers,
-    without_lateness,
-)
 from kinetoscope.summaries.sections import Sections, codes_of
 from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
@@ -134,28 +126,28 @@ class Job:
 
     def collective_arrivals(self) -> pa.Table:
         """Return the table `collective_arrivals`: for each collective the rank that arrived last, and how long the others waited."""
-        return collective_arrivals(self.sections)
+        return lateness.collective_arrivals(self.sections)
 
     def stragglers(self) -> pa.Table:
         """Return the table `stragglers`: the ranks for which the others wait, and what takes them longer."""
-        return stragglers(self.sections)
+        return lateness.stragglers(self.sections)
 
     def without_lateness(self) -> pa.Table:
         """Return the table `without_lateness`: how long a step would take if no rank were late, or one of the worst stragglers were not."""
         worst = self.stragglers()["rank"].to_pylist()[:_REPLAYED]
-        return without_lateness(self.sections, worst)
+        return lateness.without_lateness(self.sections, worst)
 
     def exposed_communication(self) -> pa.Table:
         """Return the table `exposed_communication`: what each collective of each process group costs, the wait for late ranks apart."""
-        return exposed_communication(self.sections)
+        return communication.exposed_communication(self.sections)
 
     def links(self) -> pa.Table:
         """Return the table `links`: pairs of ranks that communicated with each other alone, and how fast."""
-        return links(self.sections)
+        return communication.links(self.sections)
 
     def coordinates(self) -> pa.Table:
         """Return the table `coordinates`: ranks by their places along TP, DP, PP, EP and CP."""
-        return coordinates(self.sections)
+        return communication.coordinates(self.sections)
 
     def ranks(self, by: str = "rank") -> pa.Table:
         """Return the table `ranks`: each rank's steps, their parts, and how late it usually is.
@@ -186,8 +178,8 @@ class Job:
 
         width = int(of_step.max(initial=0)) + 1
         records, steps = sections.rows("steps"), sections.numbers("steps", "step")
-        less = less_waiting(sections)
-        dimensions = sorted(coordinates_of(sections).items())
+        less = lateness.less_waiting(sections)
+        dimensions = sorted(communication.coordinates_of(sections).items())
         coordinates = [
             " ".join(f"{name}={index[row]}" for name, index in dimensions if index[row] >= 0) or None
             for row in rank.tolist()
@@ -204,7 +196,7 @@ class Job:
                 np.searchsorted(rank * width + kind, records * width + of_step), len(rank)
             ).sizes(),
             "step_ns": usual(records, steps, sections.numbers("steps", "duration_ns")),
-            "exposed_ns": usual(*exposed_by_step(sections)),
+            "exposed_ns": usual(*lateness.exposed_by_step(sections)),
             "late_ns": usual(*sections.late_by_step),
             "holds_up_ns": usual(*less),
             "memory_bytes": memory[rank],

@@ -14,20 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentTypeError
+from kinetoscope.model import schema
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import effects
 from kinetoscope.model.names import module_classes, stack_texts
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.rows import Rows, look_up
-from kinetoscope.model.schema import (
-    FLAG_ASYNC,
-    FLAG_UNFINISHED,
-    KIND_NAMES,
-    PHASE_NAMES,
-    SAMPLE_STATES,
-    SAMPLE_WAITS,
-)
 from kinetoscope.model.steps import cycle_of_spans, of_process_at
 from kinetoscope.model.trace_data import TraceData
 
@@ -76,8 +69,8 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> ArrowTable:
         "shapes": Labels(shapes, inputs["dims"]),
         "types": Labels(shapes, inputs["types"]),
         "inputs": Labels(shapes, inputs["concrete"]),
-        "is_async": (flags & FLAG_ASYNC) != 0,
-        "unfinished": (flags & FLAG_UNFINISHED) != 0,
+        "is_async": (flags & schema.FLAG_ASYNC) != 0,
+        "unfinished": (flags & schema.FLAG_UNFINISHED) != 0,
     }
     if not memory_recorded(trace):
         columns |= dict.fromkeys(("bytes", "self_bytes"))
@@ -136,7 +129,9 @@ def samples(trace: TraceData) -> ArrowTable:
     return _as_stored(
         trace,
         "samples",
-        waits_for=Labels(np.where(stored["wait"] > 0, stored["wait"].astype(np.int64), -1), SAMPLE_WAITS),
+        waits_for=Labels(
+            np.where(stored["wait"] > 0, stored["wait"].astype(np.int64), -1), schema.SAMPLE_WAITS
+        ),
         function=Labels(function, trace.strings),
         file=Labels(file, trace.strings),
         line=np.maximum(line, 0),
@@ -172,9 +167,9 @@ _TEXTS: dict[str, Callable[[TraceData], Sequence[str]]] = {
     "row of modules": lambda trace: trace.columns("modules")["path"],
     "row of stacks": stack_texts,
     "row of arguments": lambda trace: trace.columns("arguments")["json"],
-    "kind": lambda _: KIND_NAMES,
-    "phase": lambda _: PHASE_NAMES,
-    "state": lambda _: SAMPLE_STATES,
+    "kind": lambda _: schema.KIND_NAMES,
+    "phase": lambda _: schema.PHASE_NAMES,
+    "state": lambda _: schema.SAMPLE_STATES,
 }
 _OF_THREADS: dict[str, Callable[[TraceData, NDArray[np.int32]], Any]] = {
     "process": lambda trace, thread: processes(trace)[thread],

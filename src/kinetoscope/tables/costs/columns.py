@@ -17,16 +17,9 @@ from kinetoscope.model.hierarchy import operator_spans, spans_named
 from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import Mask, Rows, ShapesRow
 from kinetoscope.model.trace_data import TraceData, derived
-from kinetoscope.tables.costs import registry
+from kinetoscope.tables.costs import evaluate, registry
 from kinetoscope.tables.costs.call import NO_INPUTS
-from kinetoscope.tables.costs.evaluate import (
-    SAVED_KEY,
-    DistinctCalls,
-    Standing,
-    costs_to_save,
-    distinct_calls,
-    parsed_inputs,
-)
+from kinetoscope.tables.costs.evaluate import DistinctCalls, Standing
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 
@@ -129,7 +122,7 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: Rows) ->
 
 def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None:
     """The operations of a layer with these inputs if the tensor made inside is its result, else None."""
-    inputs, result = (parsed_inputs(trace, row) or NO_INPUTS for row in (layer, made))
+    inputs, result = (evaluate.parsed_inputs(trace, row) or NO_INPUTS for row in (layer, made))
     input_sizes, sizes = [*inputs.shapes, None][0], [*result.values, None][0]
     if not isinstance(input_sizes, tuple) or not isinstance(sizes, list) or not input_sizes or not sizes:
         return None
@@ -199,12 +192,12 @@ def _shares(trace: TraceData, rows: Rows) -> dict[int, tuple[int, int] | None]:
     alias = np.flatnonzero(np.isin(spans["parent"], rows))
     for row in alias.tolist():
         if trace.strings[spans["name"][row]] == "aten::alias":
-            inputs = parsed_inputs(trace, ShapesRow(int(shapes[row])))
+            inputs = evaluate.parsed_inputs(trace, ShapesRow(int(shapes[row])))
             if inputs is not None and isinstance(inputs.shapes[0], tuple):
                 stored[int(spans["parent"][row])] = prod(inputs.shapes[0])
     share_of: dict[int, tuple[int, int] | None] = {}
     for row in rows.tolist():
-        inputs = parsed_inputs(trace, ShapesRow(int(shapes[row])))
+        inputs = evaluate.parsed_inputs(trace, ShapesRow(int(shapes[row])))
         sizes = inputs.shapes[0] if inputs is not None and inputs.shapes else None
         is_values = trace.strings[spans["name"][row]] == "aten::values"
         share_of[row] = (
@@ -317,9 +310,9 @@ def span_costs(trace: TraceData) -> dict[str, Rows]:
 
 def saved_info(trace: TraceData) -> dict[str, object]:
     """What a file of this trace keeps in its metadata: the costs that formulas of programs gave, where there are any."""
-    if not registry.any_registered() and SAVED_KEY not in trace.info:
+    if not registry.any_registered() and evaluate.SAVED_KEY not in trace.info:
         return {}
-    return {SAVED_KEY: costs_to_save(trace, costs_of(trace).calls)}
+    return {evaluate.SAVED_KEY: evaluate.costs_to_save(trace, costs_of(trace).calls)}
 
 
 @derived
@@ -327,7 +320,7 @@ def costs_of(trace: TraceData) -> Costs:
     """The costs of a trace, computed once for the formulas known now: distinct calls are evaluated, and each operation counts once."""
     spans = trace.columns("spans")
     registry.note_computed(trace)
-    calls = distinct_calls(trace)
+    calls = evaluate.distinct_calls(trace)
     standing, by_user = calls.standing.take(calls.of_span), calls.by_user.take(calls.of_span)
     flops, size = calls.flops.take(calls.of_span), calls.bytes.take(calls.of_span)
     settle_sparse(trace, calls, standing, flops, size)

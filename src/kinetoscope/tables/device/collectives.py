@@ -21,19 +21,8 @@ from kinetoscope.model.schema import PHASE_NAMES, TRANSFER_MARKS
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.evaluate import input_texts
 from kinetoscope.tables.deep_steps import shapes_of
-from kinetoscope.tables.device.collective_facts import (
-    CALLS,
-    DESCRIBED,
-    UNKNOWN_CALL,
-    Facts,
-    elements_of,
-    facts_of_call,
-    facts_of_description,
-    facts_of_kernel,
-    facts_of_range,
-    merged,
-    type_named,
-)
+from kinetoscope.tables.device import collective_facts
+from kinetoscope.tables.device.collective_facts import Facts
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 from kinetoscope.tables.stored import Shown
@@ -264,19 +253,22 @@ def _calls(trace: TraceData) -> list[Call]:
     spans, strings = trace.columns("spans"), trace.strings
     stored = trace.columns("collectives")
     noted = dict(zip(stored["span"].tolist(), stored["facts"].tolist(), strict=True))
-    operators, described = (_rows_named(trace, named) for named in (CALLS.__contains__, DESCRIBED.__eq__))
+    operators, described = (
+        _rows_named(trace, named)
+        for named in (collective_facts.CALLS.__contains__, collective_facts.DESCRIBED.__eq__)
+    )
     marks = _rows_named(trace, lambda text: text.startswith(TRANSFER_MARKS))
     by_span: dict[SpanRow, Call] = {}
     for row in operators:
         operator, (dims, _, concrete) = strings[spans["name"][row]], _inputs(trace, row)
-        facts = facts_of_call(operator, strings[noted.get(row, 0)], dims, concrete)
+        facts = collective_facts.facts_of_call(operator, strings[noted.get(row, 0)], dims, concrete)
         by_span[row] = _call(trace, row, facts, operator)
     for row in described:
-        stated = facts_of_description(strings[noted.get(row, 0)])
+        stated = collective_facts.facts_of_description(strings[noted.get(row, 0)])
         around = _nearest(spans["parent"], row, by_span)
         if around >= 0:
             if stated is not None:
-                merged(by_span[around].facts, stated)
+                collective_facts.merged(by_span[around].facts, stated)
         elif stated is None or stated.name not in ("init", "wait", "coalesced"):
             by_span[row] = _call(trace, row, stated or Facts(""))
     _take_ranges(trace, by_span, marks)
@@ -297,7 +289,7 @@ def _calls(trace: TraceData) -> list[Call]:
         )
     for call in listed:
         if call.transfers and not call.facts.dtype and call.facts.input_elements > 0:
-            call.facts.dtype, call.facts.item_bytes = type_named(call.transfers[0].type)
+            call.facts.dtype, call.facts.item_bytes = collective_facts.type_named(call.transfers[0].type)
     return listed
 
 
@@ -316,14 +308,14 @@ def _inputs(trace: TraceData, span: SpanRow) -> tuple[str, str, str]:
 def _given_to(trace: TraceData, span: SpanRow) -> tuple[int, str]:
     """How many elements a range was given, -1 if not known, and their type, empty if not known."""
     dims, types, _ = _inputs(trace, span)
-    return elements_of(dims), next(iter(json.loads(types or "[]")), "")
+    return collective_facts.elements_of(dims), next(iter(json.loads(types or "[]")), "")
 
 
 def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanRow]) -> None:
     """Add the backend, and missing names, to calls from the ranges of a device's backend inside them."""
     spans, strings = trace.columns("spans"), trace.strings
     for row in marks:
-        backend, name = facts_of_range(strings[spans["name"][row]])
+        backend, name = collective_facts.facts_of_range(strings[spans["name"][row]])
         around = _nearest(spans["parent"], row, calls) if backend in _ON_DEVICE else SpanRow(-1)
         if around < 0:
             continue
@@ -332,7 +324,7 @@ def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanR
         facts.name = facts.name or name
         elements, spelt = _given_to(trace, row)
         if spelt and not facts.dtype:
-            facts.dtype, facts.item_bytes = type_named(spelt)
+            facts.dtype, facts.item_bytes = collective_facts.type_named(spelt)
             if facts.input_elements < 0:
                 facts.input_elements = elements
 
@@ -345,11 +337,14 @@ def _take_kernels(trace: TraceData, calls: dict[SpanRow, Call], noted: dict[int,
         call.kernels = kernels
         for kernel in kernels:
             text = strings[spans["name"][kernel]]
-            described, named = facts_of_description(strings[noted.get(kernel, 0)]), facts_of_kernel(text)
+            described, named = (
+                collective_facts.facts_of_description(strings[noted.get(kernel, 0)]),
+                collective_facts.facts_of_kernel(text),
+            )
             for facts in (named,) if described is None else (described, named):
                 call.facts.name = call.facts.name or facts.name
-                if facts.name in (call.facts.name, UNKNOWN_CALL):
-                    merged(call.facts, facts)
+                if facts.name in (call.facts.name, collective_facts.UNKNOWN_CALL):
+                    collective_facts.merged(call.facts, facts)
             if not call.backend:
                 call.backend = "nccl" if "nccl" in text.lower() else ""
             call.transfers.append(_transfer(trace, kernel, call.facts.name, call.backend))

@@ -17,16 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model import hierarchy
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import (
-    Enclosing,
-    Hierarchy,
-    host_work,
-    is_outermost,
-    recorded_calls,
-    requested_calls,
-)
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level, depths_of
 from kinetoscope.model.rows import Mask, ProcessRow, Rows, begins_run, divided, rows_of_runs
@@ -300,7 +293,7 @@ def _of_thread(
     spans, steps = trace.columns("spans"), trace.columns("steps")
     on_thread = own[spans["thread"][own] == thread]
     located, marks = _marks(trace, on_thread)
-    called = on_thread[recorded_calls(trace).mask[on_thread]]
+    called = on_thread[hierarchy.recorded_calls(trace).mask[on_thread]]
     of_program = program_calls(trace)
     entered = called[of_program.mask[called]]
     inside = np.append(spans["module"], np.int32(-1))
@@ -313,10 +306,10 @@ def _of_thread(
     by_loader = _cut(making, steps, marked, cuts)
     start, end, step = (np.concatenate(both) for both in zip(by_loop, by_loader, strict=True))
     in_loading = np.arange(len(start)) >= len(by_loop[0])
-    calls = on_thread[host_work(trace, with_steps=False).mask[on_thread]]
+    calls = on_thread[hierarchy.host_work(trace, with_steps=False).mask[on_thread]]
     calls = calls[spans["kind"][calls] != SpanKind.USER_ANNOTATION]
     # An inner one never ends last.
-    calls = calls[is_outermost(trace, calls)]
+    calls = calls[hierarchy.is_outermost(trace, calls)]
     begin, finish = spans["start_ns"][calls], _ends(spans, calls)
     backward = (spans["kind"][calls] == SpanKind.BACKWARD) | (spans["phase"][calls] == Phase.BACKWARD)
     # The stack of a backward function is that of its forward operator: it does not say where the loop is.
@@ -325,8 +318,8 @@ def _of_thread(
     before = np.where(previous >= 0, np.append(calls, -1)[previous], -1)
     following = np.minimum(np.searchsorted(begin, end, side="left"), len(calls))
     module = np.append(spans["module"][calls], -1)
-    if requested_calls(trace)[called].any():
-        around = inside[_innermost(spans, called, recorded_calls(trace), start)].astype(np.int64)
+    if hierarchy.requested_calls(trace)[called].any():
+        around = inside[_innermost(spans, called, hierarchy.recorded_calls(trace), start)].astype(np.int64)
     else:
         around = _common_modules(trace, np.where(previous >= 0, module[previous], -1), module[following])
     edges = np.append(backward, False)
@@ -415,19 +408,19 @@ def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple
     return start[real], end[real], step
 
 
-def _innermost(spans: Columns, calls: Rows, population: Hierarchy, time_ns: Rows) -> Rows:
+def _innermost(spans: Columns, calls: Rows, population: hierarchy.Hierarchy, time_ns: Rows) -> Rows:
     """The innermost of some calls of a population at some moments; -1 outside all of them."""
     return _core.running_at(spans["start_ns"], spans["duration_ns"], population.parent, calls, time_ns)
 
 
 @derived
-def program_calls(trace: TraceData) -> Hierarchy:
+def program_calls(trace: TraceData) -> hierarchy.Hierarchy:
     """The recorded calls of Python functions of the program's own code; a parent is the innermost one around."""
     spans = trace.columns("spans")
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[spans["own_stack"]]
     mask = (
         (spans["kind"] == SpanKind.PYTHON)
-        & requested_calls(trace)
+        & hierarchy.requested_calls(trace)
         & np.append(user_frames(trace), False)[frame]
     )
 
@@ -437,7 +430,7 @@ def program_calls(trace: TraceData) -> Hierarchy:
         nearest = _core.nearest_marked(caller, np.zeros_like(caller), mask)
         return np.asarray(np.append(nearest, np.int32(-1))[caller])
 
-    return Enclosing(spans, mask, parent)
+    return hierarchy.Enclosing(spans, mask, parent)
 
 
 def _functions(trace: TraceData) -> NDArray[np.int32]:

@@ -11,18 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.model import schema
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.rows import look_up, mask_of
-from kinetoscope.model.schema import (
-    ENGINE_WRAPPER,
-    SCOPE_BACKWARD,
-    ColumnCode,
-    Phase,
-    SpanKind,
-    StorageRole,
-)
+from kinetoscope.model.schema import ColumnCode, Phase, SpanKind, StorageRole
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.memory.blocks import NEVER_NS, Blocks, blocks_of, keys_of
 
@@ -166,7 +160,7 @@ class _Inquiry:
         self.spans: Columns = trace.columns("spans")
         self.operands: Columns = trace.columns("operands")
         self.parameters: Columns = trace.columns("parameters")
-        self.wrapper_names = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings])
+        self.wrapper_names = np.array([text.startswith(schema.ENGINE_WRAPPER) for text in trace.strings])
         self.add_names = np.array([text == "aten::add_" for text in trace.strings])
         self.blocks = blocks_of(trace)
         self.outer, self.again = self._outermost()
@@ -225,7 +219,7 @@ class _Inquiry:
         spans = self.spans
         parent, scope, phase, own = (spans[name] for name in ("parent", "scope", "phase", "own_module"))
         inside, above = parent >= 0, np.maximum(parent, 0)
-        backward, function = phase == Phase.BACKWARD, scope == SCOPE_BACKWARD
+        backward, function = phase == Phase.BACKWARD, scope == schema.SCOPE_BACKWARD
         # backward() may itself be called from a module's forward: that module is no sign of recomputation.
         first = backward & ~(inside & backward.take(above))
         caller = look_up(nearest_of(self.trace, first)[:-1], own)
