@@ -438,12 +438,8 @@ def updated_budget(
             f"{source}: one recording does not show how much recordings differ: pass several to write times, or leave out --times"
         )
     if not text.strip():
-        place_lines = (
-            ["", "[places]  # of what is counted, in short, so that what is added can be named"]
-            if places
-            else []
-        )
-        place_lines += _places_lines(places or {})
+        heading = "[places]  # of what is counted, in short, so that what is added can be named"
+        place_lines = ["", heading, *_places_lines(places)] if places else []
         return _complete([*_new_budget(runs), *place_lines, *(_time_lines(runs) if times else _NO_TIMES)])
     budget = read_budget(text, source)
     values = {(limit.scope, limit.count): limit for limit in budget.limits}
@@ -627,10 +623,8 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
     base, new = _like_with_like(time, runs)
     step, width = step_difference(Bootstrap(base, new), time.margins, 1 - time.margins.confidence)
     old, now, least = step.base_ns, step.new_ns, time.margins.of_step(step.base_ns)
-    verdict, message = (
-        CANNOT_TELL,
-        f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})",
-    )
+    verdict = CANNOT_TELL
+    message = f"{_STEP_TIME}: {units.duration(now)}, {units.duration(old)} in the baseline ({units.change_percent(100 * (now - old) / old)})"
     if time.machine and any(run.machine != time.machine for run in runs):
         other = next(run.machine for run in runs if run.machine != time.machine)
         message += (

@@ -260,9 +260,8 @@ class _Side:
         account = population_of(runs, "account")
         step_ns = np.concatenate([run.step_ns[run.counted] for run in runs])
         numbers = np.concatenate([run.numbers[run.counted] for run in runs])
-        self.share, self.time_ns = (
-            by_group.sums(of_steps).tolist() for of_steps in (weights, weights * step_ns)
-        )
+        self.share = by_group.sums(weights).tolist()
+        self.time_ns = by_group.sums(weights * step_ns).tolist()
         self.step = look_up(by_group.row_of_minimum(np.arange(len(numbers))), numbers).tolist()
         self.spent: list[dict[Key, float]] = []
         for group in range(len(groups)):

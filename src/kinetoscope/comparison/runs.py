@@ -191,10 +191,8 @@ class _Comparing:
         chosen = np.union1d(large, unlike)
         picked = [*zip(ran, np.array(pairs)[chosen].T, (self.base.steps, self.new.steps), strict=True)]
         keys = [[*map([*side.keys, None].__getitem__, rows.tolist())] for side, rows, _ in picked]
-        tables, counts = (
-            [side.table(rows, steps, counts=counts) for side, rows, steps in picked]
-            for counts in (False, True)
-        )
+        tables = [side.table(rows, steps) for side, rows, steps in picked]
+        counts = [side.table(rows, steps, counts=True) for side, rows, steps in picked]
         # The parts of a step add up to it, so all are of the same steps.
         estimate = (self.bootstrap.estimate if kind == "part" else self.bootstrap.estimate_rows)(*tables)
         width = estimate.half_width(self.margins.confidence)
@@ -261,10 +259,8 @@ class _Comparing:
         return difference
 
     def _memory(self) -> list[result.CountDifference]:
-        base_keys, new_keys = (
-            list(dict.fromkeys(key for run in side.runs for key in run.memory))
-            for side in (self.base, self.new)
-        )
+        base_keys = list(dict.fromkeys(key for run in self.base.runs for key in run.memory))
+        new_keys = list(dict.fromkeys(key for run in self.new.runs for key in run.memory))
 
         def held(side: result.Side, key: Key | None) -> Numbers:
             return np.array([0 if key is None else run.memory.get(key, 0) for run in side.runs], float)

@@ -214,11 +214,9 @@ def _rows_of(trace: TraceData, count: str) -> Rows:
     if count in ("operators", "kernels"):
         kind = trace.column("spans", "kind")
         return np.flatnonzero(is_operator(kind) if count == "operators" else kind == SpanKind.KERNEL)
-    return (
-        _held_at_peak(trace).rows
-        if count == "peak_bytes"
-        else np.flatnonzero(trace.column("allocations", "bytes") > 0)
-    )
+    if count == "peak_bytes":
+        return _held_at_peak(trace).rows
+    return np.flatnonzero(trace.column("allocations", "bytes") > 0)
 
 
 def _counted(trace: TraceData, count: str) -> _Counted:

@@ -70,9 +70,8 @@ def stragglers(sections: Sections) -> pyarrow.Table:
 
 def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
     """The hosts of several ranks that are all late in most steps, the worst first: the host, its ranks, and how late the first to arrive is in a step."""
-    hosts, host_of_row = np.unique(
-        np.array(sections.summaries["host"].to_pylist(), dtype=str), return_inverse=True
-    )
+    of_rows = np.array(sections.summaries["host"].to_pylist(), dtype=str)
+    hosts, host_of_row = np.unique(of_rows, return_inverse=True)
     if len(hosts) < 2 or len(hosts) == len(sections):
         return []
     row, step, waited = sections.by_step(*_waits(sections), Groups.sums)

@@ -55,11 +55,8 @@ def spans(trace: TraceData, *, rows: slice = EVERY) -> ArrowTable:
     if not isinstance(rows, slice):
         raise ArgumentTypeError(f"rows={rows!r} is not valid: use a slice, such as slice(0, 10)")
     columns = Shown(trace, "spans", rows)
-    shapes, flags, inputs = (
-        columns.stored["shapes"][rows],
-        columns.stored["flags"][rows],
-        trace.columns("shapes"),
-    )
+    shapes, inputs = columns.stored["shapes"][rows], trace.columns("shapes")
+    flags = columns.stored["flags"][rows]
     for name in ("overload", "category"):
         values = columns.stored[name][rows]
         columns[name] = Labels(np.where(values > 0, values, -1), trace.strings)

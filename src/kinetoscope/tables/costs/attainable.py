@@ -271,10 +271,8 @@ def _trace_curves(trace: TraceData, call_ns: float) -> dict[str, Curve]:
     for name, points in points_of.items():
         best, slack = best_rates[name], _MEMORY_SLACK
         if name.removesuffix(" backward") not in {*_BY_BYTES.values(), RANDOM}:
-            best, slack = (
-                max(best, product_rate / _SLOWEST if name.startswith("fourier") else 0.0),
-                _SIZE_SLACK,
-            )
+            slack = _SIZE_SLACK
+            best = max(best, product_rate / _SLOWEST if name.startswith("fourier") else 0.0)
         # What is larger may be slower, but not by any factor.
         points_of[name] = [(size, min(time, call_ns + slack * size / best)) for size, time in points]
     return {

@@ -129,12 +129,10 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         arguments = described["arguments"]
         facts = _common(name, described)
         amounts = {index: _amount(arguments, index) for index in {gives, takes} if index >= 0}
-        facts.dtype, facts.item_bytes = type_named(
-            next((amount[2] for amount in amounts.values() if amount[2]), "")
-        )
-        facts.input_elements, facts.output_elements = (
-            amounts[index][0] if index >= 0 else 0 for index in (takes, gives)
-        )
+        spelt = next((amount[2] for amount in amounts.values() if amount[2]), "")
+        facts.dtype, facts.item_bytes = type_named(spelt)
+        facts.input_elements = amounts[takes][0] if takes >= 0 else 0
+        facts.output_elements = amounts[gives][0] if gives >= 0 else 0
         scalars = arguments
     else:
         facts = Facts(name)
@@ -142,9 +140,8 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
             # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
-            facts.input_elements, facts.output_elements = (
-                _elements(sizes, index) for index in (takes, gives)
-            )
+            facts.input_elements = _elements(sizes, takes)
+            facts.output_elements = _elements(sizes, gives)
     if name == "barrier":
         facts.input_elements = facts.output_elements = 0
     if 0 <= peer < len(scalars) and type(scalars[peer]) is int:
@@ -164,9 +161,8 @@ def facts_of_description(noted: str) -> Facts | None:
     facts = _common(_DESCRIBED_NAMES.get(call, call), described)
     facts.dtype, _ = type_named(str(described.get("type", "")))
     facts.item_bytes = _number(described.get("item_bytes"))
-    facts.input_elements, facts.output_elements = (
-        _number(described.get(f"{side}_elements")) for side in ("in", "out")
-    )
+    facts.input_elements = _number(described.get("in_elements"))
+    facts.output_elements = _number(described.get("out_elements"))
     for side in ("in", "out"):
         if splits := described.get(f"{side}_splits"):
             setattr(facts, f"{side}put_splits", json.dumps(splits))

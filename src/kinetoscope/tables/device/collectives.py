@@ -161,10 +161,8 @@ def collectives(trace: TraceData) -> ArrowTable:
     on_device = _on_device(trace, calls)
     has_kernels = on_device["device"].ids >= 0
     waits = is_carried & ~has_kernels & (_integers(fact.is_async for fact in facts) == 0)
-    input_bytes, output_bytes = (
-        _integers(fact.bytes_of(getattr(fact, side)) for fact in facts)
-        for side in ("input_elements", "output_elements")
-    )
+    input_bytes = _integers(fact.bytes_of(fact.input_elements) for fact in facts)
+    output_bytes = _integers(fact.bytes_of(fact.output_elements) for fact in facts)
     size = np.maximum(input_bytes, output_bytes)
     transfer_ns = np.where(has_kernels, on_device.pop("total_ns"), np.where(is_carried, last - first, -1))
     groups = [_groups(run) for run in process_runs(trace)]
@@ -253,10 +251,8 @@ def _calls(trace: TraceData) -> list[Call]:
     spans, strings = trace.columns("spans"), trace.strings
     stored = trace.columns("collectives")
     noted = dict(zip(stored["span"].tolist(), stored["facts"].tolist(), strict=True))
-    operators, described = (
-        _rows_named(trace, named)
-        for named in (collective_facts.CALLS.__contains__, collective_facts.DESCRIBED.__eq__)
-    )
+    operators = _rows_named(trace, collective_facts.CALLS.__contains__)
+    described = _rows_named(trace, collective_facts.DESCRIBED.__eq__)
     marks = _rows_named(trace, lambda text: text.startswith(TRANSFER_MARKS))
     by_span: dict[SpanRow, Call] = {}
     for row in operators:
@@ -337,10 +333,8 @@ def _take_kernels(trace: TraceData, calls: dict[SpanRow, Call], noted: dict[int,
         call.kernels = kernels
         for kernel in kernels:
             text = strings[spans["name"][kernel]]
-            described, named = (
-                collective_facts.facts_of_description(strings[noted.get(kernel, 0)]),
-                collective_facts.facts_of_kernel(text),
-            )
+            described = collective_facts.facts_of_description(strings[noted.get(kernel, 0)])
+            named = collective_facts.facts_of_kernel(text)
             for facts in (named,) if described is None else (described, named):
                 call.facts.name = call.facts.name or facts.name
                 if facts.name in (call.facts.name, collective_facts.UNKNOWN_CALL):
@@ -356,10 +350,8 @@ def _call(trace: TraceData, span: SpanRow, facts: Facts, operator: str = "") -> 
     elements, parts = -1 if facts.name in ("barrier", "scatter") else facts.input_elements, 1
     if operator == "c10d::reduce_scatter_":
         # One reduction for each rank, of what that rank gets.
-        elements, parts = (
-            facts.output_elements,
-            facts.group_size if facts.group_size > 0 else trace.run_info.world_size or 1,
-        )
+        elements = facts.output_elements
+        parts = facts.group_size if facts.group_size > 0 else trace.run_info.world_size or 1
     elif facts.name == "recv":
         elements = facts.output_elements
     return Call(span, facts, int(trace.column("spans", "start_ns")[span]), elements, parts)

@@ -152,9 +152,8 @@ def _started(trace: TraceData, rows: Rows, groups: Groups, duration: Rows) -> di
     listed: Any = Labels(name, texts)
     # Kernels one by one are numbered in the order of `rows`.
     if len(groups) < len(rows):
-        (name, listed), (module, _) = (
-            _ranked(groups, values, duration, strings) for values, strings in ((name, texts), (module, None))
-        )
+        name, listed = _ranked(groups, name, duration, texts)
+        module, _ = _ranked(groups, module, duration, None)
     return {"operator": Labels(name, texts), "operators": listed, "module": Labels(module, paths)}
 
 

@@ -88,10 +88,8 @@ def queued_until_start(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
     """
     spans = trace.columns("spans")
     start, call = spans["start_ns"][rows], starters(trace).call[rows]
-    called_ns, taken_ns = (
-        np.append(spans["start_ns"], 0)[call],
-        np.append(spans["duration_ns"], 0)[call] + LAUNCH_NS,
-    )
+    called_ns = np.append(spans["start_ns"], 0)[call]
+    taken_ns = np.append(spans["duration_ns"], 0)[call] + LAUNCH_NS
     copy = np.flatnonzero(is_copy(spans["kind"][rows]))
     taken_ns[copy] = np.minimum(taken_ns[copy], most_copy_ns(trace, rows[copy]))
     return np.minimum(np.where(call >= 0, called_ns + taken_ns, start), start), start

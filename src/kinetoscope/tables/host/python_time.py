@@ -418,11 +418,8 @@ def program_calls(trace: TraceData) -> hierarchy.Hierarchy:
     """The recorded calls of Python functions of the program's own code; a parent is the innermost one around."""
     spans = trace.columns("spans")
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[spans["own_stack"]]
-    mask = (
-        (spans["kind"] == SpanKind.PYTHON)
-        & hierarchy.requested_calls(trace)
-        & np.append(user_frames(trace), False)[frame]
-    )
+    mask = (spans["kind"] == SpanKind.PYTHON) & hierarchy.requested_calls(trace)
+    mask &= np.append(user_frames(trace), False)[frame]
 
     def parent() -> NDArray[np.int32]:
         caller = spans["caller"]
