@@ -37,10 +37,8 @@ def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
     counters = read_counters(recordings, begin_ns)
     tables, losses = _compiled(trace, recordings, begin_ns)
     stated = {(loss.code, loss.why): loss for rows in recordings for loss in read_losses(rows)}
-    losses += [
-        *stated.values(),
-        *counted_losses({"damaged_records": sum(rows.damaged for rows in recordings)}),
-    ]
+    damaged = sum(rows.damaged for rows in recordings)
+    losses += [*stated.values(), *counted_losses({"damaged_records": damaged})]
     if info or counters or tables or losses:
         trace = extend(trace, counters=counters, info=info, tables=tables, losses=losses)
     return with_workers(attribute_replays(attribute_recording(trace, recordings)), recordings, begin_ns)

@@ -101,13 +101,11 @@ def same_files(base: Iterable[str], new: Iterable[str]) -> dict[str, str]:
     free = [file for file in ours if file not in theirs]
     base_name = {file: file for file in theirs}
     lengths = sorted(
-        (
-            (-_common(free_file, their_file), their_file, free_file)
-            for their_file in theirs
-            if their_file not in ours
-            for free_file in free
-            if PurePath(free_file).name == PurePath(their_file).name
-        ),
+        (-_common(free_file, their_file), their_file, free_file)
+        for their_file in theirs
+        if their_file not in ours
+        for free_file in free
+        if PurePath(free_file).name == PurePath(their_file).name
     )
     used: set[str] = set()
     for _, new_file, base_file in lengths:

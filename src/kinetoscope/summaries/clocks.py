@@ -11,7 +11,6 @@ from kinetoscope.combine.clocks import Aligned, Machines, Visits, machines_of
 from kinetoscope.combine.clocks import aligned as align
 from kinetoscope.combine.ranks import CUT_OFF_NS, MICROSECOND_NS
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.sections import Sections
@@ -36,7 +35,7 @@ def clocks(sections: Sections) -> pyarrow.Table:
         "contradiction_ns": np.where(is_aligned, alignment.values("violated_ns"), -1).astype(np.int64),
         "reason": Labels(np.where(is_aligned, -1, met > 0), (_NO_MEETINGS, _NOT_TIED)),
     }
-    return to_arrow(table_definition("job: clocks"), columns)
+    return to_arrow("job: clocks", columns)
 
 
 def aligned(sections: Sections) -> Aligned:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.arrow import rows_to_arrow, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.clocks import aligned
@@ -89,11 +88,8 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
         "exposed_percent": 100.0 * mean(exposed / step_ns),
         "bus_gb_per_s": np.where(moved > 0, moved, np.nan) * factors / np.maximum(transfers, 1),
     }
-    return to_arrow(
-        table_definition("job: exposed_communication"),
-        columns,
-        np.argsort(-mean(exposed) * steps, kind="stable"),
-    )
+    order = np.argsort(-mean(exposed) * steps, kind="stable")
+    return to_arrow("job: exposed_communication", columns, order)
 
 
 def links(sections: Sections) -> pyarrow.Table:
@@ -128,9 +124,7 @@ def links(sections: Sections) -> pyarrow.Table:
         "times_slower": slower,
         "extra_percent": 100.0 * np.maximum(time_ns - usual, 0) * count / whole_ns,
     }
-    return to_arrow(
-        table_definition("job: links"), columns, np.argsort(-np.nan_to_num(slower), kind="stable")
-    )
+    return to_arrow("job: links", columns, np.argsort(-np.nan_to_num(slower), kind="stable"))
 
 
 def _groups_of_two(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:

@@ -18,7 +18,6 @@ from kinetoscope.comparison.kinds import typical_operators
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import integers, number_array, to_arrow, to_numpy
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.rows import Rows
 from kinetoscope.storage.atomic_write import write_atomically
@@ -68,15 +67,10 @@ class Job:
             FormatError: None of the files is a summary. If some are, `notes` says what is wrong with the others.
             OSError: A file cannot be read.
         """
-        return cls(
-            Sections.of_files(
-                [
-                    file
-                    for path in map(Path, paths)
-                    for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])
-                ]
-            )
-        )
+        files: list[Path] = []
+        for path in map(Path, paths):
+            files += sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        return cls(Sections.of_files(files))
 
     def __len__(self) -> int:
         """The number of ranks."""
@@ -205,7 +199,7 @@ class Job:
             "source": self.summaries["source"].take(number_array(rank)).to_pylist(),
         }
         columns |= {name: usual(records, steps, sections.numbers("steps", name)) for name in PARTS}
-        table = to_arrow(table_definition("job: ranks"), columns)
+        table = to_arrow("job: ranks", columns)
         # It may be -1, which is null elsewhere.
         alone = ~np.isin(rank, less[0])
         column = table.schema.get_field_index("holds_up_ns")
@@ -231,7 +225,7 @@ class Job:
             "operators": np.array([typical_operators(of_kind) for of_kind in operators], dtype=np.int64),
             "most_of": most_of(operators),
         }
-        return to_arrow(table_definition("job: step_kinds"), columns)
+        return to_arrow("job: step_kinds", columns)
 
     def durations(self) -> pa.Table:
         """Return the table `durations`: operators, kernels and modules of all ranks, with quantiles."""
@@ -242,22 +236,14 @@ class Job:
             sketched = Groups.by([codes_of(records[column]) for column in ("kind", "name")])
             group, first = sketched.of_row, number_array(sketched.first)
             kinds, names = (records[column].take(first).to_pylist() for column in ("kind", "name"))
-            rows = np.array(
-                [row_of.setdefault(key, len(row_of)) for key in zip(kinds, names, strict=True)],
-                dtype=np.int64,
-            )
+            keys = zip(kinds, names, strict=True)
+            rows = np.array([row_of.setdefault(key, len(row_of)) for key in keys], np.int64)
             on_ranks += [0] * (len(row_of) - len(on_ranks))
             of_ranks = group[Groups.by([group, to_numpy(records["row"])]).first]
-            for row, count in zip(rows.tolist(), Groups(of_ranks, len(rows)).sizes().tolist(), strict=True):
-                on_ranks[row] += count
-            sketches = sketches.joined(
-                Sketches(
-                    rows[group],
-                    integers(records["bucket"]).astype(np.int16),
-                    integers(records["count"]),
-                    integers(records["total_ns"]),
-                )
-            )
+            for row, ranks in zip(rows.tolist(), Groups(of_ranks, len(rows)).sizes().tolist(), strict=True):
+                on_ranks[row] += ranks
+            bucket, count, total_ns = (integers(records[name]) for name in ("bucket", "count", "total_ns"))
+            sketches = sketches.joined(Sketches(rows[group], bucket.astype(np.int16), count, total_ns))
         groups = len(row_of)
         by_name = Groups(sketches.group, groups)
         total = by_name.sums(sketches.total)
@@ -272,7 +258,7 @@ class Job:
             column: sketches.quantile(part, len(names))
             for column, part in (("median_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99))
         }
-        return to_arrow(table_definition("job: durations"), columns, np.argsort(-total, kind="stable"))
+        return to_arrow("job: durations", columns, np.argsort(-total, kind="stable"))
 
 
 def _named(ranks: NDArray[np.int64]) -> str:

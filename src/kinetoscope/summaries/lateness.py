@@ -15,7 +15,6 @@ from kinetoscope.analyses.lateness import late_part, late_ranks, latest_in, midd
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.analyses.replay import RankSteps, Replay
 from kinetoscope.model.arrow import rows_to_arrow, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.sections import Sections
@@ -40,7 +39,7 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
         "waited_ns": meetings.waited_ns,
         "transfer_ns": meetings.shortest_ns,
     }
-    return to_arrow(table_definition("job: collective_arrivals"), columns)
+    return to_arrow("job: collective_arrivals", columns)
 
 
 def stragglers(sections: Sections) -> pyarrow.Table:
@@ -65,7 +64,7 @@ def stragglers(sections: Sections) -> pyarrow.Table:
         "phase": phases,
         "extra_ns": longer,
     }
-    return to_arrow(table_definition("job: stragglers"), columns)
+    return to_arrow("job: stragglers", columns)
 
 
 def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:

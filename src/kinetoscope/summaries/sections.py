@@ -317,17 +317,13 @@ class Sections:
         """The same, and each all_to_all: its ranks leave at about one moment, too, but need not."""
         group = self.groups[1]
         meeting_rows = np.flatnonzero(self.may_meet & (group >= 0))
-        keys: list[NDArray[Any]] = [
-            self.numbers("collectives", "step"),
-            group,
-            self.codes("collectives", "name"),
-        ]
+        step, name = self.numbers("collectives", "step"), self.codes("collectives", "name")
         # What a rank gives to others than an all_reduce may have a size of its own.
         size = np.where(self.is_named("all_reduce"), self.numbers("collectives", "bytes"), 0)
         return Meetings.of(
             meeting_rows,
             self.rows("collectives")[meeting_rows],
-            [key[meeting_rows] for key in keys],
+            [key[meeting_rows] for key in (step, group, name)],
             self.numbers("collectives", "number")[meeting_rows],
             size[meeting_rows],
             self.numbers("collectives", "duration_ns"),

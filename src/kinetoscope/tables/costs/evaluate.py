@@ -254,11 +254,10 @@ def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cos
     lacking = nodes.sums(origins["flops"] < 0)[origin] > 0
     flops = nodes.sums(np.maximum(origins["flops"], 0))[origin]
     size = origins["bytes"][origin]
+    columns = (column.tolist() for column in (rows, lacking, flops, size))
     return {
         row: Cost(None if unknown else node_flops, None if moved < 0 else moved)
-        for row, unknown, node_flops, moved in zip(
-            rows.tolist(), lacking.tolist(), flops.tolist(), size.tolist(), strict=True
-        )
+        for row, unknown, node_flops, moved in zip(*columns, strict=True)
     }
 
 

@@ -109,11 +109,10 @@ def compiles(trace: TraceData) -> ArrowTable:
     columns |= {name: both(stored[name][rows], spans[name][alone]) for name in ("start_ns", "duration_ns")}
     columns |= {"thread": both(thread, spans["thread"][alone]), "span": both(span, alone)}
     process = both(stored["process_row"][rows], of_thread[spans["thread"][alone]])
+    stated = (texts[name] for name in ("reason", "stage", "compile_id"))
     columns["recompile"] = [
         bool(reason) or (stage == "frame" and not compile_id.endswith("/0") and "/" in compile_id)
-        for reason, stage, compile_id in zip(
-            texts["reason"], texts["stage"], texts["compile_id"], strict=True
-        )
+        for reason, stage, compile_id in zip(*stated, strict=True)
     ]
     step = of_process_at(process, columns["start_ns"], trace.columns("steps"))
     columns["step"] = np.append(trace.column("steps", "number"), -1)[step]
@@ -307,11 +306,10 @@ def break_passages(trace: TraceData) -> Passages:
     around = nearest_of(trace, regions)[spans["parent"][regions]]
     thread = spans["thread"][regions]
     process = np.append(trace.column("threads", "process_row"), -1)[thread]
+    passages = (column.tolist() for column in (process, around, names[around], names[regions]))
     cuts = [
         breaks.between(process_row, region_of[before], region_of[after]) if outer >= 0 else -1
-        for process_row, outer, before, after in zip(
-            *(column.tolist() for column in (process, around, names[around], names[regions])), strict=True
-        )
+        for process_row, outer, before, after in zip(*passages, strict=True)
     ]
     cut = np.array(cuts, dtype=np.int64)
     time_ns = np.zeros(len(regions), dtype=np.int64)

@@ -41,12 +41,10 @@ def stack_sums(trace: TraceData) -> dict[str, NDArray[Any]]:
         "blocked_self_ns": between.sums(time_ns, shares.blocked),
         "device_self_ns": on_device,
     }
-    totals = {
-        ("total_ns" if name == "self_ns" else name.replace("_self", "")): _core.sums_below(
-            stacks["parent"], depth, values
-        )
-        for name, values in sums.items()
-    }
+    totals = {}
+    for name, values in sums.items():
+        total = "total_ns" if name == "self_ns" else name.replace("_self", "")
+        totals[total] = _core.sums_below(stacks["parent"], depth, values)
     backward_ns = by_stack.sums(self_ns, phase == Phase.BACKWARD)
     return {"depth": depth, **sums, **totals, "backward_self_ns": backward_ns, "count": by_stack.sizes()}
 

@@ -196,18 +196,10 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
     call = np.append(kinds[:, 6], -1)[of_sample]
     # A recorded call is exact: a sample only says which of its lines ran.
     inside = np.flatnonzero((of_sample >= 0) & ((call < 0) | (function[samples["stack"]] == function[call])))
-    keys = np.stack(
-        (
-            of_sample[inside],
-            samples["stack"][inside],
-            samples["module"][inside],
-            np.where(
-                samples["state"][inside] == SampleState.BLOCKED, samples["wait"][inside].astype(np.int64), -1
-            ),
-        ),
-        axis=1,
-    )
-    ran, share_of = np.unique(keys, axis=0, return_inverse=True)
+    is_blocked = samples["state"][inside] == SampleState.BLOCKED
+    wait = np.where(is_blocked, samples["wait"][inside].astype(np.int64), -1)
+    keys = (of_sample[inside], samples["stack"][inside], samples["module"][inside], wait)
+    ran, share_of = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
     weight = Groups(share_of.ravel(), len(ran)).sums(samples["period_ns"][inside])
     by_ends = np.setdiff1d(np.arange(len(kinds)), ran[:, 0])
     earlier, later, toward_later, _, called = kinds[by_ends, 2:7].T
@@ -226,16 +218,7 @@ def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shar
         weight / Groups(kind, len(kinds)).sums(weight)[kind],
     )
     kind, stack, other, module, wait, part = (column[order] for column in columns)
-    return Shares(
-        kind,
-        kinds[kind, 1],
-        stack.astype(np.int64),
-        other.astype(np.int64),
-        module,
-        wait >= 0,
-        np.maximum(wait, 0),
-        part,
-    )
+    return Shares(kind, kinds[kind, 1], stack, other, module, wait >= 0, np.maximum(wait, 0), part)
 
 
 def _of_process(trace: TraceData, owner: Owner) -> list[tuple[NDArray[Any], ...]]:
