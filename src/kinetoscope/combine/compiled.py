@@ -288,9 +288,8 @@ class _Sites:
             for file, line in zip(frames["file"].tolist(), frames["line"].tolist(), strict=True)
         ]
         of_stack: list[int] = []
-        for row, (parent, frame) in enumerate(
-            zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-        ):
+        callers = zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
+        for row, (parent, frame) in enumerate(callers):
             call_index = of_frame[frame] if frame >= 0 else _NOT_GENERATED
             inherits = call_index == _NOT_GENERATED and 0 <= parent < row
             of_stack.append(of_stack[parent] if inherits else max(call_index, -1))

@@ -221,11 +221,9 @@ def explained(
         if all(share):
             group_spent: SpentAt = defaultdict(dict)
             for at_side, side in enumerate(sides):
+                factors = ((group_spent, 1 / share[at_side]), (all_spent, share[0] / share[at_side]))
                 for key, time_ns in side.spent[group].items():
-                    for spent_of_place, factor in (
-                        (group_spent, 1 / share[at_side]),
-                        (all_spent, share[0] / share[at_side]),
-                    ):
+                    for spent_of_place, factor in factors:
                         spent = spent_of_place[pair_of[at_side][key[:-1]]].setdefault(key[-1], [0.0, 0.0])
                         spent[at_side] += time_ns * factor
             parts = _parts(group_spent, mean_ns)

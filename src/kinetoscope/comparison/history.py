@@ -49,9 +49,7 @@ def build_of(runs: Sequence[Run], name: str) -> Build:
     values: dict[str, float] = {}
     if timed := [run for run in runs if run.unit.repeats and len(run.counted)]:
         step_ns, kind = np.concatenate([run.step_ns[run.counted] for run in timed]), classes_of_steps(timed)
-        fastest = Series(step_ns, np.zeros(len(step_ns), np.int64), kind).weights(
-            np.ones((1, len(step_ns))), _FASTEST
-        )
+        fastest = Series.of([step_ns], kind).weights(np.ones((1, len(step_ns))), _FASTEST)
         values[STEP] = float(fastest[0] @ step_ns)
     for count in COUNTS:
         if recorded := [column for run in runs if (column := run.counts(count)) is not None]:

@@ -117,9 +117,7 @@ def _irregular(sections: Sections, late: list[int], whole_ns: int) -> Match | No
 
 
 def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Match | None:
-    devices = np.array(
-        [device not in ("", "cpu") for device in sections.summaries["device"].to_pylist()], dtype=bool
-    )
+    devices = ~np.isin(sections.summaries["device"].to_pylist(), ("", "cpu"))
     computed = sections.usual_of_steps("compute_ns")
     rows = np.flatnonzero(devices & (computed >= 0))
     if len(rows) < 2:

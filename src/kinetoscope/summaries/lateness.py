@@ -115,9 +115,8 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
     kind = kinds.of_row
     usual = Groups(kind[met.first][complete], len(kinds)).medians(met.shortest_ns[complete])
     transfer = np.where(usual < 0, np.iinfo(np.int64).max, usual)[kind]
-    waited = np.where(
-        complete[met.place], waited, np.maximum(waited, duration[met.rows] - transfer[met.rows])
-    )
+    longest = np.maximum(waited, duration[met.rows] - transfer[met.rows])
+    waited = np.where(complete[met.place], waited, longest)
     of_members = of_record[Groups.by([of_record, sections.rows("collectives")]).first]
     members = np.append(Groups(of_members, len(groups)).sizes(), 0)[of_record]
     alone = np.flatnonzero(

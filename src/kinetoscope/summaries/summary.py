@@ -357,9 +357,8 @@ def _groups(trace: Trace, calls: pa.Table) -> pa.Table:
         if group.name and group.ranks
     }
     names = ("group", "group_description", "group_ranks", "group_size")
-    for name, description, ranks, size in dict.fromkeys(
-        zip(*(calls[column].to_pylist() for column in names), strict=True)
-    ):
+    stated = zip(*(calls[column].to_pylist() for column in names), strict=True)
+    for name, description, ranks, size in dict.fromkeys(stated):
         if name or ranks:
             count = len(json.loads(ranks)) if ranks else size or -1
             groups[name or ranks] = (description or "", ranks or "", count)

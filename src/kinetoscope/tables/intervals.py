@@ -70,7 +70,7 @@ class Intervals:
         return _core.length_before(self.start_ns, self.end_ns, time_ns)
 
 
-def united_by(group: NDArray[np.int32], groups: int, start_ns: Rows, end_ns: Rows) -> list[Intervals]:
+def united_by(group: NDArray[np.integer], groups: int, start_ns: Rows, end_ns: Rows) -> list[Intervals]:
     """The moments of each group of stretches of time.
 
     Args:

@@ -103,9 +103,8 @@ def compiles(trace: TraceData) -> ArrowTable:
         name: both(stored[name][rows], -1)
         for name in ("line", *_PHASES, "cache_hits", "cache_misses", "guards", "operators")
     }
-    thread = np.where(
-        stored["thread"][rows] >= 0, stored["thread"][rows], np.append(spans["thread"], -1)[span]
-    )
+    thread = stored["thread"][rows]
+    thread = np.where(thread >= 0, thread, np.append(spans["thread"], -1)[span])
     columns |= {name: both(stored[name][rows], spans[name][alone]) for name in ("start_ns", "duration_ns")}
     columns |= {"thread": both(thread, spans["thread"][alone]), "span": both(span, alone)}
     process = both(stored["process_row"][rows], of_thread[spans["thread"][alone]])
@@ -350,9 +349,8 @@ class _Breaks:
         self._rows: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
         roots = map(_begun_as, stored["root_function"])
         keys = zip(stored["process_row"].tolist(), roots, stored["root_file"], strict=True)
-        for row, (key, line, skipped) in enumerate(
-            zip(keys, stored["root_line"].tolist(), stored["skipped"].tolist(), strict=True)
-        ):
+        breaks = zip(keys, stored["root_line"].tolist(), stored["skipped"].tolist(), strict=True)
+        for row, (key, line, skipped) in enumerate(breaks):
             if not skipped:
                 self._rows.setdefault(key, []).append((line, row))
 

@@ -200,9 +200,7 @@ def requests_as_steps(trace: TraceData) -> Numbers:
 def ran_in_requests(trace: TraceData) -> list[Intervals]:
     """For each thread when it worked for a request."""
     marked, threads = requests_of(trace), len(trace.columns("threads"))
-    return united_by(
-        marked.stretch_thread.astype(np.int32), threads, marked.stretch_start_ns, marked.stretch_end_ns
-    )
+    return united_by(marked.stretch_thread, threads, marked.stretch_start_ns, marked.stretch_end_ns)
 
 
 @derived
