@@ -831,7 +831,9 @@ class MemoryEvent(FunctionEvent):
         Args:
             attribute: Such as `cpu_memory_usage`.
         """
-        return int(numbers_at(self.trace, np.array([self.place]), SUMS[attribute])[0])
+        if attribute not in SIZES:
+            return 0
+        return int(numbers_at(self.trace, np.array([self.place]), SIZES[attribute])[0])
 
     @Computed
     def fwd_thread(self) -> int:
