@@ -280,6 +280,21 @@ def test_gradients_that_no_optimizer_has_are_not_needed():
     assert wasted(head_of_a_body())[0] == {Cause.UNUSED_GRADIENT}
 
 
+def test_gradients_of_what_only_modules_compute_with_are_not_needed():
+    """A table of positions is added to what the body gets; that is no use of its gradient."""
+    torch.manual_seed(0)
+    positions, body = torch.nn.Parameter(torch.randn(16, 64)), torch.nn.Linear(64, 96)
+    head = torch.nn.Linear(96, 8)
+    optimizer, x = torch.optim.SGD(head.parameters(), lr=0.1), torch.randn(16, 64)
+
+    def step():
+        optimizer.zero_grad()
+        head(body(x + positions)).square().mean().backward()
+        optimizer.step()
+
+    assert wasted(step)[0] == {Cause.UNUSED_GRADIENT}
+
+
 def test_gradients_of_what_is_trained_or_updated_by_the_program_are_needed():
     assert wasted(head_of_a_body(is_trained=True))[0] == set()
     assert wasted(head_of_a_body(update))[0] == set()

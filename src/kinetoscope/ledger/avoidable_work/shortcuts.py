@@ -485,7 +485,14 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     if not in_optimizer.any():
         return []
     rows = outermost_operators(trace)
-    outside = rows[phase[rows] == Phase.FORWARD]
+    # Before the first backward, such as where parameters get their first values, there is no gradient.
+    is_backward = phase[rows] == Phase.BACKWARD
+    first_ns = spans["start_ns"][rows[is_backward]].min(initial=np.iinfo(np.int64).max)
+    # What modules compute, or what has a backward, is of no gradient either.
+    has_backward = np.zeros(len(spans) + 1, bool)
+    has_backward[nearest_of(trace, rows)[spans["forward"]]] = True
+    outside = rows[(phase[rows] == Phase.FORWARD) & (spans["module"][rows] < 0) & ~has_backward[rows]]
+    outside = outside[spans["start_ns"][outside] > first_ns]
     in_forward = Groups(calls.of_span[outside], count).sizes() > 0
     used: set[Shape] = set()
     for call in calls.all:
@@ -503,14 +510,13 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     is_used = np.zeros(len(spans), bool)
     is_used[sums] = [of_shapes[row] for row in shapes[sums].tolist()]
     # Backward by backward: what the engine runs in a row on a thread.
-    in_backward = phase[rows] == Phase.BACKWARD
-    number = Groups.runs(spans["thread"][rows], spans["step"][rows], in_backward).of_row
+    number = Groups.runs(spans["thread"][rows], spans["step"][rows], is_backward).of_row
     needs = np.zeros(len(spans) + 1, bool)
     needs[nearest_of(trace, rows)[:-1][is_used]] = True
     # The last one counts; where nothing is used, none is wasted.
     last, uses = np.full(int(number.max(initial=0)) + 1, len(rows)), np.flatnonzero(needs[rows])
     last[number[uses]] = uses
-    wasted = rows[in_backward & (np.arange(len(rows)) > last[number])]
+    wasted = rows[is_backward & (np.arange(len(rows)) > last[number])]
     inside = np.flatnonzero(nearest_of(trace, wasted) >= 0)
     return [(inside.astype(np.int64), np.ones(len(inside)), Cause.UNUSED_GRADIENT)] if len(inside) else []
 
