@@ -93,12 +93,12 @@ class Contents {
         continue;
       }
       if (storage == 0 && (flags & kCallWritesUnknown) != 0) forget();
-      const int64_t number = number_of(tensor);
-      const bool is_read = calls_.content[tensor] != 0 && of_.at(storage).is_from_outside;
+      const Known& known = known_of(tensor);
+      const bool is_read = calls_.content[tensor] != 0 && known.is_from_outside;
       if (is_read) {
         key_.insert(key_.end(), {place, kValues, static_cast<int64_t>(calls_.content[tensor])});
       } else {
-        key_.insert(key_.end(), {place, number, calls_.offset[tensor]});
+        key_.insert(key_.end(), {place, known.number, calls_.offset[tensor]});
       }
       if (storage == 0 || has(tensor, kTensorIsShared)) {
         determined = determined && is_read;
@@ -211,16 +211,14 @@ class Contents {
 
   int64_t fresh() { return ++last_number_; }
 
-  // The number of what is in the storage of an argument, where it has the version that is known.
-  int64_t number_of(std::size_t tensor) {
+  // What is known of the storage of an argument, where it has the version that is known.
+  const Known& known_of(std::size_t tensor) {
     const int64_t storage = calls_.storage[tensor], version = calls_.version[tensor];
     if (const auto known = of_.find(storage); known != of_.end()) {
-      if (known->second.version == version) return known->second.number;
+      if (known->second.version == version) return known->second;
       changed(storage);
     }
-    const int64_t number = fresh();
-    of_[storage] = {number, version, true};
-    return number;
+    return of_[storage] = {fresh(), version, true};
   }
 
   // Something unknown may have written to a storage.

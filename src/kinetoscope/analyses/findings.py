@@ -13,6 +13,7 @@ import numpy as np
 from kinetoscope.analyses.account import account_of
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import findings_with_gains, rule_findings, tried
+from kinetoscope.analyses.rules.cpu_cores import processor_wait
 from kinetoscope.analyses.sample import sample_of
 from kinetoscope.analyses.slow_lines import slow_lines
 from kinetoscope.analyses.waterfall import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS = 7
 """More findings than this are more than a person acts on."""
-PROCESSOR_WAIT = "processor-wait"
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Report:
 
     @property
     def of_machine(self) -> tuple[Finding, ...]:
-        """Those findings that are no fault of the program, but what other programs did."""
-        return tuple(finding for finding in self.findings if finding.code == PROCESSOR_WAIT)
+        """The findings on what other programs of the machine did to this one."""
+        return tuple(finding for finding in self.findings if finding.code == processor_wait.code)
 
     @property
     def of_program(self) -> tuple[Finding, ...]:
-        """The other findings."""
-        return tuple(finding for finding in self.findings if finding.code != PROCESSOR_WAIT)
+        """The findings on the program itself."""
+        return tuple(finding for finding in self.findings if finding.code != processor_wait.code)
 
     def headlines(self, most: int) -> list[Sentence]:
         """The first findings of the program, a sentence each."""
@@ -142,9 +142,11 @@ def _examine(trace: TraceData) -> Report:
     by_rules = rule_findings(trace)
     loop, findings = by_rules.loop, by_rules.found
     if loop.whole_ns > 0:
-        findings = findings_with_gains([*findings, *(tried(hot_lines, loop) or ())], loop.moments)
+        findings = findings_with_gains(
+            [*findings, *(tried(hot_lines, loop) or ())], loop.moments, loop.whole_ns
+        )
         slow = tried(slow_lines, loop, findings) or ()
-        findings = findings_with_gains([*findings, *slow], loop.moments)
+        findings = findings_with_gains([*findings, *slow], loop.moments, loop.whole_ns)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None

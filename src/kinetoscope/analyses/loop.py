@@ -255,7 +255,7 @@ class Loop:
 
     @cached_property
     def _processor_waits(self) -> Rows:
-        """The same of each step."""
+        """How long the loop's thread was ready to run in each step, but had no processor."""
         if self.ledger is None:
             return np.zeros(len(self.start_ns), np.int64)
         return parts_of_ledger(self.ledger)["processor_wait_ns"][self.ledger.counted]

@@ -54,7 +54,7 @@ def rule_findings(trace: TraceData) -> RuleFindings:
     rules = [rule for rule in RULES.values() if loop.unit is Unit.REQUEST or not rule.of_requests]
     results = [result for rule in (rules if loop.whole_ns > 0 else ()) for result in tried(rule, loop) or ()]
     findings = [_with_time(loop, result) for result in results if isinstance(result, Finding)]
-    causes = tuple(owned.finding for owned in owners(findings, loop.moments))
+    causes = tuple(owned.finding for owned in owners(findings, loop.moments, loop.whole_ns))
     return RuleFindings(loop, causes, tuple(result for result in results if isinstance(result, CannotTell)))
 
 
@@ -92,13 +92,15 @@ class RowOwner(NamedTuple):
     gain_ns: int | None
 
 
-def findings_with_gains(findings: Sequence[Finding], moments: Intervals) -> tuple[Finding, ...]:
+def findings_with_gains(
+    findings: Sequence[Finding], moments: Intervals, whole_ns: int | None = None
+) -> tuple[Finding, ...]:
     """Findings of which no others name the cause, with what each gains in rows of its own, the largest gain first."""
-    gained = [replace(finding, gain_ns=gain_ns) for finding, gain_ns in owners(findings, moments)]
+    gained = [replace(finding, gain_ns=gain_ns) for finding, gain_ns in owners(findings, moments, whole_ns)]
     return tuple(sorted(gained, key=_rank))
 
 
-def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
+def owners(findings: Sequence[Finding], moments: Intervals, whole_ns: int | None = None) -> list[RowOwner]:
     """Divide the time of steps among findings: each row of it has one owner, so that gains add up to no more than there is.
 
     Rows are the stretches between the edges of what findings are about. Causes come before what they explain, then the largest gain. A finding owns rows up to its
@@ -108,6 +110,7 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
     Args:
         findings: What rules and the account say.
         moments: The time that they divide.
+        whole_ns: What shares are of; None for all of that time.
     """
     ordered = _causes_first(findings)
     times = [None if finding.time is None else finding.time & moments for finding in ordered]
@@ -116,6 +119,7 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
         np.concatenate([edge for moment in sets for edge in (moment.start_ns, moment.end_ns)])
     )
     row_ns = moments.within(edges[:-1], edges[1:]).astype(np.float64)
+    whole_ns = moments.total_ns if whole_ns is None else whole_ns
     has_rows = [
         np.ones(len(row_ns), bool) if time is None else time.within(edges[:-1], edges[1:]) > 0
         for time in times
@@ -145,14 +149,14 @@ def owners(findings: Sequence[Finding], moments: Intervals) -> list[RowOwner]:
         owner = index
         if causes and 2 * of_causes_ns >= gain_ns:
             left_out.add(index)
-            all_ns = max(gain_ns, finding.share_percent / 100.0 * row_ns.sum())
+            all_ns = max(gain_ns, finding.share_percent / 100.0 * whole_ns)
             gain_ns = min(all_ns - of_causes_ns, left_ns[rows].sum())
             here = [cause for cause in explained_by[index] if _same_function(ordered[cause], finding)]
             of_loop = finding.code in RULES and RULES[finding.code].of_loop
-            if not (here and of_loop) or gain_ns < LEAST_EFFECT * row_ns.sum():
+            if not (here and of_loop) or gain_ns < LEAST_EFFECT * whole_ns:
                 continue
             owner = max(here, key=lambda cause: owned_ns[cause][rows].sum())
-            ordered[owner] = _with_effect(ordered[owner], finding, int(gain_ns), row_ns.sum())
+            ordered[owner] = _with_effect(ordered[owner], finding, int(gain_ns), whole_ns)
         gain_ns = int(min(gain_ns, left_ns[rows].sum() + _ROUNDING_NS)) + owned_ns[owner].sum()
         for pieces in (rows & is_free, rows):
             missing_ns = gain_ns - owned_ns[owner].sum()

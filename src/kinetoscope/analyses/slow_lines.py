@@ -85,6 +85,8 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
         values["calls"] = calls_at(loop, loop.place_of_frame(int(line_groups(loop.trace)[1][lines[0]])))
         calls = np.flatnonzero(_are_calls(cells, of_lines)) if text else np.zeros(0, np.int64)
         gain_ns = usual_ns + loop.usual_sum(step[calls], cells.time_ns[calls]) - sum(named_ns)
+        if gain_ns <= 0:
+            continue
         share = 100 * usual_ns / max(spent_ns, 1)
         match = Match(
             time_ns=usual_ns, values=values, gain_ns=gain_ns, text=text, place=at_lines, share_percent=share

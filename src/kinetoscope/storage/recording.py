@@ -59,12 +59,19 @@ def from_json(text: str) -> Any:
 # Notes are what a recording stores about a span outside of its record: memory blocks, torch's record function number, facts
 # about collectives, keyword arguments.
 
-_OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS = (
+_OPERAND, _GRADIENT, _RECORD_FUNCTION, _COLLECTIVE, _ARGUMENTS, _TENSOR_VERSION, _TENSOR_CONTENT = (
     LAYOUT["note_kinds"][kind]
-    for kind in ("operand", "gradient", "record_function", "between_ranks", "arguments")
+    for kind in (
+        "operand",
+        "gradient",
+        "record_function",
+        "between_ranks",
+        "arguments",
+        "tensor_version",
+        "tensor_content",
+    )
 )
-# NoteKind and TensorFlag in native/core/recording/format.h.
-_TENSOR_VERSION, _TENSOR_CONTENT = 6, 7
+# TensorFlag in native/core/recording/format.h.
 _IS_RESULT, _IS_SHARED, _IS_WHOLE, _IS_NUMBER = 1, 2, 4, 8
 
 

@@ -3,8 +3,8 @@
 Two calls have the same result if the operator, its other arguments and the contents of its tensors are the same. Contents are known by the storage and
 by what wrote it last: a number for each, which the results of the same call share (value numbering, as compilers do it for common subexpressions). What
 is not certain has a number that nothing else has, and so no claim follows from it: memory that others than torch may write, versions that changed without an
-operator that is known, operators that are random, that are not torch's own, or of which something is not recorded. Small tensors that no operator made, such as those made of Python's
-lists, are known by their values.
+operator that is known, operators that are random, that are not torch's own, or of which something is not recorded. Small tensors that no operator made, such
+as those made of Python's lists, are known by their values.
 
 Not seen is a write to torch's memory without an operator: through `data_ptr()`, DLPack or the methods of a storage. Where compiled kernels ran, or a device
 was used, whose kernels may run without an operator (such as those of a graph that is replayed), nothing is claimed.
