@@ -235,7 +235,7 @@ class ProgressLine(RunObserver):
         threading.Thread(target=self._update, name="kinetoscope-progress", daemon=True).start()
 
     def stopped(self) -> None:
-        """Stop updating the line."""
+        """Update the progress line no more."""
         self._done.set()
 
     def recorded(self) -> None:

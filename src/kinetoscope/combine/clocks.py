@@ -474,7 +474,7 @@ class Aligned(NamedTuple):
 
     @property
     def is_aligned(self) -> Mask:
-        """Which of them can be aligned."""
+        """For each clock, whether a line was found by which it can be aligned."""
         return np.array([line is not None for line in self.lines], dtype=bool)
 
     def values(self, name: str) -> Values:

@@ -187,7 +187,7 @@ class RunObserver:
         """Recording has begun, with the engine of this name."""
 
     def stopped(self) -> None:
-        """The program has ended."""
+        """The program has ended, but is still recorded."""
 
     def recorded(self) -> None:
         """Recording has ended, or never began; the trace is not read yet."""

@@ -691,7 +691,6 @@ class _Column(NamedTuple):
     width: int = NUMBER_WIDTH
 
     def cell(self, event: Event) -> str:
-        """The text of an event."""
         return self.text(getattr(event, self.attribute))
 
 
@@ -702,7 +701,6 @@ class _Sums(NamedTuple):
     device_us: float | None
 
     def texts(self, use_device: str | None, unit: str | None = None) -> Iterator[str]:
-        """Lines that say them."""
         yield f"Self CPU time total: {time_text(self.host_us, unit)}"
         if self.device_us is not None:
             yield f"Self {(use_device or 'device').upper()} time total: {time_text(self.device_us, unit)}"

@@ -817,7 +817,7 @@ class MemoryEvent(FunctionEvent):
 
     @property
     def allocation(self) -> AllocationRow:
-        """The row of `allocations`."""
+        """The row of `allocations` that the event stands for."""
         return AllocationRow(-1 - self.place)
 
     @Computed

@@ -173,7 +173,6 @@ class DeviceCollection:
     """
 
     def __init__(self) -> None:
-        """Start stopped."""
         self.lock = threading.RLock()
         self._subscribers: list[DevicePart] = []
         self._segment: Segment | None = None

@@ -60,9 +60,8 @@ class _Run:
     recorded: bool = False  # whether the last cycle was recorded
     ever_recorded: bool = False
     changing: bool = False  # whether a transition is in progress
-    forgives: bool = (
-        False  # whether a recording that cannot be begun is only a warning: once the run has started
-    )
+    # Whether a recording that cannot begin is only a warning: once the run has started.
+    forgives: bool = False
     ends_recorded: bool = False  # whether its end stopped a recording, for the handler
 
 

@@ -77,7 +77,6 @@ class RankBarriers:
     """
 
     def __init__(self) -> None:
-        """Start unconnected."""
         self._store = JobStore("clock")
         # The number of the connection for which a warning was given.
         self._warned_of = -1
