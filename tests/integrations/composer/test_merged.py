@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope import StateError
 from kinetoscope.combine.extend import extend
-from kinetoscope.integrations.composer import JSONTraceHandler, Timestamp
 from kinetoscope.trace import concatenate
 from tests.support import warm_python
 from tests.support.trace_builder import TraceBuilder
@@ -110,18 +108,6 @@ def test_what_is_no_rank_is_none(value):
     events[2]["args"] = {"value": value}
     Path("odd.json").write_text(json.dumps(events))
     assert names_in("odd.json") == {None: ["event/batch0"]}
-
-
-@pytest.mark.parametrize("argument", ["merged_trace_filename", "merged_trace_remote_file_name"])
-def test_names_of_merged_traces_warn_of_what_merges(argument):
-    with pytest.warns(UserWarning, match=r"no merged trace 'all.json': .* with kinetoscope.merge"):
-        JSONTraceHandler(**{argument: "all.json"})
-    JSONTraceHandler(**{argument: None})
-
-
-def test_a_handler_that_was_not_started_is_told_apart():
-    with pytest.raises(StateError, match=r"call start\(\) before training"):
-        JSONTraceHandler().take(cycle(0, 0), Timestamp())
 
 
 # ----------------------------------------------------------------------------------------------- ranks of a real job

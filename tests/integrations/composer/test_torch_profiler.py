@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope import ArgumentError, StateError
+from kinetoscope import ArgumentError
 from kinetoscope.integrations.composer import (
     ProfilerAction,
     Timestamp,
@@ -184,15 +184,6 @@ def test_steps_have_the_numbers_of_batches_and_hold_the_wait_for_their_data():
 # -------------------------------------------------------------------------------------------------- wrong use, at once
 
 
-def test_no_schedule_is_an_error_before_training():
-    with pytest.raises(
-        RuntimeError, match=r"TorchProfiler has no schedule of batches: pass schedule=cyclic_schedule"
-    ):
-        Composer(TorchProfiler(**PLACES))
-    with pytest.raises(StateError, match="no schedule"):
-        TorchProfiler(**PLACES).start()
-
-
 def test_a_folder_with_files_is_an_error_before_training(tmp_path, engine):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/old.json").write_text("{}")
@@ -202,43 +193,11 @@ def test_a_folder_with_files_is_an_error_before_training(tmp_path, engine):
     assert engine.log == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"folder": "{step}"}, "unknown variable {step}; the variables are: run_name, rank"),
-        (
-            {"filename": "{loss}.json"},
-            "unknown variable {loss}; the variables are: run_name, rank, .*batch_wct",
-        ),
-        ({"remote_file_name": "{loss}.json"}, "remote_file_name=.*unknown variable"),
-        ({"memory_filename": "{batch}.html", "profile_memory": False}, "needs profile_memory=True"),
-        ({"num_traces_to_keep": -2}, "num_traces_to_keep=-2"),
-        ({"schedule": 3}, "schedule=3 is not valid: it must be callable"),
-        ({"on_trace_ready": print}, "on_trace_ready cannot be set"),
-        ({"engine": "fast"}, "engine='fast'"),
-        ({"record_shapes": "False"}, "record_shapes"),
-    ],
-)
-def test_wrong_arguments_are_refused_when_the_object_is_made(arguments, said):
-    with pytest.raises(ValueError, match=said):
-        TorchProfiler(**arguments)
-
-
 @pytest.mark.parametrize("schedule", [kinetoscope.schedule(wait=0, warmup=1, active=1), lambda _state: "now"])
 def test_a_schedule_of_another_kind_is_an_error_before_training(schedule, engine):
     with pytest.raises(ArgumentError, match="schedule"):
         Composer(TorchProfiler(**PLACES, engine=engine), schedule)
     assert engine.log == []
-
-
-def test_composers_own_profiler_in_the_same_folder_is_an_error_before_training(engine):
-    own = type("TorchProfiler", (), {"folder": "run"})()
-    state = SimpleNamespace(callbacks=[own], run_name="r", timestamp=Timestamp(), profiler=None)
-    profiler = TorchProfiler(**PLACES, engine=engine, schedule=cyclic_schedule())
-    with pytest.raises(StateError, match=r"Composer's own TorchProfiler is also on .*install_composer\(\)"):
-        profiler.init(state, None)
-    own.folder = "elsewhere"
-    profiler.init(state, None)
 
 
 # -------------------------------------------------------------------------------------------------- training goes on

@@ -1,0 +1,124 @@
+"""What a room says where it refuses or warns: calls as in a Python session in its `messages.txt`, and what came of each.
+
+One test of the room makes all calls and compares. `python -m tests.support.messages tests/ROOM ...` writes the files anew, and prints what changed.
+"""
+
+import difflib
+import doctest
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+WRITES = "KINETOSCOPE_WRITE_MESSAGES"
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
+
+
+class Call:
+    """A call of a file: its lines as they are written, and what came of it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.source = "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
+        self.text = "\n".join(line for line in lines if line.startswith((">>> ", "... ")))
+        self.outcome = [line for line in lines if not line.startswith((">>> ", "... "))]
+
+
+def parts_of(text: str) -> Iterator[Call | str]:
+    """The calls of a file, and the lines between them: headings and empty ones."""
+    lines: list[str] = []
+    for line in [*text.splitlines(), "#"]:
+        if lines and (line.startswith((">>> ", "#")) or not line):
+            yield Call(lines)
+            lines = []
+        if line.startswith(">>> ") or lines:
+            lines.append(line)
+        else:
+            yield line
+
+
+def come_of(source: str, names: dict[str, Any], folder: str) -> list[str]:
+    """Make a call, and return the lines that say its warnings, and its value or its exception."""
+    said = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            try:
+                code = compile(source, "<messages>", "eval")
+            except SyntaxError:
+                code = compile(source, "<messages>", "exec")
+            value = eval(code, names)
+            said = [] if value is None else [repr(value)]
+        except Exception as error:  # noqa: BLE001  (it is what is compared)
+            said = [f"{type(error).__name__}: {error}"]
+    said = [f"{warning.category.__name__}: {warning.message}" for warning in caught] + said
+    texts = [ADDRESS.sub("0x...", text.replace(folder, "FOLDER")) for text in said]
+    # What follows the first line of a text is indented, and an empty line is a dot, as it would end the call.
+    return [
+        line
+        for text in texts
+        for line in re.sub(r"\n(?=\n|$)", "\n.", text).replace("\n", "\n    ").splitlines()
+    ]
+
+
+def check_messages(test: str, generated: Iterable[str] = (), **names: Any) -> None:
+    """Make the calls of `messages.txt` beside a test, in an empty folder, and compare what comes of them; `...` stands for anything.
+
+    Args:
+        test: The file of the test.
+        generated: Calls that the file must have.
+        **names: What the calls may use without an import.
+    """
+    path = Path(test).with_name("messages.txt")
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    parts = list(parts_of(before))[:-1]
+    there = {part.source for part in parts if isinstance(part, Call)}
+    missing = [f">>> {source}" for source in generated if source not in there]
+    if os.environ.get(WRITES):
+        parts += [Call([line]) for line in missing]
+        missing = []
+    lines = []
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for part in parts:
+            if isinstance(part, str):
+                lines.append(part)
+                continue
+            outcome = come_of(part.source, names, folder)
+            same = doctest.OutputChecker().check_output(
+                "\n".join(part.outcome) + "\n", "\n".join(outcome) + "\n", doctest.ELLIPSIS
+            )
+            lines += [part.text, *(part.outcome if same else outcome)]
+    after = "\n".join(lines) + "\n"
+    if os.environ.get(WRITES):
+        path.write_text(after, encoding="utf-8")
+        return
+    changed = list(
+        difflib.unified_diff(before.splitlines(), after.splitlines(), "stored", "now", lineterm="", n=1)
+    )
+    room = path.parent.relative_to(ROOT)
+    assert changed + missing == [], "\n".join(
+        [*changed, *missing, f"If this is right: python -m tests.support.messages {room}"]
+    )
+
+
+def main(rooms: list[str]) -> int:
+    """Write the messages of rooms anew, and print what changed."""
+    tests = [
+        str(path) for room in rooms or ["tests"] for path in sorted((ROOT / room).rglob("test_*_messages.py"))
+    ]
+    written = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *tests], cwd=ROOT, env={**os.environ, WRITES: "1"}, check=False
+    )
+    for command in (["add", "--intent-to-add"], ["--no-pager", "diff"]):
+        subprocess.run(["git", *command, "--", "tests/**/messages.txt"], cwd=ROOT, check=False)
+    return written.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
