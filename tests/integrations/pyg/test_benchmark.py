@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from kinetoscope import ArgumentError
 from kinetoscope.integrations.pyg import benchmark, checks
 from tests.support.simulated_accelerator import cuda
 
@@ -145,28 +144,3 @@ def test_random_numbers_stay_what_they_would_be():
     torch.manual_seed(5)
     benchmark([lambda x: x * 2], (torch.ones(1),), 1, num_warmups=1, backward=True)
     assert torch.equal(torch.rand(3), expected)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"num_steps": 0}, "num_steps=0"),
-        ({"num_warmups": 0}, "num_warmups=0"),
-        ({"func_names": ["a", "b"]}, "2 names for 1 functions"),
-        ({"args": [(1, 2), (1, 2)]}, "list of 2 for 1 functions"),
-        ({"funcs": [3]}, "funcs holds 3"),
-    ],
-    ids=["steps", "warm-ups", "names", "arguments", "functions"],
-)
-def test_wrong_arguments_are_refused(wrong, said):
-    with pytest.raises(ArgumentError, match=said) as raised:
-        benchmark(**{"funcs": [add], "args": (1, 2), "num_steps": 1} | wrong)
-    assert isinstance(raised.value, ValueError)
-
-
-@pytest.mark.parametrize(
-    "result", [torch.ones(2), None, 3, (1, "a")], ids=["constant", "none", "number", "tuple"]
-)
-def test_backward_of_what_has_no_gradient_is_refused(result):
-    with pytest.raises(ArgumentError, match="'mine' returns nothing that has a gradient"):
-        benchmark([lambda: result], (), 1, func_names=["mine"], backward=True)

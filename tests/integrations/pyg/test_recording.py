@@ -6,9 +6,7 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope import ArgumentError
 from kinetoscope.integrations.pyg import (
-    DeviceError,
     print_time_total,
     rename_profile_file,
     torch_profile,
@@ -109,11 +107,6 @@ def test_a_timeline_that_cannot_be_written_in_the_end_is_a_warning(tmp_path):
     assert len(session.trace.columns("spans")) > 0
 
 
-def test_wrong_columns_are_refused_before_the_block_runs():
-    with pytest.raises(ArgumentError, match="csv_data is of type list"), torch_profile(csv_data=[]):
-        pytest.fail("the block ran")
-
-
 def test_the_handler_serves_torchs_own_sessions_too(capsys):
     with torch.profiler.profile(on_trace_ready=trace_handler):
         work()
@@ -162,23 +155,7 @@ def test_the_timeline_gets_a_name_that_lasts(parts, expected, tmp_path):
     assert os.listdir(tmp_path) == [expected]
 
 
-def test_without_a_timeline_there_is_nothing_to_rename():
-    with pytest.raises(FileNotFoundError, match="timeline.json"):
-        rename_profile_file("a")
-
-
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
-    (tmp_path / "timeline.json").write_text("{}")
-    with pytest.raises(ArgumentError, match="cannot be part of the name"):
-        rename_profile_file("../a")
-
-
 # ----------------------------------------------------------------------------------------------------------------- XPU
-
-
-def test_without_an_intel_gpu_the_block_does_not_run():
-    with pytest.raises(DeviceError, match="xpu_profile"), xpu_profile():
-        pytest.fail("the block ran")
 
 
 @pytest.mark.parametrize("export", [True, False])

@@ -3,7 +3,6 @@ import pytest
 import torch
 
 import kinetoscope
-from kinetoscope import ArgumentError
 from kinetoscope.integrations.pyg import nvtxit
 
 
@@ -104,21 +103,3 @@ def test_without_cuda_the_calls_are_ranges_of_a_recording(monkeypatch):
             step(torch.ones(2))
     names = [event.key for event in session.events() if event.is_user_annotation]
     assert names == ["train_1", "train_2"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [({"name": 3}, "name=3"), ({"n_warmups": -1}, "n_warmups=-1"), ({"n_iters": 1.5}, "n_iters=1.5")],
-    ids=["name", "warm-ups", "iterations"],
-)
-def test_wrong_values_are_refused_where_the_function_is_decorated(wrong, said):
-    with pytest.raises(ArgumentError, match=said):
-        nvtxit(**wrong)
-
-
-def test_without_brackets_it_is_refused():
-    with pytest.raises(ArgumentError, match=r"Write `@nvtxit\(\)`"):
-
-        @nvtxit
-        def function():
-            """Is never called."""

@@ -3,7 +3,6 @@ import math
 
 import pytest
 
-from kinetoscope import ArgumentError
 from kinetoscope.integrations.pyg import (
     CPUStats,
     CPUStatsSummary,
@@ -63,19 +62,3 @@ def test_a_peak_that_is_not_known_does_not_hide_the_known_ones():
 
 def test_one_call_has_no_deviation():
     assert math.isnan(get_stats_summary([GPUStats(1.0, 3, 5, 7)]).time_std)
-
-
-@pytest.mark.parametrize(
-    ("stats", "said"),
-    [
-        ([], "empty"),
-        ([GPUStats(1, 1, 1, 1), CUDAStats(1, 1, 1, 1, 1, 1)], "CUDAStats, GPUStats"),
-        ([CPUStats(1, 1, 1), GPUStats(1, 1, 1, 1)], "CPUStats, GPUStats"),
-        ([0.5], "holds float"),
-    ],
-    ids=["nothing", "two accelerators", "host and accelerator", "numbers"],
-)
-def test_what_cannot_be_put_in_short_is_a_value_error(stats, said):
-    with pytest.raises(ArgumentError, match=said) as raised:
-        get_stats_summary(stats)
-    assert isinstance(raised.value, ValueError)
