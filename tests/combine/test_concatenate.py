@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope import ArgumentError, StateError, Trace
+from kinetoscope import Trace
 from kinetoscope.combine.concatenate import concatenate
 from kinetoscope.model.schema import STORED
 from tests.support.trace_builder import TraceBuilder, trace_of
@@ -270,23 +270,3 @@ def test_losses_are_added_up_with_their_cycles():
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
-
-
-def test_one_trace_is_itself_and_none_is_an_error():
-    trace = recorded(TraceBuilder())
-    assert concatenate([trace]) is trace
-    with pytest.raises(ArgumentError, match="traces is empty"):
-        concatenate([])
-
-
-def test_traces_of_several_processes_are_refused():
-    other = TraceBuilder().recording() | {"process": 1}
-    with pytest.raises(ArgumentError, match=r"several processes \(1, 4242\)"):
-        concatenate([recorded(TraceBuilder()), trace_of(other)])
-
-
-def test_a_closed_trace_is_refused():
-    closed = recorded(TraceBuilder())
-    closed.close()
-    with pytest.raises(StateError, match="closed"):
-        concatenate([recorded(TraceBuilder()), closed])

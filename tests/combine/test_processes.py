@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kinetoscope
-from kinetoscope import ArgumentError, StateError, Trace
+from kinetoscope import Trace
 from kinetoscope.combine.concatenate import concatenate
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.model.processes import Placement
@@ -347,24 +347,6 @@ def test_the_one_process_of_a_trace_is_told_like_any():
     trace = known(TraceBuilder().span("aten::add", 0, 5).build(), rank=2)
     (row,) = trace.table("processes").to_pylist()
     assert (row["process"], row["rank"], row["threads"], row["spans"], row["error_ns"]) == (4242, 2, 1, 1, 0)
-
-
-def test_wrong_calls_are_refused_in_words():
-    trace, other = TraceBuilder().build(), TraceBuilder().build()
-    with pytest.raises(ArgumentError, match="empty"):
-        merge_processes([])
-    with pytest.raises(ArgumentError, match="twice"):
-        merge_processes([trace, trace])
-    with pytest.raises(ArgumentError, match="2 traces and 1 offsets"):
-        merge_processes([trace, other], [0])
-    with pytest.raises(ArgumentError, match="drift"):
-        merge_processes([trace, other], [0, Placement(0, drift=float("nan"))])
-    joined = merge_processes([trace, other], [0, 0])
-    with pytest.raises(ArgumentError, match="already contains several processes"):
-        concatenate([joined, trace])
-    other.close()
-    with pytest.raises(StateError):
-        merge_processes([trace, other], [0, 0])
 
 
 def test_the_given_traces_are_as_before():

@@ -165,25 +165,6 @@ def test_marks_that_are_none_are_passed_over(marks):
     assert places(merge(traces))[1][2] == "wall"
 
 
-def test_wrong_calls_are_refused_in_words(tmp_path):
-    with pytest.raises(ArgumentError, match="at least one trace"):
-        merge([])
-    with pytest.raises(ArgumentError, match="pass a list"):
-        merge(rank(0))
-    with pytest.raises(ArgumentError, match="trace 2 and trace 3 are both of rank 1"):
-        merge([rank(0), rank(1), rank(1)])
-    with pytest.raises(FileNotFoundError):
-        merge([tmp_path / "none.ktrace"])
-
-
-def test_jobs_of_different_size_are_refused():
-    first, second = rank(0), rank(1)
-    first.info["distributedInfo"]["world_size"] = 8
-    second.info["distributedInfo"]["world_size"] = 1
-    with pytest.raises(ArgumentError, match="trace 1 is of a job of 8 ranks and trace 2 of a job of 1 rank"):
-        merge([first, second])
-
-
 def of_no_rank(begin_ns, **info) -> Trace:
     """A recording of 10 ns of a process that is no rank."""
     trace = TraceBuilder().span("aten::add", 0, 10).build()

@@ -391,25 +391,6 @@ def test_names_from_a_program_break_neither_text_nor_html():
     assert "<script>" not in found.to_html(0)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"percent": -1}, "percent=-1"),
-        ({"least_ns": float("nan")}, "least_ns=nan"),
-        ({"confidence": 1.0}, "confidence=1.0"),
-        ({"warm_up": -1}, "warm_up=-1"),
-    ],
-)
-def test_a_number_that_cannot_be_used_is_refused(wrong, said):
-    with pytest.raises(ArgumentError, match=said):
-        kinetoscope.compare(built(1, steps=3), built(2, steps=3), **wrong)
-
-
-def test_a_side_without_recordings_is_refused():
-    with pytest.raises(ArgumentError, match="the side new has no recording"):
-        kinetoscope.compare([built(1, steps=3)], [])
-
-
 def test_margins_are_checked_where_they_are_made():
     with pytest.raises(ArgumentError, match="percent"):
         Margins(percent=float("inf"))

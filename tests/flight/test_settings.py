@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from kinetoscope._errors import ArgumentError
 from kinetoscope.flight.settings import (
     REASONS,
     attempt_name,
@@ -42,26 +41,6 @@ def test_the_environment_takes_the_place_of_arguments():
     made = settings("1%", on=("hang",), folder="here", environment=environment)
     assert (made.budget, made.keep_s, made.keep_bytes) == (0.02, 10.0, 64 << 20)
     assert (made.folder, made.on, made.control) == (Path("/elsewhere"), {"crash", "oom"}, True)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"budget": "much"}, "budget='much'"),
-        ({"budget": "0%"}, "budget='0%'"),
-        ({"budget": 2}, "budget=2"),
-        ({"budget": True}, "budget=True"),
-        ({"keep": "long"}, "keep='long'"),
-        ({"on": "fire"}, "on='fire'"),
-        ({"control": "tcp"}, "control='tcp' is not one of 'off', 'socket'"),
-        ({"control": "9400"}, "control='9400' is not one of"),
-        ({"limits": "6"}, "limits='6'"),
-        ({"limits": "0/hour"}, "limits='0/hour'"),
-    ],
-)
-def test_wrong_values_are_named(wrong, message):
-    with pytest.raises(ArgumentError, match=message):
-        settings(**wrong, environment={})
 
 
 def test_ranks_of_a_launcher_share_a_job():

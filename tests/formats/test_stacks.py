@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kinetoscope
-from kinetoscope import ArgumentError, StateError
+from kinetoscope import StateError
 from kinetoscope.formats.stacks import collapsed_lines
 from kinetoscope.trace import Trace
 from tests.support.hostile import HOSTILE_NAMES, hostile_text
@@ -158,38 +157,8 @@ def test_sums_grouped_by_stack_write_the_frames_that_keep_them_apart(tmp_path):
     assert not (tmp_path / "y.txt").exists()
 
 
-def test_without_stacks_there_is_an_error_that_says_what_to_do(tmp_path):
-    trace = TraceBuilder().span("aten::add", 0, 1_000).build()
-    for call in (
-        lambda: trace.events().export_stacks(tmp_path / "x.txt"),
-        lambda: trace.events().export_stacks(tmp_path / "x.txt", "self_cpu_time_total"),
-        lambda: trace.key_averages().export_stacks(tmp_path / "x.txt"),
-        lambda: trace.save(tmp_path / "x.collapsed"),
-    ):
-        with pytest.raises(StateError, match="record with with_stack=True"):
-            call()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_recording_with_stacks_that_found_none_is_an_empty_file(tmp_path):
     trace = TraceBuilder().know("with_stack", 1).span("aten::add", 0, 1_000).build()
     assert exported(trace.events(), tmp_path / "x.txt") == {}
     assert exported(TraceBuilder().build().events(), tmp_path / "y.txt") == {}
     assert exported(TraceBuilder().build().key_averages(), tmp_path / "z.txt") == {}
-
-
-def test_bad_arguments_are_named_and_nothing_is_written(tmp_path):
-    trace = with_stacks()
-    with pytest.raises(
-        ArgumentError, match="metric='count': .*choose one of: self_cpu_time_total, self_cuda"
-    ):
-        trace.events().export_stacks(tmp_path / "x.txt", "count")
-    with pytest.raises(ArgumentError, match="metric=None"):
-        trace.events().export_stacks(tmp_path / "x.txt", None)
-    with pytest.raises(ArgumentError, match="path=7 is not valid"):
-        trace.events().export_stacks(7)
-    with pytest.raises(FileNotFoundError):
-        trace.events().export_stacks(tmp_path / "nowhere" / "x.txt")
-    assert list(tmp_path.iterdir()) == []
-    assert trace.events().supported_export_stacks_metrics()[0] == "self_cpu_time_total"
-    assert kinetoscope.ArgumentError is ArgumentError

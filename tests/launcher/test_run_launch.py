@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import kinetoscope
-from kinetoscope._errors import ArgumentError
 from kinetoscope.model.schema import SpanKind
 
 pytest.importorskip("torch", reason="these programs compute with PyTorch")
@@ -138,28 +137,6 @@ def test_without_a_recording_there_is_no_path_even_beside_an_older_trace(folder,
     shown = capfd.readouterr()
     assert shown.out == "no torch\n"
     assert shown.err == "kinetoscope: nothing was recorded: the program never imported torch.\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"children": True, "engine": "kineto"},
-            r"^children \(--children\) cannot be combined with engine='kineto'",
-        ),
-        (
-            {"install": True, "profile_memory": True},
-            r"^profile_memory \(--memory\) cannot be combined with install \(--install\)",
-        ),
-        ({"engine": "magic"}, "engine='magic' is not valid"),
-        ({"output": "elsewhere/"}, "'elsewhere/' is not a file name"),
-        ({"summaries": "train.py"}, "is a file that is no summary: need a folder"),
-    ],
-)
-def test_wrong_options_start_nothing(folder, capfd, options, message):
-    with pytest.raises(ArgumentError, match=message):
-        kinetoscope.launch("short.py", cwd=folder, **options)
-    assert capfd.readouterr().out == ""
 
 
 INTERRUPTED = """

@@ -1,6 +1,6 @@
 """What a room says where it refuses or warns: calls as in a Python session in its `messages.txt`, and what came of each.
 
-One test of the room makes all calls and compares. `python -m tests.support.messages tests/ROOM ...` writes the files anew, and prints what changed.
+`values(call, "name")` stands for calls with many values of a keyword. One test of the room makes all calls and compares. `python -m tests.support.messages tests/ROOM ...` writes the files anew, and prints what changed.
 """
 
 import difflib
@@ -11,14 +11,48 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 WRITES = "KINETOSCOPE_WRITE_MESSAGES"
+VALUES = ("no", "", b"1", -1, 0, 1, 2, 1.5, float("nan"), True, None, [], {}, print)
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
+
+
+class Text(str):
+    """A text that is stored as it is."""
+
+    __slots__ = ()
+
+
+def values(call: Callable[..., Any], *names: str, more: Iterable[Any] = (), **keywords: Any) -> Text:
+    """Call with each of some values of keywords; return which are refused in which words, and which are not, once for all that agree.
+
+    Args:
+        call: What is called.
+        *names: The keywords, one of them at a time; in the words, `NAME=VALUE` stands for it and its value.
+        more: Further values.
+        **keywords: The other keywords.
+    """
+    names_of: dict[str, list[str]] = {}
+    for name in names:
+        outcomes: dict[str, list[str]] = {}
+        for value in (*VALUES, *more):
+            said = "accepted"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    call(**keywords, **{name: value})
+                except Exception as error:  # noqa: BLE001  (it is what is compared)
+                    text = re.sub(rf"(?<=[= ]){re.escape(repr(value))}(?=[;:., ]|$)", "VALUE", str(error))
+                    said = f"{type(error).__name__}: {text.replace(f'{name}=VALUE', 'NAME=VALUE')}"
+            outcomes.setdefault(said, []).append(getattr(value, "__name__", repr(value)))
+        table = "\n".join(f"    {', '.join(given)} -> {said}" for said, given in outcomes.items())
+        names_of.setdefault(table, []).append(name)
+    return Text("\n".join(f"{', '.join(alike)}:\n{table}" for table, alike in names_of.items()))
 
 
 class Call:
@@ -54,6 +88,8 @@ def come_of(source: str, names: dict[str, Any], folder: str) -> list[str]:
             except SyntaxError:
                 code = compile(source, "<messages>", "exec")
             value = eval(code, names)
+            if isinstance(value, Text):
+                return value.splitlines()
             said = [] if value is None else [repr(value)]
         except Exception as error:  # noqa: BLE001  (it is what is compared)
             said = [f"{type(error).__name__}: {error}"]
@@ -67,23 +103,18 @@ def come_of(source: str, names: dict[str, Any], folder: str) -> list[str]:
     ]
 
 
-def check_messages(test: str, generated: Iterable[str] = (), **names: Any) -> None:
+def check_messages(test: str, **names: Any) -> None:
     """Make the calls of `messages.txt` beside a test, in an empty folder, and compare what comes of them; `...` stands for anything.
 
     Args:
         test: The file of the test.
-        generated: Calls that the file must have.
         **names: What the calls may use without an import.
     """
     path = Path(test).with_name("messages.txt")
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     parts = list(parts_of(before))[:-1]
-    there = {part.source for part in parts if isinstance(part, Call)}
-    missing = [f">>> {source}" for source in generated if source not in there]
-    if os.environ.get(WRITES):
-        parts += [Call([line]) for line in missing]
-        missing = []
     lines = []
+    names["values"] = values
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         for part in parts:
             if isinstance(part, str):
@@ -102,9 +133,7 @@ def check_messages(test: str, generated: Iterable[str] = (), **names: Any) -> No
         difflib.unified_diff(before.splitlines(), after.splitlines(), "stored", "now", lineterm="", n=1)
     )
     room = path.parent.relative_to(ROOT)
-    assert changed + missing == [], "\n".join(
-        [*changed, *missing, f"If this is right: python -m tests.support.messages {room}"]
-    )
+    assert changed == [], "\n".join([*changed, f"If this is right: python -m tests.support.messages {room}"])
 
 
 def main(rooms: list[str]) -> int:

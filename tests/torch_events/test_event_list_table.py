@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from kinetoscope import ArgumentError
 from kinetoscope.torch_events.function_event import flops_scale
 from kinetoscope.trace import Trace
 from tests.support.trace_builder import TraceBuilder
@@ -30,77 +29,9 @@ def with_flops(counts, **info):
     return Trace.from_columns({"spans": spans}, strings=strings, info=info)
 
 
-BAD = [
-    ({"sort_by": "speed"}, r"sort_by='speed': cannot sort by 'speed'; choose one of: cpu_time, device_time"),
-    ({"sort_by": 3}, "sort_by=3: cannot sort by 3"),
-    ({"sort_by": "input_shapes"}, "choose one of: .*count, flops, key, overload_name"),
-    ({"time_unit": "h"}, "time_unit='h': unknown time unit 'h'; choose one of s, ms, us, or None"),
-    ({"time_unit": 1}, "unknown time unit 1"),
-    ({"row_limit": "10"}, "row_limit='10' is not valid: need a whole number, or -1 or None for all rows"),
-    ({"row_limit": 2.5}, "row_limit=2.5"),
-    (
-        {"max_name_column_width": 0},
-        "max_name_column_width=0 is not valid: need a whole number >= 1, or None",
-    ),
-    ({"max_src_column_width": "wide"}, "max_src_column_width='wide'"),
-    ({"max_shapes_column_width": -1}, "max_shapes_column_width=-1"),
-    ({"header": 5}, "header=5 is not valid: need a string, or None"),
-    ({"top_level_events_only": "no"}, "top_level_events_only='no' is not valid: choose True or False"),
-]
-
-
-@pytest.mark.parametrize("view", ["events", "key_averages"])
-@pytest.mark.parametrize(("options", "message"), BAD, ids=str)
-def test_a_wrong_argument_is_named_with_its_value_and_the_valid_ones(view, options, message):
-    events = getattr(trace(), view)()
-    with pytest.raises(ArgumentError, match=message):
-        events.table(**options)
-    assert "aten::linear" in events.table(), "nothing is lost by it"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"group_by_stack_n": -1}, "group_by_stack_n=-1 is not valid: need a whole number >= 0"),
-        ({"group_by_stack_n": "3"}, "group_by_stack_n='3'"),
-        ({"group_by_stack_n": None}, "group_by_stack_n=None"),
-        ({"group_by_input_shape": "yes"}, "group_by_input_shapes='yes' is not valid: choose True or False"),
-        ({"group_by_overload_name": 2}, "group_by_overload_name=2"),
-    ],
-    ids=str,
-)
-def test_a_wrong_grouping_is_named(options, message):
-    with pytest.raises(ArgumentError, match=message):
-        trace().key_averages(**options)
-    of_list = {name.replace("shape", "shapes"): value for name, value in options.items()}
-    with pytest.raises(ArgumentError, match=message):
-        trace().events().key_averages(**of_list)
-
-
 def test_what_is_as_good_as_a_number_or_a_truth_value_is_taken():
     averages = trace().key_averages(np.bool_(True), np.int64(2), 0)
     assert averages.table(row_limit=np.int32(1), top_level_events_only=1).count("aten::") == 1
-
-
-def test_other_calls_name_what_is_wrong(tmp_path):
-    events = trace().events()
-    with pytest.raises(
-        ArgumentError,
-        match="attribute='stack': events have no numeric attribute 'stack'; use one of: cpu_time",
-    ):
-        events.values("stack")
-    with pytest.raises(
-        ArgumentError, match=r"x.ktrace'?: a Chrome trace must be a \.json or \.json\.gz file"
-    ):
-        events.export_chrome_trace(tmp_path / "x.ktrace")
-    with pytest.raises(ArgumentError, match="choose one of"):
-        events.sorted_by("")
-    for bad in (7, None, ""):
-        with pytest.raises(ArgumentError, match=f"path={bad!r} is not valid: need a file name"):
-            events.export_chrome_trace(bad)
-    assert list(tmp_path.iterdir()) == []
-    events.export_chrome_trace(tmp_path / "trace")
-    assert (tmp_path / "trace").read_text().startswith("{")
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(0, 0), (1, 1), (3, 3), (100, 3), (-1, 3), (-5, 3), (None, 3)])

@@ -2,7 +2,6 @@
 
 import pytest
 
-from kinetoscope import ArgumentError
 from kinetoscope.torch_events.function_event import FunctionEventAvg
 from tests.support.trace_builder import TraceBuilder
 
@@ -50,13 +49,3 @@ def test_sums_of_sums_are_the_sums_of_all():
     assert events.total_average().self_cpu_time_total == pytest.approx(events.self_cpu_time_total)
     assert events.total_average().cpu_memory_usage == 64 + 64 + 8 + 8
     assert "key=Total count=5" in repr(events.total_average())
-
-
-def test_only_events_of_one_key_add_up():
-    first, empty, *_ = trace().events()
-    total = FunctionEventAvg().add(first)
-    with pytest.raises(ArgumentError, match="cannot add 'aten::empty' to the sum of 'aten::add'"):
-        total.add(empty)
-    with pytest.raises(ArgumentError, match="other=3 cannot be added"):
-        total += 3
-    assert total.count == 1

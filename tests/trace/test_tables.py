@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinetoscope._errors import ArgumentError, ArgumentTypeError
+from kinetoscope._errors import ArgumentTypeError
 from kinetoscope.trace.tables import TABLES
 from kinetoscope.viewer.server.routes import respond
 from tests.support.trace_builder import TraceBuilder
@@ -21,13 +21,6 @@ def test_no_table_has_an_option_that_it_does_not_name(trace, name):
         trace.table(name, color="red")
 
 
-def test_options_are_named_with_where(trace):
-    with pytest.raises(ArgumentTypeError, match="'ops' has no option 'way': its options are by, of, where"):
-        trace.table("ops", way="line")
-    with pytest.raises(ArgumentTypeError, match="'modules' has no option 'by': its only option is where"):
-        trace.to_pandas("modules", by="name")
-
-
 @pytest.mark.parametrize(
     ("where", "names"),
     [
@@ -42,20 +35,6 @@ def test_options_are_named_with_where(trace):
 )
 def test_where_keeps_rows_with_these_values(trace, where, names):
     assert trace.table("spans", where=where)["name"].to_pylist() == names
-
-
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
-        ({"color": 1}, r"where={'color': ...} is not valid: the columns of the table are name, kind, count"),
-        ({"count": "x"}, r"where={'count': 'x'} is not valid: the column has values of type int64"),
-        ({"count": object()}, "the column has values of type int64"),
-        ("name=x", "where='name=x' is not valid: use a mapping such as"),
-    ],
-)
-def test_where_that_cannot_be_is_refused(trace, where, said):
-    with pytest.raises(ArgumentError, match=said):
-        trace.table("ops", where=where)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import kinetoscope
-from kinetoscope import ArgumentError, FormatError, StateError
+from kinetoscope import StateError
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.trace import Trace
 from kinetoscope.trace.tables import TABLES
@@ -42,13 +42,6 @@ def test_a_recording_file_becomes_a_trace(tmp_path):
     assert trace.complete
 
 
-def test_a_file_that_is_no_recording_is_a_format_error(tmp_path):
-    path = tmp_path / "x.recording"
-    path.write_bytes(b"KSCOPE\r\n" + bytes(10))
-    with pytest.raises(FormatError, match=r"x\.recording: not a readable recording"):
-        Trace.from_recording(path)
-
-
 def test_metadata_that_is_no_json_stays_text():
     builder = TraceBuilder()
     builder.info["odd"] = "{not json"
@@ -67,32 +60,6 @@ def test_a_trace_can_be_made_from_columns():
     assert trace.column("spans", "parent").tolist() == [-1, 0]
     assert trace.column("spans", "self_ns").tolist() == [7, 3]
     assert trace.info == {"complete": True, "process": 3}
-
-
-@pytest.mark.parametrize(
-    ("tables", "strings", "message"),
-    [
-        ({"speed": {}}, [""], "no table 'speed'; its tables are: spans, processes, threads"),
-        ({"spans": {"speed": [1]}}, [""], "no column 'speed'"),
-        ({"spans": {"start_ns": [1], "name": [0, 0]}}, [""], "2 values, but the table has 1 rows"),
-        ({}, [], "must begin with the empty string"),
-    ],
-)
-def test_wrong_columns_are_refused_in_words(tables, strings, message):
-    with pytest.raises(ArgumentError, match=message):
-        Trace.from_columns(tables, strings=strings)
-
-
-def test_unknown_names_list_the_known_ones():
-    trace = small()
-    with pytest.raises(ArgumentError, match="no stored table 'ops'; it has: spans"):
-        trace.columns("ops")
-    with pytest.raises(ArgumentError, match=r"no column 'speed'"):
-        trace.column("spans", "speed")
-    with pytest.raises(ArgumentError, match="no table 'speed'; choose one of: ops"):
-        trace.table("speed")
-    with pytest.raises(ArgumentError, match=r"x\.doc: unknown suffix; use one of: \.ktrace"):
-        trace.save("x.doc")
 
 
 def test_a_killed_process_leaves_a_trace_that_says_so():

@@ -1,12 +1,9 @@
 """Tables as frames of pandas and polars, and SQL over them."""
 
-import sys
-
 import pandas as pd
 import polars as pl
 import pytest
 
-from kinetoscope import ArgumentError, MissingDependencyError
 from kinetoscope.trace.tables import TABLES
 from tests.support.hostile import HOSTILE_NAMES
 from tests.support.trace_builder import TraceBuilder
@@ -51,28 +48,3 @@ def test_sql_joins_tables_and_knows_them_all():
     )
     assert found.to_pylist() == [{"name": HOSTILE_NAMES[1], "around": "step"}]
     assert {row["name"] for row in trace().sql("show tables").to_pylist()} == set(TABLES)
-
-
-@pytest.mark.parametrize("query", ["select nothing from spans", "selec", "select 1/0 from unknown", ""])
-def test_a_refused_query_is_an_argument_error(query):
-    with pytest.raises(ArgumentError, match="the query|DuckDB"):
-        trace().sql(query)
-
-
-def test_an_error_while_it_runs_is_an_argument_error_too():
-    with pytest.raises(ArgumentError, match="DuckDB could not run the query"):
-        trace().sql("select name::int from spans")
-
-
-@pytest.mark.parametrize(
-    ("module", "use", "message"),
-    [
-        ("duckdb", lambda found: found.sql("select 1"), r"pip install kinetoscope\[sql\]"),
-        ("pandas", lambda found: found.to_pandas("ops"), "pip install pandas"),
-        ("polars", lambda found: found.to_polars("ops"), "pip install polars"),
-    ],
-)
-def test_a_missing_library_says_what_to_install(monkeypatch, module, use, message):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingDependencyError, match=message):
-        use(trace())

@@ -215,29 +215,6 @@ def test_the_rank_of_the_whole_trace_counts_for_threads_that_tell_none():
         trace.select_ranks([0, 3])
 
 
-@pytest.mark.parametrize(
-    ("select", "message"),
-    [
-        (lambda trace: trace.window(50, 50), "starts at 50 ns and ends at 50 ns"),
-        (lambda trace: trace.window(1.5), r"start_ns=1\.5 is not valid: need a whole number >= 0 nanoseconds"),
-        (lambda trace: trace.window(-1), r"start_ns=-1 is not valid: need a whole number >= 0 nanoseconds"),
-        (lambda trace: trace.window(0, 2**70), "end_ns is"),
-        (lambda trace: trace.window(10**9), r"starts at 1 s, but the trace is only 300 ns long"),
-        (lambda trace: trace.window(device="both"), r"device='both' is not valid: use one of time, launch"),
-        (lambda trace: trace.select_steps([0], device=""), "device=''"),
-        (lambda trace: trace.select_steps([0, 5, 6, 9]), r"the trace has no step 5-6, 9; it has 0-1"),
-        (lambda trace: trace.select_steps([]), r"no step was passed; it has 0-1"),
-        (lambda trace: trace.select_ranks([0]), "has no ranks"),
-        (lambda trace: ranked_trace().select_ranks([]), r"no rank was passed; it has 0-2"),
-        (lambda trace: TraceBuilder().span("a", 0, 1).build().select_steps([0]), "the trace has no steps"),
-        (lambda trace: TraceBuilder().step(1, 5, 0).build().select_steps([1]), "step 1 has a duration of 0"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_selected_is_said(select, message):
-    with pytest.raises(ArgumentError, match=message):
-        select(device_trace())
-
-
 def test_a_closed_trace_has_no_parts_but_parts_outlive_it(tmp_path):
     device_trace().save(tmp_path / "x.ktrace")
     trace = open_trace(tmp_path / "x.ktrace")

@@ -172,17 +172,6 @@ def test_where_warnings_are_errors_the_failure_is_a_note(here):
     assert "no folder" in "".join(traceback.format_exception(raised.value))
 
 
-@pytest.mark.parametrize("place", [True, 3, b"bytes", "", ["a"]])
-def test_an_invalid_report_path_is_refused(place):
-    with pytest.raises(kinetoscope.ArgumentError, match="oom_report="):
-        profile(oom_report=place)
-
-
-def test_a_folder_is_refused_as_a_path(here):
-    with pytest.raises(kinetoscope.ArgumentError, match="is a folder"):
-        profile(oom_report=here)
-
-
 def test_sizes_and_devices_are_parsed_from_messages():
     assert _requested_bytes("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has") == 20 << 30
     assert _requested_bytes("you tried to allocate 1024 bytes. Error code 12") == 1024

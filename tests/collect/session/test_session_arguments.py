@@ -1,7 +1,6 @@
 import dataclasses
 import inspect
 import json
-import re
 import subprocess
 import sys
 import warnings
@@ -45,30 +44,6 @@ def test_the_cpu_is_always_supported_and_a_missing_device_never():
 @pytest.mark.parametrize("given", [[CPU], (CPU,), {CPU}, iter([CPU]), {CPU: "x"}.keys()])
 def test_activities_may_be_any_iterable(given):
     assert profile(engine=NotingEngine(), activities=given).activities == {CPU}
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        [],
-        ["cpu"],
-        "cpu",
-        CPU,
-        3,
-        [CPU, None],
-        [CPU, CPU],
-        [CPU, {CPU: []}],
-        [{CPU: [], "cuda": []}],
-        [{CPU: "CPU_OP"}],
-        [{CPU: None}],
-        [{CPU: [3]}],
-    ],
-)
-def test_wrong_activities_are_refused_with_the_valid_ones(given):
-    with pytest.raises(ValueError, match="activities") as caught:
-        profile(activities=given)
-    assert isinstance(caught.value, ArgumentError)
-    assert "ProfilerActivity.CPU" in str(caught.value)
 
 
 needs_filters = pytest.mark.skipif(
@@ -232,31 +207,10 @@ def test_use_cuda_warns_and_takes_effect():
         profile(activities=[CUDA], use_cuda=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("engine", "fast"), ("engine", 7), ("on_error", "ignore"), ("on_error", None), ("ring_bytes", 0), ("ring_bytes", -5),
-     ("ring_bytes", 1.5), ("ring_bytes", True), ("ring_bytes", "64M"), ("schedule", 3), ("on_trace_ready", "print"),
-     ("record_shapes", "False"), ("with_flops", 2), ("acc_events", []), ("with_stack", b"1"), ("python_calls", 0.5),
-     ("module_spans", torch.ones(2)), ("use_cuda", "yes"), ("custom_trace_id_callback", "id"), ("path", 3), ("path", ""),
-     ("post_processing_timeout_s", -1), ("post_processing_timeout_s", "1"), ("post_processing_timeout_s", float("nan")),
-     ("post_processing_timeout_s", True), ("execution_trace_observer", object()), ("experimental_config", {"verbose": 1})],
-)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:`use_cuda`:FutureWarning")
-def test_a_wrong_value_is_named(name, value):
-    with pytest.raises(ArgumentError, match=f"{name}={re.escape(repr(value))}"):
-        profile(**{name: value})
-
-
-def test_what_only_the_messages_can_tell(tmp_path):
-    for keywords, said in [
-        ({"record_shapes": "no"}, "choose True or False"),
-        ({"post_processing_timeout_s": -1}, "must be non-negative, in seconds"),
-        ({"execution_trace_observer": 5}, r"start\(\), stop\(\) and cleanup\(\)"),
-        ({"experimental_config": 5}, "Its settings are: .*verbose"),
-        ({"path": tmp_path}, "is a folder"),
-    ]:
-        with pytest.raises(ArgumentError, match=said):
-            profile(engine=NotingEngine(), **keywords)
+def test_a_wrong_value_of_use_cuda_is_named():
+    with pytest.raises(ArgumentError, match="use_cuda='yes'"):
+        profile(use_cuda="yes")
 
 
 @pytest.mark.parametrize("value", [None, 0, 1, True, False, 1.0, np.bool_(True), torch.tensor(False)])
@@ -409,20 +363,6 @@ def test_metadata_that_is_no_json_is_refused_and_changes_nothing(text):
     session.start()
     session.stop()
     assert info_of(session) == {}
-
-
-@pytest.mark.parametrize("key", ["traceEvents", "schemaVersion", 3])
-def test_a_key_of_the_format_itself_is_refused(key):
-    with pytest.raises(ArgumentError, match="metadata: the key"):
-        profile(engine=NotingEngine()).add_metadata(key, "x")
-
-
-def test_metadata_must_be_text():
-    session = profile(engine=NotingEngine())
-    with pytest.raises(ArgumentError, match="3 is not a string"):
-        session.add_metadata("key", 3)
-    with pytest.raises(ArgumentError, match="3 is not a JSON text"):
-        session.add_metadata_json("key", 3)
 
 
 def test_json_with_a_lone_surrogate_becomes_its_escape():

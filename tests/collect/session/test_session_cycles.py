@@ -148,18 +148,6 @@ def test_a_trace_that_is_in_use_is_never_discarded():
     assert [recording.discarded for recording in engine.recordings] == [0, 0]
 
 
-def test_exports_before_anything_say_which_call_is_missing():
-    session = profile(engine=NotingEngine())
-    with pytest.raises(StateError, match=r"call start\(\) and stop\(\) first"):
-        session.export_chrome_trace("never.json")
-    session.start()
-    for call in (session.events, session.key_averages, lambda: session.save("never.ktrace")):
-        with pytest.raises(RuntimeError, match=r"still running; call stop\(\) first"):
-            call()
-    session.stop()
-    assert session.trace.info["cycle"] == {"number": 0}
-
-
 def test_waiting_session_says_so():
     session = profile(engine=NotingEngine(), schedule=schedule(wait=3, warmup=1, active=1))
     session.start()

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from kinetoscope import ArgumentError, RecorderError, SystemCounters, profile, schedule
+from kinetoscope import RecorderError, SystemCounters, profile, schedule
 from kinetoscope.combine.extend import extend
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
@@ -155,18 +155,6 @@ def test_an_interrupt_in_a_source_comes_out_and_leaves_nothing_running():
     with session([]) as after:
         pass
     assert after.trace.complete
-
-
-def test_what_is_no_source_is_refused_before_anything_runs():
-    with pytest.raises(ArgumentError, match=r"sources=3 is not valid"):
-        profile(sources=3)
-    with pytest.raises(ArgumentError, match=r"'cpu' is not a source \(it has no open\(\)\)"):
-        profile(sources=["cpu"])
-    with pytest.raises(ArgumentError, match="it is a class"):
-        profile(sources=[SystemCounters])
-    twice = SystemCounters(gpu=False)
-    with pytest.raises(ArgumentError, match="given twice"):
-        profile(sources=[twice, twice])
 
 
 class WritingEngine(NotingEngine):

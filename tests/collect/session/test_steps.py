@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import kinetoscope
-from kinetoscope import ArgumentError, StateError, schedule, steps
+from kinetoscope import StateError, schedule, steps
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
@@ -258,23 +258,6 @@ def test_a_step_is_the_wait_for_a_batch_and_what_is_done_with_it(native):  # noq
     assert all(0 < row["data_wait_ns"] < row["duration_ns"] for row in table)
     (row,) = loop.trace.table("data_loading").to_pylist()
     assert (row["role"], row["batches"]) == ("loop", 3)
-
-
-def test_wrong_use_is_refused_before_the_loop(tmp_path):
-    with pytest.raises(ArgumentError, match="5 cannot be looped over"):
-        steps(5)
-    with pytest.raises(ArgumentError, match="unknown suffix"):
-        steps([], save=tmp_path / "run.txt")
-    with pytest.raises(ArgumentError, match="save=3 is not valid"):
-        steps([], save=3)
-    with pytest.raises(ArgumentError, match="data_loading='yes' is not valid"):
-        steps([], data_loading="yes")
-    with pytest.raises(ArgumentError, match="'cpu' is not a source"):
-        steps([], sources=["cpu"])
-    with pytest.raises(ArgumentError, match="engine='fast' is not valid"):
-        steps([], engine="fast")
-    with pytest.raises(TypeError, match="actives"):
-        steps([], actives=3)
 
 
 def test_steps_have_the_length_of_their_items():
