@@ -13,7 +13,6 @@ import kinetoscope
 from kinetoscope.flight.flight import current_recorder
 from kinetoscope.flight.last import last_event
 from kinetoscope.flight.step_log import read_step_log
-from kinetoscope.integrations.left_on import checked_leave_on
 from tests.support.trained import Net, Regression, loader
 
 
@@ -215,17 +214,3 @@ def test_ignite(flights):
     with kinetoscope.leave_on(**flights) as recorder:
         engine.run(loader(4), max_epochs=2)
         assert (profiler.recorder, recorder.is_on, recorder.status().step) == (recorder, True, 8)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("yes", "leave_on='yes' is not valid: need True, False, or a dictionary"),
-        ({"budgets": "1%"}, "leave_on has no argument 'budgets': did you mean 'budget'?"),
-        ({"budget": "much"}, "budget='much' is not a share"),
-    ],
-)
-def test_what_cannot_be_used_is_an_error_before_the_training(given, message):
-    with pytest.raises(kinetoscope.ArgumentError) as error:
-        checked_leave_on(given)
-    assert message in str(error.value)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from IPython.core.error import UsageError
 from nbclient import NotebookClient
 
 import kinetoscope
@@ -275,33 +274,6 @@ def test_a_path_may_hold_spaces(tmp_path, written):
     path = f"{tmp_path}/my runs/a.json"
     asked = notebook.parsed(f"{written.format(path)} -o t", in_cell=True)
     assert (asked.save, asked.out) == (path, "t")
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("--memry", "no option 'memry'; did you mean --memory?"),
-        ("--quiet=1", "argument -q/--quiet: ignored explicit argument '1'"),
-        ("-o", "argument -o/--out: expected one argument"),
-        ("-o 3x", "argument -o/--out: 3x is not the name of a variable"),
-        ("--rows 0", "argument -n/--rows: 0 is not a whole number above 0"),
-        ("--rows many", "argument -n/--rows: many is not a whole number above 0"),
-        ("--save run.xyz", "run.xyz: unknown suffix; use one of: .ktrace"),
-        ("--save nowhere/run.json", "there is no folder nowhere"),
-        ("model(x)", "'model(x)' is not an option of %%kinetoscope"),
-    ],
-    ids=["near", "no_value", "lacking", "name", "zero", "number", "suffix", "folder", "statement"],
-)
-def test_wrong_options_of_a_cell_say_what_to_write(line, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError) as raised:
-        notebook.parsed(line, in_cell=True)
-    assert said in str(raised.value)
-
-
-def test_a_line_without_a_statement_says_what_a_cell_is_profiled_by():
-    with pytest.raises(UsageError, match="%%kinetoscope profiles a whole cell"):
-        notebook.parsed("-m", in_cell=False)
 
 
 def test_tables_show_their_units_and_what_they_mean():

@@ -141,6 +141,8 @@ def main(rooms: list[str]) -> int:
     tests = [
         str(path) for room in rooms or ["tests"] for path in sorted((ROOT / room).rglob("test_*_messages.py"))
     ]
+    if not tests:
+        sys.exit(f"there are no messages in {', '.join(rooms)}: name folders of tests")
     written = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *tests], cwd=ROOT, env={**os.environ, WRITES: "1"}, check=False
     )
