@@ -33,7 +33,7 @@ COLLECTING = """
 import gc, torch
 
 def work():
-    return torch.ones(4).sum()
+    return torch.nn.Linear(8, 4)(torch.ones(2, 8)).sum()
 
 work()
 gc.collect()
@@ -57,30 +57,23 @@ def marked(folder: Path) -> dict:
     return {"cwd": folder, "env": {**os.environ, "MARK": "here"}}
 
 
-def test_python_calls_and_collections_of_garbage_are_recorded_when_asked_for(folder):
-    result = kinetoscope.launch(
-        folder / "collect.py", output="calls", python_calls=True, garbage_collection=True
-    )
+def test_what_is_asked_for_is_recorded(folder):
+    asked = ("python_calls", "garbage_collection", "module_spans", "with_flops")
+    result = kinetoscope.launch(folder / "collect.py", output="full", **dict.fromkeys(asked, True))
     with kinetoscope.open(result.path) as trace:
         names = trace.table("spans").column("name").to_pylist()
         assert names.count("work") == 2
         assert "Python GC" in names
-
-
-def test_spans_of_modules_and_operations_are_recorded_when_asked_for(folder):
-    (folder / "modules.py").write_text("import torch\ntorch.nn.Linear(8, 4)(torch.ones(2, 8))\n")
-    result = kinetoscope.launch(folder / "modules.py", output="full", module_spans=True, with_flops=True)
-    with kinetoscope.open(result.path) as trace:
         assert trace.run_info.with_flops
         assert (trace.column("spans", "kind") == SpanKind.MODULE).any()
-        assert sum(trace.table("flops")["flops"].to_pylist()) >= 2 * 2 * 8 * 4
+        assert sum(trace.table("flops")["flops"].to_pylist()) >= 2 * 2 * 2 * 8 * 4
 
 
-def test_a_program_runs_as_it_is_and_its_trace_is_where_the_result_says(folder, capfd):
-    result = kinetoscope.launch(
-        "train.py", "ends", Path("3"), output="out/first", steps=(1, 3), profile_memory=True, **marked(folder)
-    )
-    assert result == kinetoscope.LaunchResult(3, folder / "out" / "first.ktrace")
+def test_a_program_runs_as_it_is_and_its_trace_and_summary_are_where_the_result_says(folder, capfd):
+    asked = {"output": "out/first", "steps": (1, 3), "profile_memory": True, "summaries": "all"}
+    environment = {**os.environ, "MARK": "here", "RANK": "2"}
+    result = kinetoscope.launch("train.py", "ends", Path("3"), **asked, cwd=folder, env=environment)
+    assert result == kinetoscope.LaunchResult(3, folder / "out" / "first-rank2.ktrace")
     shown = capfd.readouterr()
     assert shown.out == f"['ends', '3'] {folder} here __main__\n"
     assert shown.err == ""
@@ -90,6 +83,8 @@ def test_a_program_runs_as_it_is_and_its_trace_is_where_the_result_says(folder, 
         assert len(trace.columns("allocations")) > 0
         roots = {stack.split(";")[0] for stack in trace.table("spans")["stack"].to_pylist() if stack}
     assert roots == {f"{folder / 'train.py'}(7): <module>", f"{folder / 'train.py'}(8): <module>"}
+    summaries = kinetoscope.Job.open(folder / "all" / "rank-00002.parquet").summaries
+    assert summaries.select(["rank", "source"]).to_pylist() == [{"rank": 2, "source": str(result.path)}]
 
 
 def test_some_steps_have_the_same_numbers_whatever_records_them_and_however_the_program_ends(folder):
@@ -105,19 +100,6 @@ def test_some_steps_have_the_same_numbers_whatever_records_them_and_however_the_
         assert not trace.info["complete"]
         assert trace.table("steps")["number"].to_pylist()[:2] == [1, 2]
         assert "aten::square" in trace.table("spans")["name"].to_pylist()
-
-
-def test_a_summary_is_written_beside_the_trace_which_it_names(folder, capfd):
-    result = kinetoscope.launch(
-        "train.py",
-        "ends",
-        "0",
-        summaries="all",
-        **marked(folder) | {"env": {**os.environ, "MARK": "", "RANK": "2"}},
-    )
-    summaries = kinetoscope.Job.open(folder / "all" / "rank-00002.parquet").summaries
-    assert summaries.select(["rank", "source"]).to_pylist() == [{"rank": 2, "source": str(result.path)}]
-    assert capfd.readouterr().err == ""
 
 
 def test_a_summary_that_cannot_be_written_costs_no_trace(folder, capfd):
