@@ -89,13 +89,6 @@ def test_fractions_of_a_nanosecond_in_an_address_are_cut_off(trace):
     )
 
 
-@pytest.mark.parametrize("form", ["", "exe", "../ktrace", "ktrace/x", "x" * 5000])
-def test_there_are_no_other_formats(trace, form):
-    with pytest.raises(ArgumentError, match="choose one of: ktrace, json, speedscope") as caught:
-        export(trace, {}, form)
-    assert len(str(caught.value)) < 300
-
-
 @pytest.mark.parametrize(
     "query",
     [

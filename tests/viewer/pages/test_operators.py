@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinetoscope._errors import ArgumentError
 from kinetoscope.tables.host.ops import WAYS
 from kinetoscope.viewer.pages.operators import reported
 from kinetoscope.viewer.server.routes import answer
@@ -91,12 +90,6 @@ def test_calls_of_a_bar_are_those_counted_in_it():
 
 def test_calls_of_python_stand_apart():
     assert rows(rich_trace(), of="calls") == []
-
-
-@pytest.mark.parametrize("query", [{"by": "color"}, {"of": "all"}])
-def test_a_choice_that_there_is_not_is_refused_with_those_there_are(query):
-    with pytest.raises(ArgumentError, match="use one of"):
-        rows(trained(), **query)
 
 
 def test_every_request_of_a_report_has_a_response():

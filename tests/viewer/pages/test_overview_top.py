@@ -3,7 +3,6 @@ from collections import Counter
 import pytest
 
 import kinetoscope
-from kinetoscope._errors import ArgumentError
 from kinetoscope.combine.processes import merge_processes
 from kinetoscope.viewer.server.routes import answer
 from tests.support.real_traces import real_trace
@@ -115,11 +114,6 @@ def test_at_most_ten_and_how_many_there_are():
 @pytest.mark.parametrize("name", ["ops", "modules", "lines", "kernels"])
 def test_an_empty_trace_has_no_rows(name):
     assert rows(TraceBuilder().build(), name) == []
-
-
-def test_an_invalid_time_is_refused():
-    with pytest.raises(ArgumentError, match="time='both' is not valid: use 'host' or 'device'"):
-        answer(layered(), "top/ops", {"time": "both"})
 
 
 def test_an_unknown_table_is_not_found():
