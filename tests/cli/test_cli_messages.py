@@ -33,6 +33,18 @@ def test_what_is_refused_or_warned_of_is_said_in_the_stored_words(call, trace_pa
         done = call(*words)
         return Text(f"{done.exit_code}: {done.stderr.replace(str(tmp_path), 'FOLDER')}")
 
+    def wrong(*words: object, **options: list[str]) -> Text:
+        """The same of a call with each of some values of an option, a line for each."""
+        ((name, values),) = options.items()
+        return Text("\n".join(f"{value!r}: {said(*words, f'--{name}', value).strip()}" for value in values))
+
     ranks = tmp_path / "ranks.ktrace"
     run_trace().save(ranks)
-    check_messages(__file__, refused_options=refused_options, kinetoscope=said, trace=trace_path, ranks=ranks)
+    check_messages(
+        __file__,
+        refused_options=refused_options,
+        kinetoscope=said,
+        wrong=wrong,
+        trace=trace_path,
+        ranks=ranks,
+    )

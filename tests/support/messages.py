@@ -28,19 +28,26 @@ class Text(str):
     __slots__ = ()
 
 
-def values(call: Callable[..., Any], *names: str, more: Iterable[Any] = (), **keywords: Any) -> Text:
+def values(
+    call: Callable[..., Any],
+    *names: str,
+    more: Iterable[Any] = (),
+    instead: Iterable[Any] = VALUES,
+    **keywords: Any,
+) -> Text:
     """Call with each of some values of keywords; return which are refused in which words, and which are not, once for all that agree.
 
     Args:
         call: What is called.
         *names: The keywords, one of them at a time; in the words, `NAME=VALUE` stands for it and its value.
         more: Further values.
+        instead: Values in place of the usual ones.
         **keywords: The other keywords.
     """
     names_of: dict[str, list[str]] = {}
     for name in names:
         outcomes: dict[str, list[str]] = {}
-        for value in (*VALUES, *more):
+        for value in (*instead, *more):
             said = "accepted"
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
