@@ -1,6 +1,7 @@
 """Jobs of 2 and 4 processes in the environment of torchrun: what each rank writes, and what its collectives were."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,42 +15,103 @@ group = dist.new_group([0, 1])
 x = torch.ones(4)
 dist.all_reduce(x)  # gloo's threads are there from now on
 parts = [torch.zeros(4) for _ in range(ranks)]
+
+def save(session, name):
+    session.trace.save(f"{name}.{rank}.ktrace")
+
+def collectives(name, **options):
+    with kinetoscope.profile(activities=CPU, **options) as session:
+        dist.all_reduce(x)
+        dist.all_reduce(x, async_op=True).wait()
+        dist.barrier()
+        if rank < 2:
+            dist.broadcast(x, 0, group=group)
+        dist.all_gather(parts, x)
+        dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(2 * ranks))
+        dist.reduce_scatter(torch.zeros(2, dtype=torch.float64), [torch.ones(2, dtype=torch.float64)] * ranks)
+        dist.all_to_all_single(torch.zeros(2 * ranks), torch.ones(2 * ranks))
+        if rank == 0: dist.send(x, 1)
+        if rank == 1: dist.recv(x, 0)
+        dist.gather(x, parts if rank == 0 else None)
+        dist.scatter(x, parts if rank == 0 else None)
+        dist.reduce(x, 0, op=dist.ReduceOp.MAX)
+    save(session, name)
+    return session
+
 observer = kinetoscope.ExecutionTraceObserver().register_callback("et.{rank}.json")
-with kinetoscope.profile(activities=CPU, record_shapes=SHAPES, path="job.recording", engine=ENGINE,
-                         execution_trace_observer=observer) as session:
-    dist.all_reduce(x)
-    dist.all_reduce(x, async_op=True).wait()
-    dist.barrier()
-    if rank < 2:
-        dist.broadcast(x, 0, group=group)
-    dist.all_gather(parts, x)
-    dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(2 * ranks))
-    dist.reduce_scatter(torch.zeros(2, dtype=torch.float64), [torch.ones(2, dtype=torch.float64)] * ranks)
-    dist.all_to_all_single(torch.zeros(2 * ranks), torch.ones(2 * ranks))
-    if rank == 0: dist.send(x, 1)
-    if rank == 1: dist.recv(x, 0)
-    dist.gather(x, parts if rank == 0 else None)
-    dist.scatter(x, parts if rank == 0 else None)
-    dist.reduce(x, 0, op=dist.ReduceOp.MAX)
+session = collectives("native", record_shapes=True, path="job.recording", execution_trace_observer=observer)
 session.export_chrome_trace(f"trace.{rank}.json")
 kinetoscope.tensorboard_trace_handler("board")(session)
-session.trace.save(f"trace.{rank}.ktrace")
 """
+OF_TWO = """
+# An execution trace would make torch hand out the inputs all the same.
+collectives("without shapes")
+observer = kinetoscope.ExecutionTraceObserver().register_callback("et.kineto.{rank}.json")
+collectives("kineto", record_shapes=True, engine="kineto", execution_trace_observer=observer)
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+model = torch.nn.Linear(8, 4, bias=False)
+fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+y = torch.ones(3, 8)
+for _ in range(2): model(y).sum().backward()
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    model(y).sum().backward()
+save(session, "fsdp")
+
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    dist.all_reduce(torch.ones(4), group=dist.new_group([0, 1]))
+save(session, "new group")
+
+warnings.simplefilter("ignore")
+x, y = torch.ones(4), torch.ones(6)
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    dist.all_reduce_coalesced([x, y])
+    dist.all_gather_coalesced([[torch.zeros(4), torch.zeros(6)] for _ in range(ranks)], [x, y])
+    dist.all_to_all([torch.zeros(2) for _ in range(ranks)], [torch.ones(2) for _ in range(ranks)])
+    dist.all_reduce(torch.tensor(1.0))
+    dist.all_reduce(torch.zeros(0))
+    dist.monitored_barrier()
+save(session, "several tensors")
+"""
+OF_FOUR = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+y = torch.ones(3, 8)
+for _ in range(2): model(y).sum().backward()
+with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
+    model(y).sum().backward()
+save(session, "ddp")
+"""
+pytestmark = pytest.mark.slow
 
 
-def job(tmp_path, program, ranks=2, **settings):
-    head = "".join(
-        f"{name} = {value!r}\n" for name, value in {"SHAPES": True, "ENGINE": "native", **settings}.items()
-    )
-    run_ranks(head + program, tmp_path, ranks)
-    return [kinetoscope.open(tmp_path / f"trace.{rank}.ktrace") for rank in range(ranks)]
+class Job:
+    """A job of some ranks that has run, and its files."""
+
+    def __init__(self, folder: Path, ranks: int, program: str) -> None:
+        self.folder, self.ranks = folder, ranks
+        run_ranks(COLLECTIVES + program, folder, ranks)
+
+    def traces(self, name: str) -> list[kinetoscope.Trace]:
+        """The traces that the ranks saved by this name."""
+        return [kinetoscope.open(self.folder / f"{name}.{rank}.ktrace") for rank in range(self.ranks)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_what_every_rank_calls_is_known_with_groups_and_sizes(tmp_path, ranks):
-    traces = job(tmp_path, COLLECTIVES, ranks)
-    for rank, trace in enumerate(traces):
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return Job(tmp_path_factory.mktemp("two"), 2, OF_TWO)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return Job(tmp_path_factory.mktemp("four"), 4, OF_FOUR)
+
+
+@pytest.mark.parametrize("job", ["two", "four"])
+def test_what_every_rank_calls_is_known_with_groups_and_sizes(job, request):
+    job = request.getfixturevalue(job)
+    ranks = job.ranks
+    for rank, trace in enumerate(job.traces("native")):
         rows = trace.table("collectives").to_pylist()
         found = [
             (row["name"], row["bytes"], row["input_elements"], row["output_elements"], row["dtype"])
@@ -90,18 +152,17 @@ def test_what_every_rank_calls_is_known_with_groups_and_sizes(tmp_path, ranks):
         assert (by_name["reduce"]["peer"], by_name["gather"]["peer"]) == (0, 0)
 
 
-@pytest.mark.slow
-def test_what_every_rank_writes_says_which_rank_it_is(tmp_path):
-    traces = job(tmp_path, COLLECTIVES)
-    assert sorted(path.name for path in tmp_path.glob("*.recording")) == [
+def test_what_every_rank_writes_says_which_rank_it_is(two):
+    folder = two.folder
+    assert sorted(path.name for path in folder.glob("*.recording")) == [
         "job.rank0.recording",
         "job.rank1.recording",
     ]
-    assert sorted(path.name.split(".")[0].rpartition("_")[2] for path in (tmp_path / "board").iterdir()) == [
+    assert sorted(path.name.split(".")[0].rpartition("_")[2] for path in (folder / "board").iterdir()) == [
         "rank0", "rank1",
     ]  # fmt: skip
-    for rank, trace in enumerate(traces):
-        chrome = read_strictly((tmp_path / f"trace.{rank}.json").read_text(encoding="utf-8"))
+    for rank, trace in enumerate(two.traces("native")):
+        chrome = read_strictly((folder / f"trace.{rank}.json").read_text(encoding="utf-8"))
         told = chrome["distributedInfo"]
         assert {key: told[key] for key in ("backend", "rank", "world_size", "pg_count")} == {
             "backend": "gloo", "rank": rank, "world_size": 2, "pg_count": 2,
@@ -116,7 +177,7 @@ def test_what_every_rank_writes_says_which_rank_it_is(tmp_path):
         categories = {event["name"]: event["cat"] for event in chrome["traceEvents"] if event["ph"] == "X"}
         assert categories["gloo:all_reduce"] == "user_annotation"
         assert categories["c10d::allreduce_"] == "cpu_op"
-        execution = read_execution_trace(tmp_path / f"et.{rank}.json")
+        execution = read_execution_trace(folder / f"et.{rank}.json")
         groups = execution.nodes["name"].index("## process_group:init ##")
         assert "default_pg" in execution.nodes["inputs"][groups]
         joined = trace.table("execution", execution_trace=execution).to_pylist()
@@ -126,11 +187,8 @@ def test_what_every_rank_writes_says_which_rank_it_is(tmp_path):
         assert sum(row["match"] == "trace only" for row in joined) <= 1
 
 
-@pytest.mark.slow
-def test_without_shapes_the_calls_and_their_times_are_known_but_not_their_sizes(tmp_path):
-    # An execution trace would make torch hand out the inputs all the same.
-    program = COLLECTIVES.replace(",\n                         execution_trace_observer=observer", "")
-    for trace in job(tmp_path, program, SHAPES=False):
+def test_without_shapes_the_calls_and_their_times_are_known_but_not_their_sizes(two):
+    for trace in two.traces("without shapes"):
         rows = trace.table("collectives").to_pylist()
         assert len(rows) == 12
         assert {row["bytes"] for row in rows if row["name"] != "barrier"} == {None}
@@ -138,9 +196,8 @@ def test_without_shapes_the_calls_and_their_times_are_known_but_not_their_sizes(
         assert sum(row["transfers"] for row in rows) >= 13
 
 
-@pytest.mark.slow
-def test_torchs_own_collector_sees_the_same_calls(tmp_path):
-    for trace in job(tmp_path, COLLECTIVES.replace(', path="job.recording"', ""), ENGINE="kineto"):
+def test_torchs_own_collector_sees_the_same_calls(two):
+    for trace in two.traces("kineto"):
         rows = trace.table("collectives").to_pylist()
         assert [row["name"] for row in rows][:5] == [
             "all_reduce",
@@ -153,21 +210,8 @@ def test_torchs_own_collector_sees_the_same_calls(tmp_path):
         assert (reduced["backend"], reduced["is_async"], reduced["transfers"]) == ("gloo", False, 1)
 
 
-@pytest.mark.slow
-def test_ddp_reduces_its_gradients_in_backward(tmp_path):
-    traces = job(
-        tmp_path,
-        """
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
-x = torch.ones(3, 8)
-for _ in range(2): model(x).sum().backward()
-with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
-    model(x).sum().backward()
-session.trace.save(f"trace.{rank}.ktrace")
-""",
-        4,
-    )
-    for trace in traces:
+def test_ddp_reduces_its_gradients_in_backward(four):
+    for trace in four.traces("ddp"):
         reduced = [row for row in trace.table("collectives").to_pylist() if row["name"] == "all_reduce"]
         assert [(row["bytes"], row["phase"], row["is_async"]) for row in reduced] == [
             (4 * (8 * 4 + 4), "backward", True)
@@ -175,23 +219,8 @@ session.trace.save(f"trace.{rank}.ktrace")
         assert reduced[0]["transfer_ns"] > 0
 
 
-@pytest.mark.slow
-def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(tmp_path):
-    traces = job(
-        tmp_path,
-        """
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-model = torch.nn.Linear(8, 4, bias=False)
-fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
-x = torch.ones(3, 8)
-for _ in range(2): model(x).sum().backward()
-with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
-    model(x).sum().backward()
-session.trace.save(f"trace.{rank}.ktrace")
-""",
-    )
-    for trace in traces:
+def test_fsdp_gathers_its_parameters_and_scatters_its_gradients(two):
+    for trace in two.traces("fsdp"):
         rows = trace.table("collectives").to_pylist()
         names = [row["name"] for row in rows]
         assert "all_gather" in names
@@ -200,40 +229,14 @@ session.trace.save(f"trace.{rank}.ktrace")
         assert (gathered["output_bytes"], gathered["input_bytes"]) == (4 * 32, 4 * 16)
 
 
-@pytest.mark.slow
-def test_a_group_that_is_made_while_recording_belongs_to_the_trace(tmp_path):
-    traces = job(
-        tmp_path,
-        """
-with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
-    dist.all_reduce(torch.ones(4), group=dist.new_group([0, 1]))
-session.trace.save(f"trace.{rank}.ktrace")
-""",
-    )
-    for trace in traces:
+def test_a_group_that_is_made_while_recording_belongs_to_the_trace(two):
+    for trace in two.traces("new group"):
         row = trace.table("collectives").to_pylist()[-1]
         assert (row["name"], row["group_ranks"]) == ("all_reduce", "[0, 1]")
 
 
-@pytest.mark.slow
-def test_calls_with_several_tensors_and_with_none(tmp_path):
-    traces = job(
-        tmp_path,
-        """
-warnings.simplefilter("ignore")
-x, y = torch.ones(4), torch.ones(6)
-dist.all_reduce(x)
-with kinetoscope.profile(activities=CPU, record_shapes=True) as session:
-    dist.all_reduce_coalesced([x, y])
-    dist.all_gather_coalesced([[torch.zeros(4), torch.zeros(6)] for _ in range(ranks)], [x, y])
-    dist.all_to_all([torch.zeros(2) for _ in range(ranks)], [torch.ones(2) for _ in range(ranks)])
-    dist.all_reduce(torch.tensor(1.0))
-    dist.all_reduce(torch.zeros(0))
-    dist.monitored_barrier()
-session.trace.save(f"trace.{rank}.ktrace")
-""",
-    )
-    for trace in traces:
+def test_calls_with_several_tensors_and_with_none(two):
+    for trace in two.traces("several tensors"):
         rows = trace.table("collectives").to_pylist()
         assert [(row["name"], row["input_bytes"], row["output_bytes"], row["transfers"]) for row in rows] == [
             ("all_reduce", 40, 40, 1),
