@@ -1,16 +1,33 @@
-"""Write the codes in docs/findings.md from the declarations of rules; with `--check`, only check them."""
+"""Write what declarations and measurements say into the pages and sources that show it; with `--check`, only check them.
+
+- `docs/findings.md`: what is diagnosed, from the rules and the causes of the account.
+- `docs/benchmarks.md` and rows of `README.md`: from what was measured, `docs/measured/benchmarks.toml`.
+- `docs/options.md`, the keywords of `launch` and the attributes of a session: from the options of a recording.
+"""
 
 import argparse
+import dataclasses
+import re
 import sys
+import textwrap
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 from kinetoscope.analyses import hot_lines, slow_lines
 from kinetoscope.analyses.rule import Rule
 from kinetoscope.analyses.rules import MODULES
+from kinetoscope.collect.request.options import OPTIONS, Option, RecordingOptions
 from kinetoscope.summaries import findings as job_findings
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+FINDINGS, OPTIONS_PAGE = ROOT / "docs" / "findings.md", ROOT / "docs" / "options.md"
+LAUNCH = ROOT / "src" / "kinetoscope" / "launcher" / "run.py"
+SESSION = ROOT / "src" / "kinetoscope" / "collect" / "session" / "base_session.py"
+TYPES = {field.name: str(field.type) for field in dataclasses.fields(RecordingOptions)}
+
+# ------------------------------------------------------------------------------------------------------- findings
 
 CODES_OF_FINDINGS = """\
 ## The codes
@@ -44,24 +61,190 @@ def codes_of(module: ModuleType) -> list[str]:
     return lines
 
 
-def findings_page() -> str:
+def findings_page(text: str) -> str:
     """Return the page of findings: its text as it is, with the codes behind it."""
-    text = (
-        (DOCS / "findings.md").read_text(encoding="utf-8").partition(CODES_OF_FINDINGS.partition("\n")[0])[0]
-    )
+    text = text.partition(CODES_OF_FINDINGS.partition("\n")[0])[0]
     lines = [line for module in (*MODULES, hot_lines, slow_lines, job_findings) for line in codes_of(module)]
     return text + CODES_OF_FINDINGS + "\n".join(lines) + "\n"
 
 
+# ------------------------------------------------------------------------------------------------------- measured
+
+MEASURED = tomllib.loads((ROOT / "docs" / "measured" / "benchmarks.toml").read_text(encoding="utf-8"))
+COLUMNS = {
+    "what": "what",
+    "kinetoscope": "Kinetoscope",
+    "json": "torch.profiler `.json`",
+    "gzip": "`.json.gz`",
+    "compared": "compared with",
+    "target": "target",
+    "met": "met",
+}
+# The rows of README.md that show results: their first cell, and the others with the names of the results.
+README_ROWS = {
+    "`stop()` and `key_averages().table()` after 1,000,000 operators": (
+        "{after[table][kinetoscope]}",
+        "{after[table][torch]} (measured at 100,000, and scaled)",
+    ),
+    "Memory while recording": (
+        "{memory[records][kinetoscope]} per operator, or a fixed size with `ring_bytes`",
+        "{memory[records][compared]} per operator",
+    ),
+    "File size, 30 steps of a small GPT": (
+        "{sizes[defaults][kinetoscope]}, with stacks and modules",
+        "{sizes[defaults][json]} ({sizes[defaults][gzip]} gzipped), without",
+    ),
+    "Overhead on tiny operators, relative to torch.profiler": (
+        "{recording[defaults][kinetoscope]}; {recording[stacks][kinetoscope]} if torch.profiler records stacks too",
+        "1",
+    ),
+}
+
+
+def measured_table(name: str) -> str:
+    """Return a table of results, with the columns that one of them has."""
+    results = MEASURED[name].values()
+    columns = [column for column in COLUMNS if any(column in result for result in results)]
+    lines = [[COLUMNS[column] for column in columns], ["---"] * len(columns)]
+    lines += [[result.get(column, "") for column in columns] for result in results]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def benchmarks_page(page: str) -> str:
+    """Return the page of benchmarks with its tables of results."""
+    return re.sub(
+        r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)",
+        lambda found: f"{found[1]}\n{measured_table(found[2])}\n{found[3]}",
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def readme(page: str) -> str:
+    """Return the readme with the numbers of its comparison."""
+    for first, cells in README_ROWS.items():
+        numbers = " | ".join(cell.format(**MEASURED).replace("torch.profiler: ", "") for cell in cells)
+        row = f"| {first} | {numbers} |".replace("\\", r"\\")
+        page, count = re.subn(rf"^\| {re.escape(first)} \|.*$", row, page, flags=re.MULTILINE)
+        if count != 1:
+            sys.exit(f"README.md has {count} rows for {first!r}, which tools/generate_docs.py writes")
+    return page
+
+
+# -------------------------------------------------------------------------------------------------------- options
+
+# What only a person can say of an option, and what stands there of a new one that has nothing to say.
+BY_HAND = ("values", "engines", "more")
+
+
+def written(value: object) -> str:
+    """Return a value as Python has it, with double quotes."""
+    return repr(value).replace("'", '"')
+
+
+def cells_by_hand(page: str) -> dict[str, list[str]]:
+    """Return the cells of each option that are not made from its declaration."""
+    table = re.findall(r"^\|(.*)\|$", page, re.MULTILINE)
+    rows = [[cell.strip() for cell in line.split("|")] for line in table]
+    header = [name.strip("`") for name in rows[0]]
+    return {row[0].strip("`"): [row[header.index(name)] for name in BY_HAND] for row in rows[1:]}
+
+
+def option_row(option: Option, by_hand: list[str] | None) -> str:
+    """Return the row of an option in the page of options."""
+    values, engines, more = by_hand or (
+        "`True`, `False`" if option.is_switch else "?",
+        "; ".join(f"{kind}: ?" for kind in option.warnings) or "all",
+        "",
+    )
+    default = f"`{written(option.default)}`"
+    if option.launched is not None:
+        default += f"; `{written(option.launched)}` where Kinetoscope starts the program or cell"
+    flag = f"{option.long_flag} {option.metavar}".strip()
+    magic = ", ".join(f"`{'-' if len(name) == 1 else '--'}{name}`" for name in option.magic_flags)
+    cells = (f"`{option.name}`", option.help, values, default, flag and f"`{flag}`", magic, engines, more)
+    return f"| {' | '.join(cells)} |"
+
+
+def options_page(page: str) -> str:
+    """Return the page of options: its text, and its cells by hand, as they are."""
+    by_hand = cells_by_hand(page)
+    rows = "\n".join(option_row(option, by_hand.get(name)) for name, option in OPTIONS.items())
+    page = re.sub(r"(\n\|---.*\n)(\|.*\n)+", lambda found: f"{found[1]}{rows}\n", page)
+    stays = "\n".join(f"- `{name}`: {option.stays}." for name, option in OPTIONS.items() if option.stays)
+    return re.sub(r"\n(- `.*\n)+", lambda _: f"\n{stays}\n", page)
+
+
+def with_block(text: str, begin: str, lines: Iterable[str], end: str) -> str:
+    """Return a text with these lines between one that begins and one that ends them, which are there once."""
+    head, found, rest = text.partition(f"{begin}\n")
+    _, found_end, tail = rest.partition(end)
+    if not (found and found_end):
+        sys.exit(f"tools/generate_docs.py: {begin.strip()!r} or {end.strip()!r} is missing")
+    return head + found + "".join(f"{line}\n" for line in lines) + end + tail
+
+
+def launch_source(text: str) -> str:
+    """Return the source of `launch` with a keyword, and its description, of each option that the command line has."""
+    flagged = [option for option in OPTIONS.values() if option.flag]
+    values = {name: cells[0] for name, cells in cells_by_hand(OPTIONS_PAGE.read_text("utf-8")).items()}
+    keywords, described = [], []
+    for option in flagged:
+        # An object of this process cannot be passed to the program.
+        of_type = TYPES[option.name].partition(" | ")[0] if option.stays else TYPES[option.name]
+        keywords.append(f"    {option.name}: {of_type} = {written(option.when_launched)},")
+        without = re.search(r"`None`: ([^|;]+)", values.get(option.name, ""))
+        help_text = f"{option.name}: {option.help}" + (f" None: {without[1]}." if without else "")
+        described += textwrap.wrap(
+            help_text, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
+        )
+    text = with_block(
+        text, "    # Options of a recording, by tools/generate_docs.py.", keywords, "    # Other options.\n"
+    )
+    output = "        output: What the names of the files begin with, relative to `cwd`; None names them after the program."
+    return with_block(text, output, described, "        steps: Record only optimizer steps")
+
+
+def session_source(text: str) -> str:
+    """Return the source of a session with an attribute for each option that is recorded, beside those that it has."""
+    names = set(re.findall(r'_option\("(\w+)"\)', text))
+    lines = [
+        f'    {name}: {TYPES[name]} = _option("{name}")'
+        for name, option in OPTIONS.items()
+        if option.recorded or name in names
+    ]
+    begin = "    # In torch these are plain attributes, which programs read and set between cycles. By tools/generate_docs.py."
+    return with_block(text, begin, lines, "\n    def __init__(self, **options: Any)")
+
+
+# ------------------------------------------------------------------------------------------------------- all of it
+
+GENERATED = {
+    FINDINGS: findings_page,
+    ROOT / "docs" / "benchmarks.md": benchmarks_page,
+    ROOT / "README.md": readme,
+    OPTIONS_PAGE: options_page,
+    LAUNCH: launch_source,
+    SESSION: session_source,
+}
+
+
 def main() -> None:
-    """Write the page, or compare it with the existing one."""
+    """Write the files, or compare them with the existing ones."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
-    page, path = findings_page(), DOCS / "findings.md"
-    if not parser.parse_args().check:
-        path.write_text(page, encoding="utf-8")
-    elif path.read_text(encoding="utf-8") != page:
-        sys.exit("docs/findings.md is out of date: run tools/generate_docs.py")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
+    only_check = parser.parse_args().check
+    outdated = []
+    for path, made_from in GENERATED.items():
+        before = path.read_text(encoding="utf-8")
+        after = made_from(before)
+        if after == before:
+            continue
+        outdated.append(str(path.relative_to(ROOT)))
+        if not only_check:
+            path.write_text(after, encoding="utf-8")
+    if only_check and outdated:
+        sys.exit(f"{', '.join(outdated)}: out of date. Run `make format`, which writes them.")
 
 
 if __name__ == "__main__":

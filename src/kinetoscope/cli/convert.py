@@ -9,13 +9,32 @@ import click
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.cli.files import open_trace, refuse_to_overwrite, say_written
+from kinetoscope.formats.suffixes import OF_A_TABLE, OF_A_TRACE, Format, suffix_of
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-@click.command("convert")
+_HELP = """Convert a trace, or a part of it. The suffix of each OUTPUT selects its format.
+
+TRACE is a .ktrace file, a recording, a trace of Kineto or another tool (.json, .json.gz, .json.zst), a URL, or - for
+standard input.
+
+\b
+{formats}
+
+Filters apply in this order: ranks, steps, window. Window times count from the start of what the others kept.
+"""
+_PAGE = Format("memory page", (".memory.html",), "the memory page of the viewer")
+
+
+def _help() -> str:
+    lines = [f"{' '.join(form.suffixes):<37}{form.purpose}" for form in (*OF_A_TRACE, _PAGE, *OF_A_TABLE)]
+    return _HELP.format(formats="\n".join(lines))
+
+
+@click.command("convert", help=_help())
 @click.argument("source", metavar="TRACE", type=click.Path(readable=False))
 @click.argument("outputs", metavar="OUTPUT...", nargs=-1, required=True)
 @click.option(
@@ -46,28 +65,10 @@ def command(
     device: str | None,
     table: str | None,
 ) -> None:
-    """Convert a trace, or a part of it. The suffix of each OUTPUT selects its format.
-
-    TRACE is a .ktrace file, a recording, a trace of Kineto or another tool (.json, .json.gz, .json.zst), a URL, or - for
-    standard input.
-
-    \b
-    .ktrace                          Kinetoscope's own format: small and complete
-    .json .json.gz .json.zst         Perfetto, chrome://tracing, and tools that read Kineto traces
-    .memory.json (.gz)               memory by category over time, as torch writes it
-    .memory.raw.json.gz              each allocation and free, as torch writes it
-    .memory.html                     the memory page of the viewer
-    .speedscope.json (.gz)           speedscope
-    .collapsed .folded               flame graphs of Python stacks
-    .parquet .arrow .feather         one table, for pandas, polars, DuckDB and others
-    .tables                          a folder with all tables as Parquet
-
-    Filters apply in this order: ranks, steps, window. Window times count from the start of what the others kept.
-    """  # noqa: D301  (click takes the character itself)
+    """Convert a trace, or a part of it; see the help."""
     from rich.markup import escape
 
     from kinetoscope.display.terminal import console
-    from kinetoscope.formats.suffixes import suffix_of
     from kinetoscope.viewer.server.report import write_memory_page
 
     targets = [Path(output) for output in outputs]
@@ -99,7 +100,7 @@ def command(
 
 def _is_memory_page(path: Path) -> bool:
     """Whether a file is written by the viewer, not by `Trace.save`."""
-    return path.name.lower().endswith(".memory.html")
+    return path.name.lower().endswith(_PAGE.suffixes)
 
 
 def _selected(part: Trace, whole: Trace) -> str:

@@ -1,30 +1,94 @@
-"""Determine the format of a file from its suffix."""
+"""The formats in which a trace is saved, and which of them a suffix selects."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
 
-WHOLE_TRACE = {
-    ".ktrace": "ktrace",
-    ".json": "chrome",
-    ".json.gz": "chrome",
-    ".json.zst": "chrome",
-    ".memory.json": "memory timeline",
-    ".memory.json.gz": "memory timeline",
-    ".memory.raw.json.gz": "memory timeline",
-    ".speedscope.json": "speedscope",
-    ".speedscope.json.gz": "speedscope",
-    ".tables": "tables",
-    ".collapsed": "collapsed stacks",
-    ".folded": "collapsed stacks",
-}
+if TYPE_CHECKING:
+    from kinetoscope.model.trace_data import TraceData
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files.
+
+    Attributes:
+        name: Its name.
+        suffixes: The suffixes that select it.
+        purpose: What it is for, as `kinetoscope convert --help` says it.
+        write: Writes a whole trace; None of a format that the room of `Trace` writes, or that has one table.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    purpose: str
+    write: Callable[[TraceData, Path], None] | None = None
+
+
+def _write_ktrace(trace: TraceData, path: Path) -> None:
+    from kinetoscope.storage.ktrace import write_ktrace
+
+    write_ktrace(trace, path)
+
+
+def _write_chrome(trace: TraceData, path: Path) -> None:
+    from kinetoscope.formats.chrome.write import write_chrome_trace
+
+    write_chrome_trace(trace, path)
+
+
+def _write_memory_timeline(trace: TraceData, path: Path) -> None:
+    from kinetoscope.formats.memory_timeline import write_memory_timeline
+
+    write_memory_timeline(trace, path)
+
+
+def _write_speedscope(trace: TraceData, path: Path) -> None:
+    from kinetoscope.formats.stacks import write_speedscope
+
+    write_speedscope(trace, path)
+
+
+OF_A_TRACE = (
+    Format("ktrace", (".ktrace",), "Kinetoscope's own format: small and complete", _write_ktrace),
+    Format(
+        "chrome",
+        (".json", ".json.gz", ".json.zst"),
+        "Perfetto, chrome://tracing, and tools that read Kineto traces",
+        _write_chrome,
+    ),
+    Format(
+        "memory timeline",
+        (".memory.json", ".memory.json.gz"),
+        "memory by category over time, as torch writes it",
+        _write_memory_timeline,
+    ),
+    Format(
+        "memory events",
+        (".memory.raw.json.gz",),
+        "each allocation and free, as torch writes it",
+        _write_memory_timeline,
+    ),
+    Format("speedscope", (".speedscope.json", ".speedscope.json.gz"), "speedscope", _write_speedscope),
+    Format("collapsed stacks", (".collapsed", ".folded"), "flame graphs of Python stacks"),
+    Format("tables", (".tables",), "a folder with all tables as Parquet"),
+)
 """The formats that contain a trace, or one view of a whole trace."""
 
-ONE_TABLE = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+OF_A_TABLE = (
+    Format("parquet", (".parquet",), "one table, for pandas, polars, DuckDB and others"),
+    Format("arrow", (".arrow", ".feather"), "one table as an Arrow file"),
+)
 """The formats that contain one table of a trace."""
+
+WHOLE_TRACE = {suffix: form for form in OF_A_TRACE for suffix in form.suffixes}
+ONE_TABLE = {suffix: form for form in OF_A_TABLE for suffix in form.suffixes}
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:

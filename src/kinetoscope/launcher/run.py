@@ -55,6 +55,7 @@ def launch(
     *arguments: str | os.PathLike[str],
     module: bool = False,
     output: str | os.PathLike[str] | None = None,
+    # Options of a recording, by tools/generate_docs.py.
     record_shapes: bool = False,
     profile_memory: bool = False,
     with_stack: bool = True,
@@ -65,11 +66,12 @@ def launch(
     garbage_collection: bool = True,
     tensor_versions: bool = False,
     deep_steps: bool = True,
-    source: bool = True,
     samples: bool = True,
     engine: EngineName = "auto",
-    steps: tuple[int, int | None] | None = None,
     ring_bytes: int | None = None,
+    source: bool = True,
+    # Other options.
+    steps: tuple[int, int | None] | None = None,
     chrome: bool = False,
     summaries: str | os.PathLike[str] | None = None,
     install: bool = False,
@@ -96,15 +98,17 @@ def launch(
         python_calls: Record every call of a Python function.
         module_spans: Record every call of an `nn.Module` with its exact start and end, and the modules of operators.
         garbage_collection: Record collections of Python's garbage.
-        tensor_versions: Record which storage each tensor of an operator has, and its version, to find work whose result existed already.
-        deep_steps: Record some steps in full, with the shapes of inputs and the versions of tensors, from which those of the other steps are estimated:
-            the first ones, then one of 64.
-        source: Store the text of hot source lines in the trace.
+        tensor_versions: Record which storage each tensor of an operator has, and its version, to find work whose result
+            existed already.
+        deep_steps: Record some steps in full, with the shapes of inputs and the versions of tensors, from which those
+            of the other steps are estimated: the first ones, then one of 64.
         samples: Read the Python stack of every thread 100 times a second.
-        engine: Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available (auto).
+        engine: Record with Kinetoscope's own recorder (native), torch's collector (kineto), or the best available
+            (auto).
+        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None: no limit.
+        source: Store the text of hot source lines in the trace.
         steps: Record only optimizer steps, from the first of the two numbers up to but not including the second, counted
             from 0; None for the second records up to the end.
-        ring_bytes: Upper limit of the recording in bytes; the oldest records are overwritten. None: no limit.
         chrome: Also write a Chrome trace, `.json.gz`.
         summaries: Also write the summary of each rank in the trace to this folder, relative to `cwd`, for `kinetoscope ranks`.
         install: Record only what the program itself profiles: `torch.profiler` is Kinetoscope there.

@@ -471,7 +471,7 @@ class EventList(MutableSequence[Event]):
         from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE
 
         file, formats = file_path(path), WHOLE_TRACE | ONE_TABLE
-        other_suffixes = tuple(suffix for suffix, form in formats.items() if form != "chrome")
+        other_suffixes = tuple(suffix for suffix, form in formats.items() if form.name != "chrome")
         if file.name.lower().endswith(other_suffixes):
             raise ArgumentError(f"path={str(path)!r}: a Chrome trace must be a .json or .json.gz file")
         trace = self.trace.source if isinstance(self.trace, EventTrace) else self.trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import ArgumentError, StateError, checked_choice, checked_whole, needed
 from kinetoscope._import_aside import import_aside
 from kinetoscope.combine.cut import ENDLESS_NS, TracePart, cut
-from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, suffix_of
+from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, Format, suffix_of
 from kinetoscope.model import units
 from kinetoscope.model.assemble import Strings
 from kinetoscope.model.columns import Columns
@@ -468,14 +468,14 @@ class Trace(TraceData):
                 raise ArgumentError(
                     f"there is no table {table!r}; choose one of: {', '.join(self.table_names)}"
                 )
-            _save_table(self, Path(path), ONE_TABLE[suffix], table or "spans")
+            _save_table(self, Path(path), ONE_TABLE[suffix].name, table or "spans")
             return
         if table is not None:
             raise ArgumentError(
                 f"{path}: {suffix} files contain all tables, so table={table!r} cannot be chosen; formats for one table: "
                 f"{', '.join(ONE_TABLE)}"
             )
-        _writer(WHOLE_TRACE[suffix])(self, Path(path))
+        _save_whole(self, Path(path), WHOLE_TRACE[suffix])
 
     # As text
 
@@ -552,20 +552,15 @@ def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
     write_parquet(partial(trace.table, table), path, trace.saved_info(), rows)
 
 
-def _writer(form: str) -> Callable[[Trace, Path], None]:
+def _save_whole(trace: Trace, path: Path, form: Format) -> None:
     import_aside()
-    if form == "tables":
+    if form.write is not None:
+        form.write(trace, path)
+    elif form.name == "tables":
         from kinetoscope.storage.table_files import write_tables
 
-        return lambda trace, path: write_tables(trace, path, trace.table)
-    if form == "ktrace":
-        from kinetoscope.storage.ktrace import write_ktrace as write
-    elif form == "chrome":
-        from kinetoscope.formats.chrome.write import write_chrome_trace as write
-    elif form == "memory timeline":
-        from kinetoscope.formats.memory_timeline import write_memory_timeline as write
-    elif form == "speedscope":
-        from kinetoscope.formats.stacks import write_speedscope as write
+        write_tables(trace, path, trace.table)
     else:
-        from kinetoscope.torch_events.event_list import write_collapsed as write
-    return write
+        from kinetoscope.torch_events.event_list import write_collapsed
+
+        write_collapsed(trace, path)

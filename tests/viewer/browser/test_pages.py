@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 import kinetoscope
+from kinetoscope.viewer.server.report import PAGES as REPORTED
 from kinetoscope.viewer.server.report import report
 from kinetoscope.viewer.server.routes import answer
 from kinetoscope.viewer.timeline.tracks import whole_of
@@ -17,15 +18,12 @@ from tests.support.effort import STRESS
 from tests.support.real_traces import real_trace
 from tests.support.trace_builder import TraceBuilder
 
+DECLARED = Path(__file__).parents[3] / "web" / "src" / "pages" / "pages.ts"
+# The pages that a report can have, in the order of the navigation.
 PAGES = {
-    "overview": "Overview",
-    "timeline": "Timeline",
-    "operators": "Operators",
-    "kernels": "Kernels",
-    "modules": "Modules",
-    "stacks": "Stacks",
-    "memory": "Memory",
-    "health": "Trace health",
+    name: title
+    for name, title in re.findall(r'name: "(\w+)", title: "([^"]+)"', DECLARED.read_text("utf-8"))
+    if name in REPORTED
 }
 ON_GPUS = ("a100_alexnet_small", "h100_owlv2_stack_mem", "mi300_resnet_stack_rccl_rank0of8")
 # What a page would say of a value that it should not have shown.

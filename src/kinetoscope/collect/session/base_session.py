@@ -151,7 +151,7 @@ class _KinetoProfile:
     # The run of a session with a schedule, in which another cycle may follow.
     _run: Any = None
 
-    # In torch these are plain attributes, which programs read and set between cycles.
+    # In torch these are plain attributes, which programs read and set between cycles. By tools/generate_docs.py.
     record_shapes: bool = _option("record_shapes")
     profile_memory: bool = _option("profile_memory")
     with_stack: bool = _option("with_stack")
@@ -162,12 +162,12 @@ class _KinetoProfile:
     garbage_collection: bool = _option("garbage_collection")
     tensor_versions: bool = _option("tensor_versions")
     deep_steps: bool = _option("deep_steps")
-    source: bool = _option("source")
     samples: bool = _option("samples")
-    acc_events: bool = _option("acc_events")
     experimental_config: Any = _option("experimental_config")
+    acc_events: bool = _option("acc_events")
     custom_trace_id_callback: Callable[[], str] | None = _option("custom_trace_id_callback")
     post_processing_timeout_s: float | None = _option("post_processing_timeout_s")
+    source: bool = _option("source")
 
     def __init__(self, **options: Any) -> None:
         self._set_up(RecordingOptions(**options))

@@ -56,3 +56,6 @@ def source(trace: Trace, query: Query) -> dict[str, dict[str, str]]:
         to_utf8(file): {str(number): to_utf8(text) for number, text in lines.items()}
         for file, lines in source_lines(trace).items()
     }
+
+
+ROUTES = {"advice": advice, "empty": empty, "source": source}

@@ -73,3 +73,6 @@ def stem(trace: Trace) -> str:
     source = trace.path or trace.run_info.source or "trace"
     name = PurePath(str(source)).name
     return (_KNOWN_SUFFIXES.sub("", name) or "trace")[:100]
+
+
+ROUTES = {"export/": export, "export/about": about}

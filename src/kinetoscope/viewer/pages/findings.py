@@ -52,3 +52,6 @@ def _evidence(trace: Trace, span: int) -> dict[str, Any]:
 def health(trace: Trace, query: Query) -> dict[str, Any]:
     """Respond to `health`. Not cached: whether the recording continues may change at any time."""
     return judgement.health(trace, running=is_running(trace.run_info))
+
+
+ROUTES = {"findings": findings, "health": health}

@@ -71,3 +71,13 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
         requests += [("memory/blocks", device | {"order": order}) for order in memories.ORDERS]
         requests.append(("memory/stacks", device))
     return requests
+
+
+ROUTES = {
+    "memory": memory,
+    "memory/at": at,
+    "memory/blocks": blocks,
+    "memory/curve": curve,
+    "memory/live": live,
+    "memory/stacks": stacks,
+}

@@ -119,3 +119,11 @@ def chosen(trace: Trace, query: Query) -> dict[str, Any]:
         ArgumentError: An option that cannot be used.
     """
     return parts_of(trace, named(trace, query))
+
+
+ROUTES = {
+    "chosen": chosen,
+    "histogram": histogram,
+    "instances": instances,
+    "operators": operators,
+}

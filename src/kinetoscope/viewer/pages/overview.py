@@ -308,3 +308,6 @@ def memory_peaks(shown: Overview) -> list[dict[str, Any]]:
         }
         for peak in (shown.peaks if shown.memory_recorded else ())
     ]
+
+
+ROUTES = {"load": load, "overview": overview, "overview/": part, "top/": top}

@@ -75,3 +75,6 @@ def reported(trace: Trace) -> tuple[tuple[str, dict[str, str]], ...]:
                 query = {name: value for name, value in query.items() if value}
                 requests += [("flame", query), ("flame_operators", query)]
     return tuple(requests)
+
+
+ROUTES = {"flame": flame, "flame_choices": flame_choices, "flame_operators": flame_operators}

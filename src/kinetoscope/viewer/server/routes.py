@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import IO, Any
 from urllib.parse import quote
 
@@ -25,18 +27,9 @@ from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.trace import Trace
+from kinetoscope.viewer import pages
 from kinetoscope.viewer.open_traces import Offer
-from kinetoscope.viewer.pages import (
-    compare,
-    every_page,
-    export,
-    findings,
-    memory,
-    operators,
-    overview,
-    ranks,
-    stacks,
-)
+from kinetoscope.viewer.pages import compare, ranks
 from kinetoscope.viewer.requests import MOST_ROWS, Answer, Limited, MadeFile, Query
 from kinetoscope.viewer.timeline import counters, search, span, tracks, window
 from kinetoscope.viewer.timeline.range import within
@@ -245,40 +238,18 @@ _MORE_ROWS = {"module_operators": 200_000}
 
 ROUTES: dict[str, Callable[..., Answer]] = {
     "arrows": span.arrows,
-    "chosen": operators.chosen,
     "counter": counters.counter,
-    "findings": findings.findings,
-    "empty": every_page.empty,
-    "flame": stacks.flame,
-    "flame_choices": stacks.flame_choices,
-    "flame_operators": stacks.flame_operators,
-    "health": findings.health,
-    "export/": export.export,
-    "export/about": export.about,
-    "histogram": operators.histogram,
-    "instances": operators.instances,
-    "load": overview.load,
-    "memory": memory.memory,
-    "memory/at": memory.at,
-    "memory/blocks": memory.blocks,
-    "memory/curve": memory.curve,
-    "memory/live": memory.live,
-    "memory/stacks": memory.stacks,
-    "operators": operators.operators,
-    "overview": overview.overview,
-    "overview/": overview.part,
     "range": within,
     "search": search.search,
-    "advice": every_page.advice,
-    "source": every_page.source,
     "span/": span.span,
     "steps": _steps,
     "table/": table,
-    "top/": overview.top,
     "tracks": tracks.tracks,
     "window": window.window,
 }
 """The function `(trace, query)` of each path; of one that ends in `/`, `(trace, query, rest)` of all paths that begin with it."""
+for _page_module in iter_modules(pages.__path__, f"{pages.__name__}."):
+    ROUTES |= getattr(import_module(_page_module.name), "ROUTES", {})
 
 
 def encoded(answer: Answer) -> Response:
