@@ -301,6 +301,7 @@ format: ready
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(NATIVE)
 	@$(BIN)/python tools/generate_docs.py
+	@$(BIN)/python tools/generate_stubs.py
 	@if [ -d web/node_modules ]; then cd web && npm run --silent format; fi
 
 clean:

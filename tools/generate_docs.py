@@ -19,6 +19,8 @@ from kinetoscope.analyses import hot_lines, slow_lines
 from kinetoscope.analyses.rule import Rule
 from kinetoscope.analyses.rules import MODULES
 from kinetoscope.collect.request.options import OPTIONS, Option, RecordingOptions
+from kinetoscope.ledger.ledger import BLOCKED
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.summaries import findings as job_findings
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +31,7 @@ TYPES = {field.name: str(field.type) for field in dataclasses.fields(RecordingOp
 
 # ------------------------------------------------------------------------------------------------------- findings
 
+SOURCES_OF_RULES = (*MODULES, hot_lines, slow_lines, job_findings)
 CODES_OF_FINDINGS = """\
 ## The codes
 
@@ -61,10 +64,32 @@ def codes_of(module: ModuleType) -> list[str]:
     return lines
 
 
+def causes() -> list[str]:
+    """Return the section of what the account of steps names by itself, each with the findings that report it."""
+    rules = [rule for module in SOURCES_OF_RULES for rule in vars(module).values() if isinstance(rule, Rule)]
+    lines = ["", "### Causes of the account", ""]
+    lines += [
+        "What the [account](account.md) names as the cause of time, and the finding about it. Without one, the account alone names it, or a finding above that is about more than one cause, such as a wait.",
+        "",
+    ]
+    lines += ["| Cause | Finding | What to change |", "|---|---|---|"]
+    for cause in [cause for cause in Cause if cause is not Cause.NONE]:
+        codes = sorted({rule.code for rule in rules if rule.cause is cause})
+        codes += [hot_lines.HOT_LINE.code] if cause in (*hot_lines._CHANGEABLE, *BLOCKED) else []
+        advice = cause.advice.replace("|", "\\|")
+        lines.append(f"| {cause.words} | {', '.join(f'`{code}`' for code in codes)} | {advice} |")
+    return lines
+
+
 def findings_page(text: str) -> str:
     """Return the page of findings: its text as it is, with the codes behind it."""
     text = text.partition(CODES_OF_FINDINGS.partition("\n")[0])[0]
-    lines = [line for module in (*MODULES, hot_lines, slow_lines, job_findings) for line in codes_of(module)]
+    lines = [line for module in SOURCES_OF_RULES for line in codes_of(module)] + causes()
+    listed = [
+        line.partition(" | ")[0] for line in lines if line.startswith("| ") and not line.startswith("| C")
+    ]
+    if twice := {name for name in listed if listed.count(name) > 1}:
+        sys.exit(f"listed twice, so give one of them another name: {', '.join(sorted(twice))}")
     return text + CODES_OF_FINDINGS + "\n".join(lines) + "\n"
 
 

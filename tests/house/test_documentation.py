@@ -3,16 +3,15 @@
 import doctest
 import importlib
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 import kinetoscope
 from kinetoscope.collect.request.options import OPTIONS
+from kinetoscope.model.time_spent import Cause
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -111,38 +110,6 @@ def test_every_command_is_documented():
     assert [name for name in listed if f"`kinetoscope {name}" not in text] == []
 
 
-SHELL_BLOCK = re.compile(r"^```(?:console|sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def commands_on(page: Path) -> list[list[str]]:
-    """The words of each call of kinetoscope in the shell blocks of a page, without comments."""
-    found = []
-    for block in SHELL_BLOCK.findall(page.read_text(encoding="utf-8")):
-        prompt = any(line.startswith("$ ") for line in block.splitlines())
-        for line in block.replace("\\\n", " ").splitlines():
-            if prompt and not line.startswith("$ "):
-                continue
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            if words[:1] == ["kinetoscope"]:
-                found.append(words[1:])
-    return found
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if commands_on(page)], ids=lambda p: p.name)
-def test_the_command_lines_of_a_page_are_accepted(page):
-    from kinetoscope import cli
-
-    context = cli.main.make_context("kinetoscope", [], resilient_parsing=True)
-    for name, *words in commands_on(page):
-        if name.startswith("-"):
-            continue
-        command = cli.main.get_command(context, name)
-        assert command is not None, f"there is no kinetoscope {name}"
-        # Refuses options that there are not, and a number of arguments that does not fit; reads no file.
-        parser = command.make_parser(click.Context(command, **command.context_settings))
-        parser.parse_args(list(words))
-
-
 def test_an_option_of_a_recording_is_described_on_one_page_only():
     """What each does, and its names, are in docs/options.md, which tests/collect/request compares with the declarations."""
     for name in ("launch.md", "notebooks.md"):
@@ -153,6 +120,19 @@ def test_an_option_of_a_recording_is_described_on_one_page_only():
             flags = [f"--{flag}" for flag in (*option.magic_flags, option.flag) if flag]
             words = [word for cell in described for word in re.findall(r"`([^`= ]+)", cell)]
             assert not {option.name, *flags} & set(words), f"{name} describes {option.name}"
+
+
+def test_everything_that_is_diagnosed_is_in_the_index_once():
+    index = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8").partition("## The codes")[2]
+    listed = re.findall(r"^\| (.+?) \|", index, re.MULTILINE)
+    declared = [
+        f"`{code}`"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for code in re.findall(r'\bRule\(\s*"([^"]+)"', path.read_text(encoding="utf-8"))
+    ]
+    declared += [cause.words for cause in Cause if cause is not Cause.NONE]
+    assert len(set(declared)) == len(declared)
+    assert sorted(name for name in listed if name not in ("Code", "Cause")) == sorted(declared)
 
 
 def test_generated_pages_are_what_the_declarations_say():
