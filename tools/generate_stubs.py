@@ -21,7 +21,7 @@ def main() -> int:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             outdated.append(path.name)
-            print(f"{path} is not up to date: run tools/generate_stubs.py")
+            print(f"{path} is out of date. Run `make format`, which writes it.")
     return 1 if outdated else 0
 
 
