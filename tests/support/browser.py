@@ -125,9 +125,15 @@ class Visit:
 
     def settle(self) -> None:
         """Waits until nothing on the page is still being read."""
-        self.page.wait_for_function(
-            "() => document.querySelector('main')?.childElementCount > 0 && !document.querySelector('.waiting')"
-        )
+        try:
+            self.page.wait_for_function(
+                "() => document.querySelector('main')?.childElementCount > 0 && !document.querySelector('.waiting')"
+            )
+        except Exception as error:
+            if self.complaints:
+                said = "\n".join(self.complaints)
+                raise AssertionError(f"{self.page.url} shows nothing, and says: {said}") from error
+            raise
 
     def close(self) -> None:
         """Ends the visit; the next one begins in the same tab if that has no trace of this one."""
