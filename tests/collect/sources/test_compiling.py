@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from functools import cache
 
 import pytest
 import torch
@@ -73,10 +74,15 @@ def rows(trace, name):
     return trace.table(name).to_pylist()
 
 
-def test_the_table_says_what_torch_measured(engine):  # noqa: F811
+@cache
+def recorded_with_breaks(engine):  # noqa: F811
+    """A trace of a program that is compiled in it, recorded once with each engine, and what torch measured of it."""
     compiled = fresh(two_breaks)
-    trace = recorded(lambda: two_sizes(compiled), engine)
-    theirs = get_compilation_metrics()
+    return recorded(lambda: two_sizes(compiled), engine), get_compilation_metrics()
+
+
+def test_the_table_says_what_torch_measured(engine):  # noqa: F811
+    trace, theirs = recorded_with_breaks(engine)
     ours = rows(trace, "compiles")
     assert [row["compile_id"] for row in ours] == [one.compile_id for one in theirs]
     assert {row["stage"] for row in ours} <= {"frame", "backward"}
@@ -121,8 +127,7 @@ def test_recompilations_name_the_guard(native):  # noqa: F811
 
 
 def test_graph_breaks_have_their_reason_line_and_cost(engine):  # noqa: F811
-    compiled = fresh(two_breaks)
-    trace = recorded(lambda: two_sizes(compiled), engine)
+    trace, _ = recorded_with_breaks(engine)
     found = rows(trace, "graph_breaks")
     printing = helper.__code__.co_firstlineno + 1
     branch = two_breaks.__code__.co_firstlineno + 2
@@ -266,8 +271,7 @@ def test_a_function_that_cannot_be_compiled_is_skipped(native):  # noqa: F811
 
 
 def test_files_parts_and_merged_traces_have_the_tables(native, tmp_path):  # noqa: F811
-    compiled = fresh(two_breaks)
-    trace = recorded(lambda: two_sizes(compiled))
+    trace, _ = recorded_with_breaks(native)
     trace.save(tmp_path / "a.ktrace")
     read = kinetoscope.open(tmp_path / "a.ktrace")
     for name in ("compiles", "graph_breaks"):
@@ -321,6 +325,15 @@ def counted(record):
     return found, [[getattr(one, name) for name in counted] for one in get_compilation_metrics()]
 
 
+@pytest.fixture(scope="module")
+def without():
+    """What torch counts without a recording."""
+    numbers = counted(lambda run: run())
+    assert numbers[0]["frames"]["ok"] > 0
+    assert any(function is None for _, function, *_ in numbers[1]), "backward is compiled, too"
+    return numbers
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -329,14 +342,11 @@ def counted(record):
         {"module_spans": True, "samples": True},
     ],
 )
-def test_a_program_compiles_as_without_a_recording(engine, options):  # noqa: F811
+def test_a_program_compiles_as_without_a_recording(engine, options, without):  # noqa: F811
     if engine == "kineto" and options.get("with_flops"):
         pytest.skip("torch's collector itself makes dynamic sizes constant, see docs/differences.md")
     if engine == "kineto" and "samples" in options:
         options = {"module_spans": False}
-    without = counted(lambda run: run())
-    assert without[0]["frames"]["ok"] > 0
-    assert any(function is None for _, function, *_ in without[1]), "backward is compiled, too"
     assert counted(lambda run: recorded(run, engine, **options)) == without
 
 
@@ -426,34 +436,14 @@ def test_without_torchs_compilation_metrics_there_is_a_loss(native, monkeypatch)
     assert "compiling_unreadable" not in {row["code"] for row in rows(quiet, "losses")}
 
 
-def run_in_python(program):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def test_a_program_that_compiles_nothing_does_not_import_the_compiler():
-    assert run_in_python(
-        """
+def test_the_compiler_is_imported_by_what_compiles_only_and_what_it_does_then_is_seen():
+    program = """
         import sys, torch, kinetoscope
         before = "torch._dynamo" in sys.modules
         with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine="native") as prof:
             torch.ones(3).sum()
         prof.trace.table("compiles"), prof.trace.table("graph_breaks")
-        print(before, "torch._dynamo" in sys.modules, len(sys.meta_path))
-        """
-    )[:2] == ["False", "False"]
-
-
-def test_what_is_compiled_after_an_import_in_the_recording_is_seen():
-    assert run_in_python(
-        """
-        import sys, torch, kinetoscope
+        print(before, "torch._dynamo" in sys.modules)
         with kinetoscope.profile(activities=[kinetoscope.ProfilerActivity.CPU], engine="native") as prof:
             assert "torch._dynamo" not in sys.modules
             torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(3))
@@ -462,4 +452,11 @@ def test_what_is_compiled_after_an_import_in_the_recording_is_seen():
         assert "exec_module" not in vars(module.__loader__), vars(module.__loader__)
         print(row["compile_id"], row["span"] is not None)
         """
-    ) == ["0/0", "True"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "False", "0/0", "True"]
