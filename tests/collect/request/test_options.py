@@ -73,6 +73,7 @@ def test_the_page_of_options_says_what_is_declared():
         assert row["`kinetoscope run`"] == (f"`{flag}`" if flag else "")
         assert row["`%%kinetoscope`"] == flags
         assert all(f"{kind}: " in row["engines"] for kind in option.warnings)
+        assert "?" not in row["values"] + row["engines"], f"say it in docs/options.md: {name}"
     stays = {name: f"- `{name}`: {option.stays}." for name, option in OPTIONS.items() if option.stays}
     assert re.findall(r"^- .*", PAGE, re.MULTILINE) == list(stays.values())
 
