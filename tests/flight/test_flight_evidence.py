@@ -10,7 +10,7 @@ import pytest
 import kinetoscope
 from kinetoscope.flight.jobs import GONE, attempts_in
 from kinetoscope.flight.last import last_event
-from tests.flight.test_flight import incidents, run
+from tests.flight.test_flight import LOOP, incidents, run
 from tests.support import warm_python
 
 # No file can grow beyond so many bytes from then on, as on a disk that is full.
@@ -171,30 +171,30 @@ def test_an_exit_that_is_no_success_is_an_incident(tmp_path, end, reason, what):
         assert trace.table("steps")["number"].to_pylist()[-1] == 19
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "sys.exit()\n",
-        "sys.exit(0)\n",
-        "try:\n    sys.exit(2)\nexcept SystemExit:\n    recorder.step()\n",
-        "threading.Thread(target=sys.exit, args=(3,)).start()\n",
-        "if os.fork() == 0:\n    sys.exit(5)\nos.wait()\n",
-        "os.execv('/bin/true', ['true'])\n",
-        "os.execlp('true', 'true')\n",
-        "sys.ps1 = '>>> '\nsys.excepthook(ValueError, ValueError('a typo'), None)\ndel sys.ps1\n",
-    ],
+NO_FAILURES = (
+    "sys.exit()\n",
+    "sys.exit(0)\n",
+    "try:\n    sys.exit(2)\nexcept SystemExit:\n    recorder.step()\n",
+    "threading.Thread(target=sys.exit, args=(3,)).start()\n",
+    "if os.fork() == 0:\n    sys.exit(5)\nos.wait()\n",
+    "os.execv('/bin/true', ['true'])\n",
+    "os.execlp('true', 'true')\n",
+    "sys.ps1 = '>>> '\nsys.excepthook(ValueError, ValueError('a typo'), None)\ndel sys.ps1\n",
 )
-def test_what_is_no_failure_leaves_nothing(tmp_path, end):
-    done = run(
-        tmp_path,
-        "import os, sys, threading\nrecorder = kinetoscope.leave_on(keep='8MiB')\n" + TWENTY + end,
+
+
+def test_what_is_no_failure_leaves_nothing(tmp_path):
+    environment = {**os.environ, "KINETOSCOPE_DIR": str(tmp_path / "jobs")}
+    start = LOOP + "import os, sys, threading\nrecorder = kinetoscope.leave_on(keep='8MiB')\n" + TWENTY
+    ended = warm_python.run_together(
+        [(("-c", start + end), environment) for end in NO_FAILURES], cwd=tmp_path
     )
-    assert done.returncode == 0, done.stderr
+    assert [done.returncode for done in ended] == [0] * len(NO_FAILURES), [done.stderr for done in ended]
     assert not incidents(tmp_path)
     assert not [
         ring for attempt in attempts_in(tmp_path / "jobs") for ring in attempt.rings() if ring.state == GONE
     ]
-    # Nor does the next job take it for killed.
+    # Nor does the next job take one of them for killed.
     assert run(tmp_path, "kinetoscope.leave_on(keep='8MiB')\n").returncode == 0
     assert not incidents(tmp_path)
 
