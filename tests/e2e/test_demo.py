@@ -16,8 +16,8 @@ from tests.support import warm_python
 pytest.importorskip("torch", reason="the demo trains with PyTorch")
 
 
-def on_a_terminal(folder, *words: str, columns: int) -> tuple[int, str]:
-    """Runs the command on a terminal of its own; returns the exit code and all that was shown."""
+def on_a_terminal(folder, *words: str, columns: int, first: str = "") -> tuple[int, str]:
+    """Runs the command on a terminal of its own, after some lines of Python; returns the exit code and all that was shown."""
     leader, follower = pty.openpty()
     shown = bytearray()
 
@@ -31,9 +31,8 @@ def on_a_terminal(folder, *words: str, columns: int) -> tuple[int, str]:
     reader.start()
     try:
         environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
-        done = warm_python.run(
-            "-m", "kinetoscope", *words, cwd=folder, env=environment, stdout=follower, stderr=follower
-        )
+        command = f"{first}\nfrom kinetoscope.cli import main\nmain({[*words]!r})"
+        done = warm_python.run("-c", command, cwd=folder, env=environment, stdout=follower, stderr=follower)
     finally:
         os.close(follower)
         reader.join()
@@ -101,7 +100,9 @@ def test_the_demo_leaves_the_traces_that_it_compared(demonstrated):
 
 
 def test_on_a_terminal_the_loss_is_one_line_in_colour(tmp_path):
-    code, shown = on_a_terminal(tmp_path, "demo", "--steps", "3", "-o", "here", columns=60)
+    # What is shown of more rounds is tested without a terminal.
+    once = "from kinetoscope.cli import demo\ndemo.ROUNDS = 1"
+    code, shown = on_a_terminal(tmp_path, "demo", "--steps", "3", "-o", "here", columns=60, first=once)
     assert code == 0, shown
     assert "\x1b[" in shown
     assert "step 3/3" in shown
