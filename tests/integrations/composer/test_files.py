@@ -1,5 +1,6 @@
 import gzip
 import json
+import warnings
 from datetime import timedelta
 
 import pytest
@@ -40,65 +41,34 @@ def test_the_names_of_the_contract_are_the_defaults(tmp_path, small_trace):
     assert "traceEvents" in json.loads(path.read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("run_name", "awesome"),
-        ("rank", "5"),
-        ("local_rank", "1"),
-        ("world_size", "8"),
-        ("local_world_size", "4"),
-        ("node_rank", "1"),
-        ("epoch", "1"),
-        ("batch", "42"),
-        ("batch_in_epoch", "2"),
-        ("sample", "336"),
-        ("sample_in_epoch", "16"),
-        ("token", "672"),
-        ("token_in_epoch", "32"),
-        ("total_wct", "90.5"),
-        ("epoch_wct", "4.25"),
-        ("batch_wct", "2.0"),
-    ],
-)
-def test_every_variable_of_a_file_name_is_filled_in(variable, value, monkeypatch, small_trace):
+OF_PLACE = {
+    "run_name": "awesome", "rank": "5", "local_rank": "1", "world_size": "8", "local_world_size": "4", "node_rank": "1",
+}  # fmt: skip
+OF_TIME = {
+    "epoch": 1, "batch": 42, "batch_in_epoch": 2, "sample": 336, "sample_in_epoch": 16, "token": 672, "token_in_epoch": 32,
+    "total_wct": timedelta(seconds=90.5), "epoch_wct": timedelta(seconds=4.25), "batch_wct": timedelta(seconds=2),
+}  # fmt: skip
+
+
+def test_every_variable_is_filled_in(monkeypatch, small_trace, tmp_path):
     as_rank_5_of_8(monkeypatch)
-    files = TraceFiles("traces", f"{{{variable}}}.json", None, overwrite=True)
-    if variable in {"rank", "local_rank"}:
-        files.start("awesome")
-    else:
-        with pytest.warns(UserWarning, match="put {rank} in the filename"):
+    times = {
+        name: str(value.total_seconds() if isinstance(value, timedelta) else value)
+        for name, value in OF_TIME.items()
+    }
+    for variable, value in (OF_PLACE | times).items():
+        files = TraceFiles("traces", f"{{{variable}}}.json", None, overwrite=True)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
             files.start("awesome")
-    moment = Timestamp(
-        epoch=1,
-        batch=42,
-        batch_in_epoch=2,
-        sample=336,
-        sample_in_epoch=16,
-        token=672,
-        token_in_epoch=32,
-        total_wct=timedelta(seconds=90.5),
-        epoch_wct=timedelta(seconds=4.25),
-        batch_wct=timedelta(seconds=2),
-    )
-    assert files.save(small_trace, moment).name == f"{value}.json"
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("run_name", "awesome"),
-        ("rank", "5"),
-        ("local_rank", "1"),
-        ("world_size", "8"),
-        ("local_world_size", "4"),
-        ("node_rank", "1"),
-    ],
-)
-def test_every_variable_of_a_folder_is_filled_in(variable, value, monkeypatch, tmp_path):
-    as_rank_5_of_8(monkeypatch)
-    folder = TraceFiles(f"a/{{{variable}}}/b", "{rank}.json", None).start("awesome")
-    assert folder.resolve() == tmp_path / "a" / value / "b"
+        one_of_each_rank = variable in {"rank", "local_rank"}
+        assert ["put {rank} in the filename" in str(warning.message) for warning in told] == [True] * (
+            not one_of_each_rank
+        )
+        assert files.save(small_trace, Timestamp(**OF_TIME)).name == f"{value}.json"
+    for variable, value in OF_PLACE.items():
+        folder = TraceFiles(f"a/{{{variable}}}/b", "{rank}.json", None).start("awesome")
+        assert folder.resolve() == tmp_path / "a" / value / "b"
 
 
 def test_a_node_is_also_known_by_the_name_torchrun_gives_it(monkeypatch):
