@@ -11,19 +11,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-pytest.importorskip("hta", reason="the comparison is with HolisticTraceAnalysis; to enable: `make develop`")
-
-from hta.common.trace import Trace
-from hta.trace_analysis import TraceAnalysis
-from hta.trace_diff import DeviceType, LabeledTrace, TraceDiff
-
 import kinetoscope
 from kinetoscope.comparison.measures import run_of
 from kinetoscope.model.kinds import is_device_work, is_operator
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from tests.support.effort import STRESS
+from tests.support.on_demand import OnDemand
 from tests.support.real_traces import real_trace
+
+NO_HTA = "the comparison is with HolisticTraceAnalysis; to enable: `make develop`"
+hta_trace = OnDemand("hta.common.trace", NO_HTA)
+hta_analysis = OnDemand("hta.trace_analysis", NO_HTA)
+hta_diff = OnDemand("hta.trace_diff", NO_HTA)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FILES = (
@@ -36,7 +36,9 @@ FILES = (
 def test_busy_computing_and_hidden_communication_agree(name, monkeypatch):
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     path = real_trace(name)
-    theirs = TraceAnalysis(trace_files={0: str(path)}, trace_dir="/", include_last_profiler_step=True)
+    theirs = hta_analysis.TraceAnalysis(
+        trace_files={0: str(path)}, trace_dir="/", include_last_profiler_step=True
+    )
     trace = kinetoscope.open(path)
     (device,) = trace.table("devices").to_pylist()
     (overlap,) = trace.table("overlap", by="trace").to_pylist()
@@ -89,10 +91,10 @@ def sums(path):
 
 
 def labeled(label, path):
-    found = Trace(trace_files={0: str(path)}, trace_dir="/")
+    found = hta_trace.Trace(trace_files={0: str(path)}, trace_dir="/")
     found.parse_traces()
     found.decode_symbol_ids(use_shorten_name=False)
-    return LabeledTrace(label=label, t=found)
+    return hta_diff.LabeledTrace(label=label, t=found)
 
 
 @pytest.mark.parametrize("names", PAIRS)
@@ -106,9 +108,9 @@ def test_counts_and_sums_of_two_traces_agree(names, monkeypatch):
     theirs = [labeled(label, path) for label, path in zip(("base", "new"), paths, strict=True)]
     ours = [sums(path) for path in paths]
     assert [sorted(one.iterations()) for one in theirs] == [run.numbers.tolist() for run, *_ in ours]
-    for kind, device in (("kernel", DeviceType.GPU), ("operator", DeviceType.CPU)):
+    for kind, device in (("kernel", hta_diff.DeviceType.GPU), ("operator", hta_diff.DeviceType.CPU)):
         iterations = [run.numbers.tolist() for run, *_ in ours]
-        table = TraceDiff.compare_traces(
+        table = hta_diff.TraceDiff.compare_traces(
             *theirs, control_iteration=iterations[0], test_iteration=iterations[1], device_type=device
         )
         compared = 0
@@ -130,7 +132,7 @@ def test_counts_and_sums_of_two_traces_agree(names, monkeypatch):
 def test_the_ranks_of_a_job_agree(tmp_path):
     """HTA names the ranks that start the most uneven of the last long communication kernels of a step last."""
     paths = [real_trace(f"dlrm_8rank/rank-{rank}") for rank in range(8)]
-    theirs = TraceAnalysis(
+    theirs = hta_analysis.TraceAnalysis(
         trace_files=dict(enumerate(map(str, paths))), trace_dir="/", include_last_profiler_step=True
     )
     job = kinetoscope.summarize(*paths, output=tmp_path)

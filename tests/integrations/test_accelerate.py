@@ -5,7 +5,6 @@ import importlib
 import json
 import pickle
 import sys
-import warnings
 
 import pytest
 
@@ -14,15 +13,11 @@ pytest.importorskip("torch", reason="Accelerate trains with PyTorch")
 import torch
 
 import kinetoscope
+from tests.support.on_demand import OnDemand
 from tests.support.trained import Net, loader, step_numbers, steps_of_ranges
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    accelerate = pytest.importorskip("accelerate", reason="this trainer is not installed")
-    from accelerate.utils import ProfileKwargs
-
-    from kinetoscope.integrations.accelerate import KinetoscopeKwargs, profiled
-
+accelerate = OnDemand("accelerate", "this trainer is not installed")
+ours = OnDemand("kinetoscope.integrations.accelerate", "this trainer is not installed", needs="accelerate")
 CPU = [kinetoscope.ProfilerActivity.CPU]
 SCHEDULE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1}
 
@@ -54,7 +49,7 @@ class Training:
 
 def test_the_context_counts_the_steps_of_the_optimizer(tmp_path):
     training = Training()
-    with profiled(training.accelerator, tmp_path, activities=CPU) as profiler:
+    with ours.profiled(training.accelerator, tmp_path, activities=CPU) as profiler:
         training.run()
     assert step_numbers(profiler.trace) == [2, 3, 4]
     assert profiler.saved_traces == [tmp_path / "train-steps-2-4.ktrace"]
@@ -65,7 +60,7 @@ def test_the_context_counts_the_steps_of_the_optimizer(tmp_path):
 
 def test_a_step_has_all_the_batches_that_are_accumulated(tmp_path):
     training = Training(batches=10, accumulate=2)
-    with profiled(training.accelerator, tmp_path, activities=CPU) as profiler:
+    with ours.profiled(training.accelerator, tmp_path, activities=CPU) as profiler:
         training.run()
     assert step_numbers(profiler.trace) == [2, 3, 4]
     waits = next(steps for name, steps in steps_of_ranges(profiler.trace).items() if "DataLoader" in name)
@@ -74,7 +69,7 @@ def test_a_step_has_all_the_batches_that_are_accumulated(tmp_path):
 
 def test_the_whole_context_can_be_recorded_and_its_steps_are_found(tmp_path):
     training = Training(project_dir=str(tmp_path))
-    with profiled(training.accelerator, whole_run=True, activities=CPU) as profiler:
+    with ours.profiled(training.accelerator, whole_run=True, activities=CPU) as profiler:
         training.run()
     assert step_numbers(profiler.trace) == [0, 1, 2, 3, 4, 5]
     assert profiler.saved_traces == [tmp_path / "kinetoscope" / "train.ktrace"]
@@ -83,7 +78,7 @@ def test_the_whole_context_can_be_recorded_and_its_steps_are_found(tmp_path):
 def test_of_two_optimizers_the_first_one_counts(tmp_path):
     training = Training()
     other = training.accelerator.prepare(torch.optim.SGD(Net().parameters(), lr=0.1))
-    with profiled(training.accelerator, tmp_path, activities=CPU) as profiler:
+    with ours.profiled(training.accelerator, tmp_path, activities=CPU) as profiler:
         for batch in training.loader:
             training.accelerator.backward(training.net(**batch)["loss"])
             training.optimizer.step()
@@ -95,7 +90,7 @@ def test_an_exception_in_the_context_leaves_a_finished_trace_and_no_hook(tmp_pat
     training = Training()
     with (
         pytest.raises(RuntimeError, match="bad batch"),
-        profiled(training.accelerator, tmp_path, activities=CPU) as profiler,
+        ours.profiled(training.accelerator, tmp_path, activities=CPU) as profiler,
     ):
         training.run(fails_at=4)
     with kinetoscope.open(profiler.saved_traces[0]) as trace:
@@ -107,7 +102,7 @@ def test_an_exception_in_the_context_leaves_a_finished_trace_and_no_hook(tmp_pat
 
 def test_what_is_no_accelerator_is_refused():
     with pytest.raises(kinetoscope.ArgumentError, match="need an Accelerator"):
-        profiled("accelerator")
+        ours.profiled("accelerator")
 
 
 # ------------------------------------------------------------------------------------------------------ the handler
@@ -116,7 +111,7 @@ def test_what_is_no_accelerator_is_refused():
 @pytest.mark.parametrize("given", ["to-the-accelerator", "to-profile"])
 def test_the_handler_stands_in_for_that_of_accelerate(given, tmp_path):
     seen = []
-    handler = KinetoscopeKwargs(
+    handler = ours.KinetoscopeKwargs(
         ["cpu"], SCHEDULE, seen.append, record_shapes=True, output_trace_dir=str(tmp_path / "chrome"),
         folder=tmp_path / "ours",
     )  # fmt: skip
@@ -134,7 +129,7 @@ def test_the_handler_stands_in_for_that_of_accelerate(given, tmp_path):
 
 
 def test_an_exception_in_the_context_of_accelerate_leaves_a_finished_trace(tmp_path):
-    training = Training(kwargs_handlers=[KinetoscopeKwargs(["cpu"], folder=tmp_path)])
+    training = Training(kwargs_handlers=[ours.KinetoscopeKwargs(["cpu"], folder=tmp_path)])
     with pytest.raises(RuntimeError, match="bad batch"), training.accelerator.profile() as session:
         training.run(fails_at=3)
     with kinetoscope.open(tmp_path / "profile-step-0.ktrace") as trace:
@@ -144,7 +139,7 @@ def test_an_exception_in_the_context_of_accelerate_leaves_a_finished_trace(tmp_p
 
 def test_a_schedule_that_nobody_steps_through_is_two_warnings_and_no_error(tmp_path):
     training = Training(batches=1)
-    handler = KinetoscopeKwargs(["cpu"], SCHEDULE, output_trace_dir=str(tmp_path))
+    handler = ours.KinetoscopeKwargs(["cpu"], SCHEDULE, output_trace_dir=str(tmp_path))
     with pytest.warns(UserWarning, match="the schedule needs") as told, training.accelerator.profile(handler):
         training.run()
     said = [str(each.message) for each in told]
@@ -153,11 +148,11 @@ def test_a_schedule_that_nobody_steps_through_is_two_warnings_and_no_error(tmp_p
 
 
 def test_the_handler_is_found_by_its_class_and_copied_whole():
-    handler = KinetoscopeKwargs(["cpu"], SCHEDULE)
-    assert isinstance(handler, ProfileKwargs)
-    assert isinstance(handler, KinetoscopeKwargs)
+    handler = ours.KinetoscopeKwargs(["cpu"], SCHEDULE)
+    assert isinstance(handler, accelerate.utils.ProfileKwargs)
+    assert isinstance(handler, ours.KinetoscopeKwargs)
     for other in (copy.copy(handler), pickle.loads(pickle.dumps(handler))):
-        assert type(other) is KinetoscopeKwargs
+        assert type(other) is ours.KinetoscopeKwargs
         assert other.build().schedule == handler.build().schedule
 
 
@@ -189,17 +184,17 @@ def test_the_handler_is_found_by_its_class_and_copied_whole():
 )
 def test_wrong_arguments_are_refused_when_the_handler_is_made(options, message):
     with pytest.raises(kinetoscope.ArgumentError, match=message):
-        KinetoscopeKwargs(**options)
+        ours.KinetoscopeKwargs(**options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_cuda_without_cuda_is_refused_when_the_handler_is_made():
     with pytest.raises(kinetoscope.ArgumentError, match="activities contains CUDA"):
-        KinetoscopeKwargs(["cpu", "cuda"])
+        ours.KinetoscopeKwargs(["cpu", "cuda"])
 
 
 def test_without_accelerate_the_module_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "kinetoscope.integrations.accelerate")
+    monkeypatch.delitem(sys.modules, "kinetoscope.integrations.accelerate", raising=False)
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(kinetoscope.MissingDependencyError, match=r'pip install "kinetoscope\[accelerate\]"'):
         importlib.import_module("kinetoscope.integrations.accelerate")

@@ -14,10 +14,11 @@ from kinetoscope import ArgumentError, MissingDependencyError
 from kinetoscope.integrations.agents import MOST_BYTES, TraceAnswers, fitted, mcp_server
 from tests.cli.conftest import training_trace
 from tests.support.controlled_job import controlled_job
+from tests.support.on_demand import OnDemand
 from tests.support.recording_builder import RecordingBuilder
 from tests.support.trace_builder import TraceBuilder
 
-mcp = pytest.importorskip("mcp", reason="agents are answered with the package mcp")
+mcp = OnDemand("mcp", "agents are answered with the package mcp")
 
 
 @pytest.fixture

@@ -11,14 +11,11 @@ pytest.importorskip("torch", reason="Transformers trains with PyTorch")
 import torch
 
 import kinetoscope
+from tests.support.on_demand import OnDemand
 from tests.support.trained import Net, Regression, step_numbers, steps_of_ranges
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    transformers = pytest.importorskip("transformers", reason="this trainer is not installed")
-    pytest.importorskip("accelerate", reason="the Trainer needs it")
-    from kinetoscope.integrations.transformers import KinetoscopeCallback
-
+transformers = OnDemand("transformers", "this trainer is not installed")
+ours = OnDemand("kinetoscope.integrations.transformers", "the Trainer needs Accelerate", needs="accelerate")
 CPU = [kinetoscope.ProfilerActivity.CPU]
 
 
@@ -47,7 +44,7 @@ def train(using, **keywords):
 def whole_run(tmp_path_factory):
     """Two epochs of eight micro-batches, two to a step, with evaluation, logging and saving, recorded whole."""
     folder = tmp_path_factory.mktemp("whole")
-    callback = KinetoscopeCallback(whole_run=True, activities=CPU)
+    callback = ours.KinetoscopeCallback(whole_run=True, activities=CPU)
     using = trainer(
         folder, callback, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=3, save_strategy="steps",
         save_steps=2, logging_strategy="steps", logging_steps=2, per_device_train_batch_size=1,
@@ -102,7 +99,7 @@ def test_without_options_steps_two_to_four_are_recorded_and_nothing_else_changes
         train(using)
         return [*(value.tolist() for value in using.model.parameters()), torch.rand(1).item()]
 
-    callback = KinetoscopeCallback(activities=CPU)
+    callback = ours.KinetoscopeCallback(activities=CPU)
     assert weights() == weights(callback)
     assert [path.name for path in callback.saved_traces] == ["train-steps-2-4.ktrace"]
     assert step_numbers(callback.trace) == [2, 3, 4]
@@ -119,7 +116,7 @@ def test_a_training_that_fails_leaves_a_finished_trace(error, ended_by, tmp_path
             if state.global_step == 3:
                 raise error
 
-    callback = KinetoscopeCallback(activities=CPU)
+    callback = ours.KinetoscopeCallback(activities=CPU)
     using = trainer(tmp_path, callback, Failing())
     with pytest.raises(type(error)):
         train(using)
@@ -134,7 +131,7 @@ def test_a_training_that_stops_early_leaves_a_finished_trace_without_an_empty_st
         def on_evaluate(self, args, state, control, **_):
             control.should_training_stop = state.global_step == 4
 
-    callback = KinetoscopeCallback(activities=CPU)
+    callback = ours.KinetoscopeCallback(activities=CPU)
     train(trainer(tmp_path, callback, Stopping(), eval_strategy="steps", eval_steps=1))
     with kinetoscope.open(callback.saved_traces[0]) as trace:
         assert step_numbers(trace) == [2, 3]
@@ -143,13 +140,13 @@ def test_a_training_that_stops_early_leaves_a_finished_trace_without_an_empty_st
 
 def test_steps_go_on_where_a_checkpoint_left_off(tmp_path):
     train(trainer(tmp_path, save_strategy="steps", save_steps=4))
-    callback = KinetoscopeCallback(activities=CPU, schedule=kinetoscope.schedule(wait=0, warmup=1, active=2, repeat=1))  # fmt: skip
+    callback = ours.KinetoscopeCallback(activities=CPU, schedule=kinetoscope.schedule(wait=0, warmup=1, active=2, repeat=1))  # fmt: skip
     train(trainer(tmp_path, callback), resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert step_numbers(callback.trace) == [5, 6]
 
 
 def test_two_trainings_one_after_the_other_are_two_runs(tmp_path):
-    callback = KinetoscopeCallback(tmp_path / "traces", activities=CPU)
+    callback = ours.KinetoscopeCallback(tmp_path / "traces", activities=CPU)
     using = trainer(tmp_path, callback)
     train(using)
     train(using)
@@ -157,7 +154,7 @@ def test_two_trainings_one_after_the_other_are_two_runs(tmp_path):
 
 
 def test_a_trainer_that_was_given_the_callback_later_is_profiled_as_well(tmp_path):
-    callback = KinetoscopeCallback(activities=CPU)
+    callback = ours.KinetoscopeCallback(activities=CPU)
     using = trainer(tmp_path)
     using.add_callback(callback)
     train(using)
@@ -177,17 +174,17 @@ def test_what_is_wrong_is_said_before_the_first_step(tmp_path):
 
     late = kinetoscope.schedule(wait=10, warmup=1, active=1)
     with pytest.raises(kinetoscope.ArgumentError, match="skips 11 steps .* has only 8"):
-        train(trainer(tmp_path, KinetoscopeCallback(activities=CPU, schedule=late), net=Noting()))
+        train(trainer(tmp_path, ours.KinetoscopeCallback(activities=CPU, schedule=late), net=Noting()))
     (tmp_path / "train-steps-2-4.ktrace").write_bytes(b"")
     with pytest.raises(kinetoscope.ArgumentError, match="contains 1 trace of an earlier run"):
-        train(trainer(tmp_path, KinetoscopeCallback(tmp_path, activities=CPU), net=Noting()))
+        train(trainer(tmp_path, ours.KinetoscopeCallback(tmp_path, activities=CPU), net=Noting()))
     with pytest.raises(kinetoscope.ArgumentError, match="no option 'scedule'.*did you mean"):
-        KinetoscopeCallback(activities=CPU, scedule=late)
+        ours.KinetoscopeCallback(activities=CPU, scedule=late)
     assert trained == []
 
 
 def test_without_transformers_the_module_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "kinetoscope.integrations.transformers")
+    monkeypatch.delitem(sys.modules, "kinetoscope.integrations.transformers", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
         kinetoscope.MissingDependencyError, match=r'pip install "kinetoscope\[transformers\]"'
