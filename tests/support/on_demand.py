@@ -20,6 +20,9 @@ class OnDemand:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
+        # pytest asks everything that it collects from for names of its own.
+        if name.startswith("_") and name != "__version__":
+            raise AttributeError(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return getattr(importlib.import_module(self._module), name)
