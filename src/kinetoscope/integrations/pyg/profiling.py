@@ -401,7 +401,7 @@ class AllocatedPeak:
     """The peak host memory that torch held during a block, in `bytes`; NaN if unknown.
 
     Counted from a recording of all allocations, and of the tensors that were there before as far as the recording knows
-    them. Where our recorder is in use already, torch's own collector records; where that is, too, nothing does.
+    them.
     """
 
     def __init__(self) -> None:
