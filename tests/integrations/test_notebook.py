@@ -3,15 +3,17 @@
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 import kinetoscope
 from kinetoscope.collect.request.options import OPTIONS, RecordingOptions
 from kinetoscope.display.html import table_html
 from kinetoscope.integrations import notebook
+from tests.support.on_demand import OnDemand
 from tests.support.trace_builder import TraceBuilder
+
+nbclient = OnDemand("nbclient", "notebooks are executed by nbclient")
+nbformat = OnDemand("nbformat", "notebooks are read by nbformat")
 
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
 CELL = re.compile(r"^```\{code-block\} ipython3\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -66,7 +68,7 @@ def cells(tmp_path_factory):
         # The kernel keeps a history and its connections in the home folder, unless it is told otherwise.
         for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
             patch.setenv(name, str(folder / name))
-        NotebookClient(
+        nbclient.NotebookClient(
             made, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
         ).execute()
     nbformat.validate(made)

@@ -1,12 +1,14 @@
 """Tables as frames of pandas and polars, and SQL over them."""
 
-import pandas as pd
-import polars as pl
 import pytest
 
 from kinetoscope.trace.tables import TABLES
 from tests.support.hostile import HOSTILE_NAMES
+from tests.support.on_demand import OnDemand
 from tests.support.trace_builder import TraceBuilder
+
+pandas = OnDemand("pandas", "frames are those of pandas")
+polars = OnDemand("polars", "frames are those of polars")
 
 
 def trace():
@@ -21,8 +23,8 @@ def trace():
 def test_every_table_becomes_a_frame(name):
     table = trace().table(name)
     pandas_frame, polars_frame = trace().to_pandas(name), trace().to_polars(name)
-    assert isinstance(pandas_frame, pd.DataFrame)
-    assert isinstance(polars_frame, pl.DataFrame)
+    assert isinstance(pandas_frame, pandas.DataFrame)
+    assert isinstance(polars_frame, polars.DataFrame)
     assert len(pandas_frame) == len(polars_frame) == table.num_rows
     assert list(pandas_frame) == polars_frame.columns == table.column_names
 
