@@ -77,15 +77,17 @@ class Series:
     @cached_property
     def classes(self) -> list[Rows]:
         """The steps of each class, the fastest first; all are one class where hardly two are alike."""
-        if not self.alike:
-            return [np.argsort(self.step_ns, kind="stable")]
-        members = [np.flatnonzero(self.kind == kind) for kind in np.unique(self.kind)]
+        members = [np.flatnonzero(self._class == kind) for kind in np.unique(self._class)]
         return [rows[np.argsort(self.step_ns[rows], kind="stable")] for rows in members]
 
     @cached_property
     def alike(self) -> bool:
         """Whether steps are alike, so that those that took longer were slowed down by something else."""
         return len(np.unique(self.kind)) <= MOST_CLASSES
+
+    @property
+    def _class(self) -> Rows:
+        return self.kind if self.alike else np.zeros_like(self.kind)
 
     def of_fastest(self, values: Numbers, fraction: float) -> Numbers:
         """Values whose mean over all steps is, for each column, the mean of its smallest ones in each class of steps of each recording.
@@ -94,9 +96,8 @@ class Series:
         cutoff is that of a recording, so that no few recordings, in which something else was different, are all that counts.
         """
         smallest = np.empty_like(values)
-        kind = self.kind if self.alike else np.zeros_like(self.kind)
-        order = np.lexsort((kind, self.recording))
-        begins = np.flatnonzero(np.diff(kind[order]) | np.diff(self.recording[order])) + 1
+        order = np.lexsort((self._class, self.recording))
+        begins = np.flatnonzero(np.diff(self._class[order]) | np.diff(self.recording[order])) + 1
         for rows in np.split(order, begins):
             cutoff_rank = max(int(np.ceil(fraction * len(rows))) - 1, 0)
             class_values = values[rows]
@@ -183,18 +184,15 @@ class Bootstrap:
         random = np.random.default_rng(seed)
         drawn = _drawn(random, base.recordings, replicates)
         of_new = drawn if self.in_turn else _drawn(random, new.recordings, replicates)
+        # The first row is what was recorded, each other one a replicate.
         self._copies = [_copies(random, base, drawn), _copies(random, new, of_new)]
         self.fraction = self._best_fraction()
-        self._weights = [
-            side.weights(copies, self.fraction)
-            for side, copies in zip(self._sides, self._copies, strict=True)
-        ]
-        self._own = [side.weights(np.ones((1, len(side.step_ns))), self.fraction) for side in self._sides]
+        self._weights = self._weights_of(self.fraction)
 
     @property
     def own_weights(self) -> tuple[Numbers, Numbers]:
         """The weight of each step of each side, as recorded."""
-        return self._own[0][0], self._own[1][0]
+        return self._weights[0][0], self._weights[1][0]
 
     @property
     def _fractions(self) -> list[float]:
@@ -202,39 +200,33 @@ class Bootstrap:
         fewest = min(len(side.step_ns) for side in self._sides)
         return [fraction for fraction in FRACTIONS if fraction == 1.0 or fraction * fewest >= LEAST_STEPS]
 
+    def _weights_of(self, fraction: float) -> list[Numbers]:
+        return [
+            side.weights(copies, fraction) for side, copies in zip(self._sides, self._copies, strict=True)
+        ]
+
     def _best_fraction(self) -> float:
         if not (self.base.alike and self.new.alike):
             return 1.0
         errors: dict[float, float] = {}
         for fraction in self._fractions:
-            means = [
-                side.weights(copies, fraction) @ side.step_ns
-                for side, copies in zip(self._sides, self._copies, strict=True)
-            ]
+            means = self._step_means(self._weights_of(fraction))
             # In time, not relative to a step: what other programs add makes steps longer, and a relative error smaller.
-            errors[fraction] = float(np.std(means[1] - means[0]))
+            errors[fraction] = float(np.std((means[1] - means[0])[1:]))
         best = min(errors.values())
         return max(fraction for fraction, error in errors.items() if error <= _NEARLY * best)
 
+    def _step_means(self, weights: list[Numbers]) -> list[Numbers]:
+        return [of_side @ side.step_ns for side, of_side in zip(self._sides, weights, strict=True)]
+
     def estimate(self, base: Numbers, new: Numbers) -> Estimate:
         """Compare rows by the fastest steps: a row for each step of a side, a column for each row of the comparison."""
-        usual, means = self._means(base, new)
-        return self._estimate([mean[0] for mean in usual], means)
+        return self._estimate(self._weights[0] @ base, self._weights[1] @ new)
 
     def estimate_step(self) -> Estimate:
         """Compare the logarithms of the time of a step, so that the change is that of a ratio."""
-        usual, means = (
-            [np.log(np.maximum(mean, 1.0)) for mean in of_sides]
-            for of_sides in self._means(*(side.step_ns[:, None] for side in self._sides))
-        )
-        return self._estimate([mean[0] for mean in usual], means)
-
-    def _means(self, base: Numbers, new: Numbers) -> tuple[list[Numbers], ...]:
-        """The means of the fastest steps of both sides, as recorded and of each replicate."""
-        return tuple(
-            [weights @ values for weights, values in zip(of_sides, (base, new), strict=True)]
-            for of_sides in (self._own, self._weights)
-        )
+        means = self._step_means(self._weights)
+        return self._estimate(*(np.log(np.maximum(mean, 1.0))[:, None] for mean in means))
 
     def estimate_rows(self, base: Numbers, new: Numbers) -> Estimate:
         """The same, but each row by the fastest steps of its own where that is more precise."""
@@ -246,8 +238,8 @@ class Bootstrap:
                     side.of_fastest(times_ns, fraction)
                     for side, times_ns in zip(self._sides, (base, new), strict=True)
                 ]
-                means = [weights @ side_values for weights, side_values in zip(copies, values, strict=True)]
-                estimates.append(self._estimate([side_means.mean(axis=0) for side_means in values], means))
+                means = (weights @ side_values for weights, side_values in zip(copies, values, strict=True))
+                estimates.append(self._estimate(*means))
         errors = np.stack([estimate.error for estimate in estimates])
         # The first one that is nearly as precise as the best: the steps of all rows, then more steps rather than fewer.
         chosen = np.argmax(errors <= _NEARLY * errors.min(axis=0), axis=0)
@@ -262,25 +254,27 @@ class Bootstrap:
             )
         )
 
-    def _estimate(self, usual: list[Numbers], means: list[Numbers]) -> Estimate:
-        """The estimate from the means of both sides as recorded, and of each replicate."""
-        columns = len(usual[0])
+    def _estimate(self, base: Numbers, new: Numbers) -> Estimate:
+        """The estimate from the means of both sides: as recorded, and of each replicate."""
+        usual, replicates = (base[0], new[0]), (base[1:], new[1:])
+        columns = len(base[0])
         if self.in_turn:
             freedom = np.full(columns, self.base.recordings - 1.0)
             # A sample of n has a standard deviation that is too small by this.
-            error = np.std(means[1] - means[0], axis=0) * np.sqrt(self.base.recordings / freedom)
-            return Estimate(usual[0], usual[1], np.asarray(error), freedom)
+            error = np.std(replicates[1] - replicates[0], axis=0) * np.sqrt(self.base.recordings / freedom)
+            return Estimate(*usual, np.asarray(error), freedom)
         counts = [side.recordings for side in self._sides]
         if min(counts) < 2:
-            return Estimate(usual[0], usual[1], np.full(columns, np.inf), np.ones(columns))
+            return Estimate(*usual, np.full(columns, np.inf), np.ones(columns))
         variances = [
-            np.var(mean, axis=0) * count / (count - 1) for mean, count in zip(means, counts, strict=True)
+            np.var(means, axis=0) * count / (count - 1)
+            for means, count in zip(replicates, counts, strict=True)
         ]
         total = variances[0] + variances[1]
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = sum(variance**2 / (count - 1) for variance, count in zip(variances, counts, strict=True))
             freedom = np.where(parts > 0, total**2 / parts, 1.0)
-        return Estimate(usual[0], usual[1], np.sqrt(total), np.clip(freedom, 1.0, _MOST_FREEDOM))
+        return Estimate(*usual, np.sqrt(total), np.clip(freedom, 1.0, _MOST_FREEDOM))
 
 
 def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Numbers:
@@ -292,17 +286,16 @@ def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Num
 
 
 def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Numbers:
+    """How often each replicate has each step, behind a first row of what was recorded."""
     copies = drawn[:, side.recording]
-    if side.recordings >= FEW_RECORDINGS:
-        return copies
-    for recording in range(side.recordings):
+    for recording in range(side.recordings if side.recordings < FEW_RECORDINGS else 0):
         rows = np.flatnonzero(side.recording == recording)
         # As the error of the variance wants.
         length = max(1.0, 1.5 * float(np.cbrt(len(rows))))
         copies[:, rows] *= stationary_counts(random, len(rows), length, len(drawn))
     # A replicate without any step says nothing; it counts as what was recorded.
     copies[copies.sum(axis=1) == 0] = 1.0
-    return copies
+    return np.insert(copies, 0, 1.0, axis=0)
 
 
 def stationary_counts(random: np.random.Generator, steps: int, length: float, replicates: int) -> Numbers:
