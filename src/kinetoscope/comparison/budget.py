@@ -39,6 +39,7 @@ import numpy as np
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.comparison import kinds as step_kinds
+from kinetoscope.comparison.matching import nearest
 from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, Numbers, Run, Scope, counts_of
 from kinetoscope.comparison.result import FASTER, SLOWER, Margins, step_difference
 from kinetoscope.comparison.statistics import MOST_CLASSES, Bootstrap, Series
@@ -657,9 +658,8 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
     kinds = step_kinds.places_of_steps(runs, members)
     baseline_operators = np.concatenate(time.kinds) if time.kinds else np.zeros(0, np.int64)
     before, after = np.unique(baseline_operators).tolist(), np.unique(kinds).tolist()
-    pairs = step_kinds.nearest(
-        before, [step_kinds.typical_operators(examples[kind]) for kind in after], step_kinds.similar_sizes
-    )
+    sizes = [step_kinds.typical_operators(examples[kind]) for kind in after]
+    pairs = nearest(before, sizes, step_kinds.similar_sizes, step_kinds.ALIKE)
     if 1 < len(before) <= MOST_CLASSES and len(pairs) == len(before) == len(after):
         base_kind = np.array([before.index(operators) for operators in baseline_operators.tolist()])
         share = Groups(base_kind, len(before)).sizes() / len(base_kind)

@@ -5,12 +5,12 @@ Kinds are those of the table `step_kinds`, whose numbers are of one trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kinetoscope.comparison.matching import nearest
 from kinetoscope.comparison.measures import Run
 from kinetoscope.comparison.statistics import MOST_CLASSES
 from kinetoscope.model.rows import Rows
@@ -18,8 +18,6 @@ from kinetoscope.tables.step_kinds import Operators
 
 # The number of a recording, and that of a kind in it.
 Kinds = set[tuple[int, int]]
-
-Kind = TypeVar("Kind")
 
 ALIKE = 0.75
 """Kinds of steps of two recordings are one if they have so much of their operators in common, in the time that these take."""
@@ -62,24 +60,6 @@ def typical_operators(operators: Operators) -> int:
     return round(sum(count for count, _ in operators.values()))
 
 
-def nearest(
-    ours: Sequence[Kind], theirs: Sequence[Kind], similarity: Callable[[Kind, Kind], float]
-) -> list[tuple[int, int]]:
-    """Pair kinds of steps that are alike, the most similar ones first: their places; each is in one pair at most, and none below `ALIKE`."""
-    every = sorted(
-        (-similarity(our_kind, their_kind), our_index, their_index)
-        for our_index, our_kind in enumerate(ours)
-        for their_index, their_kind in enumerate(theirs)
-    )
-    pairs: list[tuple[int, int]] = []
-    for difference, our_index, their_index in every:
-        if -difference >= ALIKE and not any(
-            our_index == left or their_index == right for left, right in pairs
-        ):
-            pairs.append((our_index, their_index))
-    return pairs
-
-
 def similar_sizes(our_count: int, their_count: int) -> float:
     """How similar two kinds of steps are of which only the numbers of operators are known: 1 for equal ones."""
     return min(our_count, their_count) / max(our_count, their_count, 1)
@@ -98,7 +78,7 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
         For each group of kinds that are compared with each other those of the base and those of the other run; one of them may be empty.
     """
     (ours, our_members), (theirs, their_members) = kinds_of_runs(base), kinds_of_runs(new)
-    pairs = nearest(ours, theirs, _similarity)
+    pairs = nearest(ours, theirs, _similarity, ALIKE)
     if not pairs and ours and theirs:
         # The programs have little in common: what takes most of one is compared with what takes most of the other.
         pairs.append((0, 0))
@@ -137,7 +117,7 @@ def merged_kinds(recordings: Sequence[Mapping[int, Operators]]) -> tuple[list[Op
     examples: list[Operators] = []
     members: list[Kinds] = []
     for recording, kinds in enumerate(recordings):
-        pairs = dict(nearest([*kinds.values()], examples, _similarity))
+        pairs = dict(nearest([*kinds.values()], examples, _similarity, ALIKE))
         for index, (kind, operators) in enumerate(kinds.items()):
             if index in pairs:
                 members[pairs[index]].add((recording, kind))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from kinetoscope.model.names import short_kernel_name
 
 Key = tuple[Any, ...]
+Item = TypeVar("Item")
 # What two rows must have in common, None for rows that are not looked at.
 Level = Callable[[Key], Hashable | None]
 
@@ -96,30 +98,27 @@ def same_files(base: Iterable[str], new: Iterable[str]) -> dict[str, str]:
     Returns:
         For each file of the other side the one of the base that is called alike, else itself. No two have the same.
     """
-    ours = set(base)
-    theirs = dict.fromkeys(new)
-    free = [file for file in ours if file not in theirs]
-    base_name = {file: file for file in theirs}
-    lengths = sorted(
-        (-_common(free_file, their_file), their_file, free_file)
-        for their_file in theirs
-        if their_file not in ours
-        for free_file in free
-        if PurePath(free_file).name == PurePath(their_file).name
+    ours, theirs = set(base), dict.fromkeys(new)
+    moved = sorted(theirs.keys() - ours)
+    free = sorted(ours - theirs.keys())
+    parts, free_parts = ([PurePath(file).parts[::-1] for file in files] for files in (moved, free))
+    # Of tuples, it compares items.
+    pairs = nearest(parts, free_parts, lambda *paths: len(os.path.commonprefix(paths)), 1)  # noqa: RUF071
+    return {file: file for file in theirs} | {moved[file]: free[base_file] for file, base_file in pairs}
+
+
+def nearest(
+    ours: Sequence[Item], theirs: Sequence[Item], similarity: Callable[[Item, Item], float], least: float
+) -> list[tuple[int, int]]:
+    """Pair what is alike by at least so much, the most similar ones first: their places, each in one pair at most."""
+    every = sorted(
+        (-alike, our_index, their_index)
+        for our_index, our_item in enumerate(ours)
+        for their_index, their_item in enumerate(theirs)
+        if (alike := similarity(our_item, their_item)) >= least
     )
-    used: set[str] = set()
-    for _, new_file, base_file in lengths:
-        if base_name[new_file] == new_file and base_file not in used:
-            base_name[new_file] = base_file
-            used.add(base_file)
-    return base_name
-
-
-def _common(ours: str, theirs: str) -> int:
-    """How many of the last parts of two paths are the same."""
-    count = 0
-    for first, second in zip(reversed(PurePath(ours).parts), reversed(PurePath(theirs).parts), strict=False):
-        if first != second:
-            break
-        count += 1
-    return count
+    pairs: dict[int, int] = {}
+    for _, our_index, their_index in every:
+        if our_index not in pairs and their_index not in pairs.values():
+            pairs[our_index] = their_index
+    return list(pairs.items())

@@ -15,7 +15,7 @@ import numpy as np
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.explanation import Explanation, signed
 from kinetoscope.comparison.kinds import classes_of_steps
-from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Run, noun_of
+from kinetoscope.comparison.measures import BYTE_COUNTS, COUNTS, RUN_COUNTS, TIMED, Key, Numbers, Run, noun_of
 from kinetoscope.comparison.statistics import Bootstrap, Series
 from kinetoscope.display import blocks
 from kinetoscope.display.blocks import Block
@@ -226,6 +226,10 @@ class Side:
     def series(self) -> Series:
         """Its steps."""
         return Series.of([run.step_ns[run.counted] for run in self.runs], classes_of_steps(self.runs))
+
+    def held(self, holder: Key) -> Numbers:
+        """How many bytes a holder has at the peak of each recording."""
+        return np.array([run.memory.get(holder, 0) for run in self.runs], float)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the names and counts of this side as JSON values."""

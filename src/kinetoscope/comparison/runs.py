@@ -259,20 +259,16 @@ class _Comparing:
         return difference
 
     def _memory(self) -> list[result.CountDifference]:
-        base_keys = list(dict.fromkeys(key for run in self.base.runs for key in run.memory))
-        new_keys = list(dict.fromkeys(key for run in self.new.runs for key in run.memory))
-
-        def held(side: result.Side, key: Key | None) -> Numbers:
-            return np.array([0 if key is None else run.memory.get(key, 0) for run in side.runs], float)
-
+        sides = (self.base, self.new)
+        keys = [list(dict.fromkeys(key for run in side.runs for key in run.memory)) for side in sides]
+        pairs = matched("memory", *keys)
+        # Nothing is held at the place -1.
+        base_keys, new_keys = ([*of_side, ()] for of_side in keys)
         rows = []
-        for base_row, new_row in matched("memory", base_keys, new_keys):
-            base_key = base_keys[base_row] if base_row >= 0 else None
-            new_key = new_keys[new_row] if new_row >= 0 else None
-            holder = ", ".join(filter(None, new_key or base_key or ()))
-            rows.append(
-                count_difference("memory", held(self.base, base_key), held(self.new, new_key), holder)
-            )
+        for base_place, new_place in pairs:
+            base, new = base_keys[base_place], new_keys[new_place]
+            holder = ", ".join(filter(None, new or base))
+            rows.append(count_difference("memory", self.base.held(base), self.new.held(new), holder))
         return sorted(rows, key=lambda row: (-abs((row.new or 0) - (row.base or 0)), -(row.new or 0)))
 
 
