@@ -438,11 +438,10 @@ def updated_budget(
         raise ArgumentError(
             f"{source}: one recording does not show how much recordings differ: pass several to write times, or leave out --times"
         )
-    if not text.strip():
-        heading = "[places]  # of what is counted, in short, so that what is added can be named"
-        place_lines = ["", heading, *_places_lines(places)] if places else []
-        return _complete([*_new_budget(runs), *place_lines, *(_time_lines(runs) if times else _NO_TIMES)])
-    budget = read_budget(text, source)
+    written = text.splitlines() if text.strip() else _new_budget(runs, places=bool(places), times=times)
+    budget = read_budget("\n".join(written), source)
+    if times and budget.time is None:
+        written += _NEW_TIMES
     values = {(limit.scope, limit.count): limit for limit in budget.limits}
     measured_times = {
         "steps_us": "\n".join(_step_lines(runs)) + "\n",
@@ -450,7 +449,7 @@ def updated_budget(
         "machine": f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}\n",
     }
     lines, scope, in_limits, section = [], None, False, ""
-    for line in _TIMES.sub(lambda match: measured_times[match[1]], text).splitlines():
+    for line in _TIMES.sub(lambda match: measured_times[match[1]], "\n".join(written)).splitlines():
         if match := _SECTION.match(line):
             section, scope = _section(match[1])
             in_limits = section in ("counts", "modules", "operators")
@@ -468,7 +467,7 @@ def updated_budget(
             # Those that were measured now stand below the heading.
             continue
         lines.append(line)
-    return _complete([*lines, *(_time_lines(runs) if times and budget.time is None else ())])
+    return _complete(lines)
 
 
 def _complete(lines: list[str]) -> str:
@@ -488,38 +487,25 @@ def _section(text: str) -> tuple[str, Scope | None]:
     return path[0], (path[0], path[1]) if len(path) == 2 else None
 
 
-def _new_budget(runs: Sequence[Run]) -> list[str]:
-    """The lines of a budget of all counts that were recorded."""
+def _new_budget(runs: Sequence[Run], *, places: bool, times: bool) -> list[str]:
+    """The lines of a budget of all counts that were recorded, to be updated."""
     lines = [
-        _FIRST_LINE,
         "# Counts are of a step; peak_bytes, recompiles and graph_breaks of the run. --update writes what was measured;",
         '# [modules."path"] and [operators."name"] limit one module or operator, [margins] allows a percentage.',
         "",
         "[counts]",
+        *(f"{name} = 0" for name in COUNTS if counts_of(runs, name) is not None),
     ]
-    for name in COUNTS:
-        measured = counts_of(runs, name)
-        if measured is not None:
-            lines.append(f"{name} = {_written(float(np.max(measured)))}")
-    return lines
+    if places:
+        lines += ["", "[places]  # of what is counted, in short, so that what is added can be named"]
+    return lines if times else [*lines, *_NO_TIMES]
 
 
 _NO_TIMES = (
     "",
     "# Times are not checked. `kinetoscope check --update --times` of several recordings, made on a quiet machine, adds them.",
 )
-
-
-def _time_lines(runs: Sequence[Run]) -> list[str]:
-    return [
-        "",
-        "[time]",
-        "percent = 3.0",
-        'least = "10us"',
-        "confidence = 0.99",
-        f"machine = {json.dumps(runs[0].machine, ensure_ascii=False)}",
-        *_step_lines(runs),
-    ]
+_NEW_TIMES = ("", "[time]", "percent = 3.0", 'least = "10us"', "confidence = 0.99", "machine =", "steps_us =")
 
 
 def _step_lines(runs: Sequence[Run]) -> list[str]:
