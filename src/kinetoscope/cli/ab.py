@@ -13,6 +13,7 @@ import click
 
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.cli.compare import comparison_options, show_comparison
+from kinetoscope.cli.files import number_option
 from kinetoscope.display.terminal import console, echo
 from kinetoscope.model import units
 
@@ -26,9 +27,7 @@ _SEPARATOR = "--"
 
 
 @click.command("ab", context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS]")
-@click.option(
-    "--rounds", metavar="N", type=click.IntRange(min=1), default=20, help="Run each program at most N times."
-)
+@number_option("--rounds", least=1, default=20, help="Run each program at most N times.")
 @click.option(
     "--within",
     metavar="P",

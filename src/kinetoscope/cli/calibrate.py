@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope.cli.files import number_option
+
 
 @click.command("calibrate")
-@click.option(
-    "--threads",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Measure with N threads for each operator.  [default: torch's own number]",
+@number_option(
+    "--threads", least=1, help="Measure with N threads for each operator.  [default: torch's own number]"
 )
 def command(*, threads: int | None) -> None:
     """Measure how fast this machine runs operators of each family, for the account of a step.

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from kinetoscope.cli.files import AS_JSON, show
+from kinetoscope.cli.files import AS_JSON, number_option, show
 from kinetoscope.cli.status import RANK
 
 
 @click.command("capture")
 @click.argument("target", metavar="TARGET")
-@click.option("--steps", metavar="N", default=5, type=click.IntRange(1), help="How many steps.")
+@number_option("--steps", least=1, default=5, help="How many steps.")
 @click.option(
     "-o",
     "--output",

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope.cli.files import AS_JSON, open_trace, recordings, refuse_to_overwrite
+from kinetoscope.cli.files import AS_JSON, number_option, open_trace, recordings, refuse_to_overwrite
 from kinetoscope.display.terminal import console, echo
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.result import Comparison
 
-WARM_UP = click.option(
+WARM_UP = number_option(
     "--warm-up",
-    metavar="N",
-    type=click.IntRange(min=0),
     help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
 )
 _OPTIONS = (
@@ -45,13 +43,7 @@ _OPTIONS = (
         help="How sure a difference has to be, below 1.",
     ),
     WARM_UP,
-    click.option(
-        "--rows",
-        metavar="N",
-        type=click.IntRange(min=0),
-        default=10,
-        help="Print at most N rows of each kind; 0 prints all that changed.",
-    ),
+    number_option("--rows", default=10, help="Print at most N rows of each kind; 0 prints all that changed."),
     AS_JSON,
     click.option(
         "--html",

@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
+from kinetoscope.cli.files import number_option
 from kinetoscope.collect import RecordingOptions
 from kinetoscope.display.lines import cut, folded, lines_of, sparkline
 from kinetoscope.display.terminal import console, reading_width
@@ -48,7 +49,7 @@ _LOSSES_SHOWN = 24
 @click.option(
     "-o", "--output", metavar="FOLDER", default="kinetoscope-demo", help="Write the traces to this folder."
 )
-@click.option("--steps", metavar="N", type=click.IntRange(min=1), default=60, help="Train for N steps.")
+@number_option("--steps", least=1, default=60, help="Train for N steps.")
 def command(output: str, steps: int) -> None:
     """Find a mistake in the training of a small GPT: where its time goes, the line, the mended run, and the proof.
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.trace import Trace
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Files that are read faster than this need no bar.
 QUIET_S = 0.4
@@ -109,6 +110,11 @@ class ReadingBar:
         """Remove the bar."""
         if self._progress.live.is_started:
             self._progress.stop()
+
+
+def number_option(*names: str, least: int = 0, **settings: Any) -> Callable[[Command], Command]:
+    """An option that is a whole number from `least` on."""
+    return click.option(*names, metavar="N", type=click.IntRange(min=least), **settings)
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.files import AS_JSON, echo_json, open_trace
+from kinetoscope.cli.files import AS_JSON, echo_json, number_option, open_trace
 
 
 @click.command("findings")
 @click.argument("path", metavar="TRACE", type=click.Path(readable=False))
 @AS_JSON
-@click.option(
-    "--max",
-    "most",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=7,
-    help="Print at most N findings; 0 prints all.",
-)
+@number_option("--max", "most", default=7, help="Print at most N findings; 0 prints all.")
 def command(path: str, *, as_json: bool, most: int) -> None:
     """Show what makes a run slow: each finding with its largest possible gain, what to change, and where.
 

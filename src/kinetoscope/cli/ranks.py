@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.files import echo_json, refuse_to_overwrite, say_written
+from kinetoscope.cli.files import echo_json, number_option, refuse_to_overwrite, say_written
 from kinetoscope.display.terminal import console, echo, reading_width
 
 TABLES = (
@@ -41,13 +41,7 @@ _EMPTY = {
     default="rank",
     help="Of the table ranks: a row for each rank, or for its steps of each kind, such as training and evaluation.",
 )
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=20,
-    help="Print at most N rows of a table; 0 prints all.",
-)
+@number_option("--limit", default=20, help="Print at most N rows of a table; 0 prints all.")
 @click.option(
     "--csv", "as_csv", is_flag=True, help="Print the table as CSV, with times in nanoseconds; needs --table."
 )

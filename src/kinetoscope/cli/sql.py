@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.files import open_trace
+from kinetoscope.cli.files import number_option, open_trace
 
 
 @click.command("sql")
 @click.argument("path", metavar="TRACE", type=click.Path(readable=False))
 @click.argument("query")
-@click.option(
+@number_option(
     "--limit",
-    metavar="N",
-    type=click.IntRange(min=0),
     help="Print at most N rows; 0 prints all.  [default: as many as the terminal has room for, else 50]",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kinetoscope.cli.files import recordings
+from kinetoscope.cli.files import number_option, recordings
 from kinetoscope.display.terminal import console, echo
 
 
@@ -19,12 +19,7 @@ from kinetoscope.display.terminal import console, echo
     default="processes",
     help="Where to read the traces: in this process, in several, or on a Dask or Ray cluster.",
 )
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Start N processes.  [default: one for each processor]",
-)
+@number_option("--workers", least=1, help="Start N processes.  [default: one for each processor]")
 @click.option(
     "--address",
     metavar="ADDRESS",

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.cli.files import open_trace
+from kinetoscope.cli.files import number_option, open_trace
 
 
 def tables(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -20,10 +20,8 @@ def tables(_context: click.Context, _parameter: click.Parameter, incomplete: str
 @click.argument("path", metavar="TRACE", type=click.Path(readable=False))
 @click.argument("name", metavar="[NAME]", default="ops", shell_complete=tables)
 @click.option("--sort", metavar="COLUMN", help="Sort by COLUMN, numbers in descending order.")
-@click.option(
+@number_option(
     "--limit",
-    metavar="N",
-    type=click.IntRange(min=0),
     help="Print at most N rows; 0 prints all.  [default: as many as the terminal has room for, else 20]",
 )
 @click.option(
