@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kinetoscope import collect
 from kinetoscope.cli.files import number_option
 
 
@@ -17,9 +18,8 @@ def command(*, threads: int | None) -> None:
     Takes about 10 seconds, once for a processor, a release of torch and a number of threads; other programs should be quiet. Later recordings
     have the result, so that the account says what their operators need on this machine.
     """
-    from kinetoscope.collect import calibrate
     from kinetoscope.display.terminal import echo
     from kinetoscope.model import units
 
-    path, used = calibrate(threads)
+    path, used = collect.calibrate(threads)
     echo(f"Measured with {units.count(used, 'thread')}: {path}")

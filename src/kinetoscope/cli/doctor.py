@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kinetoscope import collect
 from kinetoscope._errors import RecorderError
 from kinetoscope._version import __version__
 from kinetoscope.cli.files import AS_JSON, echo_json
@@ -22,8 +23,6 @@ from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
-
-    from kinetoscope.collect import EngineStatus
 
 # The subject, what was found and, if that can be good or bad, which it is.
 Line = tuple[str, str, str]
@@ -77,15 +76,7 @@ def _lines(*, build: bool) -> Iterator[Line]:
     if build:
         yield "Built", _compile_anew(), OK
 
-    from kinetoscope.collect import (
-        ProfilerActivity,
-        is_installed,
-        kineto_status,
-        native_engine_status,
-        supported_activities,
-    )
-
-    status = native_engine_status(_say)
+    status = collect.native_engine_status(_say)
     yield "Recorder", status.reason, OK if status.available else BAD
     for name, value in status.details.items():
         test, _, feature = name.partition("self-test: ")
@@ -96,16 +87,16 @@ def _lines(*, build: bool) -> Iterator[Line]:
         else:
             yield "", f"✗ {feature}: {value}", BAD
     problem = _kineto_problem()
-    yield from _engine_lines(status, supported_activities() - {ProfilerActivity.CPU}, problem)
+    yield from _engine_lines(status, collect.supported_activities() - {collect.ProfilerActivity.CPU}, problem)
     try:
-        yield "Kineto", problem or kineto_status(), BAD if problem else OK
+        yield "Kineto", problem or collect.kineto_status(), BAD if problem else OK
     except RecorderError as error:
         yield "Kineto", str(error), BAD
-    yield "torch.profiler", _REPLACED if is_installed() else _OF_TORCH, ""
+    yield "torch.profiler", _REPLACED if collect.is_installed() else _OF_TORCH, ""
 
 
 def _engine_lines(
-    status: EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
+    status: collect.EngineStatus, devices: set[ProfilerActivity], kineto_problem: str
 ) -> Iterator[Line]:
     if not status.available:
         if kineto_problem:
@@ -113,10 +104,8 @@ def _engine_lines(
         else:
             yield "Engine", f"{_SLOWER} (see Recorder)", POOR
         return
-    from kinetoscope.collect import hybrid_status
-
     checks = {
-        device.name: hybrid_status(device, _say, repeat_failed=True)
+        device.name: collect.hybrid_status(device, _say, repeat_failed=True)
         for device in sorted(devices, key=lambda device: device.name)
     }
     for name, check in checks.items():
@@ -134,12 +123,10 @@ def _kineto_problem() -> str:
     """Why torch's own collector cannot record here, tested by recording an operator; empty if it can."""
     import torch
 
-    from kinetoscope.collect import ProfilerActivity, kineto_available, profile
-
-    if not kineto_available():
+    if not collect.kineto_available():
         return ""
     try:
-        with profile(activities=[ProfilerActivity.CPU], engine="kineto") as session:
+        with collect.profile(activities=[collect.ProfilerActivity.CPU], engine="kineto") as session:
             torch.zeros(1).add(1)
         names = session.trace.table("ops").column("name").to_pylist()
     except Exception as error:  # noqa: BLE001  (whatever fails in torch is the report)
@@ -155,19 +142,15 @@ def _torch() -> tuple[str, str]:
         if error.name != "torch":
             raise
         return "not installed", "traces can be read, but nothing can be recorded"
-    from kinetoscope.collect import why_too_old
-
-    return f"{torch.__version__}, {Path(torch.__file__).parent}", why_too_old(torch)
+    return f"{torch.__version__}, {Path(torch.__file__).parent}", collect.why_too_old(torch)
 
 
 def _compiler() -> tuple[str, str]:
     """The C++ compiler that would build the recorder, and the state of that line."""
-    from kinetoscope.collect import BuildError, compilers
-
     try:
-        command, _ = compilers()
+        command, _ = collect.compilers()
         version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
-    except BuildError:
+    except collect.BuildError:
         return "none found (install g++ or clang++, or set CXX)", POOR
     except OSError as error:
         return f"{command[0]} does not run: {error.strerror}", POOR
@@ -182,8 +165,6 @@ def _compile_anew() -> str:
     """
     import torch
 
-    from kinetoscope.collect import BuildError
-    from kinetoscope.collect import build as build_recorder
     from kinetoscope.storage.cache import cache_directory
 
     cache = cache_directory()
@@ -191,9 +172,9 @@ def _compile_anew() -> str:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            library = build_recorder(torch, Path(scratch), _say)
+            library = collect.build(torch, Path(scratch), _say)
             library.replace(cache / library.name)
-    except BuildError as error:
+    except collect.BuildError as error:
         raise RecorderError(f"the recorder cannot be compiled: {error}.") from error
     return f"{cache / library.name} in {units.duration(time.monotonic_ns() - begin_ns)}"
 

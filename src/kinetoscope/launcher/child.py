@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kinetoscope.collect import SessionState
+from kinetoscope import collect
 from kinetoscope.launcher import notes
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.program import Program
@@ -89,7 +89,7 @@ class ChildRecording(ProgramRecording):
 
     def add_facts(self, facts: dict[str, Any]) -> bool:
         """Add the current facts about the process; False if the recording is over, or failed."""
-        if self.state in (SessionState.ENDED, SessionState.FAILED):
+        if self.state in (collect.SessionState.ENDED, collect.SessionState.FAILED):
             return False
         self.facts.update(facts)
         if self._session is not None:
@@ -100,7 +100,7 @@ class ChildRecording(ProgramRecording):
     def close(self) -> Path | None:
         """Close the recording; return its file, or None if there is none."""
         self.stop()
-        if self._session is None or self.state is not SessionState.ENDED:
+        if self._session is None or self.state is not collect.SessionState.ENDED:
             return None
         if self._options.live_path.exists():
             return self._options.live_path
@@ -138,14 +138,12 @@ class FollowedProcess:
 
     def watch_forks(self) -> None:
         """From now on record forks, and finish before `os._exit`. Call this once, when torch is imported."""
-        from kinetoscope.collect import import_for_forks, native_engine_status
-
-        import_for_forks()
+        collect.import_for_forks()
         for name in _NEEDED_IN_FORKS:
             with suppress(ImportError):
                 importlib.import_module(name)
         # Determined before the first fork, where it could not be.
-        native_engine_status()
+        collect.native_engine_status()
         os.register_at_fork(after_in_child=self._after_fork)
         util = sys.modules["multiprocessing.util"]
         util.register_after_fork(self, FollowedProcess._note_name)
@@ -207,9 +205,9 @@ class FollowedProcess:
         # Its session belongs to the parent and ends there.
         state = inherited.state
         inherited.stop_waiting()
-        if state is SessionState.RECORDING:
+        if state is collect.SessionState.RECORDING:
             self.record(FORK, steps=None)
-        elif state is SessionState.WAITING:
+        elif state is collect.SessionState.WAITING:
             self.record(FORK)
 
     def _before_os_exit(self, status: int) -> None:
@@ -227,9 +225,7 @@ class FollowedProcess:
         }
 
     def _name_and_rank(self) -> dict[str, Any]:
-        from kinetoscope.collect import own_rank
-
-        name, rank = self._own_name(), own_rank()
+        name, rank = self._own_name(), collect.own_rank()
         return {**({"process_name": name} if name else {}), **({} if rank is None else {"rank": rank})}
 
     def _claim_note(self, rank: int | None) -> None:
@@ -256,16 +252,14 @@ class FollowedProcess:
 
     def _note_rank_at_first_step(self) -> None:
         """Note the rank at the first optimizer step: the process group exists then, and may be gone at the end."""
-        from kinetoscope.collect import OPTIMIZER_STEPS, own_rank
-
         process = os.getpid()
 
         def note_rank(*_: Any) -> None:
-            OPTIMIZER_STEPS.forget(note_rank)
-            if os.getpid() == process and (rank := own_rank()) is not None:
+            collect.OPTIMIZER_STEPS.forget(note_rank)
+            if os.getpid() == process and (rank := collect.own_rank()) is not None:
                 self._add_facts(self._recording, rank=rank)
 
-        OPTIMIZER_STEPS.after(note_rank)
+        collect.OPTIMIZER_STEPS.after(note_rank)
 
     def _own_name(self) -> str:
         """The name that `multiprocessing` gave this process; empty if it did not start it."""

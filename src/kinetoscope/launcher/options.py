@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope import collect
 from kinetoscope._errors import ArgumentError
 from kinetoscope.collect import OPTIONS, Move, RecordingOptions, checked_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kinetoscope.collect import profile
     from kinetoscope.launcher.program import Program
 
 _CHOSEN_BY_SESSION = ("activities", "path")
@@ -112,13 +112,11 @@ class LaunchOptions:
         """The Chrome trace."""
         return self.prefix.with_name(f"{self.prefix.name}.json.gz")
 
-    def session(self, path: Path | None) -> profile:
+    def session(self, path: Path | None) -> collect.profile:
         """Make the session that records, with its live recording at `path`."""
-        from kinetoscope.collect import ProfilerActivity, profile
-
         # The native engine alone records only the host, and warns when devices are requested.
-        activities = (ProfilerActivity.CPU,) if self.recording.engine == "native" else None
-        return profile.with_options(replace(self.recording, activities=activities, path=path))
+        activities = (collect.ProfilerActivity.CPU,) if self.recording.engine == "native" else None
+        return collect.profile.with_options(replace(self.recording, activities=activities, path=path))
 
     @property
     def first_step(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope import collect
 from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.collect import Move, SessionState
@@ -23,7 +24,6 @@ from kinetoscope.launcher.unrecorded import children_cpu_s
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
-    from kinetoscope.collect import Cycle, profile
     from kinetoscope.launcher.overhead import Overhead
     from kinetoscope.launcher.program import Program
     from kinetoscope.trace import Trace
@@ -110,7 +110,7 @@ class ProgramRecording:
         self._on_torch = on_torch
         self._on_start = on_start
         self._torch_import = AfterImport("torch", self._torch_imported)
-        self._session: profile | None = None
+        self._session: collect.profile | None = None
         self._before: HelperTime | None = None
         self._helpers: HelperTime | None = None
         self._optimizer: int | None = None
@@ -200,9 +200,7 @@ class ProgramRecording:
         """Wait neither for torch nor for a step any longer. In a fork the recording is the parent's."""
         self._torch_import.give_up()
         if self._watches_steps:
-            from kinetoscope.collect import OPTIMIZER_STEPS
-
-            OPTIMIZER_STEPS.forget(self._after_step)
+            collect.OPTIMIZER_STEPS.forget(self._after_step)
             self._watches_steps = False
 
     def why_nothing(self) -> str:
@@ -225,9 +223,7 @@ class ProgramRecording:
             self._cannot_start(error)
             return
         if self._options.steps is not None:
-            from kinetoscope.collect import OPTIMIZER_STEPS
-
-            OPTIMIZER_STEPS.after(self._after_step)
+            collect.OPTIMIZER_STEPS.after(self._after_step)
             self._watches_steps = True
         self._begin_step()
 
@@ -325,7 +321,7 @@ def _is_regular_file(path: Path) -> bool:
 class InstalledRecording(ProgramRecording):
     """Records what a program profiles itself with `torch.profiler`, which is Kinetoscope while it runs."""
 
-    _cycles: deque[Cycle]
+    _cycles: deque[collect.Cycle]
     _ended = 0
 
     def end(self, ended: str) -> Trace | None:
@@ -353,19 +349,17 @@ class InstalledRecording(ProgramRecording):
 
     def _torch_imported(self) -> None:
         """Replace torch.profiler before the program can use it."""
-        from kinetoscope.collect import install_and_tell
-
         self._on_torch()
         self._cycles = deque(maxlen=MOST_CYCLES)
         self._recording_process = os.getpid()
         try:
-            install_and_tell(self._add, self._options.recording.engine)  # type: ignore[arg-type]  # a name
+            collect.install_and_tell(self._add, self._options.recording.engine)  # type: ignore[arg-type]  # a name
         except KinetoscopeError as error:
             complain(str(error))
             sys.exit(1)
         self._state = self._state.after(Move.BEGIN)
 
-    def _add(self, cycle: Cycle) -> None:
+    def _add(self, cycle: collect.Cycle) -> None:
         """Add what one of the program's sessions recorded; a fork's recordings are its own."""
         if os.getpid() == self._recording_process:
             cycle.hold()

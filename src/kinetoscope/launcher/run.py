@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope import collect
 from kinetoscope._errors import KinetoscopeError
 from kinetoscope.collect import OPTION_NAMES, EngineName, RecordingOptions, SessionState
 from kinetoscope.display.terminal import complain, echo
@@ -328,7 +329,6 @@ class ProgramRun:
             or "torch" not in sys.modules
         ):
             return
-        from kinetoscope.collect import report_out_of_memory
 
         def trace() -> Trace:
             self._close()
@@ -338,7 +338,7 @@ class ProgramRun:
                 )
             return self._trace
 
-        report_out_of_memory(trace, None, self._options.live_path)
+        collect.report_out_of_memory(trace, None, self._options.live_path)
 
     def _flush_or_drop_stderr(self) -> None:
         """Drop output that standard error rejects: Python would change the exit code when it tries again."""
