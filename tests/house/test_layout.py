@@ -23,8 +23,8 @@ def text_of(path: Path) -> str:
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Return what several tests look at in a source: its imports and constants."""
-    kinds = ast.Import | ast.ImportFrom | ast.Constant
+    """Return what several tests look at in a source: its imports, constants and uses of attributes."""
+    kinds = ast.Import | ast.ImportFrom | ast.Constant | ast.Attribute
     return tuple(node for node in ast.walk(ast.parse(text_of(path))) if isinstance(node, kinds))
 
 
@@ -231,6 +231,15 @@ def test_what_a_room_lists_is_used_outside_of_it():
     assert unused == []
 
 
+def names_of_collect(node: ast.AST) -> list[str]:
+    """What a node uses of collect: by `from kinetoscope.collect import name`, or as `collect.name`."""
+    if isinstance(node, ast.ImportFrom) and node.module == "kinetoscope.collect":
+        return [name.name for name in node.names]
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "collect":
+        return [node.attr]
+    return []
+
+
 def test_only_names_on_the_list_of_collect_are_used_outside_of_it():
     package = ROOT / "src" / "kinetoscope"
     listed = set(kinetoscope.collect.__all__)
@@ -241,12 +250,13 @@ def test_only_names_on_the_list_of_collect_are_used_outside_of_it():
         for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module is not None:
                 inside = node.module.startswith("kinetoscope.collect.")
-                names = {name.name for name in node.names} if node.module == "kinetoscope.collect" else set()
-                wrong = [node.module] if inside else sorted(names - listed)
+                wrong = [node.module] if inside else sorted(set(names_of_collect(node)) - listed)
             elif isinstance(node, ast.Import):
                 wrong = [name.name for name in node.names if name.name.startswith("kinetoscope.collect.")]
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 wrong = re.findall(r"^kinetoscope\.collect\.[\w.]+$", node.value)
+            elif isinstance(node, ast.Attribute):
+                wrong = sorted(set(names_of_collect(node)) - listed)
             else:
                 continue
             found += [f"{path.relative_to(package)}:{node.lineno}: {name}" for name in wrong]
@@ -256,12 +266,11 @@ def test_only_names_on_the_list_of_collect_are_used_outside_of_it():
 def test_every_name_on_the_list_of_collect_is_used_outside_of_it_or_public():
     package = ROOT / "src" / "kinetoscope"
     used = {
-        name.name
+        name
         for path in [*package.rglob("*.py"), package / "__init__.pyi"]
         if package / "collect" not in path.parents
         for node in nodes_of(path)
-        if isinstance(node, ast.ImportFrom) and node.module == "kinetoscope.collect"
-        for name in node.names
+        for name in names_of_collect(node)
     }
     # For those who write or choose an engine, or write a source.
     interfaces = {

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kinetoscope.comparison.matching import nearest
 from kinetoscope.comparison.measures import Run
 from kinetoscope.comparison.statistics import MOST_CLASSES
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.tables.step_kinds import Operators
 
@@ -25,10 +26,9 @@ ALIKE = 0.75
 
 def kinds_of_runs(runs: Sequence[Run]) -> tuple[list[Operators], list[Kinds]]:
     """The kinds of steps of some recordings, see `merged_kinds`."""
-    kinds_of = (np.unique(run.step_kind).tolist() for run in runs)
     return merged_kinds([
-        {kind: run.kind_operators[kind] if kind >= 0 else {} for kind in kinds}
-        for run, kinds in zip(runs, kinds_of, strict=True)
+        {kind: run.kind_operators[kind] if kind >= 0 else {} for kind in np.unique(run.step_kind).tolist()}
+        for run in runs
     ])  # fmt: skip
 
 
@@ -50,9 +50,9 @@ def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
     """
     kind = places_of_steps(runs, kinds_of_runs(runs)[1])
     operators = np.concatenate([run.step_counts["operators"][run.counted] for run in runs]).astype(np.int64)
-    _, class_of_step = np.unique(np.stack((kind, operators)), axis=1, return_inverse=True)
-    class_of_step = np.asarray(class_of_step, dtype=np.int64).reshape(-1)
-    return class_of_step if class_of_step.max(initial=-1) < MOST_CLASSES or kind.max(initial=0) == 0 else kind
+    classes = Groups.by([kind, operators])
+    is_few = len(classes) <= MOST_CLASSES or kind.max(initial=0) == 0
+    return classes.of_row.astype(np.int64) if is_few else kind
 
 
 def typical_operators(operators: Operators) -> int:
@@ -96,13 +96,12 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
                 groups[group][number].add(kind)
             else:
                 alone.append(({kind}, set()) if number == 0 else (set(), {kind}))
-    return [
-        (
-            set().union(*(our_members[kind] for kind in our_kinds)),
-            set().union(*(their_members[kind] for kind in their_kinds)),
-        )
-        for our_kinds, their_kinds in (*groups, *alone)
-    ]
+
+    def members(kinds: set[int], of_kinds: list[Kinds]) -> Kinds:
+        return set().union(*(of_kinds[kind] for kind in kinds))
+
+    every = (*groups, *alone)
+    return [(members(kinds, our_members), members(others, their_members)) for kinds, others in every]
 
 
 def merged_kinds(recordings: Sequence[Mapping[int, Operators]]) -> tuple[list[Operators], list[Kinds]]:

@@ -278,8 +278,6 @@ class Bootstrap:
 
 
 def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Numbers:
-    if recordings <= 1:
-        return np.ones((replicates, max(recordings, 1)))
     return np.asarray(
         random.multinomial(recordings, np.full(recordings, 1 / recordings), size=replicates), float
     )
@@ -293,15 +291,11 @@ def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Number
         # As the error of the variance wants.
         length = max(1.0, 1.5 * float(np.cbrt(len(rows))))
         copies[:, rows] *= stationary_counts(random, len(rows), length, len(drawn))
-    # A replicate without any step says nothing; it counts as what was recorded.
-    copies[copies.sum(axis=1) == 0] = 1.0
     return np.insert(copies, 0, 1.0, axis=0)
 
 
 def stationary_counts(random: np.random.Generator, steps: int, length: float, replicates: int) -> Numbers:
     """How often each replicate of the stationary bootstrap has each step: blocks of random length, from one end on at the other."""
-    if steps == 0:
-        return np.ones((replicates, 0))
     begins = random.random((replicates, steps)) < 1.0 / length
     begins[:, 0] = True
     start = random.integers(0, steps, (replicates, steps))
