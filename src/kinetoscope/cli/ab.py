@@ -19,7 +19,8 @@ from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.result import Comparison
-    from kinetoscope.launcher.interleave import Contender, Interleaved
+    from kinetoscope.launcher.interleave import Interleaved
+    from kinetoscope.launcher.program import Program
 
 # The spread of fewer recordings is hardly known.
 LEAST_ROUNDS = 5
@@ -144,8 +145,8 @@ def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> Non
 
 def _contenders(
     commands: list[list[str]], revisions: tuple[str, ...], temporary: Path, opened: ExitStack
-) -> dict[str, Contender]:
-    from kinetoscope.launcher.interleave import Contender, checked_out, parse_command
+) -> dict[str, tuple[Program, Path]]:
+    from kinetoscope.launcher.interleave import checked_out, parse_command
 
     programs = [parse_command(command) for command in commands]
     here = Path.cwd()
@@ -153,7 +154,7 @@ def _contenders(
         opened.enter_context(checked_out(revision, temporary / name, here))
         for name, revision in zip(("base", "new"), revisions, strict=False)
     ] or [here, here]
-    return {"base": Contender(programs[0], folders[0]), "new": Contender(programs[-1], folders[1])}
+    return {"base": (programs[0], folders[0]), "new": (programs[-1], folders[1])}
 
 
 def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:

@@ -45,9 +45,8 @@ class RunCommand(click.Command):
         separated = words_given[-len(words) - 2 :][:1] == ["--"]
         if not separated and os.environ.get("RANK", "0") == "0":
             options = {name for option in self.params for name in (*option.opts, *option.secondary_opts)}
-            options = {name for name in options if name.startswith("--")}
             named = dict.fromkeys(word.partition("=")[0] for word in takewhile("--".__ne__, words))
-            if misplaced := [name for name in named if name in options]:
+            if misplaced := [name for name in named if name.startswith("--") and name in options]:
                 verbs = ("comes after the program and belongs", "come after the program and belong")
                 echo(
                     f"kinetoscope: {', '.join(misplaced)} {units.noun(len(misplaced), *verbs)} to it: options of `kinetoscope run` come before {ctx.params['program']} "

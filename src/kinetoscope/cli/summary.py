@@ -34,17 +34,15 @@ _ROWS = 9
 
 def print_heading(title: str) -> None:
     """Print the first line of a summary to standard error, so that it is seen while the trace is read."""
-    _print([Heading(title)], _ROWS, stderr=True)
+    _print([Heading(title)], console(stderr=True))
 
 
-def print_summary(
-    finished: Finished, printer: Console | None = None, rows: int = _ROWS, *, below_heading: bool = False
-) -> None:
-    """Print the summary to standard error or to `printer`: `rows` rows of a table in 40 lines in total, or what fits the terminal.
+def print_summary(finished: Finished, printer: Console | None = None, *, below_heading: bool = False) -> None:
+    """Print the summary to standard error or to `printer`, in 40 lines or what fits the terminal.
 
     With `below_heading`, its first line is there already.
     """
-    _print(finished_blocks(finished), rows, printer, stderr=True, below_heading=below_heading)
+    _print(finished_blocks(finished), printer or console(stderr=True), below_heading=below_heading)
 
 
 def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
@@ -55,7 +53,7 @@ def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
     if as_json:
         echo_json(blocks_as_json(blocks))
         return
-    _print(blocks, _ROWS)
+    _print(blocks, console())
 
 
 def finished_blocks(finished: Finished) -> list[Block]:
@@ -76,22 +74,14 @@ def finished_blocks(finished: Finished) -> list[Block]:
     return [*trace_blocks(trace_overview, run, _TALLEST), *_cost(finished, trace_overview), *_files(finished)]
 
 
-def _print(
-    blocks: list[Block],
-    rows: int,
-    printer: Console | None = None,
-    *,
-    stderr: bool = False,
-    below_heading: bool = False,
-) -> None:
-    """Print `rows` rows of a table in 40 lines in total, or what fits the terminal; without the heading if it is printed already."""
-    printer = printer or console(stderr=stderr)
+def _print(blocks: list[Block], printer: Console, *, below_heading: bool = False) -> None:
+    """Print 40 lines in total, or what fits the terminal; without the heading if it is printed already."""
     width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
     # One line is for the prompt, and one is empty.
     most = max(_FEWEST_LINES, min(_TALLEST, printer.height - 1)) if printer.is_terminal else MOST_LINES
     if not below_heading:
         printer.print()
-    lines = lines_of(blocks, width, rows + max(0, most - MOST_LINES) // 3, most - 1)
+    lines = lines_of(blocks, width, _ROWS + max(0, most - MOST_LINES) // 3, most - 1)
     for line in lines[1:] if below_heading else lines:
         line.truncate(max(1, printer.width), overflow="ellipsis")
         printer.print(line, soft_wrap=True)

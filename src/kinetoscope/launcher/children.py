@@ -129,8 +129,12 @@ class Children:
             # Of the first child, not of all; `processes` has them.
             for key in _OF_ONE if len(every) > 1 else ():
                 joined.info.pop(key, None)
-        losses = [Loss.of("processes_not_recorded", count, why=why) for why, count in problems.items()]
-        losses += self._not_followed()
+        counts = {"processes_not_recorded": problems, "processes_not_followed": self._not_followed()}
+        losses = [
+            Loss.of(what, count, why=why)
+            for what, reasons in counts.items()
+            for why, count in reasons.items()
+        ]
         if joined is not None and losses:
             joined = extend(joined, losses=losses)
         folder = self._options.shown(self._folder)
@@ -146,22 +150,19 @@ class Children:
         if not self._running:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _not_followed(self) -> list[Loss]:
-        """The Pythons that were started without the start-up hook."""
-        from kinetoscope.model.losses import Loss
-
+    def _not_followed(self) -> dict[str, int]:
+        """How many Pythons were started without the start-up hook, by the reason."""
         try:
             lines = (self._folder / child_hook.UNFOLLOWED_FILE).read_text(encoding="utf-8").split()
         except OSError:
-            return []
-        losses = []
+            return {}
+        counts = {}
         for reason, count in Counter(lines).items():
             why = f"They were started with {reason}, which makes Python ignore the hook"
             if reason == child_hook.NO_VARIABLES:
                 why = f"Their environment lacked {child_hook.VARIABLE} or its entry in PYTHONPATH"
-            why = f"{why}: if they used PyTorch, that is not recorded."
-            losses.append(Loss.of("processes_not_followed", count, why=why))
-        return losses
+            counts[f"{why}: if they used PyTorch, that is not recorded."] = count
+        return counts
 
     def _open(self, name: str, note: dict[str, Any], problems: Counter[str]) -> Trace | None:
         """The trace of one child; None if it recorded nothing, and then `problems` may say why."""

@@ -27,19 +27,6 @@ _PROCESSORS_TO_SPARE = 4
 MOST_SEEDS = 1 << 16
 
 
-@dataclass(frozen=True)
-class Contender:
-    """One of the two programs.
-
-    Attributes:
-        program: The program.
-        folder: The working directory that it runs in.
-    """
-
-    program: Program
-    folder: Path
-
-
 def parse_command(words: Sequence[str]) -> Program:
     """Read a command line, with or without `python` in front.
 
@@ -63,8 +50,8 @@ class Interleaved:
     """Both programs, run in rounds: in each round both run once, in random order.
 
     Attributes:
-        contenders: The program that the other is compared with, as `base`, and the other one, as `new`; the same one shows what
-            differences this machine can see.
+        contenders: The program that the other is compared with, as `base`, and the other one, as `new`, each with the working directory that
+            it runs in; the same one shows what differences this machine can see.
         folder: Where the recordings are written, and what the programs print.
         order: Random numbers that choose which one runs first.
         margins: When a difference of times counts.
@@ -72,7 +59,7 @@ class Interleaved:
         runs: What the recordings of each program did.
     """
 
-    contenders: Mapping[str, Contender]
+    contenders: Mapping[str, tuple[Program, Path]]
     folder: Path
     order: random.Random
     margins: Margins
@@ -98,14 +85,13 @@ class Interleaved:
             self.runs[side].append(run)
 
     def _record(self, side: str, number: int) -> Run:
-        contender, log = self.contenders[side], self.folder / f"{side}-{number:03}.log"
-        program = contender.program
+        (program, folder), log = self.contenders[side], self.folder / f"{side}-{number:03}.log"
         result = launch(
             program.target,
             *program.arguments,
             module=program.is_module,
             output=self.folder / f"{side}-{number:03}.ktrace",
-            cwd=contender.folder,
+            cwd=folder,
             log=log,
         )
         if result.exit_code != 0 or result.path is None:
