@@ -81,7 +81,7 @@ def command(
     warm_up: int | None,
     rows: int,
     as_json: bool,
-    html_file: str | None,
+    html_file: Path | None,
     **conditions: Any,
 ) -> None:
     """Run two programs in turn, in random order, and compare them like `kinetoscope compare`.

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import click
 
-from kinetoscope.cli.files import AS_JSON, number_option, show
+from kinetoscope.cli.files import AS_JSON, file_option, number_option, show
 from kinetoscope.cli.status import RANK
 
 
 @click.command("capture")
 @click.argument("target", metavar="TARGET")
 @number_option("--steps", least=1, default=5, help="How many steps.")
-@click.option(
+@file_option(
     "-o",
     "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
     help="Write these steps as a trace, such as x.ktrace; with several ranks, x-rank0.ktrace and so on.",
 )
 @RANK

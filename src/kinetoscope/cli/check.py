@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import WARM_UP
-from kinetoscope.cli.files import AS_JSON, open_trace, recordings
+from kinetoscope.cli.files import AS_JSON, file_option, open_trace, recordings
 from kinetoscope.display.terminal import console, echo
 from kinetoscope.storage.atomic_write import is_stream, write_atomically
 
@@ -33,13 +33,7 @@ _MOST_BYTES = 1 << 24
 )
 @WARM_UP
 @AS_JSON
-@click.option(
-    "--junit",
-    "junit_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write a JUnit report to FILE.",
-)
+@file_option("--junit", "junit_file", help="Write a JUnit report to FILE.")
 def command(
     budget: Path,
     traces: tuple[str, ...],

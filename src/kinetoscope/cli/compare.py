@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetoscope.cli.files import AS_JSON, number_option, open_trace, recordings, refuse_to_overwrite
+from kinetoscope.cli import files
 from kinetoscope.display.terminal import console, echo
 from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.comparison.result import Comparison
 
-WARM_UP = number_option(
+WARM_UP = files.number_option(
     "--warm-up",
     help="Leave out the first N steps of each recording.  [default: those that compile or are slow]",
 )
@@ -43,12 +43,13 @@ _OPTIONS = (
         help="How sure a difference has to be, below 1.",
     ),
     WARM_UP,
-    number_option("--rows", default=10, help="Print at most N rows of each kind; 0 prints all that changed."),
-    AS_JSON,
-    click.option(
+    files.number_option(
+        "--rows", default=10, help="Print at most N rows of each kind; 0 prints all that changed."
+    ),
+    files.AS_JSON,
+    files.file_option(
         "--html",
         "html_file",
-        metavar="FILE",
         help="Also write the viewer's page Compare to FILE, which opens without a server.",
     ),
 )
@@ -61,15 +62,16 @@ def comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def show_comparison(comparison: Comparison, rows: int, html_file: str | None, *, as_json: bool) -> None:
+def show_comparison(comparison: Comparison, rows: int, html_file: Path | None, *, as_json: bool) -> None:
     """Print a comparison, and write the viewer's page of it; its recordings must still be there."""
     if html_file is not None:
         from kinetoscope.viewer.server.report import comparison_page, write_page
 
-        refuse_to_overwrite(Path(html_file), [*comparison.base.names, *comparison.new.names])
-        with open_trace(comparison.base.names[0]) as base, open_trace(comparison.new.names[0]) as new:
+        bases, news = comparison.base.names, comparison.new.names
+        files.refuse_to_overwrite(html_file, [*bases, *news])
+        with files.open_trace(bases[0]) as base, files.open_trace(news[0]) as new:
             text = comparison_page(comparison, base, new)
-        write_page(text, Path(html_file))
+        write_page(text, html_file)
     echo(comparison.to_json() if as_json else comparison.to_text(rows, console().width))
 
 
@@ -78,7 +80,7 @@ def show_comparison(comparison: Comparison, rows: int, html_file: str | None, *,
 @click.argument("new", metavar="NEW", type=click.Path(readable=False))
 @comparison_options
 def command(
-    base: str, new: str, *, rows: int, as_json: bool, html_file: str | None, **conditions: Any
+    base: str, new: str, *, rows: int, as_json: bool, html_file: Path | None, **conditions: Any
 ) -> None:
     """Compare two runs: what takes longer or less, how sure that is, and which counts changed.
 
@@ -90,5 +92,5 @@ def command(
     """
     from kinetoscope.trace.opening import compare
 
-    comparison = compare(recordings(base), recordings(new), **conditions)
+    comparison = compare(files.recordings(base), files.recordings(new), **conditions)
     show_comparison(comparison, rows, html_file, as_json=as_json)

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kinetoscope._errors import MissingDependencyError
-from kinetoscope.cli.files import number_option
+from kinetoscope.cli.files import file_option, number_option
 from kinetoscope.collect import RecordingOptions
 from kinetoscope.display.lines import cut, folded, lines_of, sparkline
 from kinetoscope.display.terminal import console, reading_width
@@ -46,11 +46,11 @@ _LOSSES_SHOWN = 24
 
 
 @click.command("demo")
-@click.option(
+@file_option(
     "-o", "--output", metavar="FOLDER", default="kinetoscope-demo", help="Write the traces to this folder."
 )
 @number_option("--steps", least=1, default=60, help="Train for N steps.")
-def command(output: str, steps: int) -> None:
+def command(output: Path, steps: int) -> None:
     """Find a mistake in the training of a small GPT: where its time goes, the line, the mended run, and the proof.
 
     Trains on one processor for less than a minute, and writes the traces to a folder.
@@ -60,9 +60,8 @@ def command(output: str, steps: int) -> None:
             "the demo trains with PyTorch, which is not installed here: `pip install torch`."
         )
 
-    folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    Story(console(), folder, steps).tell()
+    output.mkdir(parents=True, exist_ok=True)
+    Story(console(), output, steps).tell()
 
 
 class Story:

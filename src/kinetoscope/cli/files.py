@@ -117,6 +117,11 @@ def number_option(*names: str, least: int = 0, **settings: Any) -> Callable[[Com
     return click.option(*names, metavar="N", type=click.IntRange(min=least), **settings)
 
 
+def file_option(*names: str, metavar: str = "FILE", **settings: Any) -> Callable[[Command], Command]:
+    """An option that is a file or folder to write."""
+    return click.option(*names, metavar=metavar, type=click.Path(path_type=Path), **settings)
+
+
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kinetoscope.cli.compare import WARM_UP
-from kinetoscope.cli.files import AS_JSON, TRACES, recordings
+from kinetoscope.cli.files import AS_JSON, TRACES, file_option, recordings
 from kinetoscope.display.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -31,16 +31,14 @@ _SUMMARY = ".parquet"
 )
 @WARM_UP
 @AS_JSON
-@click.option(
-    "--html", "html_file", metavar="FILE", help="Also write the history to FILE, as HTML with charts."
-)
+@file_option("--html", "html_file", help="Also write the history to FILE, as HTML with charts.")
 def command(
     folder: Path,
     *,
     names: tuple[str, ...],
     warm_up: int | None,
     as_json: bool,
-    html_file: str | None,
+    html_file: Path | None,
 ) -> None:
     """Show the time of a step, and the counts that differ, of many builds.
 
@@ -62,7 +60,7 @@ def command(
     history = History(builds, "time" if by_time else "name", names)
     if html_file is not None:
         text = f'<!doctype html><meta charset="utf-8"><title>Kinetoscope: history</title>{history.to_html()}'
-        write_atomically(Path(html_file), text.encode("utf-8"))
+        write_atomically(html_file, text.encode("utf-8"))
     echo(history.to_json() if as_json else history.to_text(console().width))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetoscope.cli.files import open_trace, refuse_to_overwrite, say_written
+from kinetoscope.cli.files import file_option, open_trace, refuse_to_overwrite, say_written
 from kinetoscope.display.terminal import echo
 from kinetoscope.model import units
 from kinetoscope.model.losses import counted
@@ -22,10 +22,10 @@ _CLOCKS = {"own": "its own clock", "monotonic": "the machine's clock", "wall": "
 
 @click.command("merge")
 @click.argument("sources", metavar="TRACE...", nargs=-1, required=True, type=click.Path(readable=False))
-@click.option(
+@file_option(
     "-o", "--output", metavar="OUT", required=True, help="Write to OUT; its suffix selects the format."
 )
-def command(sources: tuple[str, ...], output: str) -> None:
+def command(sources: tuple[str, ...], output: Path) -> None:
     """Merge the traces of the ranks of one job, on one time axis.
 
     Each TRACE is the trace of one rank: a .ktrace file, a recording, or a Kineto trace (.json, .json.gz, .json.zst). OUT can
@@ -38,20 +38,19 @@ def command(sources: tuple[str, ...], output: str) -> None:
     from kinetoscope.combine.ranks import merge_named
     from kinetoscope.formats.suffixes import suffix_of
 
-    target = Path(output)
-    suffix_of(target)
-    refuse_to_overwrite(target, sources)
+    suffix_of(output)
+    refuse_to_overwrite(output, sources)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         merged = merge_named([open_trace(source) for source in sources], sources)
     for warning in caught:
         echo(f"warning: {warning.message}", err=True)
-    merged.save(target)
+    merged.save(output)
     for line in _lines(merged):
         echo(line)
     for loss in merged.losses:
         echo(f"incomplete: {counted(loss['what'], loss['count'])}, {loss['where']}: {loss['why']}", err=True)
-    say_written(target)
+    say_written(output)
 
 
 def _lines(merged: Trace) -> list[str]:

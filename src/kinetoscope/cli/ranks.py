@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path, PurePath
+
 import click
 
-from kinetoscope.cli.files import echo_json, number_option, refuse_to_overwrite, say_written
+from kinetoscope.cli.files import echo_json, file_option, number_option, refuse_to_overwrite, say_written
 from kinetoscope.display.terminal import console, echo, reading_width
 
 TABLES = (
@@ -51,9 +53,7 @@ _EMPTY = {
     is_flag=True,
     help="Print JSON with stable keys: what was found, and all rows of the tables.",
 )
-@click.option(
-    "--html", metavar="FILE", help="Write the map of ranks and steps to FILE, one page that opens anywhere."
-)
+@file_option("--html", help="Write the map of ranks and steps to FILE, one page that opens anywhere.")
 def command(
     sources: tuple[str, ...],
     *,
@@ -62,7 +62,7 @@ def command(
     limit: int,
     as_csv: bool,
     as_json: bool,
-    html: str | None,
+    html: Path | None,
 ) -> None:
     """Compare the ranks of a job: what makes it slow, the steps of the ranks, their lateness at collectives, and the stragglers.
 
@@ -87,12 +87,10 @@ def command(
     for note in job.notes:
         echo(note, err=True)
     if html is not None:
-        from pathlib import Path, PurePath
-
         from kinetoscope.viewer.server.report import job_page, write_page
 
-        refuse_to_overwrite(Path(html), sources)
-        say_written(write_page(job_page(job, PurePath(sources[0]).name), Path(html)))
+        refuse_to_overwrite(html, sources)
+        say_written(write_page(job_page(job, PurePath(sources[0]).name), html))
         return
     kinds = job.step_kinds()
     chosen = (name,) if name else TABLES[: 3 if len(kinds) > 1 or as_json else 2]
