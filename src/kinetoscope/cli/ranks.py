@@ -8,20 +8,9 @@ import click
 
 from kinetoscope.cli.files import echo_json, file_option, number_option, refuse_to_overwrite, say_written
 from kinetoscope.display.terminal import console, echo, reading_width
+from kinetoscope.model.dictionary import tables_of
 
-TABLES = (
-    "ranks",
-    "stragglers",
-    "step_kinds",
-    "without_lateness",
-    "collective_arrivals",
-    "exposed_communication",
-    "links",
-    "coordinates",
-    "clocks",
-    "durations",
-)
-
+TABLES = tuple(tables_of("job"))
 
 # What a table without rows means.
 _EMPTY = {
@@ -93,7 +82,8 @@ def command(
         say_written(write_page(job_page(job, PurePath(sources[0]).name), html))
         return
     kinds = job.step_kinds()
-    chosen = (name,) if name else TABLES[: 3 if len(kinds) > 1 or as_json else 2]
+    several = ["step_kinds"] if len(kinds) > 1 or as_json else []
+    chosen = [name] if name else ["ranks", "stragglers", *several]
     tables = {table: job.ranks(by) if table == "ranks" else getattr(job, table)() for table in chosen}
     if as_csv:
         print_csv(tables[str(name)])

@@ -352,12 +352,11 @@ class InstalledRecording(ProgramRecording):
         self._on_torch()
         self._cycles = deque(maxlen=MOST_CYCLES)
         self._recording_process = os.getpid()
+        self._state = self._state.after(Move.BEGIN)
         try:
             collect.install_and_tell(self._add, self._options.recording.engine)  # type: ignore[arg-type]  # a name
         except KinetoscopeError as error:
-            complain(str(error))
-            sys.exit(1)
-        self._state = self._state.after(Move.BEGIN)
+            self._cannot_start(error)
 
     def _add(self, cycle: collect.Cycle) -> None:
         """Add what one of the program's sessions recorded; a fork's recordings are its own."""
