@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -102,11 +103,8 @@ class Sections:
         errors = [result for result in results if isinstance(result, FormatError)]
         if len(errors) == len(files):
             raise errors[0]
-        tables = [result for result in results if isinstance(result, pa.Table)]
-        sections = cls(
-            tables,
-            [file for file, result in zip(files, results, strict=True) if isinstance(result, pa.Table)],
-        )
+        is_read = [isinstance(result, pa.Table) for result in results]
+        sections = cls([*compress(results, is_read)], [*compress(files, is_read)])
         sections.unread = [str(error) for error in errors]
         return sections
 
@@ -230,14 +228,14 @@ class Sections:
         row, kind = self.rows("steps"), self.numbers("steps", "kind")
         cells = Groups.by([row, kind])
         kinds_of_ranks = list(zip(row[cells.first].tolist(), kind[cells.first].tolist(), strict=True))
+        kinds_of: list[dict[int, dict[str, tuple[float, float]]]] = [{} for _ in range(len(self))]
+        for rank_row, number in sorted(kinds_of_ranks):
+            kinds_of[rank_row][number] = {}
         records = self.records("step_kinds")
-        operators: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
         columns = (records[name].to_pylist() for name in ("row", "kind", "name", "count", "mean_ns"))
         for rank_row, number, name, count, mean_ns in zip(*columns, strict=True):
-            operators.setdefault((rank_row, number), {})[name] = (count, mean_ns)
-        kinds_of: list[dict[int, Operators]] = [{} for _ in range(len(self))]
-        for rank_row, number in sorted(kinds_of_ranks):
-            kinds_of[rank_row][number] = operators.get((rank_row, number), {})
+            if number in kinds_of[rank_row]:
+                kinds_of[rank_row][number][name] = (count, mean_ns)
         examples, members_of = merged_kinds(kinds_of)
         merged_number = {member: number for number, members in enumerate(members_of) for member in members}
         of_cells = np.array([merged_number[member] for member in kinds_of_ranks], dtype=np.int64)

@@ -369,24 +369,19 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pa.Table:
     spans, strings = trace.columns("spans"), trace.strings
     paths = trace.column("modules", "path")
     work = device_work_spans(trace)
-    host = operator_spans(trace).mask
-    rows = np.flatnonzero(host)
+    rows = operator_spans(trace).rows
     step = np.append(trace.column("steps", "number"), -1)[spans["step"][rows]]
     module = spans["module"][rows]
     by_step = Groups.by([module, step])
     per_step = by_step.sums(spans["self_ns"][rows])
     kinds: dict[str, tuple[Rows, Rows, Sequence[str]]] = {
-        "operator": (spans["name"][rows].astype(np.int64), spans["self_ns"][rows].astype(np.int64), strings),
-        "kernel": (
-            spans["name"][work.rows].astype(np.int64),
-            spans["duration_ns"][work.rows].astype(np.int64),
-            strings,
-        ),
-        "module": (module[by_step.first].astype(np.int64), per_step, list(paths)),
+        "operator": (spans["name"][rows], spans["self_ns"][rows], strings),
+        "kernel": (spans["name"][work.rows], spans["duration_ns"][work.rows], strings),
+        "module": (module[by_step.first], per_step, list(paths)),
     }
     tables = []
     for kind, (key, values, texts) in kinds.items():
-        sketches, left_out = _sketched(key, values)
+        sketches, left_out = _sketched(key.astype(np.int64), values.astype(np.int64))
         if left_out:
             lost.append(Loss.of("summary_limit", left_out, what=f"{kind}s"))
         group, bucket, count, total_ns = vars(sketches).values()
