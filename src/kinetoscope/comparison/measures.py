@@ -37,7 +37,7 @@ from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.host.compiling import RESUMED
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
-from kinetoscope.tables.host.source_lines import source_lines
+from kinetoscope.tables.host.source_lines import line_text
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.memory.peak import device_peaks, memory_peak, requesting_operators
 from kinetoscope.tables.stacks import program_frames, user_stacks
@@ -335,7 +335,7 @@ class _Recording:
             )
             for name, shape, module in zip(*(column[first].tolist() for column in columns), strict=True)
         ]
-        return _population(keys, groups.of_row, ran.step, ran.time_ns, self.steps)
+        return self._population(keys, groups.of_row, ran.step, ran.time_ns)
 
     def undisturbed(self, warm_up: int) -> float:
         """The part of the operators' time that is left if each takes as long as the fastest quarter of its kind at most.
@@ -369,22 +369,17 @@ class _Recording:
         return self._with_python([self._line_key(frame) for frame in first.tolist()], of_span, of_share)
 
     def _line_key(self, frame: int) -> Key:
-        file, function, number = (
-            self.trace.column("frames", name)[frame] for name in ("file", "function", "line")
-        )
-        name, line = self.trace.strings[file], int(number)
-        text = source_lines(self.trace).get(name, {}).get(line, "").strip()
-        return name, self.trace.strings[function], line, text
+        file, line, function = source_line(self.trace, frame)
+        return file, function, line, line_text(self.trace, file, line)
 
     def _with_python(self, keys: Sequence[Key], of_span: NDArray[Any], of_share: NDArray[Any]) -> Population:
         """Operators and the Python between them, by the key of each span and of each share of gaps; only operators are counted."""
         operators, python = self.ran.operators, self.ran.python
-        return _population(
+        return self._population(
             keys,
             np.concatenate((of_span[operators.span], of_share[python.key])),
             np.concatenate((operators.step, python.step)),
             np.concatenate((operators.time_ns, python.time_ns)),
-            self.steps,
             spans=len(operators.span),
         )
 
@@ -405,9 +400,7 @@ class _Recording:
             np.where(is_operator_time, 0, entry * len(Cause) + cause + 1),
         ])  # fmt: skip
         keys = self._account_keys(ledger, rows[groups.first], line[groups.first], first)
-        return _population(
-            keys, groups.of_row, step[rows], cells.time_ns[rows].astype(np.float64), self.steps
-        )
+        return self._population(keys, groups.of_row, step[rows], cells.time_ns[rows])
 
     def _account_keys(
         self, ledger: ProcessLedger, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
@@ -433,16 +426,15 @@ class _Recording:
         ran, name = self.ran.kernels, self.trace.column("spans", "name")
         groups = Groups.by([name[ran.span]])
         keys: list[Key] = [(self.trace.strings[text],) for text in name[ran.span[groups.first]].tolist()]
-        return _population(keys, groups.of_row, ran.step, ran.time_ns, self.steps)
+        return self._population(keys, groups.of_row, ran.step, ran.time_ns)
 
     def _collectives(self) -> Population:
         calls = self._collective_calls
-        return _population(
+        return self._population(
             [(call["name"], call["group_size"] or 0, call["bytes"] or 0) for call in calls],
             np.arange(len(calls)),
             np.array([call["at"] for call in calls], dtype=np.int64),
             np.array([call["transfer_ns"] or call["call_ns"] or 0 for call in calls], dtype=np.float64),
-            self.steps,
         )
 
     @cached_property
@@ -451,6 +443,24 @@ class _Recording:
         columns = ["span", "name", "group_size", "bytes", "transfer_ns", "call_ns"]
         calls: list[dict[str, Any]] = collectives(self.trace).select(columns).to_pylist()
         return [one | {"at": int(self.step[one["span"]])} for one in calls if self.ours[one["span"]]]
+
+    def _population(
+        self,
+        keys: Sequence[Key],
+        row: NDArray[Any],
+        step: Rows,
+        time_ns: NDArray[Any],
+        spans: int | None = None,
+    ) -> Population:
+        """Add up by row and step: equal keys are one row, and -1 is none. Only the first `spans` values are counted; None for all."""
+        row_of: dict[Key, int] = {}
+        same = np.array([row_of.setdefault(key, len(row_of)) for key in keys] + [-1], dtype=np.int64)
+        row = same[row]
+        counted = np.zeros(len(row))
+        counted[:spans] = 1
+        cells = Groups.by([row * self.steps + step], (row >= 0) & (step >= 0))
+        took, often = (cells.sums(values).astype(np.float64) for values in (time_ns, counted))
+        return Population(list(row_of), row[cells.first], step[cells.first], took, often)
 
     # Counts.
 
@@ -478,9 +488,8 @@ class _Recording:
         if calls:
             call_steps = np.array([call["at"] for call in calls])
             by_count["collectives"] = self._per_step(call_steps)
-            by_count["collective_bytes"] = self._per_step(
-                call_steps, np.array([call["bytes"] or 0 for call in calls])
-            )
+            call_bytes = np.array([call["bytes"] or 0 for call in calls])
+            by_count["collective_bytes"] = self._per_step(call_steps, call_bytes)
         python = np.flatnonzero((kind == SpanKind.PYTHON) & requested_calls(trace) & self.ours)
         if len(python):
             by_count["python_calls"] = self._per_step(self.step[python])
@@ -541,6 +550,14 @@ class _Recording:
         return len(resumed) if functions else None
 
 
+def source_line(trace: TraceData, frame: int) -> tuple[str, int, str]:
+    """The file, the number and the function of a source line, a row of `frames`; nothing for the row -1."""
+    if frame < 0:
+        return "", 0, ""
+    frames, strings = trace.columns("frames"), trace.strings
+    return strings[frames["file"][frame]], int(frames["line"][frame]), strings[frames["function"][frame]]
+
+
 def steps_of_blocks(loop: Loop, rows: Rows) -> Rows:
     """The step of the loop in which each of some blocks of memory, rows of `allocations`, was allocated; -1 outside, and in other processes."""
     blocks = loop.trace.columns("allocations")
@@ -572,26 +589,6 @@ def _memory_by_holder(trace: TraceData) -> dict[Key, int]:
             key = tuple(row[name] or "" for name in columns[:-1])
             bytes_of[key] = bytes_of.get(key, 0) + row["bytes"]
     return bytes_of
-
-
-def _population(
-    keys: Sequence[Key],
-    row: NDArray[Any],
-    step: Rows,
-    time_ns: NDArray[Any],
-    steps: int,
-    spans: int | None = None,
-) -> Population:
-    """Add up by row and step: equal keys are one row, and -1 is none. Only the first `spans` values are counted; None for all."""
-    row_of: dict[Key, int] = {}
-    same = np.array([row_of.setdefault(key, len(row_of)) for key in keys] + [-1], dtype=np.int64)
-    row = same[row]
-    counts_in_step = (row >= 0) & (step >= 0)
-    counted = np.zeros(len(row))
-    counted[:spans] = 1
-    cells = Groups.by([row * steps + step], counts_in_step)
-    took, often = (cells.sums(values).astype(np.float64) for values in (time_ns, counted))
-    return Population(list(row_of), row[cells.first], step[cells.first], took, often)
 
 
 def _sizes(dims: str) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
-from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope, steps_of_blocks
+from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope, source_line, steps_of_blocks
 from kinetoscope.display.lines import cut, text_table
 from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
@@ -276,7 +276,7 @@ def _groups(trace: TraceData, count: str, scope: Scope | None) -> list[_Group]:
         # A kernel of one name is several where several operators launch it.
         is_called = operator[row] >= 0 and operator[row] != counted.name[row]
         caller = [strings[operator[row]]] if is_called and strings[operator[row]] else []
-        file, number, definition = _line(trace, int(counted.frame[row]))
+        file, number, definition = source_line(trace, int(counted.frame[row]))
         function = f"{os.path.basename(file)}:{definition}" if file else ""
         line = line_text(trace, file, number)
         where = _where(trace, counted, row, _in_words(count)(amount))
@@ -426,17 +426,9 @@ def _name_and_module(trace: TraceData, counted: _Counted, row: int) -> tuple[str
 
 def _where(trace: TraceData, counted: _Counted, row: int, value: str) -> Where:
     name, module = _name_and_module(trace, counted, row)
-    file, number, function = _line(trace, int(counted.frame[row]))
+    file, number, function = source_line(trace, int(counted.frame[row]))
     near = os.path.relpath(file) if os.path.isabs(file) else file
     path = file if near.startswith(os.pardir) else near
     # As terminals make a link of it.
     line = printable(f"{path}:{number} in {function}") if counted.frame[row] >= 0 else "-"
     return Where(value, cut(name, _WIDEST_NAME), cut(module, _WIDEST_NAME), line, path, number)
-
-
-def _line(trace: TraceData, frame: int) -> tuple[str, int, str]:
-    """The file, the number and the function of a source line; nothing for the row -1."""
-    if frame < 0:
-        return "", 0, ""
-    frames, strings = trace.columns("frames"), trace.strings
-    return strings[frames["file"][frame]], int(frames["line"][frame]), strings[frames["function"][frame]]
