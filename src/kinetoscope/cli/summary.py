@@ -53,7 +53,7 @@ def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
     if as_json:
         echo_json(blocks_as_json(blocks))
         return
-    _print(blocks, console())
+    _print(blocks)
 
 
 def finished_blocks(finished: Finished) -> list[Block]:
@@ -74,8 +74,9 @@ def finished_blocks(finished: Finished) -> list[Block]:
     return [*trace_blocks(trace_overview, run, _TALLEST), *_cost(finished, trace_overview), *_files(finished)]
 
 
-def _print(blocks: list[Block], printer: Console, *, below_heading: bool = False) -> None:
+def _print(blocks: list[Block], printer: Console | None = None, *, below_heading: bool = False) -> None:
     """Print 40 lines in total, or what fits the terminal; without the heading if it is printed already."""
+    printer = printer or console()
     width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
     # One line is for the prompt, and one is empty.
     most = max(_FEWEST_LINES, min(_TALLEST, printer.height - 1)) if printer.is_terminal else MOST_LINES

@@ -13,6 +13,8 @@ Cell = float | str | None
 
 STRONG, FAINT, GOOD, WARNING, ERROR = "strong", "faint", "good", "warning", "error"
 """How a text is shown."""
+STYLES = {"": "", STRONG: "bold", FAINT: "dim", GOOD: "green", WARNING: "yellow", ERROR: "bold red"}
+"""The same on a terminal."""
 
 
 @dataclass(frozen=True)

@@ -9,25 +9,13 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text as Line
 
-from kinetoscope.display.blocks import (
-    ERROR,
-    FAINT,
-    GOOD,
-    STRONG,
-    WARNING,
-    Block,
-    Chart,
-    Heading,
-    Paragraph,
-    TableBlock,
-)
+from kinetoscope.display.blocks import STYLES, Block, Chart, Heading, Paragraph, TableBlock
 from kinetoscope.display.sentence import printable, printable_lines
 from kinetoscope.display.terminal import UNLIMITED
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STYLES = {"": "", STRONG: "bold", FAINT: "dim", GOOD: "green", WARNING: "yellow", ERROR: "bold red"}
 _SPARKS, _FEWEST_SPARKS = 32, 8
 # Bars that begin where others end are longer. Below this width, a table has none.
 _BAR, _LONG_BAR, _WIDE_ENOUGH_FOR_BARS = 10, 30, 72
@@ -112,7 +100,7 @@ def _text_lines(block: Heading | Paragraph, text: str, width: int, label_width: 
     lines = [
         Line.assemble(
             ((label if index == 0 else "").ljust(indent), "bold"),
-            (cut(part, width - indent), _STYLES[block.tone]),
+            (cut(part, width - indent), STYLES[block.tone]),
         )
         for index, part in enumerate(parts[: block.most_lines or None])
     ]
