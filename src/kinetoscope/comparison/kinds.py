@@ -101,7 +101,7 @@ def matched_kinds(base: Sequence[Run], new: Sequence[Run]) -> list[tuple[Kinds, 
         return set().union(*(of_kinds[kind] for kind in kinds))
 
     every = (*groups, *alone)
-    return [(members(kinds, our_members), members(others, their_members)) for kinds, others in every]
+    return [(members(pair[0], our_members), members(pair[1], their_members)) for pair in every]
 
 
 def merged_kinds(recordings: Sequence[Mapping[int, Operators]]) -> tuple[list[Operators], list[Kinds]]:
