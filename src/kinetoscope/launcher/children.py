@@ -131,8 +131,8 @@ class Children:
                 joined.info.pop(key, None)
         counts = {"processes_not_recorded": problems, "processes_not_followed": self._not_followed()}
         losses = [
-            Loss.of(what, count, why=why)
-            for what, reasons in counts.items()
+            Loss.of(code, count, why=why)
+            for code, reasons in counts.items()
             for why, count in reasons.items()
         ]
         if joined is not None and losses:
