@@ -15,8 +15,9 @@ from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
-from kinetoscope.tables.costs.attainable import least_call_ns
+from kinetoscope.tables.costs.attainable import SLOWEST_GBYTES, SLOWEST_GFLOPS, least_call_ns
 from kinetoscope.tables.costs.columns import costs_of
+from kinetoscope.tables.costs.peaks import MATRIX
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import stacks_inside
 
@@ -178,7 +179,13 @@ def _work_ns(loop: Loop, *operators: Rows) -> int:
     spans, costs = loop.trace.columns("spans"), costs_of(loop.trace)
     counted = np.flatnonzero(costs.counted.counts & loop.inside)
     counted = counted[lies_in(loop.trace, np.concatenate(operators), counted)]
-    least_ns = np.append(least_call_ns(loop.trace), 0.0)[costs.calls.of_span[counted]]
+    call = costs.calls.of_span[counted]
+    # The rates of a trace that has small operators alone are those of small operators.
+    is_product = np.append([family in MATRIX for family in costs.calls.family], False)[call]
+    slowest_ns = np.maximum(costs.flops[counted], 0) / SLOWEST_GFLOPS
+    slowest_ns += np.where(is_product, 0.0, np.maximum(costs.bytes_moved[counted], 0) / SLOWEST_GBYTES)
+    least_ns = np.append(least_call_ns(loop.trace), 0.0)[call]
+    least_ns = np.where(slowest_ns > 0, np.minimum(least_ns, slowest_ns), least_ns)
     return loop.typical_sum(counted, np.minimum(least_ns, spans["duration_ns"][counted]))
 
 

@@ -58,8 +58,10 @@ _USUAL_CALL_NS = 2000.0
 _MEMORY_SLACK, _SIZE_SLACK = 6.0, 4.0
 # A Fourier transform does at least this part of the operations that a product of matrices does in its time.
 _SLOWEST = 2.0
-# Processors reach more than this in float32 with one thread, in products of fewer operations than the number and of more.
-_LARGE_FLOPS, _SLOWEST_GFLOPS = 4_000_000, (5.0, 20.0)
+SLOWEST_GFLOPS, SLOWEST_GBYTES = 5.0, 2.0
+"""Operations of float32 and bytes per nanosecond of which one thread of a processor reaches more."""
+# In products of so many operations it reaches more than the second number.
+_LARGE_FLOPS, _SLOWEST_LARGE_GFLOPS = 4_000_000, 20.0
 # Of a call of about the fixed cost, so much is taken to be work.
 _LEAST_WORK = 0.1
 FRESH_BYTES = 32 * 2**20
@@ -218,7 +220,7 @@ def least_call_ns(trace: TraceData) -> Floats:
         families, names = ([of[row] for row in narrow.tolist()] for of in (calls.family, operators))
         work, kinds = flops[narrow], ["float32"] * len(narrow)
         wide_ns = rates.least_ns(families, names, kinds, work, np.full(len(narrow), -1))
-        slowest_ns = work / np.where(work < _LARGE_FLOPS, *_SLOWEST_GFLOPS)
+        slowest_ns = work / np.where(work < _LARGE_FLOPS, SLOWEST_GFLOPS, _SLOWEST_LARGE_GFLOPS)
         wide_ns = np.where(wide_ns > 0, wide_ns, slowest_ns)
         least_ns[narrow] = np.where(work > 0, np.minimum(least_ns[narrow], wide_ns), least_ns[narrow])
     return least_ns
