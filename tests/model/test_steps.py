@@ -62,6 +62,16 @@ def test_without_marks_the_optimizer_ends_a_step():
     assert of["aten::late"] == -1
 
 
+@pytest.mark.parametrize(("after_ns", "step_count"), [(400_000_000, 3), (900_000_000, 3), (1_200_000_000, 0)])
+def test_a_program_that_runs_longer_after_its_steps_than_in_them_has_none(after_ns, step_count):
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.annotation("Optimizer.step#SGD.step", 500_000_000 * number, 1000)
+    trace = builder.span("aten::topk", 1_000_001_000, after_ns).build()
+    assert len(steps(trace)) == step_count
+    assert trace.column("spans", "step")[-1] == -1
+
+
 def taking_turns(lines):
     """A range of an optimizer, entered from each of some lines after the other."""
     builder = TraceBuilder()

@@ -59,6 +59,8 @@ _EVERYTHING = 0.5
 MOSTLY = 2.0
 """What is left out of an operator is most of it from so many times on what is slow of it."""
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
+# What a whole call does: that is its place.
+_OF_CALLS = (*_REPEATS, Cause.UNUSED_GRADIENT)
 # What the program can change; of a blocked thread, by what it waits for.
 _CHANGEABLE = (*(cause for cause in Cause if cause.advice), Cause.BLOCKED, Cause.LENGTH)
 
@@ -83,7 +85,7 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     usual_ns = loop.usual_sum(account.counted_step[cells.step[rows]], cells.time_ns[rows])
     if loop.share(usual_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
-    line, cells_there = (_call if cause in _REPEATS else _worst_line)(loop, account, rows)
+    line, cells_there = (_call if cause in _OF_CALLS else _worst_line)(loop, account, rows)
     if cause == Cause.BLOCKED and not line:
         return None
     rows = _with_the_rest(account, rows)
@@ -231,24 +233,28 @@ def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[SourceLine, R
 
 
 def _whole_call(loop: Loop, account: ProcessLedger, cells_there: Rows) -> tuple[int, NDArray[np.bool_]]:
-    """The outermost stack below which forward spends nearly all of its time in the cells; and which stacks are below it."""
+    """The outermost stack below which forward spends nearly all of its time in the cells, or backward where they are its; and which stacks are below it."""
     cells, spans = account.cells, loop.trace.columns("spans")
     parent = loop.trace.column("stacks", "parent")
-    repeated = np.isin(cells.cause, cells.cause[cells_there[:1]])
-    forward = (np.append(spans["phase"], Phase.BACKWARD)[cells.span] == Phase.FORWARD) & (cells.stack >= 0)
-    forward &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
+    there = np.isin(cells.cause, cells.cause[cells_there[:1]])
+    phase, forward_stack = (np.append(spans[name], -1)[cells.span] for name in ("phase", "forward_stack"))
+    is_gradient = bool((phase[cells_there] == Phase.BACKWARD).all())
+    counts = (phase == (Phase.BACKWARD if is_gradient else Phase.FORWARD)) & (cells.stack >= 0)
+    counts &= np.isin(cells.entry, _COMPUTES) & account.counted[cells.step]
+    # A call that runs backward or an optimizer is that of the loop.
+    of_loop = (phase == Phase.OPTIMIZER) | ((phase == Phase.BACKWARD) & (forward_stack < 0))
     depth = depths_of(parent)
     by_stack = Groups(cells.stack, len(parent))
-    all_ns, repeated_ns = (
+    all_ns, there_ns, of_loop_ns = (
         _core.sums_below(parent, depth, by_stack.sums(cells.time_ns, chosen))
-        for chosen in (forward, forward & repeated)
+        for chosen in (counts, counts & there, of_loop)
     )
     stacks = cells.stack[cells_there]
     if (stacks < 0).all():
         return -1, np.zeros(len(parent) + 1, bool)
     node = Groups(stacks, len(parent)).largest(cells.time_ns[cells_there])
     outermost = node
-    while node >= 0 and repeated_ns[node] >= _NEARLY_ALL * all_ns[node]:
+    while node >= 0 and of_loop_ns[node] == 0 and there_ns[node] >= _NEARLY_ALL * all_ns[node]:
         outermost, node = node, int(parent[node])
     inside = np.zeros(len(parent) + 1, bool)
     for row in range(outermost, len(parent)):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.columns import Columns
+from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import SpanKind
 
@@ -15,6 +16,8 @@ MARK = "ProfilerStep#"
 STEP_KEY = "ProfilerStep*"
 """The name that the marks of all steps share where spans are grouped by name."""
 MARKED, OPTIMIZER = 0, 1
+# So much work after the last step is no part of training.
+_LEAST_AFTER_NS = 500_000_000
 
 
 def find_steps(
@@ -27,7 +30,8 @@ def find_steps(
 
     Spans of the host of kind `step` are the steps; devices only show these again. Without any, a step runs from the end of the most frequent optimizer range to
     the next one's end, the first from the start of the trace, and the first of a further cycle from the start of that. Where optimizers
-    take turns, as in adversarial training, one turn of all is a step.
+    take turns, as in adversarial training, one turn of all is a step. A program that runs longer after the last of them than in them,
+    as one that mostly evaluates, has no steps.
 
     Args:
         spans: The spans.
@@ -43,9 +47,9 @@ def find_steps(
         marked = marked[np.argsort(spans["start_ns"][marked], kind="stable")]
         numbers = [_number(strings[name], index) for index, name in enumerate(spans["name"][marked].tolist())]
         return _columns(numbers, spans["start_ns"][marked], spans["duration_ns"][marked], marked, MARKED)
+    empty = np.zeros(0, dtype=np.int64)
     rows = np.flatnonzero(optimizer)
     if len(rows) == 0:
-        empty = np.zeros(0, dtype=np.int64)
         return _columns([], empty, empty, empty, OPTIMIZER)
     names, first, counts = np.unique(spans["name"][rows], return_index=True, return_counts=True)
     most = np.lexsort((first, -counts))[0]
@@ -59,6 +63,11 @@ def find_steps(
     if cycle_start_ns is not None:
         # Between two cycles nothing was recorded, and that time belongs to no step.
         starts[1:] = np.maximum(starts[1:], cycle_start_ns[rows][1:])
+    operators = is_operator(spans["kind"]) & (spans["stream"] < 0)
+    operators &= spans["thread"] == spans["thread"][rows[0]]
+    after_ns = (spans["start_ns"] + spans["duration_ns"])[operators].max(initial=0) - ends[-1]
+    if after_ns > max(_LEAST_AFTER_NS, (ends - starts)[1:].sum()):
+        return _columns([], empty, empty, empty, OPTIMIZER)
     return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
 
 

@@ -9,7 +9,15 @@ from torch import nn
 
 import kinetoscope
 from kinetoscope._errors import RecorderError
-from kinetoscope.collect.sources.deep_steps import LATEST_START, MOST_LEVEL, SLICE_NS, DeepSteps, is_deep
+from kinetoscope.collect.sources.deep_steps import (
+    LATEST_START,
+    LEAST_PATIENCE_NS,
+    MOST_LEVEL,
+    PATIENCE,
+    SLICE_NS,
+    DeepSteps,
+    is_deep,
+)
 
 
 class Switch:
@@ -104,6 +112,33 @@ def test_slices_take_the_place_of_steps_until_there_is_one():
         assert len(switch.switched) == count
     finally:
         deep_steps.stop()
+
+
+def test_slices_begin_anew_when_the_program_has_ended_no_step_for_long():
+    now = [0]
+    deep_steps = DeepSteps(Switch().record_deep, lambda: now[0])
+    deep_steps.start()
+
+    def seconds_of_slices(first, count):
+        lasts = []
+        for number in range(first, first + count):
+            lasts.append(deep_steps.begin_slice())
+            assert (is_deep(number) or number == 0) != is_deep(number + round(lasts[-1] * 1e9 / SLICE_NS))
+            now[0] += SLICE_NS
+        return lasts
+
+    from_the_start = seconds_of_slices(0, 40)
+    for _ in range(3):
+        now[0] += LEAST_PATIENCE_NS
+        deep_steps.begin_step()
+    patience_ns = PATIENCE * LEAST_PATIENCE_NS
+    assert deep_steps.begin_slice() == patience_ns / 1e9
+    now[0] += patience_ns
+    assert seconds_of_slices(0, 20) == from_the_start[:20]
+    deep_steps.begin_step()
+    # The next such time goes on where the last one was left.
+    now[0] += PATIENCE * (patience_ns + 20 * SLICE_NS)
+    assert seconds_of_slices(19, 20) == from_the_start[19:39]
 
 
 def test_slices_are_counted_once_no_more_modules_are_imported(monkeypatch):

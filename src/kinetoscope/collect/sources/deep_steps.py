@@ -2,8 +2,8 @@
 
 Which ones: the first three after the step that contains the start of the program, one among the next 4, 8, 16 and 32, and from then on one of 64
 consecutive ones, at a position that varies. A step recorded in full takes up to a third longer than one that is recorded as usual, if it does nothing but
-small operators; so one of 64 adds half a percent at most. As long as the program has ended no step, slices of its time take the place of steps. They are
-counted once the program imports no more modules.
+small operators; so one of 64 adds half a percent at most. As long as the program has ended no step, and again when it ends none for long, as in an
+evaluation after training, slices of its time take the place of steps. They are counted once the program imports no more modules.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ MOST_LEVEL = 6
 SLICE_NS = 50_000_000
 LATEST_START = 8
 """Up to this slice, imports begin the count anew; after it they are the program's work."""
+LEAST_PATIENCE_NS, PATIENCE = 250_000_000, 4
+"""A program that ends no step for so long, and for so many times its longest step, does something else."""
 _SEED = 0
 
 
@@ -61,23 +63,26 @@ class DeepSteps(Source):
         self._lock = threading.Lock()
         self._is_open = False
         self._optimizer: int | None = None
-        self._step = self._began_ns = self._process = 0
+        self._step = self._stepped_ns = self._longest_ns = self._process = 0
+        self._is_sliced = True
+        self._began_ns = self._sliced_ns = 0
         self._modules = len(sys.modules)
-        self._stepped = threading.Event()
+        self._ended = threading.Event()
 
     def start(self) -> None:
         """Make the first step of the recording step 0; a fork may have copied the lock while a thread held it."""
-        self._lock, self._stepped = threading.Lock(), threading.Event()
-        self._optimizer, self._step = None, 0
+        self._process, self._lock, self._ended = os.getpid(), threading.Lock(), threading.Event()
+        self._optimizer, self._is_sliced = None, True
+        self._step = self._sliced_ns = self._longest_ns = 0
 
     def write_to(self, _append: AppendRows | None) -> None:
         """Begin, now that the engine records."""
-        self._is_open, self._process = True, os.getpid()
+        self._is_open = True
         self._began_ns = self._clock_ns()
         self._switch(True)
         OPTIMIZER_STEPS.after(self._optimizer_stepped)
         slices = threading.Thread(
-            target=self._follow_slices, args=(self._stepped,), name="kinetoscope deep steps", daemon=True
+            target=self._follow_slices, args=(self._ended,), name="kinetoscope deep steps", daemon=True
         )
         slices.start()
 
@@ -85,38 +90,50 @@ class DeepSteps(Source):
         """Leave the engine as it is from now on."""
         with self._lock:
             self._is_open = False
-        self._stepped.set()
+        self._ended.set()
         OPTIMIZER_STEPS.forget(self._optimizer_stepped)
 
     def begin_step(self) -> None:
         """The program begins its next step; in a fork nothing is done, as another thread may hold the lock there."""
         if self._process != os.getpid():
             return
-        self._stepped.set()
         with self._lock:
+            now_ns = self._clock_ns()
+            if self._step:
+                self._longest_ns = max(self._longest_ns, now_ns - self._stepped_ns)
+            self._stepped_ns, self._is_sliced = now_ns, False
             self._step += 1
             self._switch(is_deep(self._step))
 
     def begin_slice(self) -> float:
-        """Switch to the present slice of time, unless the program has steps; return for how many seconds it lasts."""
+        """Switch to the present slice of time, unless the program makes steps; return after how many seconds to ask again."""
         with self._lock:
-            past_ns = self._clock_ns() - self._began_ns
+            now_ns = self._clock_ns()
+            if self._step:
+                patience_ns = max(LEAST_PATIENCE_NS, PATIENCE * self._longest_ns)
+                idle_ns = now_ns - self._stepped_ns
+                if idle_ns < patience_ns:
+                    return (patience_ns - idle_ns) / 1e9
+            if not self._is_sliced:
+                self._is_sliced, self._began_ns = True, now_ns - self._sliced_ns
+            past_ns = now_ns - self._began_ns
             modules = len(sys.modules)
-            if modules != self._modules and past_ns < LATEST_START * SLICE_NS:
+            if modules != self._modules and not self._step and past_ns < LATEST_START * SLICE_NS:
                 self._began_ns += past_ns
                 past_ns = 0
             self._modules = modules
+            # After the first step slices begin anew.
+            self._sliced_ns = past_ns if self._step else 0
             now = past_ns // SLICE_NS
             deep = _is_deep_slice(now)
-            if not self._stepped.is_set():
-                self._switch(deep)
+            self._switch(deep)
         end = now + 1
         while _is_deep_slice(end) == deep:
             end += 1
         return (end * SLICE_NS - past_ns) / 1e9
 
-    def _follow_slices(self, stepped: threading.Event) -> None:
-        while not stepped.wait(self.begin_slice()):
+    def _follow_slices(self, ended: threading.Event) -> None:
+        while not ended.wait(self.begin_slice()):
             continue
 
     def _optimizer_stepped(self, optimizer: object, _args: Any, _kwargs: Any) -> None:

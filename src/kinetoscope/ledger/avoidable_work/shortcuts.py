@@ -69,8 +69,8 @@ _COMPARISONS = names(
     "aten::gt aten::greater aten::lt aten::less aten::ge aten::greater_equal aten::le aten::less_equal aten::eq"
 )
 _JOINS = names("aten::cat aten::concat aten::concatenate aten::hstack aten::vstack")
-LEAST_GROWN = 10
-"""Fewer parts that are put together one after the other are no loop."""
+LEAST_GROWN, LEAST_IN_FULL = 10, 4
+"""Fewer parts that are put together one after the other are no loop; what so many of its calls show is said of all."""
 _PARAMETRIZE = "torch/nn/utils/parametrize.py"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 
@@ -431,10 +431,14 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
     times: list[int] = []
     for group in np.flatnonzero(groups.sizes() >= LEAST_GROWN).tolist():
         of_group = joined_at[groups.of_row == group]
-        inputs = [call.operands if (call := forward.at(row)) is not None else [] for row in of_group.tolist()]
+        # Of a loop between steps some slices of its time were recorded in full.
+        in_full = of_group[spans["shapes"][forward.rows[of_group]] >= 0]
+        looked_at = in_full if len(in_full) >= LEAST_IN_FULL else of_group
+        inputs = [call.operands if (call := forward.at(row)) is not None else [] for row in looked_at.tolist()]
         sizes = [(prod(shapes[0]), sum(map(prod, shapes[1:]))) for shapes in inputs if len(shapes) > 1]
         grows = sum(now == before + new for (before, new), (now, _) in itertools.pairwise(sizes))
-        if len(sizes) == len(of_group) and grows >= LEAST_GROWN - 1 and 2 * grows >= len(sizes):
+        least = min(LEAST_GROWN, len(looked_at)) - 1
+        if len(sizes) == len(looked_at) and grows >= least and 2 * grows >= len(sizes):
             rows += of_group.tolist()
             times.append(len(of_group))
     if not rows:
