@@ -1097,8 +1097,26 @@ def test_waiting_names_the_line_that_recorded_workers_spend_their_time_in(record
         builder.sample(at + 90_000_000, idle, thread=worker)
         builder.sample(at + 95_000_000, idle, thread=worker)
     (found,) = [one for one in examine(builder.build()).findings if one.code == "input-wait"]
-    assert str(found.place) == ("data.py:7" if recorded else "")
+    assert str(found.place) == ("data.py:7" if recorded else "train.py:9")
     assert ("--children" in found.advice) is not recorded
+
+
+def test_batches_that_come_as_many_tensors_are_told_from_workers_that_are_slow():
+    builder = TraceBuilder()
+    loop = ("train.py", 9, "main")
+    receiving = builder.stack(loop, ("/venv/torch/multiprocessing/reductions.py", 538, "rebuild_storage_fd"))
+    for step in range(8):
+        at = 100_000_000 * step
+        builder.step(step, at, 100_000_000)
+        name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        builder.annotation(name, at, 80_000_000, stack=builder.stack(loop))
+        for moment in range(5, 80, 10):
+            builder.sample(at + 1_000_000 * moment, receiving)
+        builder.span("aten::mm", at + 80_000_000, 20_000_000, stack=builder.stack(loop))
+    (finding,) = [finding for finding in examine(builder.build()).findings if finding.code == "input-wait"]
+    assert str(finding.place) == "train.py:9"
+    assert "many tensors" in finding.finding
+    assert "collate" in finding.advice
 
 
 def alternating(every, *, rollout_ms=30, count=40, irregular=False):

@@ -83,6 +83,10 @@ def all_pairs():
     return (left - right).square().sum(-1).argmin(1)
 
 
+def similarities_of_all_pairs():
+    return torch.nn.functional.cosine_similarity(left, right, dim=2)
+
+
 scores = torch.randn(512)
 
 
@@ -208,6 +212,7 @@ def weight_once():
         (last_position, Cause.DISCARDED),
         (all_pairs, Cause.EXPANDED),
         (count_of_larger_pairs, Cause.EXPANDED),
+        (similarities_of_all_pairs, Cause.EXPANDED),
         (product_from_the_left, Cause.ORDER),
         (one_hot_rows, Cause.ONE_HOT),
         (inverse_to_multiply, Cause.INVERSE),

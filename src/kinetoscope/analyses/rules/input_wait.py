@@ -38,6 +38,7 @@ LEAST_SHUFFLES = 0.5
 _LOADER = "/torch/utils/data/dataloader.py"
 _START = "_MultiProcessingDataLoaderIter.__init__"
 _STOP = "_MultiProcessingDataLoaderIter._shutdown_workers"
+_RECEIVES = "/torch/multiprocessing/reductions.py"
 _WORKER_LOOP = "/torch/utils/data/_utils/worker.py"
 _RECORD_WORKERS = " To see their slow line, record the workers with `kinetoscope run --children`."
 _NEW_ITERATORS = (
@@ -52,6 +53,16 @@ _STARTS_AGAIN = (
     (
         "Iterate over the loader itself instead of calling iter(loader) in each step, and keep its workers between epochs with "
         "DataLoader(..., persistent_workers=True)."
+    ),
+)
+_RECEIVED = (
+    (
+        "{subject} receives its batches from workers as many tensors, each through a socket and shared memory of its own, for {share} of {time} "
+        "({each:ns} a batch on average){at}"
+    ),
+    (
+        "Let a collate function stack the samples of a batch into one tensor for each field (DataLoader(..., collate_fn=...)), so that a "
+        "worker hands over a few large tensors instead of many small ones."
     ),
 )
 """What is said, and what to change, where a loader is not used as it is meant to be."""
@@ -186,7 +197,9 @@ def input_wait(loop: Loop) -> Answer:
     line = busiest(times_ns)
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
     advice += "" if line else _RECORD_WORKERS
-    return _waiting(loop, waits, wait_ns, part, line, advice=advice)
+    receives_ns, _ = loop.sampled(stacks_with(loop.trace, _RECEIVES))
+    text, advice = _RECEIVED if 2 * receives_ns >= wait_ns else ("", advice)
+    return _waiting(loop, waits, wait_ns, part, line or None, text, advice)
 
 
 def workers_for(loop: Loop) -> int:

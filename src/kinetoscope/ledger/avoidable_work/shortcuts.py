@@ -68,6 +68,8 @@ _NOT_UPDATES = names("aten::zero_ aten::detach_ aten::requires_grad_ aten::resiz
 _COMPARISONS = names(
     "aten::gt aten::greater aten::lt aten::less aten::ge aten::greater_equal aten::le aten::less_equal aten::eq"
 )
+# These make all elements, and reduce them.
+_DISTANCES = names("aten::cosine_similarity aten::pairwise_distance")
 _JOINS = names("aten::cat aten::concat aten::concatenate aten::hstack aten::vstack")
 LEAST_GROWN, LEAST_IN_FULL = 10, 4
 """Fewer parts that are put together one after the other are no loop; what so many of its calls show is said of all."""
@@ -173,7 +175,7 @@ def _of_call(forward: _Forward, call: DistinctCall) -> list[Saving]:
         return _inverse(forward, positions, examples, tensors[0])
     if (part := _full_factors(call)) > 0:
         return [(Cause.FULL_FACTORS, part, positions)]
-    if call.family == "pointwise" and len(tensors) > 1:
+    if (call.family == "pointwise" or call.name in _DISTANCES) and len(tensors) > 1:
         return _expanded(forward, call, positions, examples)
     return []
 
@@ -370,6 +372,11 @@ def _expanded(
     largest = max(map(prod, shapes), default=1)
     if elements < LEAST_EXPANDED or elements < LEAST_GROWTH * largest:
         return []
+    if call.name in _DISTANCES:
+        dim = call.value(2) if call.name == "aten::cosine_similarity" else -1
+        dim = dim if type(dim) is int else 1
+        is_contraction = all(_sizes(shape, len(result))[dim] == result[dim] for shape in shapes)
+        return [(Cause.EXPANDED, EXPANDED_PART, positions)] if is_contraction else []
     # How many pairs compare so, a sort of both says.
     compares = call.name in _COMPARISONS
     distances: set[int] = set()
@@ -434,7 +441,9 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
         # Of a loop between steps some slices of its time were recorded in full.
         in_full = of_group[spans["shapes"][forward.rows[of_group]] >= 0]
         looked_at = in_full if len(in_full) >= LEAST_IN_FULL else of_group
-        inputs = [call.operands if (call := forward.at(row)) is not None else [] for row in looked_at.tolist()]
+        inputs = [
+            call.operands if (call := forward.at(row)) is not None else [] for row in looked_at.tolist()
+        ]
         sizes = [(prod(shapes[0]), sum(map(prod, shapes[1:]))) for shapes in inputs if len(shapes) > 1]
         grows = sum(now == before + new for (before, new), (now, _) in itertools.pairwise(sizes))
         least = min(LEAST_GROWN, len(looked_at)) - 1
