@@ -1111,7 +1111,7 @@ def test_batches_that_come_as_many_tensors_are_told_from_workers_that_are_slow()
         name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         builder.annotation(name, at, 80_000_000, stack=builder.stack(loop))
         for moment in range(5, 80, 10):
-            builder.sample(at + 1_000_000 * moment, receiving)
+            builder.sample(at + 1_000_000 * moment, receiving, period_ns=10_000_000)
         builder.span("aten::mm", at + 80_000_000, 20_000_000, stack=builder.stack(loop))
     (finding,) = [finding for finding in examine(builder.build()).findings if finding.code == "input-wait"]
     assert str(finding.place) == "train.py:9"
