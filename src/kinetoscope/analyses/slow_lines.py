@@ -172,9 +172,10 @@ def _are_calls(cells: Cells, rows: Rows) -> NDArray[np.bool_]:
 
 
 def _explains_python(finding: Finding) -> bool:
-    """Whether a finding says why Python takes long, such as waits for the global lock."""
+    """Whether a finding says why Python takes long at all lines, such as waits for the global lock."""
     rule = RULES.get(finding.code)
-    return finding.code == "profiler-cost" or (rule is not None and "python-bound" in rule.explains)
+    explains = rule is not None and "python-bound" in rule.explains and not finding.place
+    return finding.code == "profiler-cost" or explains
 
 
 def _overlap(place: SourceLine, other: SourceLine) -> bool:

@@ -32,6 +32,8 @@ LEAST_FUNCTION_PERCENT = 10.0
 """A function that takes so much of the steps to make batches is a finding of its own."""
 TAKE_NS = 300_000
 """What the loop needs to take a batch from a worker, through a pipe and shared memory, rather than making it itself."""
+MANY_TENSORS_NS = 10_000_000
+"""What the loop needs to receive at least ten tensors of a batch: up to a millisecond each, in which both ends prove who they are."""
 MOST_WORKERS = 4
 LEAST_SHUFFLES = 0.5
 """An iterator that is used as it is meant to be shuffles once for all of its batches."""
@@ -198,7 +200,8 @@ def input_wait(loop: Loop) -> Answer:
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
     advice += "" if line else _RECORD_WORKERS
     receives_ns, _ = loop.sampled(stacks_with(loop.trace, _RECEIVES))
-    text, advice = _RECEIVED if 2 * receives_ns >= wait_ns else ("", advice)
+    are_many = receives_ns >= max(wait_ns / 2, MANY_TENSORS_NS * len(waits))
+    text, advice = _RECEIVED if are_many else ("", advice)
     return _waiting(loop, waits, wait_ns, part, line or None, text, advice)
 
 
