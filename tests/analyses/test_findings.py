@@ -1115,7 +1115,7 @@ def test_batches_that_come_as_many_tensors_are_told_from_workers_that_are_slow()
         builder.span("aten::mm", at + 80_000_000, 20_000_000, stack=builder.stack(loop))
     (finding,) = [finding for finding in examine(builder.build()).findings if finding.code == "input-wait"]
     assert str(finding.place) == "train.py:9"
-    assert "many tensors" in finding.finding
+    assert "many tensors" in str(finding.finding)
     assert "collate" in finding.advice
 
 
