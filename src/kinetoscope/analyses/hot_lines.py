@@ -175,7 +175,12 @@ def _words(
         return text, {"length": length}, advice
     if cause == Cause.ZERO_GRADIENT:
         table = table_rows(loop.trace, cells.span[rows])
-        text = "{place} looks up few rows of a table, whose gradient is almost all zeros"
+        updates = loop.trace.column("spans", "phase")[largest] == Phase.OPTIMIZER
+        text = (
+            "{place} updates all rows of a table, though the gradient of almost all of them is zero"
+            if updates
+            else "{place} looks up few rows of a table, whose gradient is almost all zeros"
+        )
         return f"{text} ({{rows}} rows)" if table else text, {"rows": table}, cause.advice
     if cause == Cause.CONSTANT:
         return (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.tables.costs.attainable import rates_of
 
 if TYPE_CHECKING:
@@ -60,9 +61,12 @@ def single_tensor_optimizer(loop: Loop) -> Answer:
         return None
     optimizer = _name_of_optimizer(loop)
     cost_ns = loop.optimizer_ns
+    # What updates rows of tables that have no gradient is another finding.
+    part = waste_of(loop.trace).part[rows]
+    updated_ns = cost_ns - loop.typical_sum(rows, part * loop.trace.column("spans", "duration_ns")[rows])
     # Without the records of its operators, the optimizer takes less.
-    alone_ns = max(cost_ns - _records_ns(loop), cost_ns // 2)
-    streaming_ns = min(_streaming_ns(loop, rows), alone_ns)
+    alone_ns = max(updated_ns - _records_ns(loop), updated_ns // 2)
+    streaming_ns = min(_streaming_ns(loop, rows[part <= 0]), alone_ns)
     left_ns = (alone_ns - streaming_ns) * FUSED_OPERATORS * parameters / len(rows)
     gain_ns = round(alone_ns - left_ns - streaming_ns * TRAFFIC.get(optimizer, OTHER_TRAFFIC))
     together = "fused" if optimizer in _FUSED else "foreach" if optimizer in _FOREACH and loop.device else ""

@@ -20,7 +20,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import Rows, begins_run, ends_run, hashed
-from kinetoscope.model.schema import Phase
+from kinetoscope.model.schema import OPTIMIZER_STEP, Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.attainable import FRESH_BYTES
@@ -66,6 +66,7 @@ MOST_FACTOR = 13
 _MOST_OF = 0.25
 
 _GOOD_FACTOR = 7
+_ADAGRAD_STEP = f"{OPTIMIZER_STEP}Adagrad.step"
 _TABLE_BACKWARD = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
 _PARTS = names("aten::slice aten::select aten::index")
 _PART_BACKWARD = ("aten::slice_backward", "aten::select_backward", "aten::_index_put_impl_")
@@ -154,8 +155,9 @@ def _zero_gradients(trace: TraceData, calls: Calls, waste: Waste) -> None:
             for shape in shapes if in_optimizer[call.row] else ():
                 updates[shape].add(call.name)
     spans, parts = calls.spans_of(marked)
-    # An optimizer with a state, such as a momentum, moves rows whose gradient is zero, too.
-    simple = all(len(updates[table]) <= 1 for table in zero)
+    # An optimizer with a momentum moves rows whose gradient is zero, too; Adagrad's state does not.
+    optimizers = {text for text in trace.strings if text.startswith(OPTIMIZER_STEP)}
+    simple = optimizers == {_ADAGRAD_STEP} or all(len(updates[table]) <= 1 for table in zero)
     later = phase[spans] == Phase.BACKWARD if not simple else phase[spans] != Phase.FORWARD
     waste.mark(spans[later], parts[later], Cause.ZERO_GRADIENT)
 
