@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from kinetoscope.analyses.finding import NotNeeded
 from kinetoscope.analyses.kinds import steps_with
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
+from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.schema import Phase, SpanKind
@@ -154,15 +156,18 @@ def _small(
     # A loop in forward is one in backward, too.
     backward = loop.backward_of(every)
     engine_ns = _engine_ns(loop, backward)
-    python_ns = min(_python_ns(loop, lines_of_loop), MOST_PYTHON_NS * len(every))
+    python_of = _python_of_lines(loop, lines_of_loop)
+    python_ns = min(sum(python_of.values()), MOST_PYTHON_NS * len(every))
     time_ns = sum(loop.cost_ns(some, with_device=False) for some in (every, backward)) + python_ns + engine_ns
+    is_python = 2 * python_ns > time_ns
+    calls = calls_at(loop, max(python_of, key=python_of.__getitem__)) if is_python else ""
     looping = " in a loop over a tensor" if loop.are_named(rows, _LOOPING).any() else ""
     words = {
         "operators": round(_each(loop, every)),
         "looping": f" in a loop over {round(cells)} steps of a sequence" if cells >= LEAST_CELLS else looping,
         "mean": _mean_ns(loop, every),
         "between": "the Python and the autograd engine" if 10 * engine_ns >= time_ns else "the Python",
-        "python": ", most of it Python" if 2 * python_ns > time_ns else "",
+        "python": f", most of it Python{calls}" if is_python else "",
     }
     advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
     when = loop.when(np.concatenate((every, backward))) | loop.python
@@ -208,15 +213,15 @@ def _same_loop(
     ]
 
 
-def _python_ns(loop: Loop, place: SourceLine) -> int:
-    """The Python between the operators of a loop: at its lines, and where it has several, at those between them and its head."""
+def _python_of_lines(loop: Loop, place: SourceLine) -> dict[SourceLine, int]:
+    """The Python between the operators of a loop by line: at its lines, and where it has several, at those between them and its head."""
     first = place.line - (place.until > place.line)
-    return sum(
-        round(gap.time_ns * (1 - gap.called_part))
-        for gap in loop.gaps
-        if (gap.place.file, gap.place.function) == (place.file, place.function)
-        and first <= gap.place.line <= place.until
-    )
+    of_line: dict[SourceLine, int] = defaultdict(int)
+    for gap in loop.gaps:
+        is_there = (gap.place.file, gap.place.function) == (place.file, place.function)
+        if is_there and first <= gap.place.line <= place.until:
+            of_line[gap.place] += round(gap.time_ns * (1 - gap.called_part))
+    return of_line
 
 
 def _times(loop: Loop, rows: Rows) -> float:
