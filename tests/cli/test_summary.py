@@ -340,6 +340,14 @@ def test_marked_steps_are_all_alike(tmp_path):
     assert "start-up" not in text
 
 
+def test_a_program_that_mostly_runs_after_its_steps_says_why_it_has_none(tmp_path):
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.annotation("Optimizer.step#SGD.step", 1_000_000 * number, 1000)
+    text = "\n".join(shown(finished(tmp_path, builder.span("aten::topk", 3_000_000, 2_000_000_000))))
+    assert "most of the program ran after the last step of its optimizer" in " ".join(text.split())
+
+
 def test_a_trace_without_anything_has_a_summary(tmp_path):
     lines = shown(finished(tmp_path, TraceBuilder(), overhead=None))
     assert any("0 operators" in line for line in lines)

@@ -22,7 +22,7 @@ from kinetoscope.display.blocks import (
 )
 from kinetoscope.display.sentence import sentence
 from kinetoscope.model import units
-from kinetoscope.model.schema import Phase
+from kinetoscope.model.schema import OPTIMIZER_STEP, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -192,6 +192,8 @@ def _steps(shown: Overview) -> list[Block]:
         of_requests.append(Paragraph(sentence("and {} more names (table `request_names`)", more)))
     if steps is None:
         none = "none: the program marked none, and no optimizer step ran while recording"
+        if any(text.startswith(OPTIMIZER_STEP) for text in shown.trace.strings):
+            none = "none: most of the program ran after the last step of its optimizer, and it marked none"
         return of_requests or [Paragraph(none, label="steps")]
     # Next to the time before the loop all steps would look equal.
     times, kinds = steps.shown_ns, shown.step_kinds_in_words
