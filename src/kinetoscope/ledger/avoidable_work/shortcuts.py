@@ -446,7 +446,7 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
         ]
         sizes = [(prod(shapes[0]), sum(map(prod, shapes[1:]))) for shapes in inputs if len(shapes) > 1]
         grows = sum(now == before + new for (before, new), (now, _) in itertools.pairwise(sizes))
-        least = min(LEAST_GROWN, len(looked_at)) - 1
+        least = (LEAST_GROWN if len(looked_at) == len(of_group) else LEAST_IN_FULL) - 1
         if len(sizes) == len(looked_at) and grows >= least and 2 * grows >= len(sizes):
             rows += of_group.tolist()
             times.append(len(of_group))
