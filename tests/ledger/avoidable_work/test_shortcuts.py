@@ -311,3 +311,19 @@ def test_operators_without_duration_have_no_cheaper_way():
     builder.span("aten::mm", 25, 5, shapes=builder.shapes([[3, 2], [2, 3]]))
     builder.span("aten::linear", 60, 0, shapes=builder.shapes([[2, 3], [3, 2]]))
     assert not waste_of(builder.build()).part.any()
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_growing_is_seen_in_slices_that_were_recorded_in_full(grows):
+    builder = TraceBuilder()
+    builder.know("deep_steps", 1)
+    stack = builder.stack(("evaluate.py", 4, "evaluate"))
+    for call in range(40):
+        rows = 64 * (call + 1) if grows else 64
+        shapes = -1
+        if call in (3, 4, 5, 20, 21, 22):
+            inputs = [[[rows, 32], [64, 32]], []]
+            shapes = builder.shapes(inputs, ["TensorList", "Scalar"], ["", "0"])
+        builder.span("aten::cat", 1000 * call, 900, stack=stack, shapes=shapes)
+    why = waste_of(builder.build()).why
+    assert ({Cause(cause) for cause in why.tolist()} == {Cause.NONE, Cause.GROWN}) is grows
