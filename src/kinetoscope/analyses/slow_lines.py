@@ -12,7 +12,6 @@ import numpy as np
 from kinetoscope.analyses.hot_lines import operator_of_cells
 from kinetoscope.analyses.line_tree import line_nodes, stacks_of_cells
 from kinetoscope.analyses.rule import Match, Rule
-from kinetoscope.analyses.rules import RULES
 from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.ledger.ledger import ledger_of_process, raw_ledger
 from kinetoscope.model.groups import Groups
@@ -43,6 +42,8 @@ SLOW_LINE = Rule(
     of_kinds=False,
 )
 _OF_OPERATORS = "{place} takes {share} of {time} above what its operators need: {count:call} of {operator}, {mean:ns} each{calls}"
+# Findings that say why Python takes long at all lines.
+_OF_ALL_PYTHON = ("gil-contention", "profiler-cost")
 LEAST_TIMES_FLOOR = 1.5
 MOST_LINES = 3
 NEARBY = 3
@@ -65,7 +66,7 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     spent_ns, needed_ns = int(cells.time_ns[counted].sum()), int(cells.needed_ns[counted].sum())
     if spent_ns < LEAST_TIMES_FLOOR * needed_ns:
         return []
-    with_python = not any(map(_explains_python, others))
+    with_python = all(other.code not in _OF_ALL_PYTHON for other in others)
     rows, line_of_row, is_fault = _rows_above_floor(loop, ledger, with_python=with_python)
     step = ledger.counted_step[cells.step]
     above_ns = cells.time_ns - cells.needed_ns
@@ -169,13 +170,6 @@ def _are_calls(cells: Cells, rows: Rows) -> NDArray[np.bool_]:
     """Which cells are the cost of calls, which fewer of them would save, of operators that ran where some cells did."""
     is_call = (cells.entry == Entry.NEEDED) & (cells.cause == Cause.CALL)
     return np.asarray(is_call & np.isin(cells.stack, cells.stack[rows]))
-
-
-def _explains_python(finding: Finding) -> bool:
-    """Whether a finding says why Python takes long at all lines, such as waits for the global lock."""
-    rule = RULES.get(finding.code)
-    explains = rule is not None and "python-bound" in rule.explains and not finding.place
-    return finding.code == "profiler-cost" or explains
 
 
 def _overlap(place: SourceLine, other: SourceLine) -> bool:

@@ -199,10 +199,14 @@ def input_wait(loop: Loop) -> Answer:
     line = busiest(times_ns)
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
     advice += "" if line else _RECORD_WORKERS
-    receives_ns, _ = loop.sampled(stacks_with(loop.trace, _RECEIVES))
-    are_many = receives_ns >= max(wait_ns / 2, MANY_TENSORS_NS * len(waits))
-    text, advice = _RECEIVED if are_many else ("", advice)
+    text, advice = _RECEIVED if _receives_many(loop, waits, wait_ns) else ("", advice)
     return _waiting(loop, waits, wait_ns, part, line or None, text, advice)
+
+
+def _receives_many(loop: Loop, waits: Rows, wait_ns: int) -> bool:
+    """Whether what the loop waits for is mostly to receive many tensors of each batch."""
+    receives_ns, _ = loop.sampled(stacks_with(loop.trace, _RECEIVES))
+    return receives_ns >= max(wait_ns / 2, MANY_TENSORS_NS * len(waits))
 
 
 def workers_for(loop: Loop) -> int:
