@@ -1,5 +1,6 @@
 """How far a reader walks who follows the summary from its command to what it prints."""
 
+import gc
 import os
 import sys
 import tomllib
@@ -28,11 +29,15 @@ def walk(call):
             if stays[-1:] != [module]:
                 stays.append(module)
 
+    # What earlier tests left must not be finalized in the middle.
+    gc.collect()
+    gc.disable()
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return stays
 
 
