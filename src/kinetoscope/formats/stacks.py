@@ -141,18 +141,11 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
     for first, last in pairwise(edges.tolist()):
         rows = order[first:last]
         title = _title(trace, int(thread[rows[0]]), int(stream[rows[0]]))
-        overlapping = int(lane[rows[0]]) > 0
-        while len(rows):
-            nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
-            nests = nesting.lane == 0
-            if not nests.all():
-                # Only in damaged files: the spans that do not nest get profiles of their own.
-                rows, remaining = rows[nests], rows[~nests]
-                nesting = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
-            else:
-                remaining = rows[:0]
-            groups.append((f"{title}, overlapping spans" if overlapping else title, rows, nesting))
-            rows, overlapping = remaining, True
+        title += ", overlapping spans" if lane[rows[0]] > 0 else ""
+        # Those of one lane nest.
+        groups.append(
+            (title, rows, nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns"))))
+        )
     return groups
 
 

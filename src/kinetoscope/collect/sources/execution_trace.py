@@ -11,12 +11,13 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -355,8 +356,6 @@ def _descriptors_of(file: Path) -> list[int]:
 
 def _finish_file(growing: Path, final: Path) -> None:
     """Repair what torch wrote, and write it under the final name; the hidden file is removed even after an error."""
-    from kinetoscope.formats.execution_trace.mend import mended
-
     try:
         with growing.open("rb") as source, open_packed(final) as target:
             target.writelines(text.encode() for text in mended(source))
@@ -408,3 +407,35 @@ atexit.register(_finish_registered)
 # A thread of the parent may hold the lock.
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)
 os.register_at_fork(after_in_child=_after_fork)
+
+
+# torch does not escape the names of ranges, and writes an escape of eight digits for each byte of non-ASCII text. Everything
+# else in a finished file is valid JSON.
+
+_NAME = re.compile(r'(?<="name": ").*?(?=", "ctrl_deps": \d+,\s*\n)', re.DOTALL)
+_BYTE_ESCAPES = re.compile(r"(?:\\uffffff[0-9a-f]{2})+")
+
+
+def mended(lines: Iterable[bytes]) -> Iterator[str]:
+    """Yield an execution trace in torch's layout as valid JSON, a node at a time, with its strings as the program passed them.
+
+    Args:
+        lines: The lines of a file, with their line ends.
+    """
+    node_lines: list[bytes] = []
+    for line in lines:
+        if line.lstrip().startswith(b'"id": ') and node_lines and node_lines[-1].strip() == b"{":
+            yield _mended_node(node_lines[:-1])
+            node_lines = node_lines[-1:]
+        node_lines.append(line)
+    yield _mended_node(node_lines)
+
+
+def _mended_node(lines: list[bytes]) -> str:
+    text = _BYTE_ESCAPES.sub(_characters, b"".join(lines).decode("utf-8", "replace"))
+    return _NAME.sub(lambda name: json.dumps(name[0])[1:-1], text, count=1)
+
+
+def _characters(escapes: re.Match[str]) -> str:
+    """The characters of which torch has escaped each byte of their UTF-8."""
+    return bytes.fromhex(escapes[0].replace("\\uffffff", "")).decode("utf-8", "replace")

@@ -237,10 +237,6 @@ class CallTables:
 
     def __init__(self, strings: StringTable) -> None:
         self._strings = strings
-        self._frames: dict[tuple[int, int, int], int] = {}
-        self._frame_of_text: dict[str, int] = {}
-        self._stacks: dict[tuple[int, int], int] = {}
-        self._modules: dict[str, tuple[int, int]] = {}
 
     def of_functions(self, stacks: Mapping[str, Any] | None, modules: Mapping[str, Any] | None) -> Tables:
         """Return the tables for python_function events, without reordering rows.
@@ -250,15 +246,22 @@ class CallTables:
             modules: The native reader's modules: `name` and `caller`, callers first.
         """
         tables: Tables = {}
-        rows = self._strings.texts
+        rows, row_of = self._strings.texts, self._strings.row
         if stacks is not None:
             names, inverse = np.unique(stacks["name"], return_inverse=True)
-            frames = np.array([self._frame(rows[name]) for name in names.tolist()], np.int32)
+            frame_rows: dict[tuple[int, int, int], int] = {}
+            keys = [self._frame(rows[name]) for name in names.tolist()]
+            frames = np.array([frame_rows.setdefault(key, len(frame_rows)) for key in keys], np.int32)
             tables["stacks"] = {"parent": stacks["parent"], "frame": frames[inverse.reshape(-1)]}
-            tables["frames"] = as_columns(_FRAME_COLUMNS, self._frames)
+            tables["frames"] = as_columns(_FRAME_COLUMNS, frame_rows)
         if modules is not None:
-            texts = [rows[name] for name in modules["name"].tolist()]
-            tables["modules"] = self._module_columns(texts, modules["caller"])
+            called = [rows[name].removeprefix(MODULE_MARK) for name in np.asarray(modules["name"]).tolist()]
+            tables["modules"] = {
+                "class": [row_of(name.rpartition("_")[0] or name) for name in called],
+                # torch does not write the attribute's name, but it numbers the instances of a class.
+                "name": list(map(row_of, called)),
+                "caller": modules["caller"],
+            }
         return tables
 
     def of_texts(self, texts: Sequence[Sequence[str]]) -> tuple[Tables, NDArray[np.int32], NDArray[np.int32]]:
@@ -272,47 +275,33 @@ class CallTables:
         """
         stack_rows = np.full(len(texts) + 1, -1, np.int32)
         module_rows = np.full(len(texts) + 1, -1, np.int32)
+        stacks: dict[tuple[int, int], int] = {}
+        modules: dict[int, tuple[int, int]] = {}
         for row, text in enumerate(texts):
             stack = module = -1
-            for frame in reversed(text):
+            for frame in filter(None, reversed(text)):
+                name = self._strings.row(frame)
                 if frame.startswith(MODULE_MARK):
                     # An instance has one row, with its first caller.
-                    module = self._modules.setdefault(frame, (len(self._modules), module))[0]
-                elif frame:
-                    stack = self._stacks.setdefault((stack, self._frame(frame)), len(self._stacks))
+                    module = modules.setdefault(name, (len(modules), module))[0]
+                else:
+                    stack = stacks.setdefault((stack, name), len(stacks))
             stack_rows[row], module_rows[row] = stack, module
-        tables = {
-            "stacks": as_columns(("parent", "frame"), self._stacks),
-            "frames": as_columns(_FRAME_COLUMNS, self._frames),
-            "modules": self._module_columns(self._modules, [caller for _, caller in self._modules.values()]),
-        }
+        calls = [(name, caller) for name, (_, caller) in modules.items()]
+        tables = self.of_functions(
+            as_columns(("parent", "name"), stacks), as_columns(("name", "caller"), calls)
+        )
         return tables, stack_rows, module_rows
 
-    def _frame(self, text: str) -> int:
-        """Return the row of a frame, which torch writes as `file(line): function`; other text is a function name."""
-        cached = self._frame_of_text.get(text)
-        if cached is not None:
-            return cached
-        key = (self._strings.row(text), 0, 0)
-        if (parts := _FRAME.fullmatch(text)) is not None:
-            digits = parts["line"].lstrip("0")
-            # torch reads some frames after they were freed, and then writes arbitrary line numbers.
-            line = int(digits) if 0 < len(digits) <= len(str(_LAST_LINE)) else 0
-            function, file = self._strings.row(parts["function"]), self._strings.row(parts["file"])
-            key = (function, file, line if line <= _LAST_LINE else 0)
-        self._frame_of_text[text] = row = self._frames.setdefault(key, len(self._frames))
-        return row
-
-    def _module_columns(self, texts: Collection[str], callers: Any) -> dict[str, Any]:
-        """Return the columns of modules, which torch writes as `nn.Module: Linear_0`."""
-        names = [text.removeprefix(MODULE_MARK) for text in texts]
-        row_of = self._strings.row
-        return {
-            "class": [row_of(name.rpartition("_")[0] or name) for name in names],
-            # torch does not write the attribute's name, but it numbers the instances of a class.
-            "name": list(map(row_of, names)),
-            "caller": callers,
-        }
+    def _frame(self, text: str) -> tuple[int, int, int]:
+        """Return the function, file and line of a frame, which torch writes as `file(line): function`; other text is a function name."""
+        if (parts := _FRAME.fullmatch(text)) is None:
+            return self._strings.row(text), 0, 0
+        digits = parts["line"].lstrip("0")
+        # torch reads some frames after they were freed, and then writes arbitrary line numbers.
+        line = int(digits) if 0 < len(digits) <= len(str(_LAST_LINE)) else 0
+        function, file = self._strings.row(parts["function"]), self._strings.row(parts["file"])
+        return function, file, line if line <= _LAST_LINE else 0
 
 
 # How the native reader marks the id of a frame in Chrome's table `stackFrames` among call stacks.

@@ -1,7 +1,5 @@
 """Read Chakra execution traces, and join them with the trace of the same run."""
 
-__all__ = ["mend"]
-
 TABLES = {
     "execution": "read",
     "execution_tensors": "read",

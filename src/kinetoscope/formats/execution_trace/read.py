@@ -10,7 +10,6 @@ among the values is `[tensor, storage, offset, elements, bytes per element, devi
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import re
@@ -24,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
-from kinetoscope.formats.execution_trace.mend import mended
 from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
@@ -170,8 +168,6 @@ class ExecutionTrace:
 def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
     """Read an execution trace of schema 1.1, written by any tool, optionally compressed with gzip.
 
-    Files that torch's own observer finished are read, too, though the names of ranges may make them invalid JSON.
-
     Args:
         path: The file.
 
@@ -191,17 +187,12 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
 
 
 def _document(path: str | os.PathLike[str]) -> Any:
-    """Return what a file has as JSON, or would have if torch had escaped the names of ranges."""
-    data = _contents(path)
+    content = _contents(path)
     try:
-        return json.loads(data, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        text = "".join(mended(io.BytesIO(data)))
-    try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise FormatError(
-            f"{path}: not an execution trace: neither valid JSON nor a finished file of PyTorch ({error})"
+            f"{path}: not an execution trace that was finished: it is no valid JSON ({error})"
         ) from error
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinetoscope.formats.execution_trace.mend import mended
+from kinetoscope.collect.sources.execution_trace import mended
 from tests.support.execution_trace_text import file_text, node_text, side
 from tests.support.strict_json import read_strictly
 
