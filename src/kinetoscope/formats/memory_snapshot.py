@@ -131,11 +131,7 @@ class _Snapshot:
             "stop_ns": max(
                 [*ends_ns, *(start_ns + lasted_ns for _, start_ns, lasted_ns, *_ in spans)], default=0
             ),
-            "reserved_bytes": sum(
-                max(_number(segment.get("total_size")), 0)
-                for segments in self._segments.values()
-                for segment in segments
-            ),
+            "reserved_bytes": sum(map(self._reserved_bytes, self._segments)),
         }
         absent = {
             "snapshot_lacks_spans": 1,
@@ -166,6 +162,9 @@ class _Snapshot:
         }
         return TraceData.from_columns(tables, strings=self._strings.texts, info=info, path=path)
 
+    def _reserved_bytes(self, device: int) -> int:
+        return sum(max(_number(segment.get("total_size")), 0) for segment in self._segments.get(device, ()))
+
     def _add_device(self, device: int) -> int:
         """Add the rows of a device; return when its last event was."""
         live = self._live_at_the_end(device)
@@ -173,9 +172,7 @@ class _Snapshot:
         last_ns = events[-1][0] if events else 0
         # Backwards from the end: what is in use before each event.
         allocated = sum(size for size, _ in live.values())
-        reserved = sum(
-            max(_number(segment.get("total_size")), 0) for segment in self._segments.get(device, ())
-        )
+        reserved = self._reserved_bytes(device)
         rows, before = [], dict(live)
         for time_ns, action, address, size, stack in reversed(events):
             counted = (max(allocated, 0), max(reserved, 0))

@@ -86,8 +86,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
     ) -> None:
         if not isinstance(accelerator, accelerate.Accelerator):
             raise ArgumentError(f"profiled({accelerator!r}) is not valid: need an Accelerator.")
-        checked = checked_options(locals())
-        self._profiler = TrainerProfiler(checked, _TRAINER)
+        self._profiler = TrainerProfiler(checked_options(locals()), _TRAINER)
         self._profiler.loggers = lambda: accelerator.trackers
         self._project = Path(accelerator.project_dir or ".")
         self._accelerator = accelerator

@@ -392,18 +392,14 @@ class TrainerProfiler:
 
     def end(self, error: BaseException | None = None) -> None:
         """End the run, if any: close open spans, and keep the trace. `error` is the trainer's exception."""
-        session = self._session
-        if session is None:
-            self.step_is_open = False
-            self.flight.end(error)
-            return
-        if error is not None:
-            session.add_metadata("ended_by", f"{type(error).__name__}: {error}".removesuffix(": "))
+        session, self._session, self.recording = self._session, None, False
         self._leave_step()
-        self._session, self.recording = None, False
         self._open.clear()
         try:
-            session.__exit__(None if error is None else type(error), error, None)
+            if session is not None and error is not None:
+                session.add_metadata("ended_by", f"{type(error).__name__}: {error}".removesuffix(": "))
+            if session is not None:
+                session.__exit__(None if error is None else type(error), error, None)
         except Exception as failure:
             if failure is self._users_error:
                 raise

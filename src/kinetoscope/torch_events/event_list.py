@@ -30,7 +30,6 @@ from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.torch_events import arguments
 from kinetoscope.torch_events.event_numbers import SIZES, SUMS, TIMES, all_zero, flops_counted, numbers
 from kinetoscope.torch_events.event_tree import (
-    EventStacks,
     EventTrace,
     event_stacks,
     lists_python_functions,
@@ -259,11 +258,6 @@ class EventList(MutableSequence[Event]):
         if trace is None:
             raise StateError("these events do not belong to a trace: use events() or key_averages()")
         return trace
-
-    @property
-    def has_single(self) -> bool:
-        """Whether there are single events in the list, and not only sums."""
-        return self._in_trace is not None or any(isinstance(event, FunctionEvent) for event in self._events)
 
     @property
     def use_device(self) -> str | None:
@@ -643,9 +637,15 @@ def _keys(trace: TraceData, grouping: Grouping) -> list[NDArray[np.int32]]:
     if grouping.by_overload:
         keys.append(spans["overload"])
     if grouping.by_shape:
-        keys.append(_shape_keys(trace)[spans["shapes"]])
+        # Of -1, too: equal where torch's `input_shapes` are.
+        texts = (*trace.columns("shapes")["dims"], "")
+        shape_keys = _distinct(str(flat_shapes(json.loads(text)) if text else []) for text in texts)
+        keys.append(shape_keys[spans["shapes"]])
     if grouping.stack_frames > 0:
-        keys.append(_stack_keys(event_stacks(trace), grouping.stack_frames))
+        stacks = event_stacks(trace)
+        rows = (*range(len(stacks.texts)), -1)
+        stack_keys = _distinct(tuple(stacks.entries(row, grouping.stack_frames)) for row in rows)
+        keys.append(stack_keys.take(stacks.of_span))
     return keys
 
 
@@ -659,18 +659,6 @@ def _name_keys(trace: TraceData) -> NDArray[np.int32]:
     if len(on_device):
         keys += on_device.mask * np.int32(2)
     return keys
-
-
-def _shape_keys(trace: TraceData) -> NDArray[np.int32]:
-    """For each row of `shapes` (and -1) a number that is equal where torch's `input_shapes` are."""
-    texts = trace.columns("shapes")["dims"]
-    return _distinct(str(flat_shapes(json.loads(text)) if text else []) for text in (*texts, ""))
-
-
-def _stack_keys(stacks: EventStacks, count: int) -> NDArray[np.int32]:
-    """For each span a number that is equal where the innermost `count` entries of the stack are."""
-    rows = (*range(len(stacks.texts)), -1)
-    return _distinct(tuple(stacks.entries(row, count)) for row in rows).take(stacks.of_span)
 
 
 def _distinct(values: Iterable[Hashable]) -> NDArray[np.int32]:
@@ -790,7 +778,8 @@ def _columns(
 
 def _shows(events: EventList, flag: str) -> bool:
     """Sums show what they were grouped by; single events what the session recorded by its flags."""
-    return not events.has_single or bool(getattr(events.trace.run_info, flag))
+    has_single = events.span_rows() is not None or any(isinstance(event, FunctionEvent) for event in events)
+    return not has_single or bool(getattr(events.trace.run_info, flag))
 
 
 def _flops_column(events: EventList) -> list[_Column]:

@@ -153,12 +153,9 @@ class EventStacks(NamedTuple):
 
 @derived
 def event_stacks(trace: TraceData) -> EventStacks:
-    """The stacks of a trace: where calls are events, as torch has them, the names of the calls around; else the frames."""
-    return _calls_around(trace) if isinstance(trace, EventTrace) else _recorded_stacks(trace)
-
-
-def _recorded_stacks(trace: TraceData) -> EventStacks:
-    """Stacks with the line that each frame was at."""
+    """The stacks of a trace: where calls are events, as torch has them, the names of the calls around; else the frames, each with the line it was at."""
+    if isinstance(trace, EventTrace):
+        return _calls_around(trace)
     stacks, texts = trace.columns("stacks"), frame_texts(trace)
     return EventStacks(
         trace.column("spans", "stack"),

@@ -232,22 +232,8 @@ SCALARS = ("Scalar", "ScalarList")
 _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 
-def python_values(texts: list[Any], types: list[Any]) -> list[Any]:
-    """Return the inputs of a call as torch's `concrete_inputs` has them.
-
-    Args:
-        texts: What was recorded of each input: the text of a scalar or of a list of scalars, empty for a tensor.
-        types: The type of each input; only inputs of type `Scalar` and `ScalarList` are numbers.
-
-    Returns:
-        For each input its number, truth value or list of these, or None without. A text that is no number stays
-        as it is: strings and devices, which torch leaves out.
-    """
-    types_of = [*types, *[""] * (len(texts) - len(types))]
-    return [_value(text, kind in SCALARS) for text, kind in zip(texts, types_of, strict=False)]
-
-
 def _value(text: Any, is_scalar: bool) -> Any:
+    """An input from its recorded text: a number, truth value or list of these; a text that is none stays as it is, and an empty one is None."""
     if not isinstance(text, str):
         return text
     if not text:
@@ -675,8 +661,10 @@ class FunctionEvent(EventAttributes):
 
     @Computed
     def concrete_inputs(self) -> list[Any]:
-        """The value of each scalar input or list of scalars, None for tensors; strings and devices are text."""
-        return python_values(_recorded_inputs(self, "concrete"), self.input_dtypes)
+        """The value of each scalar input or list of scalars, None for tensors; strings and devices, which torch leaves out, are text."""
+        texts, types = _recorded_inputs(self, "concrete"), self.input_dtypes
+        types_of = [*types, *[""] * (len(texts) - len(types))]
+        return [_value(text, kind in SCALARS) for text, kind in zip(texts, types_of, strict=False)]
 
     @Computed
     def kwinputs(self) -> dict[str, Any]:

@@ -9,14 +9,12 @@ among the values is `[tensor, storage, offset, elements, bytes per element, devi
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +28,8 @@ from kinetoscope.model.names import stack_texts
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES
 from kinetoscope.model.trace_data import TraceData
+from kinetoscope.storage.byte_source import ByteSource
+from kinetoscope.storage.unpacking import UnpackedText
 
 if TYPE_CHECKING:
     import pyarrow
@@ -166,7 +166,7 @@ class ExecutionTrace:
 
 
 def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
-    """Read an execution trace of schema 1.1, written by any tool, optionally compressed with gzip.
+    """Read an execution trace of schema 1.1, written by any tool, optionally compressed.
 
     Args:
         path: The file.
@@ -187,24 +187,16 @@ def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
 
 
 def _document(path: str | os.PathLike[str]) -> Any:
-    content = _contents(path)
+    with ByteSource.of(path) as source, closing(UnpackedText(source)) as text:
+        content = b"".join(text)
+    if text.losses:
+        raise FormatError(f"{path}: the compressed file is damaged or truncated")
     try:
         return json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise FormatError(
             f"{path}: not an execution trace that was finished: it is no valid JSON ({error})"
         ) from error
-
-
-def _contents(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file, decompressed if they are gzip, regardless of its name."""
-    data = Path(path).read_bytes()
-    if not data.startswith(b"\x1f\x8b"):
-        return data
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{path}: the compressed file is damaged or truncated ({error})") from error
 
 
 def _split(path: str | os.PathLike[str], document: Any) -> tuple[dict[str, Any], list[Any]]:

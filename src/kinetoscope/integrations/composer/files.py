@@ -244,6 +244,17 @@ def _check_url(what: str, url: str) -> None:
         ) from error
 
 
+@dataclass(eq=False)
+class _Save:
+    """One save: where the run was, the path that each rank gave its trace, and the local files."""
+
+    timestamp: Any
+    of_ranks: list[Path]
+    paths: list[Path]
+    # Whether an upload failed, so that the files stay.
+    failed: bool = False
+
+
 class UploadQueue:
     """Uploads files one after another; a failure is retried, and finally becomes a warning.
 
@@ -260,23 +271,23 @@ class UploadQueue:
         self._failures: list[str] = []
         self._threads: list[threading.Thread] = []
 
-    def send(self, path: Path, name: str, logger: Any, failed: Callable[[], object]) -> None:
+    def send(self, path: Path, name: str, logger: Any, save: _Save) -> None:
         """Upload a file: to a URL in the background, else through a trainer's logger if there is one.
 
         Args:
             path: The file.
             name: A URL, or the name for the logger, from which leading slashes are dropped.
             logger: Anything with `upload_file(remote_file_name=, file_path=, overwrite=)`, or None.
-            failed: Called if the last attempt has failed, by whichever thread made it.
+            save: What the file is of; if the last attempt fails, it is marked.
         """
         if is_url(name):
-            self._in_background(lambda: self._try(_put, path, name, failed), _UPLOAD)
+            self._in_background(lambda: self._try(_put, path, name, save), _UPLOAD)
         elif logger is not None:
 
-            def send(path: Path, name: str, *, overwrite: bool) -> None:
+            def upload(path: Path, name: str, *, overwrite: bool) -> None:
                 logger.upload_file(remote_file_name=name, file_path=str(path), overwrite=overwrite)
 
-            self._try(send, path, name.lstrip("/"), failed)
+            self._try(upload, path, name.lstrip("/"), save)
 
     def afterwards(self, do: Callable[[], object]) -> None:
         """Call a function once all uploads so far have ended: immediately if they have, else in the background."""
@@ -323,7 +334,7 @@ class UploadQueue:
         self._threads.append(thread)
         thread.start()
 
-    def _try(self, send: Callable[..., object], path: Path, name: str, failed: Callable[[], object]) -> None:
+    def _try(self, send: Callable[..., object], path: Path, name: str, save: _Save) -> None:
         """Upload with retries; the last failure is stored for `warn`."""
         for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
             try:
@@ -333,7 +344,7 @@ class UploadQueue:
                     sleep(pause_s)
                     continue
                 times = "" if attempt == 1 else f" in {attempt} attempts"
-                failed()
+                save.failed = True
                 self.note(
                     f"the trace {path} was not uploaded as {name}{times} ({type(error).__name__}: {error}). "
                     "The file stays where it is."
@@ -363,20 +374,6 @@ TRACE_SUFFIXES = tuple(suffix for suffix in WHOLE_TRACE if suffix != ".tables")
 MEMORY_SUFFIXES = (".html", ".json", ".json.gz", ".raw.json.gz")
 
 
-@dataclass(eq=False)
-class _Save:
-    """One save: where the run was, the path that each rank gave its trace, and the local files."""
-
-    timestamp: Any
-    of_ranks: list[Path]
-    paths: list[Path]
-    failed: bool = False
-
-    def note_failure(self) -> None:
-        """Note that an upload failed, so that the files stay."""
-        self.failed = True
-
-
 class TraceFiles:
     """Writes traces with variables in their names, uploads them, and deletes the oldest.
 
@@ -404,6 +401,7 @@ class TraceFiles:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp, and a list with the path that each
             rank gave its file, each valid on that rank's machine.
         folder: The folder of this process, once `start` was called.
+        folder_template: Its name with variables.
 
     Raises:
         ArgumentError: A name has an unknown variable (the message lists the known ones) or a suffix that names no format, or
@@ -426,7 +424,7 @@ class TraceFiles:
         checked_whole("num_traces_to_keep", num_traces_to_keep, -1)
         if use_gzip:
             filename, remote_file_name = _gzipped(filename), _gzipped(remote_file_name)
-        self._folder = NameTemplate("folder", folder, FOLDER_VARIABLES)
+        self.folder_template = NameTemplate("folder", folder, FOLDER_VARIABLES)
         names = {
             "filename": filename,
             "remote_file_name": remote_file_name,
@@ -452,11 +450,6 @@ class TraceFiles:
         self._logger: Any = None
 
     @property
-    def folder_template(self) -> str:
-        """The name of the folder with its variables."""
-        return self._folder.text
-
-    @property
     def saved_traces(self) -> list[tuple[Any, list[Path]]]:
         """The kept traces: timestamp and the path of each rank, the newest last."""
         return [(save.timestamp, save.of_ranks) for save in self._kept]
@@ -478,14 +471,14 @@ class TraceFiles:
             OSError: The folder cannot be created.
         """
         self._run_name, self._logger = run_name or "", logger
-        used = [self._folder, *(name for kind, name in self._names.items() if self._has_place(kind))]
+        used = [self.folder_template, *(name for kind, name in self._names.items() if self._has_place(kind))]
         needing = next((name.what for name in used if "run_name" in name.used), None)
         if not run_name and needing is not None:
             raise ArgumentError(
                 f"{needing} contains {{run_name}}, and the run has no name: pass run_name=..., or a {needing} without it."
             )
         self.ranks = Ranks.of_this_process()
-        folder = Path(self._folder.filled_in(self._run_name, self.ranks))
+        folder = Path(self.folder_template.filled_in(self._run_name, self.ranks))
         folder.mkdir(parents=True, exist_ok=True)
         if not self.overwrite and (file := _first_file(folder)) is not None:
             raise FolderNotEmptyError(
@@ -544,8 +537,12 @@ class TraceFiles:
         for kind, file in files.items():
             if kind in self._names:
                 name = self._names[kind].filled_in(self._run_name, self.ranks, timestamp)
-                self._uploads.send(file, name, self._logger, save.note_failure)
-        self._let_go_of_the_oldest()
+                self._uploads.send(file, name, self._logger, save)
+        surplus = len(self._kept) - self.num_traces_to_keep
+        if self.num_traces_to_keep >= 0 and surplus > 0:
+            oldest, self._kept = self._kept[:surplus], self._kept[surplus:]
+            # Once their uploads have ended.
+            self._uploads.afterwards(lambda: self._delete(oldest))
         self._uploads.warn()
         return path
 
@@ -556,7 +553,7 @@ class TraceFiles:
     def _path(self, what: str, timestamp: Any, rank: int) -> Path:
         """The local path of a file, of this rank or another."""
         ranks = self.ranks.other(rank)
-        folder = self._folder.filled_in(self._run_name, ranks)
+        folder = self.folder_template.filled_in(self._run_name, ranks)
         return Path(folder, self._names[what].filled_in(self._run_name, ranks, timestamp))
 
     def _wrote_memory(self, trace: Trace, path: Path) -> bool:
@@ -576,13 +573,6 @@ class TraceFiles:
             return False
         return True
 
-    def _let_go_of_the_oldest(self) -> None:
-        """Delete all but the newest `num_traces_to_keep` saves, once their uploads have ended."""
-        surplus = len(self._kept) - self.num_traces_to_keep
-        if self.num_traces_to_keep >= 0 and surplus > 0:
-            oldest, self._kept = self._kept[:surplus], self._kept[surplus:]
-            self._uploads.afterwards(lambda: self._delete(oldest))
-
     def _delete(self, saves: list[_Save]) -> None:
         """Delete the files of some saves; those whose upload failed stay."""
         for save in saves:
@@ -600,10 +590,13 @@ class TraceFiles:
     def _warn_of_strange_names(self) -> None:
         """Warn of settings that are valid but probably a mistake."""
         name = self._names["filename"]
-        if self.ranks.local_world_size > 1 and not (self._folder.used | name.used) & {"rank", "local_rank"}:
+        if self.ranks.local_world_size > 1 and not (self.folder_template.used | name.used) & {
+            "rank",
+            "local_rank",
+        }:
             warn_user(
                 f"{self.ranks.local_world_size} processes of this machine write traces of the same name, "
-                f"{self._folder.text}/{name.text}, so they overwrite each other: put {{rank}} in the filename."
+                f"{self.folder_template.text}/{name.text}, so they overwrite each other: put {{rank}} in the filename."
             )
         if self.num_traces_to_keep == 0 and not self._has_place("remote_file_name"):
             warn_user(

@@ -170,7 +170,7 @@ def view(
     """
     viewer = Viewer(traces, port)
     if wait is None:
-        wait = not _is_interactive()
+        wait = not (hasattr(sys, "ps1") or sys.flags.interactive or "ipykernel" in sys.modules)
     if wait:
         print(viewer.address)  # noqa: T201  (who cannot have a browser opened needs it)
     if browser:
@@ -185,10 +185,6 @@ def open_browser(viewer: Viewer) -> bool:
     if sys.platform.startswith("linux") and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
         return False  # A text browser would open in the terminal.
     return webbrowser.open(viewer.browser_address)
-
-
-def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
 
 
 LOOPBACK = "127.0.0.1"
