@@ -29,7 +29,7 @@ from kinetoscope.formats.chrome.read_tracks import STREAM_COLUMNS
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import Loss, loss_columns
 from kinetoscope.model.names import device_name
-from kinetoscope.model.rows import as_columns
+from kinetoscope.model.rows import as_columns, places_of
 from kinetoscope.model.run_info import NSIGHT
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
@@ -503,8 +503,7 @@ class _Process:
         """Put the rows together."""
         spans = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
         order = np.lexsort((-spans["duration_ns"], spans["start_ns"], spans["thread"]))
-        row_of = np.empty(len(order), np.int64)
-        row_of[order] = np.arange(len(order))
+        row_of = places_of(order, len(order))
         spans = {name: values[order] for name, values in spans.items()}
         threads = [(row, number, number, name) for row, (name, number, _) in enumerate(self._threads)]
         streams = [(DeviceType.CUDA, device, number, f"stream {number}") for device, number in self._streams]
@@ -562,7 +561,7 @@ def _threads_of_calls(spans: dict[str, Rows], correlation: Rows) -> NDArray[np.i
     return np.array([thread.get(number, 0) for number in correlation.tolist()], np.int32)
 
 
-def _joined(parts: list[dict[str, Rows]], row_of: Rows) -> dict[str, Any]:
+def _joined(parts: list[dict[str, Rows]], row_of: NDArray[np.int32]) -> dict[str, Any]:
     """The rows of several tables as one, in the order of their spans."""
     if not parts:
         return {}

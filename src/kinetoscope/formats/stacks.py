@@ -18,7 +18,7 @@ from kinetoscope.model.arrow import number_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.nesting import Nesting, nest
-from kinetoscope.model.rows import StackRow
+from kinetoscope.model.rows import StackRow, mask_of, places_of
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import file_path, open_atomically, open_packed
 from kinetoscope.tables.host.lines import stack_sums
@@ -96,11 +96,8 @@ def write_speedscope(trace: TraceData, path: Path) -> None:
         OSError: The file cannot be written.
     """
     spans, strings = trace.columns("spans"), trace.strings
-    used = np.zeros(len(strings), dtype=bool)
-    used[spans["name"]] = True
-    names = np.flatnonzero(used)
-    frame_of_name = np.zeros(len(strings), dtype=np.int64)
-    frame_of_name[names] = np.arange(len(names))
+    names = np.flatnonzero(mask_of(spans["name"], len(strings)))
+    frame_of_name = places_of(names, len(strings))
     frames: list[dict[str, Any]] = [{"name": strings[row] or "(no name)"} for row in names.tolist()]
     # All profiles share one list of frames: the names of spans first, then Python frames.
     of_python = (trace.column("frames", name).tolist() for name in ("function", "file", "line"))
@@ -166,7 +163,7 @@ def _write_evented(
     title: str,
     rows: Rows,
     nesting: Nesting,
-    frame_of_name: Rows,
+    frame_of_name: NDArray[np.int32],
 ) -> None:
     spans = trace.columns("spans")
     start, frame = spans["start_ns"][rows], frame_of_name[spans["name"][rows]]
@@ -176,8 +173,7 @@ def _write_evented(
     # all its descendants.
     opening = 2 * np.arange(len(rows)) - depth
     closing = opening + 2 * _core.sums_below(parent, depth, np.ones(len(rows), dtype=np.int64)) - 1
-    opens = np.zeros(2 * len(rows), dtype=bool)
-    opens[opening] = True
+    opens = mask_of(opening, 2 * len(rows))
     moments_ns, frames = np.zeros(2 * len(rows), dtype=np.int64), np.zeros(2 * len(rows), dtype=np.int64)
     moments_ns[opening], moments_ns[closing] = start, end
     frames[opening], frames[closing] = frame, frame

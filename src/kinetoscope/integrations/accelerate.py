@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kinetoscope._errors import ArgumentError, StateError, needed
+from kinetoscope._errors import ArgumentError, StateError, checked_whole, needed
 from kinetoscope._replacements import Replacements
 from kinetoscope.collect import OPTIMIZER_STEPS, ProfilerAction, profile, record_always, warn_user
 from kinetoscope.collect import schedule as build_schedule
@@ -90,9 +90,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         self._profiler.loggers = lambda: accelerator.trackers
         self._project = Path(accelerator.project_dir or ".")
         self._accelerator = accelerator
-        if first_step < 0:
-            raise ArgumentError(f"first_step={first_step!r} is not valid: need a number of steps.")
-        self._first_step = first_step
+        self._first_step = checked_whole("first_step", first_step, 0)
         self._replaced = Replacements()
         self._counts: Any = None  # the optimizer whose steps count
         self._number = 0

@@ -112,6 +112,8 @@ def _recording_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
 class KinetoscopeMagics(Magics):
     """The magics of this extension."""
 
+    shell: Any
+
     @_magic_arguments()
     @_argument("-o", "--out", metavar="NAME", type=_variable, help="store the trace in this variable")
     @_argument(
@@ -143,7 +145,7 @@ class KinetoscopeMagics(Magics):
         """
         options = parsed(line, in_cell=cell is not None)
         source = cell if cell is not None else options.statement
-        run = _compiled(self._own_shell, source)
+        run = _compiled(self.shell, source)
         try:
             session = kinetoscope.profile.with_options(RecordingOptions.launched(**settings_of(options)))
             session.start()
@@ -154,10 +156,6 @@ class KinetoscopeMagics(Magics):
             return run()
         finally:
             self._finish(session, options)
-
-    @property
-    def _own_shell(self) -> InteractiveShell:
-        return cast("InteractiveShell", self.shell)
 
     def _finish(self, session: profile, options: Namespace) -> None:
         """Stop the recording; a failure never replaces the cell's own value or exception."""
@@ -172,7 +170,7 @@ class KinetoscopeMagics(Magics):
     def _show(self, trace: Trace, options: Namespace) -> None:
         """Store, save and show a trace according to the options; an exception of the cell still propagates."""
         if options.out is not None:
-            self._own_shell.user_ns[options.out] = trace
+            self.shell.user_ns[options.out] = trace
         if not options.quiet:
             show: Any = display
             show(Summary(trace, options.rows, "Recorded", self._place))
@@ -184,7 +182,7 @@ class KinetoscopeMagics(Magics):
 
     def _place(self, path: str) -> str:
         """IPython's name of a cell; for other files the file name."""
-        cell = self._own_shell.compile.format_code_name(path)
+        cell = self.shell.compile.format_code_name(path)
         return cell[1] if cell is not None else re.split(r"[/\\]", path)[-1]
 
 

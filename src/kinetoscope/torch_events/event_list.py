@@ -23,6 +23,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_spans
 from kinetoscope.model.kinds import is_call, is_device_work, is_range
 from kinetoscope.model.names import event_names
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import file_path
@@ -558,8 +559,7 @@ def averages(trace: TraceData, grouping: Grouping, positions: NDArray[np.int64])
         positions = positions[(positions < 0) | ~_left_out(trace, grouping)[positions]]
     is_loose = positions < 0
     loose, rows = positions[is_loose], positions[~is_loose] if is_loose.any() else positions
-    where = np.zeros(len(trace.columns("spans")), dtype=bool)
-    where[rows] = True
+    where = mask_of(rows, len(trace.columns("spans")))
     groups = Groups.by(_keys(trace, grouping), None if len(rows) == len(where) else where)
     first_place = np.searchsorted(rows, groups.first)
     if (rows[1:] < rows[:-1]).any():

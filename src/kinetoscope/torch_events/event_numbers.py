@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope.model.device_time import counted_launches, operators_around
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import (
-    asynchronous_spans,
-    device_spans,
-)
+from kinetoscope.model.hierarchy import asynchronous_spans, device_spans, spans_named
+from kinetoscope.model.rows import places_of
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.torch_events.event_tree import EventTrace, event_tree, outlasted_spans, visible_spans
 
@@ -103,8 +101,7 @@ def _flops_of_torch(trace: TraceData) -> NDArray[np.int64]:
     flops = np.zeros(len(spans), dtype=np.int64)
     absorbed = visible_spans(trace).absorbed
     for name in _COUNTED:
-        texts = [row for row, text in enumerate(trace.strings) if text == name]
-        rows = np.flatnonzero(np.isin(spans["name"], texts) & (spans["shapes"] >= 0) & ~absorbed)
+        rows = np.flatnonzero(spans_named(trace, name.__eq__) & (spans["shapes"] >= 0) & ~absorbed)
         shape_rows, shape_of_row = np.unique(spans["shapes"][rows], return_inverse=True)
         counts = [
             _flops_of_call(name, shapes["dims"][row], shapes["concrete"][row]) for row in shape_rows.tolist()
@@ -177,8 +174,7 @@ def attribute_again(trace: TraceData, on_device: bool) -> dict[str, Any]:
     spans, allocations, tree = trace.columns("spans"), trace.columns("allocations"), event_tree(trace)
     rows = np.flatnonzero((allocations["device_type"] != 0) == on_device)
     of_spans = (spans[name][tree.rows] for name in ("thread", "start_ns", "duration_ns"))
-    tree_row = np.full(len(spans) + 1, -1, dtype=np.int32)
-    tree_row[tree.rows] = np.arange(len(tree.rows), dtype=np.int32)
+    tree_row = places_of(tree.rows, len(spans))
     of_blocks = (allocations[name][rows] for name in ("time_ns", "thread", "address", "bytes", "freed_bytes"))
     parent, lane = tree_row[tree.parent[tree.rows]], tree.lane[tree.rows]
     attributed = _core.attribute_allocations(*of_spans, parent, lane, *of_blocks)  # type: ignore[call-arg]

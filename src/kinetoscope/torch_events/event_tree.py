@@ -27,6 +27,7 @@ from kinetoscope.model.hierarchy import (
     asynchronous_spans,
     device_spans,
     recorded_calls,
+    spans_named,
 )
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import HIDDEN_NAMES, event_names, frame_texts
@@ -118,9 +119,7 @@ def call_numbers(trace: TraceData) -> CallNumbers:
     of_call, parent = trace.is_call, visible_spans(trace).parent
     rows = np.flatnonzero(of_call)
     numbers = numbers_of_calls(spans["kind"], spans["start_ns"])
-    caller = parent[rows]
-    while (on := np.flatnonzero((caller >= 0) & ~of_call[caller])).size:
-        caller[on] = parent[caller[on]]
+    caller = _shown_parents(parent, ~of_call)[rows]
     around[rows] = np.where(caller >= 0, numbers[caller], -1)
     names = spans["name"][rows]
     for name in np.unique(names[spans["kind"][rows] == SpanKind.MODULE]).tolist():
@@ -347,8 +346,7 @@ def visible_spans(trace: TraceData) -> VisibleSpans:
     """Find out, once for a trace, which spans are events."""
     spans = trace.columns("spans")
     parent, name = event_tree(trace).parent, event_names(trace)
-    hidden_names = np.array([text in HIDDEN_NAMES for text in trace.strings], dtype=bool)
-    absorbed = hidden_names[spans["name"]]
+    absorbed = spans_named(trace, HIDDEN_NAMES.__contains__)
     if not isinstance(trace, EventTrace) and len(calls := recorded_calls(trace)):
         absorbed |= calls.mask
         # What a call launched itself belongs to the event around the call.

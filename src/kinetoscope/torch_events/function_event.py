@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.kinds import KINETO_CATEGORIES
 from kinetoscope.model.names import device_name
 from kinetoscope.model.rows import AllocationRow, SpanRow, look_up
@@ -301,8 +302,8 @@ def autograd(trace: TraceData) -> Autograd:
     sequence, thread = spans["sequence"].copy(), spans["forward_thread"].copy()
     rows = np.flatnonzero(spans["scope"] == SCOPE_BACKWARD)
     around = tree.parent[rows]
-    is_wrapper = np.array([text.startswith(ENGINE_WRAPPER) for text in trace.strings], dtype=bool)
-    wrapped = (around >= 0) & is_wrapper[spans["name"][around]]
+    is_wrapper = spans_named(trace, lambda text: text.startswith(ENGINE_WRAPPER))
+    wrapped = (around >= 0) & is_wrapper[around]
     for values in (sequence, thread):
         values[around[wrapped]] = values[rows[wrapped]]
     # torch names a forward thread only where a number says which call on it is meant.

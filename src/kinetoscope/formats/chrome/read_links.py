@@ -18,7 +18,7 @@ import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read_tracks import DEVICE_WORK
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.rows import begins_run
+from kinetoscope.model.rows import begins_run, places_of
 from kinetoscope.model.schema import SCOPE_BACKWARD
 
 Rows = NDArray[np.int64]
@@ -144,9 +144,7 @@ def last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) 
         is_host = np.arange(len(both)) < len(hosts)
         order = np.lexsort((~is_host, starts[both], keys[both]))
         last = np.maximum.accumulate(np.where(is_host[order], np.arange(len(order)), -1))
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        positions = last[back[len(hosts) :]]
+        positions = last[places_of(order, len(order))[len(hosts) : -1]]
         candidate = both[order[positions]]
         right = (positions >= 0) & (keys[candidate] == keys[rows])
         host_rows[several[right]] = candidate[right]

@@ -22,6 +22,7 @@ from kinetoscope.formats.chrome.read_links import last_before, spans_at
 from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, OWN, Names, made
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
+from kinetoscope.model.rows import places_of
 
 Native = dict[str, Any]
 Rows = NDArray[np.int64]
@@ -262,11 +263,9 @@ def split(
     parts = []
     for index in range(len(processes)):
         rows = np.flatnonzero(owner == index)
-        new_row = np.full(len(owner), -1, np.int32)
-        new_row[rows] = np.arange(len(rows), dtype=np.int32)
+        new_row = places_of(rows, len(owner))
         tracks = np.union1d(np.unique(spans["thread"][rows]), np.flatnonzero(of_track == index))
-        new_track = np.full(len(of_track), -1, np.int32)
-        new_track[tracks] = np.arange(len(tracks), dtype=np.int32)
+        new_track = places_of(tracks, len(of_track))
         part: Native = {
             name: {column: values[chosen[name] == index] for column, values in table.items()}
             for name, table in tables.items()
@@ -328,10 +327,7 @@ def split(
             if tree in native:
                 nodes = _used_rows(part_spans, column, native[tree][above])
                 part[tree] = {name: values[nodes] for name, values in native[tree].items()}
-                parents = part[tree][above]
-                part[tree][above] = np.where(parents >= 0, np.searchsorted(nodes, parents), -1).astype(
-                    np.int32
-                )
+                part[tree][above] = places_of(nodes, len(native[tree][above]))[part[tree][above]]
         parts.append(part)
     return parts, unsure
 
@@ -345,9 +341,7 @@ def _used_rows(spans: dict[str, Any], column: str, parent: NDArray[np.int32]) ->
         rows = np.unique(parent[rows])
     used_rows = np.flatnonzero(used)
     if column in spans:
-        moved = np.full(len(used), -1, np.int32)
-        moved[used_rows] = np.arange(len(used_rows), dtype=np.int32)
-        spans[column] = moved[spans[column]]
+        spans[column] = places_of(used_rows, len(parent))[spans[column]]
     return used_rows
 
 

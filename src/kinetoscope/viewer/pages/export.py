@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path, PurePath
 from typing import Any
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import checked_choice
 from kinetoscope.model import units
 from kinetoscope.trace import Trace
 from kinetoscope.viewer.requests import MadeFile, Query, number
@@ -28,11 +28,7 @@ def export(trace: Trace, query: Query, form: str) -> MadeFile:
     Raises:
         ArgumentError: There is no such format or part.
     """
-    if form not in FORMATS:
-        raise ArgumentError(
-            f"there is no format {form[:50]!r} to export; choose one of: {', '.join(FORMATS)}"
-        )
-    suffix, type_ = FORMATS[form]
+    suffix, type_ = FORMATS[checked_choice("format", form, tuple(FORMATS))]
     chosen, label = part(trace, query)
     name = f"{stem(trace)}{label}{suffix}"
     with tempfile.TemporaryDirectory(prefix="kinetoscope-export-") as folder:

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.comparison.result import Comparison
-from kinetoscope.model.arrow import number_array, text_array
+from kinetoscope.model.arrow import labels, number_array, text_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
+from kinetoscope.model.rows import places_of
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import write_atomically
@@ -161,8 +162,7 @@ def items_of(trace: Trace, most: int) -> Items:
         rows += len(store.edges) - 1
     joined = items.columns()
     spans = joined["span"][joined["span"] >= 0].astype(np.int32)
-    index_of = np.full(len(trace.columns("spans")) + 1, -1, np.int32)
-    index_of[spans] = np.arange(len(spans), dtype=np.int32)
+    index_of = places_of(spans, len(trace.columns("spans")))
     table = _table([
         *_planes("start", _differences(joined["start"].clip(-_LARGEST, _LARGEST))),
         *_planes("duration", joined["duration"].clip(0, _LARGEST)),
@@ -286,14 +286,11 @@ def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Column:
     """Build a dictionary column from each row's index into `texts`; null for an empty text."""
-    numbers: dict[str, int] = {}
-    codes = np.array([numbers.setdefault(text, len(numbers)) if text else -1 for text in texts], np.int64)
-    rows = codes[place] if len(codes) else np.zeros(0, np.int64)
-    narrow = np.int8 if len(numbers) < 2**7 else np.int16 if len(numbers) < 2**15 else np.int32
-    values = pa.DictionaryArray.from_arrays(
-        number_array(rows.astype(narrow), absent=rows < 0), text_array(numbers)
-    )
-    return name, values, {}
+    distinct = labels(text or None for text in texts)
+    rows = distinct.ids[place] if len(texts) else distinct.ids
+    narrow = np.int8 if len(distinct.texts) < 2**7 else np.int16 if len(distinct.texts) < 2**15 else np.int32
+    numbers = number_array(rows.astype(narrow), absent=rows < 0)
+    return name, pa.DictionaryArray.from_arrays(numbers, text_array(distinct.texts)), {}
 
 
 def _table(columns: Sequence[Column]) -> pa.Table:

@@ -18,7 +18,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.nesting import nest
 from kinetoscope.model.processes import thread_processes
-from kinetoscope.model.rows import distinct
+from kinetoscope.model.rows import distinct, places_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import derived
 from kinetoscope.trace import Trace
@@ -132,9 +132,7 @@ def span_tracks(trace: Trace) -> SpanTracks:
     spans = trace.columns("spans")
     number, process = track_numbers(trace), thread_processes(trace)
     used = distinct(number)[0]
-    index_of = np.zeros(int(number.max(initial=0)) + 1, np.int32)
-    index_of[used] = np.arange(len(used))
-    group = index_of[number]
+    group = places_of(used, int(number.max(initial=0)) + 1)[number]
     start = spans["start_ns"]
     duration = np.clip(spans["duration_ns"], 0, _LARGEST_NS - np.maximum(start, 0))
     order = _in_order(group, len(used), start, duration)

@@ -13,7 +13,9 @@ from kinetoscope._errors import ArgumentError
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.names import device_name
+from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import processes, thread_processes
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import derived
@@ -298,21 +300,13 @@ def _operators(
     trace: Trace, nodes: NDArray[np.int32], sort: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     spans = trace.columns("spans")
-    kind, parent = spans["kind"], spans["parent"]
-    node = nodes.copy()
+    kind = spans["kind"]
     # A runtime call has no stack of its own, so it gets that of the span around it.
-    bare = np.flatnonzero((node < 0) & (parent >= 0))
-    while len(bare):
-        node[bare] = node[parent[bare]]
-        has_node = node[bare] >= 0
-        if not has_node.any():
-            break
-        bare = bare[~has_node]
+    node = spread_down(spans["parent"], spans["depth"], nodes, -1)
     used = (spans["lane"] == 0) & (spans["stream"] < 0) & ~is_call(kind)
     recorded = SpanKind.PYTHON if sort == PYTHON else SpanKind.MODULE
-    with_calls = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-    with_calls[spans["thread"][(kind == recorded) & requested_calls(trace)]] = True
-    used &= ~with_calls[spans["thread"]]
+    calls = (kind == recorded) & requested_calls(trace)
+    used &= ~mask_of(spans["thread"][calls], len(trace.columns("threads")) + 1)[spans["thread"]]
     has_node = node >= 0
     if sort == MODULES:
         # Without a module, these are known to be outside of all.
