@@ -207,11 +207,9 @@ def nest_as_torch(
     """
     _, nesting = _without_overlaps(thread, start_ns, duration_ns)
     parent, lane = nesting.parent, nesting.lane
-    inside = parent >= 0
-    self_ns = duration_ns.copy()
-    np.subtract.at(self_ns, parent[inside], duration_ns[inside])
+    self_ns = duration_ns - Groups(parent, len(parent)).sums(duration_ns)
     overfull = self_ns < 0
-    while (within := inside & overfull[parent] & ~overfull).any():
+    while (within := (parent >= 0) & overfull[parent] & ~overfull).any():
         overfull |= within
     return Nesting(parent, nesting.depth, lane, np.where(overfull, nesting.self_ns, self_ns))
 

@@ -10,6 +10,7 @@ from kinetoscope.integrations.pyg import (
     get_gpu_memory_from_gc,
     get_gpu_memory_from_ipex,
     get_gpu_memory_from_nvidia_smi,
+    medibyte_to_megabyte,
     read_from_memlab,
 )
 from tests.support.simulated_accelerator import MIB, OnDevice, cuda, xpu
@@ -22,6 +23,8 @@ def test_bytes_as_megabytes():
     assert byte_to_megabyte(MIB) == 1.0
     assert byte_to_megabyte(MIB * 1.2345) == 1.23
     assert byte_to_megabyte(MIB * 1.2345, digits=4) == 1.2345
+    assert medibyte_to_megabyte(1 / 1.0485) == 1.0
+    assert medibyte_to_megabyte(1000) == 1048.58
 
 
 # ---------------------------------------------------------------------------------------------------- garbage collector

@@ -114,9 +114,8 @@ def find_launches(
         operators = np.flatnonzero(~on_device & ~calls)
         host[bare] = last_before(spans, "external_id", operators, device[bare])
     if len(arrows.end) and (host < 0).any():
-        position = np.searchsorted(device, arrows.end)
-        position[position == len(device)] = 0
-        useful = (device[position] == arrows.end) & (host[position] < 0) & ~on_device[arrows.begin]
+        position = places_of(device, len(kind))[arrows.end]
+        useful = (position >= 0) & (host[position] < 0) & ~on_device[arrows.begin]
         # Of several arrows to one span, the first is used.
         host[position[useful][::-1]] = arrows.begin[useful][::-1]
     launched = host >= 0
@@ -124,31 +123,22 @@ def find_launches(
 
 
 def last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) -> Rows:
-    """Return for each device row the last earlier host row with its key, else the first host row with it, else -1."""
+    """Return for each device row the last earlier host row with its key, else the first host row with it, else -1; both are ascending."""
     keys, starts = spans[key], spans["start_ns"]
     hosts = hosts[keys[hosts] >= 0]
-    host_rows = np.full(len(devices), -1, np.int64)
-    if len(hosts) == 0:
-        return host_rows
-    # Of spans with equal start times, the inner one is the later row.
-    hosts = hosts[np.lexsort((hosts, starts[hosts], keys[hosts]))]
-    sorted_keys = keys[hosts]
-    low = np.searchsorted(sorted_keys, keys[devices], side="left")
-    high = np.searchsorted(sorted_keys, keys[devices], side="right")
-    matched = (high > low) & (keys[devices] >= 0)
-    host_rows[matched] = hosts[low[matched]]
-    several = np.flatnonzero(matched & (high - low > 1))
-    if len(several):
-        rows = devices[several]
-        both = np.concatenate((hosts, rows))
-        is_host = np.arange(len(both)) < len(hosts)
-        order = np.lexsort((~is_host, starts[both], keys[both]))
-        last = np.maximum.accumulate(np.where(is_host[order], np.arange(len(order)), -1))
-        positions = last[places_of(order, len(order))[len(hosts) : -1]]
-        candidate = both[order[positions]]
-        right = (positions >= 0) & (keys[candidate] == keys[rows])
-        host_rows[several[right]] = candidate[right]
-    return host_rows
+    rows = np.concatenate((hosts, devices))
+    # Of equal start times a host row comes first, and of these the outer one.
+    order = np.lexsort((starts[rows], keys[rows]))
+    sorted_keys, is_host = keys[rows[order]], order < len(hosts)
+    places = np.arange(len(order))
+    nearest = np.maximum.accumulate(np.where(is_host, places, 0))
+    is_before = is_host[nearest] & (sorted_keys[nearest] == sorted_keys)
+    following = np.minimum.accumulate(np.where(is_host, places, len(order) - 1)[::-1])[::-1]
+    nearest = np.where(is_before, nearest, following)
+    matched = is_host[nearest] & (sorted_keys[nearest] == sorted_keys)
+    host_rows = np.empty(len(order), np.int64)
+    host_rows[order] = np.where(matched, rows[order[nearest]], -1)
+    return host_rows[len(hosts) :]
 
 
 @dataclass(frozen=True)

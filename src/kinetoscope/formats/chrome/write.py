@@ -33,6 +33,7 @@ import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read import WINDOW
 from kinetoscope.formats.chrome.read_tracks import OWN
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import KINETO_CATEGORIES, is_call
 from kinetoscope.model.schema import SpanKind
@@ -171,9 +172,8 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
     """Assign a track to each lane of each thread; `shown` has the columns of the slices."""
     spans, threads, streams = trace.columns("spans"), trace.columns("threads"), trace.columns("streams")
     count = len(threads)
-    lanes = np.ones(count, np.int64)
-    np.maximum.at(lanes, spans["thread"], spans["lane"].astype(np.int64) + 1)
-    np.maximum.at(lanes, shown["thread"], shown["lane"].astype(np.int64) + 1)
+    last_lanes = [Groups(columns["thread"], count).maxima(columns["lane"]) for columns in (spans, shown)]
+    lanes = 1 + np.maximum(*last_lanes)
     first = np.zeros(count, np.int32)
     first[1:] = np.cumsum(lanes)[:-1]
 
@@ -558,15 +558,11 @@ def _counters(trace: TraceData) -> tuple[dict[str, NDArray[Any]] | None, list[st
     counters = trace.columns("counters")
     if len(counters) == 0:
         return None, [], np.zeros(0, np.int32)
+    process_row, name = counters["process_row"], counters["name"]
     # The same name in two processes is two counters.
-    kinds = np.stack([counters["process_row"], counters["name"]])
-    used, counter = np.unique(kinds, axis=1, return_inverse=True)
-    samples = {
-        "time_ns": counters["time_ns"],
-        "counter": counter.reshape(-1).astype(np.int32),
-        "value": counters["value"],
-    }
-    return samples, [trace.strings[row] for row in used[1].tolist()], used[0].astype(np.int32)
+    kinds = Groups.by([process_row, name])
+    samples = {"time_ns": counters["time_ns"], "counter": kinds.of_row, "value": counters["value"]}
+    return samples, [trace.strings[row] for row in name[kinds.first].tolist()], process_row[kinds.first]
 
 
 def _joined(events: Iterable[dict[str, Any]]) -> bytes:

@@ -13,6 +13,7 @@ from kinetoscope.integrations.pyg.memory import (
     get_gpu_memory_from_ipex,
     get_gpu_memory_from_nvidia_smi,
     get_model_size,
+    medibyte_to_megabyte,
     read_from_memlab,
 )
 from kinetoscope.integrations.pyg.profiling import (
@@ -58,6 +59,7 @@ __all__ = [
     "get_gpu_memory_from_nvidia_smi",
     "get_model_size",
     "get_stats_summary",
+    "medibyte_to_megabyte",
     "nvtxit",
     "print_time_total",
     "profileit",

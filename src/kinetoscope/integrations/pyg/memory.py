@@ -180,6 +180,21 @@ def byte_to_megabyte(value: float, digits: int = 2) -> float:
     return round(value / _MEGABYTE, digits)
 
 
+def medibyte_to_megabyte(value: float, digits: int = 2) -> float:
+    """Units of 1024 * 1024 bytes, as `nvidia-smi` prints them, as megabytes of 1,000,000 bytes.
+
+    Kept for programs that use it; everything else in this package counts in megabytes of 1024 * 1024 bytes.
+
+    Args:
+        value: The units of 1024 * 1024 bytes.
+        digits: To how many decimals the result is rounded.
+
+    Returns:
+        The units of 1,000,000 bytes.
+    """
+    return round(value * _MEGABYTE / 1_000_000, digits)
+
+
 def get_cpu_memory_from_gc() -> int:
     """How many bytes of the host the tensors hold that Python's garbage collector knows.
 
