@@ -20,8 +20,8 @@ from kinetoscope.display.html import Cell, note, page, table
 from kinetoscope.display.sentence import printable
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.hierarchy import device_spans
-from kinetoscope.model.kinds import is_call, is_device_work, is_range
+from kinetoscope.model.hierarchy import device_spans, device_work_spans
+from kinetoscope.model.kinds import is_call, is_range
 from kinetoscope.model.names import event_names
 from kinetoscope.model.rows import mask_of
 from kinetoscope.model.schema import SpanKind
@@ -828,9 +828,8 @@ def _device_total(events: EventList) -> float | None:
     # Ranges and waits are drawn on the device too, around the kernels that are counted already.
     rows = events.span_rows()
     if rows is not None:
-        spans = events.trace.columns("spans")
-        stream, kind = spans["stream"][rows[with_time]], spans["kind"][rows[with_time]]
-        return float(times[with_time[(stream >= 0) & is_device_work(kind)]].sum())
+        is_work = device_work_spans(events.trace).mask[rows[with_time]]
+        return float(times[with_time[is_work]].sum())
     timed_events = ((float(times[index]), events[index]) for index in with_time.tolist())
     return sum((time for time, event in timed_events if _works(event)), 0.0)
 

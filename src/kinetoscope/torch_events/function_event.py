@@ -17,7 +17,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.kinds import KINETO_CATEGORIES
 from kinetoscope.model.names import device_name
-from kinetoscope.model.rows import AllocationRow, SpanRow, look_up
+from kinetoscope.model.rows import AllocationRow, SpanRow, look_up, mask_of
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     EVENT_METADATA_KEY,
@@ -315,13 +315,12 @@ def autograd(trace: TraceData) -> Autograd:
 def arrows(trace: TraceData) -> Arrows:
     """Which forward operators and backward functions belong together."""
     forward = trace.column("spans", "forward")
-    number, starts = np.zeros(len(forward), dtype=np.int64), np.zeros(len(forward), dtype=bool)
+    number = np.zeros(len(forward), dtype=np.int64)
     ends = np.flatnonzero(forward >= 0)
     # The numbers of the arrows in Chrome traces; several backward functions of one operator have that of the first.
     _, first, operator = np.unique(forward[ends], return_index=True, return_inverse=True)
     number[ends] = number[forward[ends]] = first[operator] + 1
-    starts[forward[ends]] = True
-    return Arrows(number, starts)
+    return Arrows(number, mask_of(forward[ends], len(forward)))
 
 
 @derived

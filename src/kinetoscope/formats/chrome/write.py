@@ -174,8 +174,7 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
     count = len(threads)
     last_lanes = [Groups(columns["thread"], count).maxima(columns["lane"]) for columns in (spans, shown)]
     lanes = 1 + np.maximum(*last_lanes)
-    first = np.zeros(count, np.int32)
-    first[1:] = np.cumsum(lanes)[:-1]
+    first = (np.cumsum(lanes) - lanes).astype(np.int32)
 
     # A device stream is a row of threads; all its spans are on that stream.
     stream_of = np.full(count, -1, np.int32)
@@ -249,10 +248,9 @@ class _Processes:
         self._pid_of_host: dict[tuple[int, int], int] = {}
         self._pid_of_device: dict[tuple[int, ...], int] = {}
         self._taken: set[int] = {pid for _, pid in hosts}
-        assigned: set[int] = set()
         for (row, wanted_pid), rank in hosts.items():
-            pid = max(self._taken) + 1 if wanted_pid in assigned else wanted_pid
-            assigned.add(pid)
+            is_assigned = wanted_pid in self._pid_of_host.values()
+            pid = max(self._taken) + 1 if is_assigned else wanted_pid
             self._taken.add(pid)
             self._pid_of_host[row, wanted_pid] = pid
             entry = described[row] if 0 <= row < len(described) else by_pid.get(wanted_pid, {})

@@ -25,7 +25,7 @@ from kinetoscope.model.arrow import Labels, to_arrow
 from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
-from kinetoscope.model.rows import look_up
+from kinetoscope.model.rows import as_columns, look_up
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
@@ -47,11 +47,10 @@ def tensors_of(nodes: list[dict[str, Any]]) -> dict[str, Any]:
         for side in ("input", "output")
         for argument, tensor in _tensors(node.get(f"{side}s"))
     ]
-    columns: dict[str, Any] = {}
     names = ("node", "side", "argument", "tensor", "storage", "offset", "elements", "item_bytes", "device", "type",
               "shape", "strides")  # fmt: skip
-    for index, name in enumerate(names):
-        values = [row[index] for row in rows]
+    columns: dict[str, Any] = as_columns(names, rows)
+    for name, values in columns.items():
         kind = table_definition("execution trace: tensors").column(name).type
         columns[name] = values if kind == "category" else np.array(values, kind)
     sizes = np.where(columns["item_bytes"] >= 0, columns["elements"] * columns["item_bytes"], -1)

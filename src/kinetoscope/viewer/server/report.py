@@ -279,9 +279,7 @@ def _planes(
 
 
 def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
-    differences: NDArray[np.int64] = values.astype(np.int64)
-    differences[1:] -= values[:-1].astype(np.int64)
-    return differences
+    return np.asarray(np.diff(values.astype(np.int64), prepend=0), np.int64)
 
 
 def _shared_texts(name: str, place: NDArray[Any], texts: Sequence[str]) -> Column:

@@ -19,7 +19,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import ArgumentError
 from kinetoscope.formats.chrome.slices import described_arguments
 from kinetoscope.model import schema
-from kinetoscope.model.arrow import number_array, text_array
+from kinetoscope.model.arrow import integers, number_array, text_array
 from kinetoscope.model.hierarchy import recorded_calls
 from kinetoscope.model.kinds import is_operator, is_range
 from kinetoscope.model.names import device_name, frame_texts, module_classes, stack_frames
@@ -71,10 +71,7 @@ def _collectives(trace: Trace) -> tuple[Pairs, Pairs]:
         calls, work = np.zeros((2, 0), np.int32)
     else:
         table = trace.table("collectives")
-        calls, work = (
-            np.array([-1 if row is None else row for row in table[name].to_pylist()], np.int32)
-            for name in ("span", "transfer_span")
-        )
+        calls, work = (integers(table[name]).astype(np.int32) for name in ("span", "transfer_span"))
         apart = calls != work
         calls, work = calls[apart], work[apart]
     return _pairs(calls, work), _pairs(work, calls)
@@ -440,9 +437,8 @@ def arrows(trace: Trace, query: Query) -> Limited:
     all_ends = [np.concatenate([getattr(pair, side) for pair in pairs]) for side in ("source", "target")]
     sort = np.repeat(np.arange(len(pairs), dtype=np.int32), [len(pair.source) for pair in pairs])
     times = [begins[ends] for ends in all_ends]
-    wanted = np.zeros(len(laid.tracks), dtype=bool)
     ids = {track.id for track in chosen(trace, query)}
-    wanted[[index for index, track in enumerate(laid.tracks) if track.id in ids]] = True
+    wanted = np.array([track.id in ids for track in laid.tracks], dtype=bool)
     rows = np.flatnonzero((np.minimum(*times) < end) & (np.maximum(*times) >= start))
     for ends in all_ends:
         rows = rows[wanted[laid.track_of_row[laid.row_of_span[ends[rows]]]]]

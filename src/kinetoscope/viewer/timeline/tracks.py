@@ -15,7 +15,7 @@ from kinetoscope.model.kinds import is_call, is_operator
 from kinetoscope.model.names import device_name
 from kinetoscope.model.nesting import spread_down
 from kinetoscope.model.processes import processes, thread_processes
-from kinetoscope.model.rows import mask_of
+from kinetoscope.model.rows import ends_run, mask_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import MARK
 from kinetoscope.model.trace_data import derived
@@ -149,10 +149,8 @@ def _step_tracks(trace: Trace) -> list[Track]:
     step_rows, process = step_rows[order], process[order]
     start = steps["start_ns"][step_rows]
     # A step ends where the next one begins.
-    limit = np.where(process[1:] == process[:-1], start[1:] - start[:-1], np.iinfo(np.int64).max)
-    duration = np.clip(
-        steps["duration_ns"][step_rows], 0, np.append(limit, np.iinfo(np.int64).max)[: len(start)]
-    )
+    limit = np.where(ends_run(process), np.iinfo(np.int64).max, np.diff(start, append=0))
+    duration = np.clip(steps["duration_ns"][step_rows], 0, limit)
     texts = [f"{MARK}{number}" for number in steps["number"][step_rows].tolist()]
     labels = (np.arange(len(step_rows), dtype=np.int32), texts, SpanKind.STEP)
     return tracks_of_items(STEPS, process, np.zeros(len(step_rows), np.int64), start, duration, labels)
