@@ -130,10 +130,10 @@ def last_before(spans: Mapping[str, Any], key: str, hosts: Rows, devices: Rows) 
     # Of equal start times a host row comes first, and of these the outer one.
     order = np.lexsort((starts[rows], keys[rows]))
     sorted_keys, is_host = keys[rows[order]], order < len(hosts)
-    places = np.arange(len(order))
-    nearest = np.maximum.accumulate(np.where(is_host, places, 0))
+    positions = np.arange(len(order))
+    nearest = np.maximum.accumulate(np.where(is_host, positions, 0))
     is_before = is_host[nearest] & (sorted_keys[nearest] == sorted_keys)
-    following = np.minimum.accumulate(np.where(is_host, places, len(order) - 1)[::-1])[::-1]
+    following = np.minimum.accumulate(np.where(is_host, positions, len(order) - 1)[::-1])[::-1]
     nearest = np.where(is_before, nearest, following)
     matched = is_host[nearest] & (sorted_keys[nearest] == sorted_keys)
     host_rows = np.empty(len(order), np.int64)

@@ -141,12 +141,14 @@ _OURS = "callback/TorchProfiler/"
 class JSONTraceHandler(TraceHandler):
     """Writes a trace of each cycle with everything in it; `kinetoscope.merge` puts those of all ranks together.
 
-    It is given to Composer's `Profiler`, after `install_composer`. Nothing is merged while training runs. Operators, marks and counters are in one trace, on one axis of time.
+    It is given to Composer's `Profiler`, after `install_composer`. Operators, marks and counters are in one trace, on one axis of time.
 
     Args:
         folder: Format of the folder's name: see `TraceFiles`, also for the next two.
         filename: Format of the name of a trace.
         remote_file_name: Format of the name under which it is uploaded; None for no upload.
+        merged_trace_filename: An argument of Composer's class; nothing is merged while training runs, and a name warns of it.
+        merged_trace_remote_file_name: The same.
         overwrite: Whether the folder may contain files, and remote files may be replaced.
         num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none.
 
@@ -163,10 +165,17 @@ class JSONTraceHandler(TraceHandler):
         folder: str = "{run_name}/traces",
         filename: str = "ep{epoch}-ba{batch}-rank{rank}.json",
         remote_file_name: str | None = "{run_name}/traces/ep{epoch}-ba{batch}-rank{rank}.json",
+        merged_trace_filename: str | None = None,
+        merged_trace_remote_file_name: str | None = None,
         *,
         overwrite: bool = False,
         num_traces_to_keep: int = -1,
     ) -> None:
+        if merged := merged_trace_filename or merged_trace_remote_file_name:
+            warn_user(
+                f"JSONTraceHandler writes no merged trace {merged!r}: leave the name out, and merge the traces of all ranks with "
+                "kinetoscope.merge, also those of several machines."
+            )
         self.files = TraceFiles(
             folder,
             filename,
