@@ -19,10 +19,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+import kinetoscope._core as _core
 from kinetoscope.combine.extend import GrowingTable, Origins, extend
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.losses import Loss
 from kinetoscope.model.names import COMPILED_GRAPH
+from kinetoscope.model.nesting import depths_of
 from kinetoscope.model.schema import SCOPE_FUSED
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import AnyTrace, TraceData
@@ -280,21 +282,19 @@ class _Sites:
                 call_of_line[file] = {call.line: index for index, call in enumerate(calls, len(self.calls))}
                 self.calls += calls
         self.of_stack = np.full(len(stacks), -1, dtype=np.int32)
-        self.entry: list[int] = []
+        self.entry = self.of_stack
         if not self.calls:
             return
         of_frame = [
             call_of_line[file].get(line, -1) if file in call_of_line else _NOT_GENERATED
             for file, line in zip(frames["file"].tolist(), frames["line"].tolist(), strict=True)
         ]
-        of_stack: list[int] = []
-        callers = zip(stacks["parent"].tolist(), stacks["frame"].tolist(), strict=True)
-        for row, (parent, frame) in enumerate(callers):
-            call_index = of_frame[frame] if frame >= 0 else _NOT_GENERATED
-            inherits = call_index == _NOT_GENERATED and 0 <= parent < row
-            of_stack.append(of_stack[parent] if inherits else max(call_index, -1))
-            self.entry.append(self.entry[parent] if inherits else row if call_index >= 0 else -1)
-        self.of_stack = np.array(of_stack, dtype=np.int32)
+        call = np.array([*of_frame, _NOT_GENERATED], dtype=np.int32)[stacks["frame"]]
+        innermost = _core.nearest_marked(
+            stacks["parent"], depths_of(stacks["parent"]), call != _NOT_GENERATED
+        )
+        self.of_stack = np.append(np.maximum(call, -1), np.int32(-1))[innermost]
+        self.entry = np.where(self.of_stack >= 0, innermost, -1)
 
 
 class _Origins:

@@ -481,7 +481,7 @@ class FlightRecorder:
             # The ring has another name if a process with the same rank has that one.
             path = (ring or self._attempt / rank_name(self._rank)).with_suffix(SUFFIX)
             path.unlink(missing_ok=True)
-            memory = STREAM.watch_steps(path, self._signal, SIZE_BYTES)
+            memory = STREAM.recorder().watch_steps(path, self._signal, SIZE_BYTES)
             self._log_path = path
             self._most_bytes = triggers.memory_limit_bytes() or 0 if "oom" in self._settings.on else 0
             self._log = StepLogWriter(memory, int(triggers.MEMORY_SHORT * self._most_bytes))
@@ -497,7 +497,7 @@ class FlightRecorder:
             log.stop(leaves_ring=leaves_ring)
             self._count.close()
             log.close()
-            STREAM.unwatch_steps()
+            STREAM.recorder().unwatch_steps()
         if self._log_path is not None and not leaves_ring:
             self._log_path.unlink(missing_ok=True)
         if self._listener is not None:

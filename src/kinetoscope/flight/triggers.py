@@ -224,24 +224,25 @@ class Endings:
             signal.signal(signal.SIGTERM, self._handler)
         self.on_exception = self.on_exit = self.on_code = self.on_exec = None
 
+    def _tell(self, call: Callable[..., object] | None, *arguments: object) -> None:
+        """Call a function if it is to be told, and this is no child of the process that watches."""
+        if call is not None and os.getpid() == self._process:
+            call(*arguments)
+
     def _exit(self, status: object = None, /) -> NoReturn:
         """In place of `sys.exit`: tell of a code that is no success."""
-        tell = self.on_code
-        is_main = threading.current_thread() is threading.main_thread()
-        if tell is not None and status not in (None, 0) and is_main and os.getpid() == self._process:
-            tell(status, sys.exception())
+        if status not in (None, 0) and threading.current_thread() is threading.main_thread():
+            self._tell(self.on_code, status, sys.exception())
         raise SystemExit(status)
 
     def _exec(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """In place of `os.execv` and `os.execve`, which return only if they fail."""
-        tell = self.on_exec if os.getpid() == self._process else None
-        if tell is not None:
-            tell(True)
+        tell = self.on_exec
+        self._tell(tell, True)
         try:
             return call(*arguments, **named)
         finally:
-            if tell is not None:
-                tell(False)
+            self._tell(tell, False)
 
     def _ends_by_exception(
         self,
@@ -251,22 +252,14 @@ class Endings:
         trace: TracebackType | None,
     ) -> None:
         """Tell of an exception, then do what is usual. At the prompt of an interactive Python, it ends nothing."""
-        tell = self.on_exception
         is_prompt = hasattr(sys, "ps1") or sys.flags.interactive
-        if (
-            tell is not None
-            and os.getpid() == self._process
-            and not is_prompt
-            and not isinstance(error, KeyboardInterrupt)
-        ):
-            tell(error)
+        if not is_prompt and not isinstance(error, KeyboardInterrupt):
+            self._tell(self.on_exception, error)
         hook(kind, error, trace)
 
     def _ends_by_signal(self, number: int, frame: FrameType | None) -> None:
         """Tell of SIGTERM, then do what would have been done."""
-        tell = self.on_exit
-        if tell is not None and os.getpid() == self._process:
-            tell()
+        self._tell(self.on_exit)
         if callable(self._handler):
             self._handler(number, frame)
         elif self._handler == signal.SIG_DFL:

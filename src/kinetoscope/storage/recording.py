@@ -37,17 +37,6 @@ from kinetoscope.storage.appended_rows import AppendedRows, read_pauses
 from kinetoscope.storage.live_recording import LAYOUT
 
 
-def with_python_names(threads: Mapping[str, Any], names: object) -> dict[str, Any]:
-    """Return the table `threads`, with Python's names (by system thread id) instead of the system's where there are any."""
-    if not isinstance(names, dict):
-        return dict(threads)
-    thread_names = [
-        str(names.get(str(number), name))
-        for number, name in zip(threads["os_tid"], threads["name"], strict=True)
-    ]
-    return {**threads, "name": thread_names}
-
-
 def from_json(text: str) -> Any:
     """Parse a metadata value; return the text itself if it is not JSON."""
     try:
@@ -352,7 +341,11 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
     )
     if began_ns >= 0:
         info["start_monotonic_ns"] = began_ns
-    tables["threads"] = with_python_names(tables["threads"], info.pop("python_threads", None))
+    names, system_names = info.pop("python_threads", None), recording["threads"]["name"]
+    if isinstance(names, dict):
+        numbered = zip(recording["threads"]["os_tid"], system_names, strict=True)
+        thread_names = [str(names.get(str(number), name)) for number, name in numbered]
+        tables["threads"] = {**tables["threads"], "name": thread_names}
     errors = recording["clock_checks"].get("error_ns")
     if errors is not None and len(errors):
         info["clock_checks"] = {"readings": len(errors), "largest_error_ns": int(abs(errors).max())}

@@ -236,19 +236,12 @@ class Trace(TraceData):
         import pyarrow as pa
 
         nullable = {pa.int8(): pd.Int8Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
-        with_nulls = [
-            field.name
-            for field in table.schema
-            if field.type in nullable and table.column(field.name).null_count
-        ]
-        if not with_nulls:
-            plain: pandas.DataFrame = table.to_pandas()
-            return plain
-        # pandas would turn these into floats, which cannot hold every nanosecond.
-        integers = table.select(with_nulls).to_pandas(types_mapper=nullable.get)
-        other_columns = table.drop_columns(with_nulls).to_pandas()
-        frame: pandas.DataFrame = pd.concat([other_columns, integers], axis=1)[table.column_names]
-        return frame
+        # pandas would turn integers with nulls into floats, which cannot hold every nanosecond.
+        columns = {
+            title: column.to_pandas(types_mapper=nullable.get if column.null_count else None)
+            for title, column in zip(table.column_names, table.columns, strict=True)
+        }
+        return pd.DataFrame(columns, copy=False)
 
     def to_polars(self, name: str = "spans", **options: Any) -> polars.DataFrame:
         """Return `table(name)` as a polars data frame.

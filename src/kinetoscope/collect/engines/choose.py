@@ -15,6 +15,7 @@ from kinetoscope.collect.request.torch_settings import (
     changed_settings,
     has_setting,
 )
+from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 
 _CUSPY = "CuspyConfig"
 
@@ -41,7 +42,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     if not isinstance(requested, str):
         return requested
 
-    from kinetoscope.collect.engines.kineto import KinetoEngine, is_collector_in_use
+    from kinetoscope.collect.engines.kineto import KinetoEngine
 
     if requested == "kineto":
         return KinetoEngine()
@@ -87,7 +88,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     if advice and requested == "native":
         raise ArgumentError(f"engine='native' cannot be used: {obstacle}; {advice}.")
     could_be_hybrid = beyond_native and with_host and not chooses_kinds and native_engine_status().available
-    if could_be_hybrid and is_collector_in_use():
+    if could_be_hybrid and TORCH_RANGES.torch_profiles:
         # Another profiler uses torch's collector, of which there is only one.
         return HybridEngine(needs_devices=False)
     warn_user(

@@ -194,11 +194,10 @@ class DeviceCollection:
             try:
                 if self._segment is None:
                     self._begin_segment(prepared)
-                elif not _covers(self._segment.request, subscriber.request):
-                    _check_settings(self._segment.request, subscriber.request)
-                    self._restart()
-                else:
+                elif _covers(self._segment.request, subscriber.request):
                     self._join(subscriber, self._segment)
+                else:
+                    self._restart()
                 subscriber.begin_ns = time.time_ns()
                 self._apply_pauses()
             except BaseException:
@@ -207,14 +206,14 @@ class DeviceCollection:
                     self._end_segment()
                 raise
 
-    def stop(self, subscriber: DevicePart) -> Recording:
+    def stop(self, subscriber: DevicePart | None) -> Recording:
         """Stop recording for a session.
 
         Raises:
             StateError: It is not recording.
         """
         with self.lock:
-            if subscriber not in self._subscribers:
+            if subscriber is None or subscriber not in self._subscribers:
                 raise StateError("the devices are not being recorded: call start() first.")
             subscriber.end_ns = time.time_ns()
             self._subscribers.remove(subscriber)
@@ -246,10 +245,6 @@ class DeviceCollection:
         with self.lock:
             if self._segment is not None and self._segment in segments:
                 self._restart()
-
-    def reset_in_child(self) -> None:
-        """In a forked child: forget the parent's subscribers and segment."""
-        self.__init__()  # type: ignore[misc]
 
     def _begin_segment(self, prepared: Engine | None) -> None:
         requests = [subscriber.request for subscriber in self._subscribers]
@@ -312,23 +307,26 @@ def _settings(request: RecordingRequest) -> dict[str, Any]:
 
 
 def _covers(running: RecordingRequest, wanted: RecordingRequest) -> bool:
-    """Whether a collector that runs for one request also records everything that another one needs."""
-    same = _settings(running) == _settings(wanted) or not changed_settings(wanted.options.experimental_config)
-    return wanted.activities <= running.activities and same
+    """Whether a collector that runs for one request also records everything that another one needs.
 
-
-def _check_settings(running: RecordingRequest, wanted: RecordingRequest) -> None:
-    """Raise StateError if two requests need different settings, since there is only one collector."""
+    Raises:
+        StateError: The two need different settings, but there is only one collector.
+    """
     current, other = _settings(running), _settings(wanted)
+    same = current == other or not changed_settings(wanted.options.experimental_config)
+    if wanted.activities <= running.activities and same:
+        return True
     if current and other and current != other:
         raise StateError(
             f"torch's collector already records devices with other settings for another session ({sorted(current)} instead of "
             f"{sorted(other)}): stop that one first, or use the same settings."
         )
+    return False
 
 
 DEVICES = DeviceCollection()
-os.register_at_fork(after_in_child=DEVICES.reset_in_child)
+# In a forked child: forget the parent's subscribers and segment, and replace the lock.
+os.register_at_fork(after_in_child=DEVICES.__init__)  # type: ignore[misc]
 
 
 class SharedDevices:
@@ -377,8 +375,6 @@ class SharedDevices:
             StateError: Nothing is being recorded.
         """
         subscriber, self._subscriber = self._subscriber, None
-        if subscriber is None:
-            raise StateError("the devices are not being recorded: call start() first.")
         return DEVICES.stop(subscriber)
 
 

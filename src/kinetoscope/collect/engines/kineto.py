@@ -197,7 +197,7 @@ class KinetoEngine:
             if elsewhere:
                 # torch discards what it has collected when the recording thread ends.
                 return KinetoRecording(None, self._request, self._pauses, taken_by="recording_thread_ended")
-            if not is_collector_in_use():
+            if not TORCH_RANGES.torch_profiles:
                 return KinetoRecording(None, self._request, self._pauses)
             stopped.__exit__(None, None, None)
             if self._recorder is not None:
@@ -231,7 +231,7 @@ class KinetoEngine:
 
     def _refuse_second_user(self) -> None:
         """Raise StateError if torch.profiler is recording, which torch would silently stop."""
-        if is_collector_in_use():
+        if TORCH_RANGES.torch_profiles:
             raise StateError(
                 "torch's own collector is already in use, by torch.profiler or torch.autograd.profiler: stop that one "
                 "first. (The native engine can record at the same time.)"
@@ -339,11 +339,6 @@ def _stop_at_exit() -> None:
     for engine in list(_ENGINES):
         with contextlib.suppress(KinetoscopeError):
             engine.stop_at_exit()
-
-
-def is_collector_in_use() -> bool:
-    """Whether torch's collector is recording, on any thread, for us or another profiler."""
-    return TORCH_RANGES.torch_profiles
 
 
 def _make_collector(request: RecordingRequest) -> Any:

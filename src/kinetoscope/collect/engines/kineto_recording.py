@@ -25,6 +25,7 @@ import torch
 import torch.profiler
 from torch.profiler import ProfilerActivity
 
+import kinetoscope._core as _core
 from kinetoscope._errors import KinetoscopeError, RecorderError, StateError
 from kinetoscope.collect.process.machine import described_run
 from kinetoscope.collect.process.own_code import PACKAGE, Code, whose_code
@@ -33,6 +34,7 @@ from kinetoscope.collect.request.options import RecordingRequest
 from kinetoscope.collect.request.torch_settings import EVENT_METADATA, changed_settings
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_of, paused_losses
+from kinetoscope.model.nesting import nest
 from kinetoscope.model.pauses import Pauses
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import (
@@ -540,23 +542,18 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
     if not is_own.any():
         return
     unwanted = is_own.copy()
-    starts_ns, ends_ns = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
-    for thread in np.unique(spans["thread"][is_own]).tolist():
-        rows = np.flatnonzero(is_call & (spans["thread"] == thread))
-        rows = rows[np.lexsort((rows, -ends_ns[rows], starts_ns[rows]))]
-        # Only calls that may be nested in one of our own are visited one by one.
-        latest_ns = np.maximum.accumulate(np.where(is_own[rows], ends_ns[rows], -1))
-        rows = rows[starts_ns[rows] < latest_ns]
-        # When each ends, and the calls of whose code in it are unwanted.
-        open_calls: list[tuple[int, frozenset[Code]]] = []
-        for row in rows.tolist():
-            while open_calls and open_calls[-1][0] <= starts_ns[row]:
-                open_calls.pop()
-            code = _code(strings[spans["name"][row]])
-            hides = open_calls[-1][1] if open_calls else frozenset[Code]()
-            unwanted[row] = code in _OWN or code in hides
-            hides = hides | _OWN.get(code, hides) if unwanted[row] else frozenset()
-            open_calls.append((int(ends_ns[row]), hides))
+    rows = np.flatnonzero(is_call)
+    rows = rows[np.lexsort((-spans["duration_ns"][rows], spans["start_ns"][rows], spans["thread"][rows]))]
+    nested = nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns")))
+    # Only calls that are nested in one of our own are visited one by one, with whose calls are unwanted in each.
+    is_inside = _core.nearest_marked(nested.parent, nested.depth, is_own[rows]) >= 0
+    hidden_in: dict[int, frozenset[Code]] = {}
+    for place in np.flatnonzero(is_inside).tolist():
+        row, hidden = rows[place], hidden_in.get(int(nested.parent[place]), frozenset())
+        code = _code(strings[spans["name"][row]])
+        if code in _OWN or code in hidden:
+            unwanted[row] = True
+            hidden_in[place] = hidden | _OWN.get(code, frozenset())
     _remove(native, unwanted)
 
 

@@ -34,6 +34,7 @@ from kinetoscope.collect.request.options import (
 )
 from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING
 from kinetoscope.collect.sources.garbage_collections import GARBAGE_COLLECTIONS
+from kinetoscope.model.losses import TOLD_AT_STOP
 from kinetoscope.model.pauses import TOGGLES
 from kinetoscope.storage.live_recording import is_alive, started_ns
 
@@ -263,7 +264,6 @@ class NativeEngine:
         stopped = STREAM.stop(subscription)
         # Read again, because an interrupt right after the start may have kept `_path` from being set.
         path = recorder.recording_path() if subscription.number == 0 else self._path
-        shared_part = None
         try:
             if stopped.file_lost:
                 warn_user(
@@ -282,12 +282,10 @@ class NativeEngine:
                 recorder.resolve(live_objects((Module,))[0])
             names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
             late_info = {"python_threads": json.dumps(names)}
-            if stopped.faults:
-                late_info["recorder_faults"] = json.dumps(stopped.faults)
+            counts = zip(TOLD_AT_STOP, (stopped.faults, stopped.call_threads_lost), strict=True)
+            late_info |= {name: json.dumps(count) for name, count in counts if count}
             if watch is not None:
                 _append_storages(subscription, watch.stop())
-            if stopped.call_threads_lost:
-                late_info["call_threads_lost"] = json.dumps(stopped.call_threads_lost)
             subscription.add_info(late_info)
         finally:
             is_ring = STREAM.is_ring

@@ -380,7 +380,7 @@ class Stream:
             OSError: The file cannot be written.
         """
         with self._changed:
-            recorder = self._recorder()
+            recorder = self.recorder()
             # Find the names of modules that were called since the last time.
             recorder.resolve([])
             path = recorder.recording_path()
@@ -388,27 +388,12 @@ class Stream:
                 raise StateError("the native recorder is not recording in this process")
             clone(path, target)
 
-    def watch_steps(self, path: Path, signal: int, size_bytes: int) -> memoryview:
-        """Create a log of the program's steps, and watch it; see `Recorder.watch_steps`.
-
-        Raises:
-            StateError: Nothing is being recorded in this process.
-            RecorderError: The file cannot be created.
-        """
-        with self._changed:
-            return self._recorder().watch_steps(path, signal, size_bytes)
-
-    def unwatch_steps(self) -> None:
-        """End `watch_steps`.
+    def recorder(self) -> Recorder:
+        """The recorder of the active sessions.
 
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        with self._changed:
-            self._recorder().unwatch_steps()
-
-    def _recorder(self) -> Recorder:
-        """The recorder of the active sessions; raises StateError if there is none."""
         active = self._active()
         if not active:
             raise StateError("the native recorder is not recording in this process")

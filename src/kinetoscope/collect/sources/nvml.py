@@ -55,7 +55,7 @@ class NvmlDevice:
 
     def uuid(self) -> str | None:
         """The unique id of the device, `GPU-` and 36 characters, which CUDA also uses."""
-        return self._query("nvmlDeviceGetUUID", _text)
+        return self._query("nvmlDeviceGetUUID", str)
 
     def memory(self) -> DeviceMemory | None:
         """Its memory now, in bytes.
@@ -153,11 +153,6 @@ def nvml_device_of_cuda(uuid: str, index: int) -> NvmlDevice:
     if index >= len(devices):
         raise NvmlError(f"there is no NVIDIA device {index}: NVML finds {len(devices)}, counted from 0.")
     return devices[index]
-
-
-def _text(answer: str | bytes) -> str:
-    """Convert a string; versions of the package before 11.5 return bytes."""
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
 def _forget() -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, MissingDependencyError, checked_seconds, needed
-from kinetoscope.collect.request.options import AppendRows
+from kinetoscope.collect.request.options import AppendRows, Source
 from kinetoscope.collect.sources.nvml import NvmlDevice, NvmlError, nvml
 from kinetoscope.storage.appended_rows import LOSSES
 
@@ -146,7 +146,7 @@ _WRITTEN_WITHIN_NS = 1_000_000_000
 _PATIENCE_S = 2.0
 
 
-class SystemCounters:
+class SystemCounters(Source):
     """Records the utilization of the machine: a source for `profile(sources=[SystemCounters()])`.
 
     The table `counters` has, of the whole machine, `cpu_percent`, `memory_used_bytes`, `memory_available_bytes`,
@@ -188,9 +188,6 @@ class SystemCounters:
             )
         self._sampler: Sampler | None = None
 
-    def open(self) -> None:
-        """Do nothing."""
-
     def start(self) -> None:
         """Start sampling."""
         self._sampler = Sampler(self._readers, self.interval_s)
@@ -206,9 +203,6 @@ class SystemCounters:
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.stop()
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class Sampler:
