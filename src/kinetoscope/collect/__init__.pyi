@@ -62,9 +62,9 @@ from kinetoscope.collect.sources.quick_ranges import end_range as end_range
 from kinetoscope.collect.sources.ranges import ITT as ITT
 from kinetoscope.collect.sources.rank_clock import align_clocks as align_clocks
 from kinetoscope.collect.sources.requests import Request as Request
+from kinetoscope.collect.sources.requests import StepNames as StepNames
 from kinetoscope.collect.sources.requests import follow as follow
 from kinetoscope.collect.sources.requests import install_request_hooks as install_request_hooks
-from kinetoscope.collect.sources.step_names import StepNames as StepNames
 from kinetoscope.collect.sources.storages import tensor_parts as tensor_parts
 from kinetoscope.collect.sources.system_counters import SystemCounters as SystemCounters
 from kinetoscope.collect.torch_compat.install import install as install

@@ -13,13 +13,11 @@ from kinetoscope._errors import checked_seconds
 from kinetoscope._import_aside import import_aside
 from kinetoscope.collect.process.job_store import JobStore, is_distributed, wait_for_key
 from kinetoscope.collect.process.user_warnings import warn_user
+from kinetoscope.model import units
 
 if TYPE_CHECKING:
     from kinetoscope.summaries.job import Job
     from kinetoscope.trace import Trace
-
-
-_MOST_NAMED = 20
 
 
 def gather_summaries(
@@ -95,10 +93,8 @@ def _exchanged(rank: int, content: bytes, timeout_s: float) -> dict[int, bytes]:
         else:
             missing.append(other)
     if missing:
-        named = ", ".join(map(str, missing[:_MOST_NAMED]))
-        more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
         warn_user(
-            f"no summary arrived within {timeout_s:g} s from {'rank' if len(missing) == 1 else 'ranks'} {named}{more}: "
+            f"no summary arrived within {timeout_s:g} s from {units.noun(len(missing), 'rank')} {units.ranges(missing)}: "
             f"{len(summaries) + 1:,} of {torch.distributed.get_world_size():,} were gathered."
         )
     return summaries

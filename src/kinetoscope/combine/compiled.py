@@ -218,12 +218,12 @@ def attribute_kernels(
     site = np.append(sites.of_stack, np.int32(-1))[spans["own_stack"]]
     site[is_call(spans["kind"])] = -1
     rows = np.flatnonzero(site >= 0)
-    origins = _Origins(trace, sites)
+    origins = _KernelOrigins(trace, sites)
     origin = np.full(len(spans), -1, dtype=np.int32)
     keys = np.stack([spans[name][rows] for name in ("own_stack", "forward_stack", "module")], axis=1)
     distinct, group = np.unique(keys, axis=0, return_inverse=True)
     firsts = [
-        origins.add(int(sites.of_stack[stack]), stack, forward, module)
+        origins.add_kernel(int(sites.of_stack[stack]), stack, forward, module)
         for stack, forward, module in distinct.tolist()
     ]
     origin[rows] = np.array(firsts, dtype=np.int32)[group.reshape(-1)]
@@ -297,18 +297,17 @@ class _Sites:
         self.entry = np.where(self.of_stack >= 0, innermost, -1)
 
 
-class _Origins:
+class _KernelOrigins(Origins):
     def __init__(self, trace: TraceData, sites: _Sites) -> None:
+        super().__init__(trace)
         self._trace, self._sites = trace, sites
-        self._origins = Origins(trace)
-        self.strings = self._origins.strings
         self._frames = GrowingTable(trace, "frames", ("function", "file", "line"))
         self._stacks = GrowingTable(trace, "stacks", ("parent", "frame"))
         self._arguments = GrowingTable(trace, "arguments", ("json",))
         self._modules = _Modules(trace, self.strings)
         self._calls: dict[int, KernelCall] = {}
 
-    def add(self, site: int, kernel_stack: int, forward: int, module: int) -> int:
+    def add_kernel(self, site: int, kernel_stack: int, forward: int, module: int) -> int:
         """The first row for a kernel called at a site, by a stack, in backward also that of the forward, and in a module."""
         call = self._sites.calls[site]
         below = self._below(kernel_stack)
@@ -323,7 +322,7 @@ class _Origins:
             weight_of[module_row, stack] = weight_of.get((module_row, stack), 0.0) + share
         # Of places with equal weights, one in a module.
         nodes.sort(key=lambda row: (-weight_of[row[2], row[3]], row[2] < 0, row[2], row[3], -row[0]))
-        first = self._origins.add_group(
+        first = self.add_group(
             call.kernel,
             [
                 {
@@ -359,9 +358,9 @@ class _Origins:
 
     def trace(self, changed: Mapping[str, NDArray[Any]], losses: Sequence[Loss]) -> TraceData:
         """The trace with the rows, with changed columns of spans, and with more losses."""
-        grown = (self._frames, self._stacks, self._arguments, self._modules.grown)
-        tables = {table.name: table.columns for table in grown} | {"origins": self._origins.columns}
-        return extend(self._trace, losses=losses, spans=changed, tables=tables, strings=self._origins.texts)
+        grown = (self, self._frames, self._stacks, self._arguments, self._modules.grown)
+        tables = {table.name: table.columns for table in grown}
+        return extend(self._trace, losses=losses, spans=changed, tables=tables, strings=self.texts)
 
     def _below(self, stack: int) -> list[int]:
         """The frames that a stack has below the generated file's, outermost first."""
@@ -392,8 +391,8 @@ class _Origins:
         while stack >= 0:
             frame = self._stacks.columns["frame"][stack]
             parent: int = self._stacks.columns["parent"][stack]
-            if frame >= 0 and self._origins.texts[self._frames.columns["file"][frame]] == outer.file:
-                function = self._origins.texts[self._frames.columns["function"][frame]].rpartition(".")[2]
+            if frame >= 0 and self.texts[self._frames.columns["file"][frame]] == outer.file:
+                function = self.texts[self._frames.columns["function"][frame]].rpartition(".")[2]
                 if function == name or function.startswith(f"{_RESUMED}{name}_at_"):
                     return parent
             stack = parent

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.columns import Columns
 from kinetoscope.model.dictionary import Table
 from kinetoscope.model.losses import Loss, loss_columns, losses_of
 from kinetoscope.model.processes import Placement
@@ -42,80 +41,11 @@ _CLOCK_CHECKS: dict[str, Callable[[Iterable[int]], int]] = {
 }  # fmt: skip
 
 
-def joined_info(parts: Sequence[tuple[TraceData, int, list[int]]]) -> dict[str, Any]:
-    """The metadata of several traces.
-
-    Values on which they agree occur once. Where they differ, the last one is used, as in torch's own exports, and
-    `cycles` has every one's.
-
-    Args:
-        parts: Each trace with its place in time in nanoseconds and the numbers of its cycles.
-
-    Returns:
-        The metadata.
-    """
-    infos = [trace.info for trace, _, _ in parts]
-    joined = {key: value for info in infos for key, value in info.items() if key not in _OF_THE_WHOLE}
-    differing = [key for key in joined if any(key not in info or info[key] != joined[key] for info in infos)]
-    joined["start_realtime_ns"] = infos[0].get("start_realtime_ns", 0)
-    if "start_monotonic_ns" in infos[0]:
-        joined["start_monotonic_ns"] = infos[0]["start_monotonic_ns"]
-    joined["stop_ns"] = max(offset_ns + trace.duration_ns for trace, offset_ns, _ in parts)
-    joined["complete"] = all(info.get("complete", True) for info in infos)
-    checks = [info["clock_checks"] for info in infos if isinstance(info.get("clock_checks"), dict)]
-    if checks:
-        joined["clock_checks"] = {
-            key: together(check.get(key, 0) for check in checks)
-            for key, together in _CLOCK_CHECKS.items()
-            if any(key in check for check in checks)
-        }
-    pauses = [pause for info in infos if isinstance(info.get("pauses"), list) for pause in info["pauses"]]
-    if pauses:
-        joined["pauses"] = pauses
-    joined["cycles"] = [cycle for part in parts for cycle in _cycles(*part, differing)]
-    return joined
-
-
 def _windows(trace: TraceData) -> list[tuple[int, int]]:
     """Start and duration of each cycle; of a trace without cycles, those of the trace."""
     table = trace.columns("cycles")
     windows = list(zip(table["start_ns"].tolist(), table["duration_ns"].tolist(), strict=True))
     return windows or [(0, trace.duration_ns)]
-
-
-def _cycles(
-    trace: TraceData, offset_ns: int, numbers: list[int], differing: list[str]
-) -> list[dict[str, Any]]:
-    facts = {key: trace.info[key] for key in differing if key in trace.info}
-    cycles, windows = trace.info.get("cycles"), _windows(trace)
-    earlier = cycles if isinstance(cycles, list) and len(cycles) == len(windows) else [{}] * len(windows)
-    return [
-        {**facts, **entry, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
-        for entry, number, (start_ns, duration_ns) in zip(earlier, numbers, windows, strict=True)
-    ]
-
-
-def joined_losses(parts: Sequence[tuple[Columns, list[int]]]) -> dict[str, list[Any]]:
-    """The losses of several traces: each kind once, added up, with the cycles it happened in.
-
-    Args:
-        parts: The `losses` of each trace with the numbers of its cycles.
-
-    Returns:
-        The columns of the table.
-    """
-    counts: dict[Loss, int] = {}
-    cycles: dict[Loss, list[int]] = {}
-    for losses, numbers in parts:
-        for loss in losses_of(losses):
-            kind = replace(loss, count=0)
-            counts[kind] = counts.get(kind, 0) + loss.count
-            if " (cycle" not in loss.where:
-                cycles.setdefault(kind, []).extend(numbers)
-    return loss_columns(
-        replace(kind, count=count, where=f"{kind.where}{_named(cycles.get(kind, []))}")
-        for kind, count in counts.items()
-    )
 
 
 def _named(numbers: list[int]) -> str:
@@ -240,10 +170,61 @@ class Joining:
         self._number_cycles()
 
     def _losses(self) -> dict[str, list[Any]]:
-        return joined_losses([(part.trace.columns("losses"), self._numbers(part)) for part in self._parts])
+        """The losses of the traces: each kind once, added up, with the cycles it happened in."""
+        counts: dict[Loss, int] = {}
+        cycles: dict[Loss, list[int]] = {}
+        for part in self._parts:
+            for loss in losses_of(part.trace.columns("losses")):
+                kind = replace(loss, count=0)
+                counts[kind] = counts.get(kind, 0) + loss.count
+                if " (cycle" not in loss.where:
+                    cycles.setdefault(kind, []).extend(self._numbers(part))
+        return loss_columns(
+            replace(kind, count=count, where=f"{kind.where}{_named(cycles.get(kind, []))}")
+            for kind, count in counts.items()
+        )
 
     def _info(self) -> dict[str, Any]:
-        return joined_info([(part.trace, part.place.offset_ns, self._numbers(part)) for part in self._parts])
+        """The metadata of the traces.
+
+        Values on which they agree occur once. Where they differ, the last one is used, as in torch's own exports, and
+        `cycles` has every one's.
+        """
+        infos = [part.trace.info for part in self._parts]
+        joined = {key: value for info in infos for key, value in info.items() if key not in _OF_THE_WHOLE}
+        differing = [
+            key for key in joined if any(key not in info or info[key] != joined[key] for info in infos)
+        ]
+        joined["start_realtime_ns"] = infos[0].get("start_realtime_ns", 0)
+        if "start_monotonic_ns" in infos[0]:
+            joined["start_monotonic_ns"] = infos[0]["start_monotonic_ns"]
+        joined["stop_ns"] = max(part.place.offset_ns + part.trace.duration_ns for part in self._parts)
+        joined["complete"] = all(info.get("complete", True) for info in infos)
+        checks = [info["clock_checks"] for info in infos if isinstance(info.get("clock_checks"), dict)]
+        if checks:
+            joined["clock_checks"] = {
+                key: together(check.get(key, 0) for check in checks)
+                for key, together in _CLOCK_CHECKS.items()
+                if any(key in check for check in checks)
+            }
+        pauses = [pause for info in infos if isinstance(info.get("pauses"), list) for pause in info["pauses"]]
+        if pauses:
+            joined["pauses"] = pauses
+        joined["cycles"] = [cycle for part in self._parts for cycle in self._cycles(part, differing)]
+        return joined
+
+    def _cycles(self, part: JoinedTrace, differing: list[str]) -> list[dict[str, Any]]:
+        """What `cycles` has of those of a trace: the metadata that differ, its number and its time."""
+        info, windows, offset_ns = part.trace.info, _windows(part.trace), part.place.offset_ns
+        facts = {key: info[key] for key in differing if key in info}
+        cycles = info.get("cycles")
+        earlier = cycles if isinstance(cycles, list) and len(cycles) == len(windows) else [{}] * len(windows)
+        return [
+            {**facts, **entry, "number": number, "start_ns": offset_ns + start_ns, "duration_ns": duration_ns}
+            for entry, number, (start_ns, duration_ns) in zip(
+                earlier, self._numbers(part), windows, strict=True
+            )
+        ]
 
     def _join_strings(self) -> None:
         rows: dict[str, int] = {}

@@ -74,10 +74,6 @@ class Fit:
         """Whether so few calls cross boundaries of operators that the clocks can be considered the same."""
         return self.calls_crossing <= MOST_CROSSING * self.calls
 
-    def as_info(self) -> dict[str, int | None]:
-        """The facts for the metadata of a trace."""
-        return {f"device_{name}": value for name, value in vars(self).items()}
-
 
 def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
     """Check whether a device's calls fit the operators of their threads."""
@@ -126,7 +122,7 @@ def join_device(host: AnyTrace, device: AnyTrace, tid_of: Mapping[int, int] | No
         tid_of: The system's numbers of threads by other numbers, of 32 bits, under which the device's side may know them.
 
     Returns:
-        A new trace. `info["clock_checks"]` has what `Fit.as_info` says; where the clocks do not fit, or one side does not
+        A new trace. `info["clock_checks"]` has what `Fit` says; where the clocks do not fit, or one side does not
         say when it began, `losses` has a row.
     """
     return cast("AnyTrace", _Join(host, device, tid_of or {}).run())
@@ -263,7 +259,10 @@ class _Join(Joining):
             if key in self._device.info:
                 info.setdefault(key, self._device.info[key])
         checks = info.get("clock_checks")
-        info["clock_checks"] = {**(checks if isinstance(checks, dict) else {}), **self._fit.as_info()}
+        info["clock_checks"] = {
+            **(checks if isinstance(checks, dict) else {}),
+            **{f"device_{name}": value for name, value in vars(self._fit).items()},
+        }
         for key in ("start_realtime_ns", "start_monotonic_ns"):
             if isinstance(info.get(key), int):
                 info[key] -= self._host_part.place.offset_ns

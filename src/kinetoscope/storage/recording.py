@@ -206,30 +206,24 @@ def _checked(part: object) -> dict[str, Any] | None:
     # The recorder writes short parts.
     if type(rows) is not int or not 0 <= rows <= _MOST_ROWS:
         return None
-    columns: dict[str, Any] = {}
-    for name in (*_NUMBERS, "device", "name"):
-        values = part.get(name)
-        if name in _NUMBERS and isinstance(values, str):
-            dtype = np.dtype(_NUMBERS[name]).newbyteorder("<")
-            try:
-                columns[name] = np.frombuffer(base64.b64decode(values, validate=True), dtype=dtype)
-            except ValueError:
-                return None
-            continue
-        if not isinstance(values, list):
-            values = [values] * rows
-        if name in _NUMBERS:
-            if not all(type(value) is int for value in values):
-                return None
-            try:
-                columns[name] = np.array(values, dtype=_NUMBERS[name])
-            except OverflowError:
-                return None
-        elif all(isinstance(value, str) for value in values):
-            columns[name] = values
-        else:
-            return None
+    try:
+        columns = {
+            name: _values(part.get(name), rows, _NUMBERS.get(name)) for name in (*_NUMBERS, "device", "name")
+        }
+    except (TypeError, ValueError, OverflowError):
+        return None
     return columns if len({len(values) for values in columns.values()}) == 1 else None
+
+
+def _values(column: object, rows: int, kind: type[np.generic] | None) -> Any:
+    """The values of a column of numbers of a kind, or of texts; raises an error if it has others."""
+    if kind is not None and isinstance(column, str):
+        encoded = base64.b64decode(column, validate=True)
+        return np.frombuffer(encoded, np.dtype(kind).newbyteorder("<"))
+    values = column if isinstance(column, list) else [column] * rows
+    if not all(type(value) is (str if kind is None else int) for value in values):
+        raise TypeError("a column has values of another type")
+    return values if kind is None else np.array(values, dtype=kind)
 
 
 def _owners(

@@ -329,7 +329,6 @@ def _local_path(source: ByteSource) -> Iterator[Path]:
 
 
 def _open_own(source: ByteSource, path: Path, head: bytes, limits: _Limits) -> Trace:
-    import_aside()
     if head == MAGIC:
         trace = _with_incident(Trace.from_recording(path), [path])
     else:
@@ -467,7 +466,6 @@ def compare(
 
 
 def _runs(side: AnyTrace | Sequence[AnyTrace], name: str, warm_up: int | None) -> list[Run]:
-    import_aside()
     from kinetoscope.comparison.measures import run_of
 
     sources = [side] if isinstance(side, (str, os.PathLike, Trace)) else list(side)

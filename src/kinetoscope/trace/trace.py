@@ -455,6 +455,7 @@ class Trace(TraceData):
             OSError: The file cannot be written.
         """
         self.columns("spans")  # says it if the trace was closed
+        import_aside()
         suffix = suffix_of(path)
         if suffix in ONE_TABLE:
             if table is not None and table not in self.table_names:
@@ -535,7 +536,6 @@ def tables_named(trace: Trace, query: str) -> list[str]:
 
 
 def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
-    import_aside()
     from kinetoscope.storage.table_files import write_arrow, write_parquet
 
     if form == "arrow":
@@ -546,7 +546,6 @@ def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
 
 
 def _save_whole(trace: Trace, path: Path, form: Format) -> None:
-    import_aside()
     if form.write is not None:
         form.write(trace, path)
     elif form.name == "tables":

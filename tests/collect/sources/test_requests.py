@@ -10,7 +10,6 @@ import torch
 
 import kinetoscope
 from kinetoscope.collect.sources import requests as module
-from kinetoscope.collect.sources.step_names import StepNames
 from kinetoscope.ledger.parts import REQUEST_PARTS
 
 
@@ -321,7 +320,7 @@ def test_the_number_of_different_texts_is_limited(monkeypatch):
 
 def test_steps_after_too_many_different_names_are_not_called_requests(monkeypatch):
     monkeypatch.setattr(module, "MOST_TEXTS", 1)
-    names = StepNames()
+    names = module.StepNames()
     with kinetoscope.profile(engine="native") as prof:
         for name in ("prefill", "decode"):
             names.begin(name, {})

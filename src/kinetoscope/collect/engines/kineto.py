@@ -213,7 +213,8 @@ class KinetoEngine:
                 self._request,
                 self._pauses,
                 max(0, int(stopped.profiling_end_time_ns - stopped.profiling_start_time_ns)),
-                has_objects=_makes_objects(stopped.experimental_config),
+                # Without the setting, older releases of torch always make them.
+                has_objects=not (has_setting("trace_only") and stopped.experimental_config.trace_only),
                 losses=losses,
                 storages=self._storages,
             )
@@ -327,11 +328,6 @@ def _object_settings(request: RecordingRequest) -> dict[str, bool]:
     return {
         "trace_only": not (options.needs_python_stacks or options.profile_memory or request.torch_objects)
     }
-
-
-def _makes_objects(config: Any) -> bool:
-    """Whether torch makes its event objects with these settings; older releases, without the setting, always do."""
-    return not (has_setting("trace_only") and config.trace_only)
 
 
 def _stop_at_exit() -> None:

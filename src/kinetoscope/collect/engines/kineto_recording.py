@@ -80,7 +80,10 @@ def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]
         path = folder / "trace.json"
         if not (may_start_threads and _follow(results, reader, path)):
             results.save(str(path))
-            _feed(reader, path)
+            # If torch could not write, the file is missing or empty, of which the reader's `finish` raises an error.
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                while block := file.read(_BLOCK_BYTES):
+                    reader.feed(block)
     try:
         finished: dict[str, Any] = reader.finish()
         return finished
@@ -181,14 +184,6 @@ def _follow(results: Any, reader: Any, path: Path) -> bool:
     if (failure := parsed.exception()) is not None:
         raise RecorderError(f"what torch's collector recorded could not be read ({failure}).") from failure
     return True
-
-
-def _feed(reader: Any, path: Path) -> None:
-    """Pass a file to the reader in blocks; a missing file is left to its `finish`."""
-    # If torch could not write, the file is missing or empty, of which the reader's `finish` raises an error.
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            reader.feed(block)
 
 
 @contextlib.contextmanager
@@ -376,13 +371,11 @@ class KinetoRecording:
         strings = read.strings
         if self._setting("capture_overload_names"):
             strings = split_overloads(tables, strings)
-        if "threads" in tables:
-            number_threads(tables)
-        spans = tables.get("spans", {})
-        if "kind" in spans:
-            # Ranges of collective backends end on other threads, which torch's text does not say.
-            transfers = (spans["kind"] == SpanKind.COLLECTIVE) * np.uint8(FLAG_ASYNC)
-            spans["flags"] = spans["flags"] | transfers
+        number_threads(tables)
+        spans = tables["spans"]
+        # Ranges of collective backends end on other threads, which torch's text does not say.
+        transfers = (spans["kind"] == SpanKind.COLLECTIVE) * np.uint8(FLAG_ASYNC)
+        spans["flags"] = spans["flags"] | transfers
         device = device_of([name_of(activity) for activity in self.request.activities])
         if device is not None and "streams" in tables:
             tables["streams"]["device_type"][:] = device
@@ -548,12 +541,12 @@ def leave_out_own_calls(native: dict[str, Any]) -> None:
     # Only calls that are nested in one of our own are visited one by one, with whose calls are unwanted in each.
     is_inside = _core.nearest_marked(nested.parent, nested.depth, is_own[rows]) >= 0
     hidden_in: dict[int, frozenset[Code]] = {}
-    for place in np.flatnonzero(is_inside).tolist():
-        row, hidden = rows[place], hidden_in.get(int(nested.parent[place]), frozenset())
+    for position in np.flatnonzero(is_inside).tolist():
+        row, hidden = rows[position], hidden_in.get(int(nested.parent[position]), frozenset())
         code = _code(strings[spans["name"][row]])
         if code in _OWN or code in hidden:
             unwanted[row] = True
-            hidden_in[place] = hidden | _OWN.get(code, frozenset())
+            hidden_in[position] = hidden | _OWN.get(code, frozenset())
     _remove(native, unwanted)
 
 
@@ -681,9 +674,7 @@ def note_keywords(tables: Tables, strings: Sequence[str], results: Any, base_ns:
         results: torch's `_ProfilerResult`, with event objects.
         base_ns: Time 0 of the trace, in nanoseconds since 1970.
     """
-    spans = tables.get("spans", {})
-    if "kind" not in spans:
-        return
+    spans = tables["spans"]
     # Only ranges have keyword inputs. Operators, whose names have a namespace, and backward functions, which have a sequence
     # number, do not.
     is_range = np.array(["::" not in text for text in strings], dtype=bool)[spans["name"]]
@@ -736,9 +727,9 @@ def _add_arguments(
     tables: Tables, facts_of: Mapping[tuple[int, int], Any], added: Callable[[Any, Any], dict[str, Any]]
 ) -> None:
     """Merge into the arguments of spans what `added` makes of these and of the facts by key; `tables` is changed in place."""
-    spans = tables.get("spans", {})
-    if not facts_of or "start_ns" not in spans:
+    if not facts_of:
         return
+    spans = tables["spans"]
     texts = StringTable(list(tables.get("arguments", {}).get("json", ())))
     column = np.array(spans.get("arguments", np.full(len(spans["start_ns"]), -1)), dtype=np.int32)
     for span, key in enumerate(_span_keys(spans)):
@@ -762,9 +753,7 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
     Returns:
         The string table with the missing names added.
     """
-    spans = tables.get("spans", {})
-    if "kind" not in spans:
-        return strings
+    spans = tables["spans"]
     doubtful = [row for row, text in enumerate(strings) if "'" in text]
     rows = np.flatnonzero(
         (spans["kind"] == SpanKind.USER_ANNOTATION) & np.isin(spans["name"], doubtful)

@@ -101,10 +101,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _not_recording(verb: str = "") -> StateError:
-    """Build the error for a call that needs a recording, such as one to `change`."""
-    nothing = f": there is nothing to {verb}" if verb else ""
-    return StateError(f"the native recorder is not recording in this process{nothing}")
+def _check_recording(failed: object, verb: str = "") -> None:
+    """Raise StateError if a call has failed, because it needs a recording, such as one to `change`."""
+    if failed:
+        nothing = f": there is nothing to {verb}" if verb else ""
+        raise StateError(f"the native recorder is not recording in this process{nothing}")
 
 
 class _UnloadableError(RecorderError):
@@ -273,8 +274,7 @@ class Recorder:
             StateError: Nothing is being recorded in this process.
             RecorderError: The change failed; the recorder continues as before.
         """
-        if not self.is_recording:
-            raise _not_recording("change")
+        _check_recording(not self.is_recording, "change")
         rate = samples_per_second if Recorded.SAMPLES in flags else 0
         self._has_calls = bool(int(flags) & _CALLS)
         self._hook_new_threads(self._has_calls)
@@ -295,8 +295,7 @@ class Recorder:
             StateError: Nothing is being recorded in this process.
         """
         numbers = (ctypes.c_uint64 * POSITION_NUMBERS)()
-        if self._library.kinetoscope_recorder_position(numbers, len(numbers)) != 0:
-            raise _not_recording()
+        _check_recording(self._library.kinetoscope_recorder_position(numbers, len(numbers)))
         return list(numbers)
 
     def dropped(self, since: Sequence[int] = ()) -> int:
@@ -319,8 +318,7 @@ class Recorder:
             StateError: Nothing is being recorded in this process, which may be a forked child.
         """
         stopped = StopReport()
-        if self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)) != 0:
-            raise _not_recording()
+        _check_recording(self._library.kinetoscope_recorder_stop(ctypes.byref(stopped)))
         self._hook_new_threads(False)
         return stopped
 
@@ -340,8 +338,7 @@ class Recorder:
         Raises:
             StateError: Nothing is being recorded in this process.
         """
-        if self._library.kinetoscope_recorder_pause() != 0:
-            raise _not_recording("pause")
+        _check_recording(self._library.kinetoscope_recorder_pause(), "pause")
         self._hook_new_threads(False)
 
     def resume(self) -> str:
@@ -354,9 +351,10 @@ class Recorder:
             StateError: Nothing is being recorded in this process.
         """
         self._hook_new_threads(self._has_calls)
-        if self._library.kinetoscope_recorder_resume(*self._into_message) != 0:
+        failed = self._library.kinetoscope_recorder_resume(*self._into_message)
+        if failed:
             self._hook_new_threads(False)
-            raise _not_recording("resume")
+        _check_recording(failed, "resume")
         return self._text
 
     def allow_step_switch(self, allowed: bool) -> bool:

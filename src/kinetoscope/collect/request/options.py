@@ -192,7 +192,7 @@ def _bytes(name: str, value: object) -> int:
 
 def _file(name: str, path: object, need: str = "need the name of a file, or None") -> Path:
     """Check the path of a file, which may not exist yet, but must not be a folder."""
-    file = _path(name, path, need)
+    file = checked_path(name, path, need)
     if file.is_dir():
         raise ArgumentError(f"{name}={str(path)!r} is a folder: need the name of a file in it.")
     return file
@@ -204,7 +204,7 @@ def checked_summary(name: str, path: object) -> Path:
     Raises:
         ArgumentError: It is neither.
     """
-    target = _path(name, path, "need a folder, or the name of a .parquet file, or None")
+    target = checked_path(name, path, "need a folder, or the name of a .parquet file, or None")
     if target.suffix == SUFFIX and target.is_dir():
         raise ArgumentError(
             f"{name}={str(path)!r} is a folder whose name ends like a file: use another name for it."
@@ -216,7 +216,12 @@ def checked_summary(name: str, path: object) -> Path:
     return target
 
 
-def _path(name: str, path: object, need: str) -> Path:
+def checked_path(name: str, path: object, need: str = "need the name of a file, or None") -> Path:
+    """Check the path of a file or folder, which may not exist yet.
+
+    Raises:
+        ArgumentError: It is no path; the message says what is needed.
+    """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"{name}={path!r} is not valid: {need}.")

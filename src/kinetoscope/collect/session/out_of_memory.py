@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 # What torch's host allocator writes, on Linux, macOS and Windows.
 _HOST_SAYS = re.compile(r"DefaultCPUAllocator: (not enough memory|can't allocate memory)")
-_HOST_WANTED = re.compile(r"tried to allocate (\d+) bytes")
-_DEVICE_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
+_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
 _DEVICE_NUMBER = re.compile(r"\b(?:GPU|device) (\d+)\b")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _OWN = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
@@ -114,11 +113,8 @@ def _where(error: BaseException) -> str | None:
 
 def _requested_bytes(message: str) -> int | None:
     """Return the size of the failed allocation in bytes; None if the message does not contain it."""
-    if match := _HOST_WANTED.search(message):
-        return int(match[1])
-    if match := _DEVICE_WANTED.search(message):
-        return int(float(match[1]) * _UNITS[match[2]])
-    return None
+    match = _WANTED.search(message)
+    return int(float(match[1]) * _UNITS[match[2]]) if match else None
 
 
 def _device(error: BaseException) -> str | None:

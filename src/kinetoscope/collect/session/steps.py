@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from kinetoscope._errors import ArgumentError, checked_switch
 from kinetoscope.collect.process.rank import ranked
 from kinetoscope.collect.request.activities import ProfilerAction
-from kinetoscope.collect.request.options import Source, checked_sources
+from kinetoscope.collect.request.options import Source, checked_path, checked_sources
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.collect.session.schedule import Schedule
 from kinetoscope.collect.session.state import SessionState
@@ -169,18 +169,16 @@ def steps(
     """
     if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
         raise ArgumentError(f"steps: {items!r} cannot be looped over: pass a DataLoader or another iterable.")
-    untyped: object = save
-    if save is not None and not (isinstance(untyped, (str, os.PathLike)) and os.fspath(untyped)):
-        raise ArgumentError(f"steps: save={save!r} is not valid: need the name of a file, or None.")
-    if save is not None:
-        suffix_of(save)
+    path = None if save is None else checked_path("save", save)
+    if path is not None:
+        suffix_of(path)
     loading = (DataLoading(),) if checked_switch("data_loading", data_loading) else ()
     session = profile(
         schedule=DEFAULT_SCHEDULE if schedule is None else schedule,
         sources=(*loading, *checked_sources(sources)),
         **options,
     )
-    return Steps(items, session, None if save is None else Path(save))
+    return Steps(items, session, path)
 
 
 def _length(items: object) -> int | None:

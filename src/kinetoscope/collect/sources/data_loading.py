@@ -197,17 +197,16 @@ class LoaderHooks(SharedHooks):
             self.folder = Path(tempfile.mkdtemp(prefix="kinetoscope-loading-"))
             weakref.finalize(self, _remove_own, self.folder, os.getpid())
         kind, workers_iterator = dataloader._DatasetKind, dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  (torch's own)
-        self._replaced.put(kind, "create_fetcher", staticmethod(self._create_fetcher(kind.create_fetcher)))
+        create = kind.create_fetcher
+
+        def create_timed(*arguments: Any, **keywords: Any) -> Any:
+            return timed(create(*arguments, **keywords), _RANGES)
+
+        self._replaced.put(kind, "create_fetcher", staticmethod(create_timed))
         loop = RecordedLoop(_utils.worker._worker_loop, str(self.folder), self._number)  # noqa: SLF001  (torch's own)
         self._replaced.put(_utils.worker, "_worker_loop", loop)
         self._replaced.put(workers_iterator, "__init__", self._numbered(workers_iterator.__init__))
         self._replaced.put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
-
-    def _create_fetcher(self, create: Callable[..., Any]) -> Callable[..., Any]:
-        def create_timed(*arguments: Any, **keywords: Any) -> Any:
-            return timed(create(*arguments, **keywords), _RANGES)
-
-        return create_timed
 
     def _numbered(self, begin: Callable[..., None]) -> Callable[..., None]:
         """Wrap the constructor of iterators with workers, to assign each a number, which identifies its workers."""

@@ -16,13 +16,6 @@ from kinetoscope.collect.request.activities import record_function
 from kinetoscope.collect.sources.shared_hooks import SharedHooks
 
 
-class _OfThread(threading.local):
-    """The open ranges of a thread, outermost first."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-
-
 class LibraryRanges:
     """The open ranges of ITT or NVTX: a stack for each thread, and those that are closed by a handle."""
 
@@ -32,16 +25,22 @@ class LibraryRanges:
 
     def forget(self) -> None:
         """Close all open ranges, because their recording has ended; torch closes a range when its last reference is dropped."""
-        self._of_thread = _OfThread()
+        self._of_thread = threading.local()
         self._by_handle: dict[object, Any] = {}
+
+    @property
+    def _stack(self) -> list[Any]:
+        """The open ranges of this thread, outermost first."""
+        stack: list[Any] = vars(self._of_thread).setdefault("stack", [])
+        return stack
 
     def open(self, name: object) -> None:
         """Open a range, nested in the thread's open ones."""
-        self._of_thread.stack.append(record_function(str(name)).__enter__())
+        self._stack.append(record_function(str(name)).__enter__())
 
     def close(self) -> None:
         """Close the thread's innermost range; without one, do nothing, as the libraries do."""
-        if stack := self._of_thread.stack:
+        if stack := self._stack:
             stack.pop().__exit__(None, None, None)
 
     def open_by_handle(self, handle: object, name: object) -> None:

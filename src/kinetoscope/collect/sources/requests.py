@@ -1,4 +1,4 @@
-"""Requests of a server: which stretches of which threads belong to each, while many are in progress at once.
+"""Requests of a server: which stretches of which threads belong to each, while many are in progress at once; and the names of its steps.
 
 Each stretch is a range on its thread, see `model.marks`. A coroutine runs in stretches: those of decorated functions and of the
 middleware are known with any event loop, because each resumption goes through an object of ours; those of a `with` block in a coroutine, and of tasks
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 from kinetoscope._after_import import AfterImport
 from kinetoscope._errors import ArgumentTypeError
 from kinetoscope._runtime import Follower, RequestState
-from kinetoscope.model.marks import PREFIX, SUBMITTED, begin_text, end_text
+from kinetoscope.model.marks import PREFIX, SUBMITTED, begin_text, end_text, step_mark
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -87,6 +87,26 @@ def _close_range(opened: Any) -> None:
     from kinetoscope.collect.sources.quick_ranges import end_range
 
     end_range(opened)
+
+
+class StepNames:
+    """Names the steps of an engine, one after the other, on one thread: by a range in each, see `model.marks`."""
+
+    def __init__(self) -> None:
+        self._texts = LimitedTexts("other steps")
+        self._range: Any = None
+
+    def begin(self, name: str, arguments: dict[str, int]) -> None:
+        """Record the name and the arguments of the step that has begun. After many different ones, arguments, and then names, are left out."""
+        self.end()
+        text = json.dumps(arguments) if arguments else ""
+        self._range = _open_range(step_mark(*self._texts.limited(name, text)))
+
+    def end(self) -> None:
+        """Close the range of the name, if one is open."""
+        opened, self._range = self._range, None
+        if opened is not None:
+            _close_range(opened)
 
 
 class Description(Protocol):
