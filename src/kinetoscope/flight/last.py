@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +19,12 @@ from kinetoscope.flight.budget import MOST_TOGETHER
 from kinetoscope.flight.incidents import INCIDENTS, time_of
 from kinetoscope.flight.live_stacks import CRASHED, Sight, program_line, sight
 from kinetoscope.flight.other_ranks import first_failure
-from kinetoscope.flight.ring_stacks import last_sample, stack_lines
+from kinetoscope.flight.ring_stacks import last_sample, opened_ring, stack_lines
 from kinetoscope.flight.step_log import StepLog
 from kinetoscope.flight.unclean_exits import end_text, has_exit_note, last_seen_s
 from kinetoscope.model import units
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
 from kinetoscope.storage.incident_files import SUMMARY, read_facts
-from kinetoscope.storage.recording_parts import clone
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 
@@ -371,17 +369,16 @@ def _places(ranks: Sequence[jobs.RankFiles], now_ns: int | None) -> list[RankPla
     """
     if not ranks:
         return []
-    with tempfile.TemporaryDirectory(prefix="kinetoscope-last-") as scratch:
 
-        def place(files: jobs.RankFiles, *, compare: bool = len(ranks) <= _MOST_COMPARED) -> RankPlace:
-            return _place(files, now_ns, Path(scratch), compare=compare)
+    def place(files: jobs.RankFiles, *, compare: bool = len(ranks) <= _MOST_COMPARED) -> RankPlace:
+        return _place(files, now_ns, compare=compare)
 
-        with ThreadPoolExecutor(min(len(ranks), _READERS)) as pool:
-            statuses = list(pool.map(place, ranks))
-        if len(ranks) > _MOST_COMPARED:
-            first = {_where(status): number for number, status in reversed(list(enumerate(statuses)))}
-            for number in sorted(first.values())[:_MOST_COMPARED]:
-                statuses[number] = place(ranks[number], compare=True)
+    with ThreadPoolExecutor(min(len(ranks), _READERS)) as pool:
+        statuses = list(pool.map(place, ranks))
+    if len(ranks) > _MOST_COMPARED:
+        first = {_where(status): number for number, status in reversed(list(enumerate(statuses)))}
+        for number in sorted(first.values())[:_MOST_COMPARED]:
+            statuses[number] = place(ranks[number], compare=True)
     return statuses
 
 
@@ -391,13 +388,12 @@ _where = attrgetter(
 )  # fmt: skip
 
 
-def _place(files: jobs.RankFiles, now_ns: int | None, scratch: Path, *, compare: bool) -> RankPlace:
+def _place(files: jobs.RankFiles, now_ns: int | None, *, compare: bool) -> RankPlace:
     """Where a rank is, by its files.
 
     Args:
         files: Its files.
         now_ns: The monotonic clock if its ring may still be written; None for an incident.
-        scratch: A folder for copies.
         compare: Whether to find what changed in the last step.
     """
     facts, log = files.facts, files.log
@@ -430,13 +426,7 @@ def _place(files: jobs.RankFiles, now_ns: int | None, scratch: Path, *, compare:
     if goes_on and log is not None and log.is_of_here:
         look = sight(log.process, log.layout, log.thread)
     try:
-        # A ring may go on while it is read; what its process writes meanwhile does not matter.
-        copy = scratch / f"{files.rank}.recording" if goes_on else files.recording
-        if goes_on:
-            clone(files.recording, copy)
-        with open_trace(copy) as trace:
-            if goes_on:
-                copy.unlink()
+        with opened_ring(files.recording) if goes_on else open_trace(files.recording) as trace:
             _look_into(trace, status, log, compare=compare)
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
         status.problem = f"{type(error).__name__}: {error}"

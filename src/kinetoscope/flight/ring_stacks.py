@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,21 @@ from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS
 from kinetoscope.storage.recording_parts import clone
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
+
+
+@contextmanager
+def opened_ring(ring: Path) -> Iterator[Trace]:
+    """Open a ring as it is at this moment; its process may go on writing, which does not matter.
+
+    Raises:
+        FormatError: The file is not a recording, or its version is not supported.
+        OSError: It cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="kinetoscope-ring-") as scratch:
+        copy = Path(scratch, ring.name)
+        clone(ring, copy)
+        with open_trace(copy) as trace:
+            yield trace
 
 
 def ring_stacks(ring: Path) -> list[ThreadStack]:
@@ -31,14 +48,11 @@ def ring_stacks(ring: Path) -> list[ThreadStack]:
         FormatError: The file is not a recording, or its version is not supported.
         OSError: It cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="kinetoscope-stacks-") as scratch:
-        copy = Path(scratch, ring.name)
-        clone(ring, copy)
-        with open_trace(copy) as trace:
-            threads = np.unique(trace.columns("samples")["thread"]).tolist()
-            stacks = [stack for thread in threads if (stack := last_sample(trace, thread)[0]) is not None]
-            # The main thread has the id of the process.
-            return sorted(stacks, key=lambda stack: (stack.thread != trace.run_info.process, stack.thread))
+    with opened_ring(ring) as trace:
+        threads = np.unique(trace.columns("samples")["thread"]).tolist()
+        stacks = [stack for thread in threads if (stack := last_sample(trace, thread)[0]) is not None]
+        # The main thread has the id of the process.
+        return sorted(stacks, key=lambda stack: (stack.thread != trace.run_info.process, stack.thread))
 
 
 def stacks_from_outside(process: int | None, ring: Path, log: StepLog | None) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinetoscope._errors import ArgumentError
+from kinetoscope._errors import ArgumentError, checked_choice
 from kinetoscope.model import units
 
 REASONS = ("hang", "crash", "oom", "slow", "nan", "exit")
@@ -75,7 +75,8 @@ def settings(
         folder=default_folder() if chosen_folder is None else Path(chosen_folder).absolute(),
         on=frozenset(chosen),
         most_in_an_hour=_read_limits(limits),
-        control=_read_control(environment.get(_CONTROL) or control),
+        control=checked_choice("control", environment.get(_CONTROL) or control, ("off", "socket"))
+        == "socket",
     )
 
 
@@ -172,12 +173,6 @@ def _read_keep(words: list[str]) -> tuple[float, int]:
                     f"keep={word!r} is neither a time nor a size: write such as ('60s', '256MiB')."
                 ) from None
     return keep_s, keep_bytes
-
-
-def _read_control(text: str) -> bool:
-    if text not in ("off", "socket"):
-        raise ArgumentError(f"control={text!r} is not one of 'off', 'socket'.")
-    return text == "socket"
 
 
 def _read_limits(text: str) -> int:

@@ -315,23 +315,28 @@ def test_a_discarded_recording_says_so():
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have():
-    gate = threading.Event()
-    aside = kineto_recording.BackgroundCall(lambda _: gate.wait())
-    waiting = threading.Thread(target=aside.result)
+    begun, gate = threading.Event(), threading.Event()
+
+    def text():
+        begun.set()
+        gate.wait()
+        return '{"traceEvents": []}'
+
+    recording = recording_of(WrittenResults(text))
+    waiting = threading.Thread(target=recording.trace)
     waiting.start()
-    while aside._thread is None:
-        pass
+    begun.wait()
     child = os.fork()
     if child == 0:
         try:
-            aside.result()
+            recording.trace()
         except StateError:
             os._exit(7)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     gate.set()
     waiting.join()
-    assert aside.result() is True
+    assert names_of(recording.trace()) == {}
 
 
 # --------------------------------------------------------------------------------------- what the text lacks

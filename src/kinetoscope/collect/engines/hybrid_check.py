@@ -226,7 +226,9 @@ def run_check(target: str, device_name: str) -> None:
 def _run_both(device: torch.device) -> _Outcome:
     from kinetoscope.collect.engines.kineto import KinetoEngine
 
-    activity = _activity_of(device)
+    # Backends that torch has no activity for are recorded by `PrivateUse1`.
+    activities = ProfilerActivity.__members__
+    activity = activities.get(device.type.upper(), activities["PrivateUse1"])
     for _ in range(3):
         _launch(device)
     problem, error_ns = "", 0
@@ -241,11 +243,6 @@ def _run_both(device: torch.device) -> _Outcome:
     launches = len(_OPERATORS) * _ROUNDS
     reason = f"{launches} launches recorded by both engines agree, and the clocks of host and device to {units.duration(error_ns)}"
     return _Outcome(True, reason, True)
-
-
-def _activity_of(device: torch.device) -> ProfilerActivity:
-    """The activity that records such a device; `PrivateUse1` of backends that torch has no activity for."""
-    return ProfilerActivity.__members__.get(device.type.upper(), ProfilerActivity.__members__["PrivateUse1"])
 
 
 def _launch(device: torch.device) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -199,51 +199,6 @@ def _folder() -> Iterator[Path]:
         yield Path(name)
 
 
-Result = TypeVar("Result")
-
-
-class BackgroundCall(Generic[Result]):
-    """Runs a function once, on a thread of its own, so that an interrupt reaches only the main thread, which waits."""
-
-    def __init__(self, work: Callable[[bool], Result]) -> None:
-        """Store the function; its argument is whether threads can still be started."""
-        self._work: Callable[[bool], Result] | None = work
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._outcome: Future[Result] = Future()
-
-    def result(self) -> Result:
-        """Return the function's result, or raise its exception; the first call starts it. Can be repeated after an interrupt.
-
-        Raises:
-            StateError: This is a forked child, where the thread does not exist.
-        """
-        with self._lock:
-            work, self._work = self._work, None
-            if work is not None:
-                thread = threading.Thread(
-                    target=self._run, args=(work, True), name="kinetoscope", daemon=True
-                )
-                try:
-                    thread.start()
-                except RuntimeError:
-                    # No threads can be started, as when the interpreter is exiting.
-                    self._run(work, may_start_threads=False)
-                else:
-                    self._thread = thread
-        if self._thread is not None:
-            self._thread.join()
-        if not self._outcome.done():
-            raise StateError("the parent process is reading this recording: read it there.")
-        return self._outcome.result()
-
-    def _run(self, work: Callable[[bool], Result], may_start_threads: bool) -> None:
-        try:
-            self._outcome.set_result(work(may_start_threads))
-        except BaseException as error:  # noqa: BLE001  (raised again by `result`)
-            self._outcome.set_exception(error)
-
-
 # Key of the request's metadata, not of the trace: the engine stores the monotonic clock minus the system's clock here.
 MONOTONIC_KEY = "monotonic_of_realtime_ns"
 
@@ -272,7 +227,9 @@ class KinetoRecording:
     taken_by: str = "recording_taken"
     storages: Sequence[dict[str, Any]] = ()
     _process: int = field(default_factory=os.getpid, init=False)
-    _reading: BackgroundCall[Trace] | None = field(default=None, init=False)
+    # On a thread of its own, so that an interrupt reaches only the main thread, which waits.
+    _reading: threading.Thread | None = field(default=None, init=False)
+    _outcome: Future[Trace] = field(default_factory=Future, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
@@ -291,8 +248,19 @@ class KinetoRecording:
             if self._reading is None:
                 if self.results is None and not self._taken:
                     raise StateError("this recording was discarded: there is no trace of it.")
-                self._reading = BackgroundCall(functools.partial(self._build, self.results))
-        return self._reading.result()
+                self._reading = threading.Thread(
+                    target=self._note_trace, args=(self.results, True), name="kinetoscope", daemon=True
+                )
+                try:
+                    self._reading.start()
+                except RuntimeError:
+                    # No threads can be started, as when the interpreter is exiting.
+                    self._note_trace(self.results, may_start_threads=False)
+        if self._reading.is_alive():
+            self._reading.join()
+        if not self._outcome.done():
+            raise StateError("the parent process is reading this recording: read it there.")
+        return self._outcome.result()
 
     def api(self) -> ResultsApi | None:
         """Return the object for `prof.profiler.kineto_results`; None if there are no results."""
@@ -304,6 +272,12 @@ class KinetoRecording:
         """Drop torch's results; a trace that is already built stays available."""
         self.results = None
         _UNREAD.discard(self)
+
+    def _note_trace(self, results: Any | None, may_start_threads: bool) -> None:
+        try:
+            self._outcome.set_result(self._build(results, may_start_threads))
+        except BaseException as error:  # noqa: BLE001  (raised again by `trace`)
+            self._outcome.set_exception(error)
 
     def _build(self, results: Any | None, may_start_threads: bool) -> Trace:
         """Build the trace from torch's text and our metadata, with losses for everything that is missing."""
@@ -485,6 +459,7 @@ _HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function")
 _WITH_OVERLOAD = re.compile(r"(\w+::\w+)\.([\w.]+)")
 # The name that torch writes if it cannot encode the actual one as JSON.
 UNWRITABLE = "unknown"
+_schemas = torch._C._jit_get_schemas_for_operator  # noqa: SLF001  (torch's own)
 # torch's numbers of threads by native thread id, of this process, as far as they are known.
 _numbers: dict[int, int] = {}
 _numbers_lock = threading.Lock()
@@ -603,7 +578,7 @@ def split_overloads(tables: Tables, strings: list[str]) -> list[str]:
     overload_of = np.zeros(len(strings), dtype=np.int32)
     for row, text in enumerate(strings):
         parts = _WITH_OVERLOAD.fullmatch(text)
-        if parts is not None and parts[2] in _overloads(parts[1]):
+        if parts is not None and parts[2] in {overload.overload_name for overload in _schemas(parts[1])}:
             name_of[row], overload_of[row] = table.row(parts[1]), table.row(parts[2])
     spans = tables["spans"]
     # Only for operators: the name of a user's range may look like one with an overload.
@@ -773,10 +748,6 @@ def restore_quotes(tables: Tables, strings: list[str], results: Any, base_ns: in
             names[row] = table.row(name)
     spans["name"] = names
     return table.texts
-
-
-def _overloads(operator: str) -> frozenset[str]:
-    return frozenset(schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(operator))  # noqa: SLF001  (torch's own)
 
 
 def _base_ns(native: Mapping[str, Any]) -> int:

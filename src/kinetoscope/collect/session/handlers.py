@@ -42,13 +42,10 @@ def tensorboard_trace_handler(
                 f"the trace cannot be written: folder {os.fspath(folder)!r} cannot be created ({error}). "
                 "Pass tensorboard_trace_handler a folder that can be created."
             ) from error
-        worker = worker_name or _default_worker()
+        # Unique among the processes of the job.
+        rank = f"_rank{own_rank()}" if in_process_group() else ""
+        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}{rank}"
         suffix = ".json.gz" if use_gzip else ".json"
         session.export_chrome_trace(str(folder / f"{worker}.{time.time_ns()}.pt.trace{suffix}"))
 
     return write_trace
-
-
-def _default_worker() -> str:
-    """Return a name that is unique among the processes of the job: host, process id and rank."""
-    return f"{socket.gethostname()}_{os.getpid()}" + (f"_rank{own_rank()}" if in_process_group() else "")

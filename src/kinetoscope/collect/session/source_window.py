@@ -234,7 +234,12 @@ class SourcedRecording:
                 trace = part.add_to(trace)
             except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
                 missing.append((source, f"add_to() failed: {type(error).__name__}: {error}"))
-        trace = _with_losses(trace, [*self.failures, *missing])
+        if failed := [*self.failures, *missing]:
+            from kinetoscope.combine.extend import extend
+            from kinetoscope.model.losses import Loss
+
+            what = [(f"what {_named(source)} records", why) for source, why in failed]
+            trace = extend(trace, losses=[Loss.of("source_failed", what=lost, why=why) for lost, why in what])
         # Last, because warnings may be turned into exceptions.
         for source, why in missing:
             warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
@@ -254,15 +259,3 @@ class SourcedRecording:
 
 def _named(source: Source) -> str:
     return f"the source {type(source).__name__}"
-
-
-def _with_losses(trace: Trace, failed: list[tuple[Source, str]]) -> Trace:
-    if not failed:
-        return trace
-    from kinetoscope.combine.extend import extend
-    from kinetoscope.model.losses import Loss
-
-    losses = [
-        Loss.of("source_failed", what=f"what {_named(source)} records", why=why) for source, why in failed
-    ]
-    return extend(trace, losses=losses)

@@ -116,12 +116,16 @@ def _reader(device: NvmlDevice) -> Reader:
     name = f"gpu{device.index}"
 
     def read(reading: Reading) -> None:
-        if (busy_percent := device.busy_percent()) is not None:
-            reading.values[f"{name}_percent"] = busy_percent
-        if (memory := device.memory()) is not None:
-            reading.values[f"{name}_memory_used_bytes"] = memory.used_bytes
-        if (watts := device.power_watts()) is not None:
-            reading.values[f"{name}_power_watts"] = watts
+        memory = device.memory()
+        used_bytes = None if memory is None else memory.used_bytes
+        counters = {
+            "percent": device.busy_percent(),
+            "memory_used_bytes": used_bytes,
+            "power_watts": device.power_watts(),
+        }
+        reading.values |= {
+            f"{name}_{counter}": value for counter, value in counters.items() if value is not None
+        }
 
     return read
 
