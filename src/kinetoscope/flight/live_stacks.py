@@ -226,16 +226,13 @@ def _children(process: int) -> list[int]:
 
 
 def _state_letter(process: int, thread: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{process}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
+    return _read_task(process, thread, "stat").rpartition(")")[2].strip()[:1]
 
 
-def _thread_name(process: int, thread: int) -> str:
-    if thread == process:
-        return "main"
+def _read_task(process: int, thread: int, file: str) -> str:
+    """What the system says of a thread; empty where it does not."""
     with suppress(OSError):
-        return Path(f"/proc/{process}/task/{thread}/comm").read_text().strip()
+        return Path(f"/proc/{process}/task/{thread}/{file}").read_text()
     return ""
 
 
@@ -260,7 +257,8 @@ class _Interpreter:
             thread = self._number(state + layout["thread_system"])
             lines = self._lines(state)
             if thread and lines:
-                name, does = _thread_name(process, thread), self._state(process, thread, state)
+                name = "main" if thread == process else _read_task(process, thread, "comm").strip()
+                does = self._state(process, thread, state)
                 stacks.append(ThreadStack(name, thread, does, now_ns, lines))
             state = self._number(state + layout["thread_next"])
         return stacks
@@ -340,16 +338,13 @@ class _Interpreter:
         )
         if letter == "R":
             return "running"
-        with suppress(OSError, ValueError):
-            words = Path(f"/proc/{process}/task/{thread}/syscall").read_text().split()
+        with suppress(ValueError):
+            words = _read_task(process, thread, "syscall").split()
             if len(words) > 1 and 0 <= int(words[1], 16) - gil < layout["gil_bytes"]:
                 return "waiting for the GIL"
-        wait = ""
-        with suppress(OSError):
-            where = Path(f"/proc/{process}/task/{thread}/wchan").read_text()
-            waits = (f" by {name}" for name, parts in _WAITS.items() if any(part in where for part in parts))
-            wait = next(waits, "")
-        return f"blocked{wait}" + (" in C code that holds the GIL" if has_gil else "")
+        where = _read_task(process, thread, "wchan")
+        waits = (f" by {name}" for name, parts in _WAITS.items() if any(part in where for part in parts))
+        return f"blocked{next(waits, '')}" + (" in C code that holds the GIL" if has_gil else "")
 
 
 def _line_rows(table: bytes, first_line: int) -> list[tuple[int, int, int | None]]:

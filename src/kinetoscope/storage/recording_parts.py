@@ -33,7 +33,7 @@ def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
         OSError: A file cannot be read or written.
     """
     _check(source)
-    with _replacing(Path(target)) as unfinished:
+    with replacing(Path(target)) as unfinished:
         _core.clone_recording(str(source), unfinished)
 
 
@@ -49,7 +49,7 @@ def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
         OSError: It cannot be read or written.
     """
     _check(path)
-    with _replacing(Path(path)) as unfinished:
+    with replacing(Path(path)) as unfinished:
         _core.cut_recording(str(path), 0, unfinished, start_ns)
 
 
@@ -69,13 +69,16 @@ def cut_steps(source: str | os.PathLike[str], target: str | os.PathLike[str], fi
     """
     _check(source)
     target = Path(target)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-        unfinished = Path(scratch, target.name)
-        clone, part = Path(f"{unfinished}.whole"), Path(f"{unfinished}.part")
-        _core.clone_recording(str(source), str(clone))
+    prefix = f".{target.name}-"
+    with (
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as scratch,
+        replacing(target) as unfinished,
+    ):
+        whole, part = Path(scratch, "whole"), Path(scratch, "part")
+        _core.clone_recording(str(source), str(whole))
         # Nothing changes in the part of the session while its steps are read.
-        _core.cut_recording(str(clone), 0, str(part))
-        clone.unlink()
+        _core.cut_recording(str(whole), 0, str(part))
+        whole.unlink()
         steps = read_recording(part)[0].columns("steps")
         wanted = (steps["number"] >= first) & (steps["number"] < end)
         if not wanted.any():
@@ -86,12 +89,11 @@ def cut_steps(source: str | os.PathLike[str], target: str | os.PathLike[str], fi
         end_ns = int((starts_ns + steps["duration_ns"][wanted]).max())
         marked = (steps["source"][wanted] == MARKED).any()
         first_step = None if marked else int(steps["number"][wanted].min())
-        _core.cut_recording(str(part), 0, str(unfinished), int(starts_ns.min()), end_ns, first_step)
-        unfinished.replace(target)
+        _core.cut_recording(str(part), 0, unfinished, int(starts_ns.min()), end_ns, first_step)
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[str]:
+def replacing(target: Path) -> Iterator[str]:
     """A new name beside a file, which the file of that name replaces at the end; removed if the block fails."""
     unfinished = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}")
     try:

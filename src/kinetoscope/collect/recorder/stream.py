@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import threading
 import time
 import weakref
@@ -22,7 +21,7 @@ import kinetoscope._core as _core
 from kinetoscope._errors import StateError
 from kinetoscope.collect.recorder.library import POSITION_NUMBERS, Recorded, Recorder, StopReport
 from kinetoscope.storage.appended_rows import RowColumns
-from kinetoscope.storage.recording_parts import clone
+from kinetoscope.storage.recording_parts import clone, replacing
 
 # Resolves 1 % of a step of one second; a round of samples takes some 50 microseconds.
 SAMPLES_PER_SECOND = 100
@@ -98,11 +97,9 @@ class StreamPart:
         Raises:
             OSError: The file cannot be written.
         """
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-            unfinished = Path(scratch, target.name)
+        with replacing(target) as unfinished:
             # By file descriptor, because the file may have been renamed or removed meanwhile.
-            _core.cut_recording(f"/proc/self/fd/{self.file.number}", self.session, str(unfinished))
-            unfinished.replace(target)
+            _core.cut_recording(f"/proc/self/fd/{self.file.number}", self.session, unfinished)
 
 
 class Subscription:
