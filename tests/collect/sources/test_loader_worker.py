@@ -19,7 +19,6 @@ from kinetoscope.collect.sources.loader_worker import (
     MADE,
     NO_MORE,
     ROW,
-    TimedFetcher,
     WorkerLog,
     timed,
 )
@@ -66,7 +65,7 @@ def read(path, begin_ns=0):
 def test_a_batch_is_there_while_it_is_made_and_after(notes, tmp_path):
     path = tmp_path / "0-1.worker"
     seen = []
-    fetcher = TimedFetcher(Fetcher(lambda index: seen.append(read(path)) or index), notes)
+    fetcher = timed(Fetcher(lambda index: seen.append(read(path)) or index), notes)
     assert fetcher.fetch([4, 5]) == (4, 5)
     assert seen[0].rows.tolist() == [[0, 20, 0, 0, 0, 2, MADE]]
     worker = read(path)
@@ -92,30 +91,31 @@ def test_what_a_dataset_raises_comes_out_and_is_noted(notes, tmp_path, error, ou
         raise error
 
     with pytest.raises(type(error)) as raised:
-        TimedFetcher(Fetcher(fails), notes).fetch([1])
+        timed(Fetcher(fails), notes).fetch([1])
     assert raised.value is error
     assert read(tmp_path / "0-1.worker").rows.tolist() == [[0, 20, 0, 0, 30, 1, outcome]]
 
 
 def test_a_batch_within_a_batch_is_that_of_the_outer_one(notes, tmp_path):
-    inner = TimedFetcher(Fetcher(), notes)
-    TimedFetcher(Fetcher(inner.fetch), notes).fetch([1, 2, 3])
+    inner = timed(Fetcher(), notes)
+    timed(Fetcher(inner.fetch), notes).fetch([1, 2, 3])
     assert read(tmp_path / "0-1.worker").column("samples").tolist() == [3]
 
 
 def test_the_fetcher_is_still_reached_through_ours(notes):
     fetcher = Fetcher()
-    timed = TimedFetcher(fetcher, notes)
-    timed.ended = True
+    ours = timed(fetcher, notes)
+    ours.ended = True
     assert fetcher.ended
-    assert timed.ended
+    assert ours.ended
+    assert isinstance(ours, Fetcher)
     with pytest.raises(AttributeError, match="no_such_thing"):
-        timed.no_such_thing
+        ours.no_such_thing
 
 
 def test_a_worker_that_cannot_write_its_file_continues(tmp_path):
     notes = WorkerLog(str(tmp_path / "no" / "such" / "folder"), 0, 0)
-    assert TimedFetcher(Fetcher(), notes).fetch([1]) == (1,)
+    assert timed(Fetcher(), notes).fetch([1]) == (1,)
     notes.end()
 
 
@@ -123,7 +123,7 @@ def test_a_full_disk_ends_the_file_but_not_the_worker(notes, monkeypatch):
     def full(*_arguments):
         raise OSError(28, "No space left on device")
 
-    fetcher = TimedFetcher(Fetcher(), notes)
+    fetcher = timed(Fetcher(), notes)
     monkeypatch.setattr(os, "pwrite", full)
     assert fetcher.fetch([1]) == (1,)
     monkeypatch.undo()
@@ -141,7 +141,7 @@ def four_rows(monkeypatch):
 @pytest.mark.usefixtures("four_rows")
 def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tmp_path):
     path = tmp_path / "0-1.worker"
-    fetcher = TimedFetcher(Fetcher(), WorkerLog(str(path), 0, 1, Clock()))
+    fetcher = timed(Fetcher(), WorkerLog(str(path), 0, 1, Clock()))
     for _ in range(7):
         fetcher.fetch([1])
     whole = read(path)
@@ -153,7 +153,7 @@ def test_batches_that_were_overwritten_are_counted_where_they_lie_in_the_time(tm
 
 
 def test_a_recording_has_the_batches_that_were_made_since_it_began(notes, tmp_path):
-    fetcher = TimedFetcher(Fetcher(), notes)
+    fetcher = timed(Fetcher(), notes)
     for _ in range(4):
         fetcher.fetch([1])
     # Batch n is made from 20 + 40 n to 50 + 40 n.
@@ -263,7 +263,7 @@ def test_a_batch_that_is_never_finished_goes_on_to_the_end():
 
 
 def dies_at_its_third_batch(path):
-    fetcher = TimedFetcher(
+    fetcher = timed(
         Fetcher(lambda index: index if index != [2] else os.kill(os.getpid(), 9)), WorkerLog(path, 0, 1)
     )
     for number in range(3):
@@ -307,7 +307,7 @@ def test_a_worker_whose_id_belongs_to_a_younger_process_has_ended(tmp_path):
 
 
 def test_a_fetcher_can_be_copied_and_other_objects_are_not_wrapped(notes):
-    copied = copy.copy(TimedFetcher(Fetcher(), notes))
+    copied = copy.copy(timed(Fetcher(), notes))
     assert copied.fetch([1, 2]) == (1, 2)
     strange = object()
     assert timed(strange, notes) is strange

@@ -98,58 +98,42 @@ class WorkerLog:
                 os.close(file)
 
 
-class TimedFetcher:
-    """Wraps a fetcher of torch, and calls a listener for each batch.
+def timed(fetcher: Any, times: Any) -> Any:
+    """Have a fetcher of torch call a listener for each batch; one that lacks the attributes of torch's fetchers stays as it is.
 
-    Only the wrapper references the fetcher, not the reverse, so both are freed when the loader drops them.
+    Args:
+        fetcher: The fetcher. Nothing that is made here refers to it, so that it is freed when the loader drops it.
+        times: Has the methods of `WorkerLog` that begin and finish.
+
+    Returns:
+        The fetcher.
     """
 
-    def __init__(self, fetcher: Any, times: Any) -> None:
-        """Wrap `fetcher`; `times` has the methods of `WorkerLog` that begin and finish."""
-        collate = fetcher.collate_fn
-
-        def collate_timed(*samples: Any, **keywords: Any) -> Any:
-            begun = times.begin_collating()
+    class TimedFetcher(type(fetcher)):  # type: ignore[misc]  # whatever class it has
+        def fetch(self, index: Any) -> Any:
+            begun, outcome = times.begin(len(index) if isinstance(index, (list, tuple)) else 1), FAILED
             try:
-                return collate(*samples, **keywords)
+                batch = super().fetch(index)
+                outcome = MADE
+            except StopIteration:
+                outcome = NO_MORE
+                raise
             finally:
-                times.finish_collating(begun)
+                times.finish(begun, outcome)
+            return batch
 
-        fetcher.collate_fn = collate_timed
-        object.__setattr__(self, "_fetcher", fetcher)
-        object.__setattr__(self, "_times", times)
-
-    def fetch(self, index: Any) -> Any:
-        """Load a batch, as torch's fetcher does."""
-        begun, outcome = self._times.begin(len(index) if isinstance(index, (list, tuple)) else 1), FAILED
+    def collate_timed(*samples: Any, **keywords: Any) -> Any:
+        begun = times.begin_collating()
         try:
-            batch = self._fetcher.fetch(index)
-            outcome = MADE
-        except StopIteration:
-            outcome = NO_MORE
-            raise
+            return collate(*samples, **keywords)
         finally:
-            self._times.finish(begun, outcome)
-        return batch
+            times.finish_collating(begun)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return other attributes of the fetcher."""
-        if name == "_fetcher":
-            # The wrapper is being copied, and has no attributes yet.
-            raise AttributeError(name)
-        return getattr(self._fetcher, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute of the fetcher."""
-        setattr(self._fetcher, name, value)
-
-
-def timed(fetcher: Any, times: Any) -> Any:
-    """Wrap a fetcher in a `TimedFetcher`; if it lacks the attributes of torch's fetchers, return it unchanged."""
-    try:
-        return TimedFetcher(fetcher, times)
-    except AttributeError:
-        return fetcher
+    with suppress(AttributeError, TypeError):
+        collate = fetcher.collate_fn
+        fetcher.__class__ = TimedFetcher
+        fetcher.collate_fn = collate_timed
+    return fetcher
 
 
 class RecordedLoop:
