@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kinetoscope.collect.process.calibration import store_calibration
+from kinetoscope.collect.process.machine import store_calibration
 from kinetoscope.collect.request.activities import ProfilerActivity
 from kinetoscope.collect.session.profile import profile
 from kinetoscope.tables.costs.attainable import measured

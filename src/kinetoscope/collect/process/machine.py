@@ -1,7 +1,8 @@
-"""Metadata of the machine: processor and devices with torch's settings for them, its boot and clocks, and the folders of imports."""
+"""Metadata of the machine: processor and devices with torch's settings for them, its boot and clocks, the folders of imports, and its cached calibration."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -9,12 +10,16 @@ import site
 import socket
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 import torch.distributed
+
+from kinetoscope.storage.atomic_write import write_atomically
+from kinetoscope.storage.cache import cache_directory
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -103,3 +108,40 @@ def import_folders() -> list[str]:
     of_torch = str(Path(torch.__file__).parent.parent)
     folders = {*site.getsitepackages(), *sys.path, site.getuserbase(), site.getusersitepackages(), of_torch}
     return sorted({os.path.abspath(folder) for folder in folders}, reverse=True)
+
+
+# A calibration is one small file for a processor, a torch and a number of threads.
+
+
+def calibration_file() -> Path:
+    """The file for this processor, torch and its present number of threads."""
+    key = f"{processor_name()}|{torch.__version__}|{torch.get_num_threads()}"
+    return cache_directory() / f"calibration-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def calibration() -> dict[str, str]:
+    """The metadata with the cached calibration, as JSON text by key; empty without one. Reads the file once for a process."""
+    text = _stored_calibration(calibration_file())
+    return {"attainable": text} if text else {}
+
+
+def store_calibration(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Path:
+    """Cache a calibration: for each sort of work pairs of a size and the nanoseconds that it takes at least.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path = calibration_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(curves).encode())
+    _stored_calibration.cache_clear()
+    return path
+
+
+@cache
+def _stored_calibration(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text if isinstance(json.loads(text), dict) else ""
+    except (OSError, ValueError):
+        return ""

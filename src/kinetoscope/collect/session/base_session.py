@@ -32,9 +32,8 @@ from kinetoscope.collect.engines.choose import (
     warn_of_ignored_settings,
 )
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
-from kinetoscope.collect.process.calibration import calibration
 from kinetoscope.collect.process.dynamo import keep_out
-from kinetoscope.collect.process.machine import described_devices
+from kinetoscope.collect.process.machine import calibration, described_devices
 from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import (

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kinetoscope.collect.process.calibration import calibration, calibration_file, store_calibration
+from kinetoscope.collect.process.machine import calibration, calibration_file, store_calibration
 
 
 @pytest.fixture(autouse=True)
