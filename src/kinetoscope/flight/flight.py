@@ -32,8 +32,7 @@ from kinetoscope.collect import (
 from kinetoscope.flight import settings as flight_settings
 from kinetoscope.flight import triggers
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
-from kinetoscope.flight.control.in_job import Control
-from kinetoscope.flight.control.socket_path import SUFFIX as CONTROL_SUFFIX
+from kinetoscope.flight.control import in_job
 from kinetoscope.flight.incidents import CAPTURES, IncidentCalls, Incidents, rank_name
 from kinetoscope.flight.jobs import Attempt, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks
@@ -196,7 +195,7 @@ class FlightRecorder:
         # From which step on which share of the steps is recorded, and the first and last steps of captures.
         self._stretches: deque[tuple[int, float]] = deque(maxlen=_STRETCHES)
         self._asked: deque[tuple[int, int]] = deque(maxlen=_STRETCHES)
-        self._control: Control | None = None
+        self._control: in_job.Control | None = None
 
     # ------------------------------------------------------------------------------------------------------- user
 
@@ -468,7 +467,7 @@ class FlightRecorder:
         """Let the job be controlled from outside, if that is wanted."""
         if not self._settings.control or self._log_path is None:
             return
-        control = Control(self, self._log_path.with_suffix(CONTROL_SUFFIX))
+        control = in_job.Control(self, self._log_path.with_suffix(in_job.SUFFIX))
         with self._warns_of("the job cannot be controlled"):
             control.start()
             self._control = control

@@ -8,7 +8,7 @@ import pytest
 
 from kinetoscope import ArgumentError, StateError
 from kinetoscope.flight.control.client import ANSWER_S, ControlRequest, capture, targets
-from kinetoscope.flight.control.socket_path import short_path
+from kinetoscope.flight.control.in_job import short_path
 from tests.support.controlled_job import controlled_job
 
 

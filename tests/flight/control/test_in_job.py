@@ -14,8 +14,7 @@ import pytest
 import kinetoscope
 from kinetoscope import StateError
 from kinetoscope.flight.control.client import ANSWER_S, ControlRequest, capture
-from kinetoscope.flight.control.in_job import MOST_CLIENTS, MOST_REQUEST_BYTES
-from kinetoscope.flight.control.socket_path import short_path
+from kinetoscope.flight.control.in_job import MOST_CLIENTS, MOST_REQUEST_BYTES, short_path
 from tests.support.controlled_job import controlled_job
 
 

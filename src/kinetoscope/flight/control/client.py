@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import ArgumentError, StateError
-from kinetoscope.flight.control.socket_path import SUFFIX, short_path
+from kinetoscope.flight.control.in_job import SUFFIX, short_path
 from kinetoscope.flight.jobs import ENDED, GONE, RUNS, Attempt, RankFiles, attempt_of_process, attempts_in
 from kinetoscope.flight.ring_stacks import stacks_from_outside
 from kinetoscope.storage.recording_parts import cut_steps

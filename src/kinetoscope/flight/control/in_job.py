@@ -14,13 +14,15 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from kinetoscope.flight.control.socket_path import short_path
 from kinetoscope.flight.live_stacks import thread_stacks
+
+SUFFIX = ".control"
+"""What the name of a control socket ends with."""
 
 MOST_STEPS = 100_000
 """No capture has more steps."""
@@ -32,7 +34,26 @@ MOST_REQUEST_BYTES = 4096
 """A longer request is refused."""
 
 _BACKLOG = 128
+# Paths of Unix sockets may not be longer.
+_MOST_PATH_BYTES = 107
 _CREDENTIALS = struct.Struct("3i")
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """The path, or another one of the same file that is short enough for a socket: a longer one is reached through its open folder.
+
+    Raises:
+        OSError: The folder cannot be opened.
+    """
+    if len(os.fsencode(path)) <= _MOST_PATH_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 class Controllable(Protocol):

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from kinetoscope.flight.control.socket_path import short_path
+from kinetoscope.flight.control.in_job import short_path
 
 
 @pytest.mark.parametrize("length", [1, 200])
