@@ -74,11 +74,11 @@ def cut_steps(source: str | os.PathLike[str], target: str | os.PathLike[str], fi
         tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as scratch,
         replacing(target) as unfinished,
     ):
-        whole, part = Path(scratch, "whole"), Path(scratch, "part")
-        _core.clone_recording(str(source), str(whole))
+        copy, part = Path(scratch, "copy"), Path(scratch, "part")
+        _core.clone_recording(str(source), str(copy))
         # Nothing changes in the part of the session while its steps are read.
-        _core.cut_recording(str(whole), 0, str(part))
-        whole.unlink()
+        _core.cut_recording(str(copy), 0, str(part))
+        copy.unlink()
         steps = read_recording(part)[0].columns("steps")
         wanted = (steps["number"] >= first) & (steps["number"] < end)
         if not wanted.any():

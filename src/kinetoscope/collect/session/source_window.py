@@ -238,8 +238,10 @@ class SourcedRecording:
             from kinetoscope.combine.extend import extend
             from kinetoscope.model.losses import Loss
 
-            what = [(f"what {_named(source)} records", why) for source, why in failed]
-            trace = extend(trace, losses=[Loss.of("source_failed", what=lost, why=why) for lost, why in what])
+            subjects = [(f"what {_named(source)} records", why) for source, why in failed]
+            trace = extend(
+                trace, losses=[Loss.of("source_failed", what=lost, why=why) for lost, why in subjects]
+            )
         # Last, because warnings may be turned into exceptions.
         for source, why in missing:
             warn_user(f"what {_named(source)} recorded is not in the trace: {why}")
