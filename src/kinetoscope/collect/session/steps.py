@@ -170,8 +170,8 @@ def steps(
     if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
         raise ArgumentError(f"steps: {items!r} cannot be looped over: pass a DataLoader or another iterable.")
     path = None if save is None else checked_path("save", save)
-    if path is not None:
-        suffix_of(path)
+    if save is not None:
+        suffix_of(save)
     loading = (DataLoading(),) if checked_switch("data_loading", data_loading) else ()
     session = profile(
         schedule=DEFAULT_SCHEDULE if schedule is None else schedule,
