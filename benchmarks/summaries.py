@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.big_traces import FOLDER, pattern, write_trace
 from benchmarks.harness import Result, run
-from kinetoscope.summaries.engines import engine_of
+from kinetoscope.summaries.engines import outcomes
 from kinetoscope.summaries.summary import file_name, file_of, summarized
 from tools.synthesize_ranks import Delay, Plan, SyntheticJob
 
@@ -143,7 +143,7 @@ def engines(files: list[Path], events: int) -> list[Result]:
 
 def _on_engine(engine: str, names: list[str], address: str | None) -> None:
     """Summarize traces on an engine; all must succeed."""
-    done = engine_of(engine)(summarized, names, workers=WORKERS, address=address)
+    done = outcomes(engine, summarized, names, workers=WORKERS, address=address)
     assert all(isinstance(each, dict) for _, each in done)
 
 

@@ -1,5 +1,6 @@
 """Every benchmark runs, at tiny sizes, and reports results."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -44,6 +45,11 @@ def test_every_script_is_run_by_the_module():
         "one_reading",
     }
     assert scripts - helpers == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_finds_what_it_imports(script):
+    importlib.import_module(f"benchmarks.{script}")
 
 
 def test_an_unknown_benchmark_is_refused():
