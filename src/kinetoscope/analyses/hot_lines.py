@@ -51,16 +51,16 @@ HOT_LINE = Rule(
     least=5.0,
     is_predicted=True,
 )
-# A call repeats another one if it has so much of what is below it.
-_NEARLY_ALL = 0.85
+# A call repeats another one if it has so much of what is below it, and could run without gradients if it has all.
+_NEARLY_ALL, _ALL = 0.85, 0.999
 _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
 # Where so much of what operators do repeats the step before, the program runs one batch again and again.
 _EVERYTHING = 0.5
 MOSTLY = 2.0
 """What is left out of an operator is most of it from so many times on what is slow of it."""
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
-# What a whole call does: that is its place.
-_OF_CALLS = (*_REPEATS, Cause.UNUSED_GRADIENT)
+OF_CALLS = (*_REPEATS, Cause.UNUSED_GRADIENT)
+"""What a whole call does: that is its place."""
 # What the program can change; of a blocked thread, by what it waits for.
 _CHANGEABLE = (*(cause for cause in Cause if cause.advice), Cause.BLOCKED, Cause.LENGTH)
 
@@ -85,7 +85,7 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     usual_ns = loop.usual_sum(account.counted_step[cells.step[rows]], cells.time_ns[rows])
     if loop.share(usual_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
-    line, cells_there = (_call if cause in _OF_CALLS else _worst_line)(loop, account, rows)
+    line, cells_there = (_call if cause in OF_CALLS else _worst_line)(loop, account, rows)
     if cause == Cause.BLOCKED and not line:
         return None
     rows = _with_the_rest(account, rows)
@@ -259,7 +259,8 @@ def _whole_call(loop: Loop, account: ProcessLedger, cells_there: Rows) -> tuple[
         return -1, np.zeros(len(parent) + 1, bool)
     node = Groups(stacks, len(parent)).largest(cells.time_ns[cells_there])
     outermost = node
-    while node >= 0 and of_loop_ns[node] == 0 and there_ns[node] >= _NEARLY_ALL * all_ns[node]:
+    part = _ALL if is_gradient else _NEARLY_ALL
+    while node >= 0 and of_loop_ns[node] == 0 and there_ns[node] >= part * all_ns[node]:
         outermost, node = node, int(parent[node])
     inside = np.zeros(len(parent) + 1, bool)
     for row in range(outermost, len(parent)):

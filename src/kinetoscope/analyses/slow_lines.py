@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kinetoscope.analyses.hot_lines import operator_of_cells
+from kinetoscope.analyses.hot_lines import OF_CALLS, operator_of_cells
 from kinetoscope.analyses.line_tree import line_nodes, stacks_of_cells
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import calls_at
@@ -115,7 +115,8 @@ def _rows_above_floor(
     # Other programs make all operators slow, and of a device only launches are known here.
     tells = not loop.machine_is_busy and loop.device is None
     is_far_slower = np.append((took_ns * best >= LEAST_TIMES_BEST * needed_ns) & tells, False)[by_call.of_row]
-    belongs = (line >= 0) & ~np.isin(cells.cause[rows], (Cause.PROCESSOR, Cause.LAUNCH))
+    # What a whole call does is said of that call.
+    belongs = (line >= 0) & ~np.isin(cells.cause[rows], (Cause.PROCESSOR, Cause.LAUNCH, *OF_CALLS))
     is_slow = belongs & (entry == Entry.SLOW)
     is_fault = (is_slow & is_far_slower) | (entry == Entry.NOT_NEEDED)
     is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python

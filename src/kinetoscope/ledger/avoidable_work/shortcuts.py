@@ -18,6 +18,7 @@ from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, Disti
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
+from kinetoscope.model.nesting import depths_of, spread_down
 from kinetoscope.model.rows import Rows, ShapesRow
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
@@ -518,10 +519,11 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
         (spans["name"] == strings.index(_ACCUMULATES)) & (spans["kind"] == SpanKind.BACKWARD) & (shapes >= 0)
     )
     of_shapes = {row: _is_used(trace, row, used) for row in np.unique(shapes[sums]).tolist()}
-    if not of_shapes or all(of_shapes.values()) or not any(of_shapes.values()):
-        return []
     is_used = np.zeros(len(spans), bool)
     is_used[sums] = [of_shapes[row] for row in shapes[sums].tolist()]
+    is_used[sums] &= _is_of_updated_module(trace, spans["parameter"][sums], has_backward)
+    if is_used[sums].all() or not is_used.any():
+        return []
     # Backward by backward: what the engine runs in a row on a thread.
     number = Groups.runs(spans["thread"][rows], spans["step"][rows], is_backward).of_row
     needs = np.zeros(len(spans) + 1, bool)
@@ -532,6 +534,27 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     wasted = rows[is_backward & (np.arange(len(rows)) > last[number])]
     inside = np.flatnonzero(nearest_of(trace, wasted) >= 0)
     return [(inside.astype(np.int64), np.ones(len(inside)), Cause.UNUSED_GRADIENT)] if len(inside) else []
+
+
+def _is_of_updated_module(
+    trace: TraceData, parameter: Rows, has_backward: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Whether parameters, rows of `parameters`, may be of modules that read what the optimizer updates; also where that is not known.
+
+    A module may read the parameters of one inside it, as attention does.
+    """
+    spans, versions, modules = (trace.columns(name) for name in ("spans", "tensor_versions", "modules"))
+    phase, module = (spans[name][versions["span"]] for name in ("phase", "module"))
+    updated = np.unique(versions["storage"][(phase == Phase.OPTIMIZER) & (versions["result"] == 0)])
+    reads = has_backward[versions["span"]] & (versions["result"] == 0)
+    reads &= (phase == Phase.FORWARD) & np.isin(versions["storage"], updated)
+    is_read = np.zeros(len(modules) + 1, np.int8)
+    is_read[module[reads]] = 1
+    if not is_read[:-1].any() or is_read[-1]:
+        return np.ones(len(parameter), bool)
+    inside = spread_down(modules["parent"], depths_of(modules["parent"]), is_read[:-1], 0)
+    of_module = np.append(trace.column("parameters", "module"), -1)[parameter]
+    return (of_module < 0) | (np.append(inside, 1)[of_module] > 0)
 
 
 def _is_used(trace: TraceData, shapes: int, used: set[Shape]) -> bool:
