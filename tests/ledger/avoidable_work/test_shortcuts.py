@@ -111,6 +111,17 @@ def product_from_the_left():
     return square @ square @ thin
 
 
+queries, keys_of_queries, values_of_keys = (torch.randn(2, 4, 256, 8) for _ in range(3))
+
+
+def attention_without_softmax():
+    return queries @ keys_of_queries.transpose(-1, -2) @ values_of_keys
+
+
+def attention_with_softmax():
+    return (queries @ keys_of_queries.transpose(-1, -2)).softmax(-1) @ values_of_keys
+
+
 def product_from_the_right():
     return square @ (square @ thin)
 
@@ -213,6 +224,7 @@ def weight_once():
         (all_pairs, Cause.EXPANDED),
         (count_of_larger_pairs, Cause.EXPANDED),
         (similarities_of_all_pairs, Cause.EXPANDED),
+        (attention_without_softmax, Cause.ORDER),
         (product_from_the_left, Cause.ORDER),
         (one_hot_rows, Cause.ONE_HOT),
         (inverse_to_multiply, Cause.INVERSE),
@@ -250,6 +262,7 @@ def test_a_cheaper_way_is_known(step, shortcut):
         first_factors,
         collected,
         joined_to_the_same,
+        attention_with_softmax,
         weight_once,
     ],
 )

@@ -296,13 +296,13 @@ def _order(forward: _Forward, call: DistinctCall, positions: list[int], examples
 
 
 def _factors(call: DistinctCall) -> tuple[int, int, int] | None:
-    """The sizes of a product of two matrices, rows, inner and columns; None of others."""
-    if call.name not in ("aten::mm", "aten::matmul", "aten::linalg_matmul"):
+    """The sizes of a product of two matrices, or of each of a batch: rows, inner and columns; None of others."""
+    if call.name not in ("aten::mm", "aten::bmm", "aten::matmul", "aten::linalg_matmul"):
         return None
     shapes = call.operands
-    if len(shapes) != 2 or len(shapes[0]) != 2 or len(shapes[1]) != 2:
+    if len(shapes) != 2 or min(map(len, shapes)) < 2 or shapes[0][:-2] != shapes[1][:-2]:
         return None
-    return (*shapes[0], shapes[1][1])
+    return (*shapes[0][-2:], shapes[1][-1])
 
 
 def _inverse(forward: _Forward, positions: list[int], examples: list[int], matrix: Shape) -> list[Saving]:
