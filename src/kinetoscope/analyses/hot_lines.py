@@ -55,7 +55,7 @@ HOT_LINE = Rule(
 _NEARLY_ALL, _ALL = 0.85, 0.999
 _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
 # Where so much of what operators do repeats the step before, the program runs one batch again and again.
-_EVERYTHING = 0.9
+_EVERYTHING = 0.8
 MOSTLY = 2.0
 """What is left out of an operator is most of it from so many times on what is slow of it."""
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
