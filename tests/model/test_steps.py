@@ -182,3 +182,16 @@ def test_steps_of_a_recording_that_began_later_count_from_there():
     assert steps_counted_from(columns_of(ring(10, 20, source=0)), 7) is None
     left = steps_of_ring(columns_of(ring(500, 510)), np.arange(100, 102), np.arange(40, 42), 7)
     assert left["number"].tolist() == [48]
+
+
+@pytest.mark.parametrize(("importing", "step_count"), [(False, 0), (True, 3)])
+def test_a_program_that_prepares_data_for_far_longer_than_its_steps_has_none(importing, step_count):
+    builder = TraceBuilder()
+    frames = [("prepare.py", 3, "<module>")]
+    frames += [("<frozen importlib._bootstrap>", 1, "_find_and_load")] * importing
+    stack = builder.stack(*frames, ("re.py", 9, "sub"))
+    for moment in range(200):
+        builder.sample(10_000_000 * moment, stack, period_ns=10_000_000)
+    for number in range(3):
+        builder.annotation("Optimizer.step#SGD.step", 2_000_000_000 + 1_000_000 * number, 1000)
+    assert len(steps(builder.build())) == step_count

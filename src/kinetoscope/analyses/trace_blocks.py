@@ -193,7 +193,7 @@ def _steps(shown: Overview) -> list[Block]:
     if steps is None:
         none = "none: the program marked none, and no optimizer step ran while recording"
         if any(text.startswith(OPTIMIZER_STEP) for text in shown.trace.strings):
-            none = "none: most of the program ran after the last step of its optimizer, and it marked none"
+            none = "none: most of the program ran outside the steps of its optimizer, and it marked none"
         return of_requests or [Paragraph(none, label="steps")]
     # Next to the time before the loop all steps would look equal.
     times, kinds = steps.shown_ns, shown.step_kinds_in_words

@@ -356,7 +356,19 @@ class _Derivation:
         # A range is repeated on the streams that what ran in it was launched on.
         optimizer = self.names_starting(OPTIMIZER_STEP) & (spans["stream"] < 0)
         begun = cycles["start_ns"].take(spans["cycle"]) if len(cycles) > 1 else None
-        return steps_module.find_steps(spans, optimizer, self._strings, begun)
+        return steps_module.find_steps(spans, optimizer, self._strings, begun, self._worked_ns)
+
+    def _worked_ns(self, thread: int, until_ns: int) -> int:
+        """How long samples say that a thread did something else than import modules, up to a moment."""
+        samples, stacks = self._tables["samples"], self._tables["stacks"]
+        rows = np.flatnonzero((samples["thread"] == thread) & (samples["time_ns"] < until_ns))
+        is_import = np.array([text.startswith("<frozen importlib") for text in self._strings], np.int8)
+        parent = stacks["parent"]
+        imports = spread_down(
+            parent, depths_of(parent), is_import[self._tables["frames"]["file"][stacks["frame"]]], 0
+        )
+        worked = rows[np.append(imports, 1)[samples["stack"][rows]] == 0]
+        return int(samples["period_ns"][worked].sum())
 
     def step_at(self, time_ns: Rows) -> Arrays:
         steps = self._tables["steps"]

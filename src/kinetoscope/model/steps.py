@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ MARK = "ProfilerStep#"
 STEP_KEY = "ProfilerStep*"
 """The name that the marks of all steps share where spans are grouped by name."""
 MARKED, OPTIMIZER = 0, 1
-# So much work after the last step is no part of training.
-_LEAST_AFTER_NS = 500_000_000
+# So much work outside of the steps is no part of training, and so many times as much before them: first calls take long.
+_LEAST_OUTSIDE_NS, _TIMES_BEFORE = 500_000_000, 3
 
 
 def find_steps(
@@ -25,19 +26,21 @@ def find_steps(
     optimizer: Mask,
     strings: list[str],
     cycle_start_ns: Rows | None = None,
+    worked_ns: Callable[[int, int], int] = lambda thread, until_ns: 0,
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of the `steps` table in order of time.
 
     Spans of the host of kind `step` are the steps; devices only show these again. Without any, a step runs from the end of the most frequent optimizer range to
     the next one's end, the first from the start of the trace, and the first of a further cycle from the start of that. Where optimizers
     take turns, as in adversarial training, one turn of all is a step. A program that runs longer after the last of them than in them,
-    as one that mostly evaluates, has no steps.
+    as one that mostly evaluates, or far longer before the first, as one that mostly prepares data, has no steps.
 
     Args:
         spans: The spans.
         optimizer: Which of them are optimizer ranges.
         strings: The string table.
         cycle_start_ns: When the cycle of each span began, where there are several cycles.
+        worked_ns: How long a thread did something else than import modules, up to a moment.
 
     Returns:
         `number`, `start_ns`, `duration_ns`, `span`, `source` and `process_row`, which is -1.
@@ -66,7 +69,14 @@ def find_steps(
     operators = is_operator(spans["kind"]) & (spans["stream"] < 0)
     operators &= spans["thread"] == spans["thread"][rows[0]]
     after_ns = (spans["start_ns"] + spans["duration_ns"])[operators].max(initial=0) - ends[-1]
-    if after_ns > max(_LEAST_AFTER_NS, (ends - starts)[1:].sum()):
+    steps_ns = int((ends - starts)[1:].sum())
+    is_mostly_before = (
+        len(rows) > 1
+        and ends[0] > _TIMES_BEFORE * max(_LEAST_OUTSIDE_NS, steps_ns)
+        and worked_ns(int(spans["thread"][rows[0]]), int(ends[0]))
+        > _TIMES_BEFORE * max(_LEAST_OUTSIDE_NS, steps_ns)
+    )
+    if is_mostly_before or after_ns > max(_LEAST_OUTSIDE_NS, steps_ns):
         return _columns([], empty, empty, empty, OPTIMIZER)
     return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
 

@@ -302,7 +302,7 @@ def _factors(call: DistinctCall) -> tuple[int, int, int] | None:
     shapes = call.operands
     if len(shapes) != 2 or min(map(len, shapes)) < 2 or shapes[0][:-2] != shapes[1][:-2]:
         return None
-    return (*shapes[0][-2:], shapes[1][-1])
+    return shapes[0][-2], shapes[0][-1], shapes[1][-1]
 
 
 def _inverse(forward: _Forward, positions: list[int], examples: list[int], matrix: Shape) -> list[Saving]:
@@ -554,7 +554,7 @@ def _is_of_updated_module(
         return np.ones(len(parameter), bool)
     inside = spread_down(modules["parent"], depths_of(modules["parent"]), is_read[:-1], 0)
     of_module = np.append(trace.column("parameters", "module"), -1)[parameter]
-    return (of_module < 0) | (np.append(inside, 1)[of_module] > 0)
+    return np.asarray((of_module < 0) | (np.append(inside, 1)[of_module] > 0))
 
 
 def _is_used(trace: TraceData, shapes: int, used: set[Shape]) -> bool:
