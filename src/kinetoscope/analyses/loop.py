@@ -639,6 +639,11 @@ class Loop:
             self._places[frame] = SourceLine(file, line, _COMPREHENSION.sub("", function), line, is_function)
         return self._places[frame]
 
+    @cached_property
+    def importing(self) -> NDArray[np.bool_]:
+        """The stacks that import modules: that is start-up, also in a run without steps and in the middle of one."""
+        return stacks_with(self.trace, "importlib._bootstrap>")
+
     @property
     def _shown_frame(self) -> NDArray[np.int32]:
         """For each stack its innermost frame of the program's own code, by its row."""
@@ -775,8 +780,7 @@ class Loop:
         keys = [(line.file, line.function) if by_function else line for line in lines_of_group]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         place_of = np.array([numbers[key] for key in keys])[groups.of_row]
-        # Imports are start-up, also in a run without steps and in the middle of one.
-        importing = np.append(stacks_with(self.trace, "importlib._bootstrap>"), False)[all_gaps.shares.stack]
+        importing = np.append(self.importing, False)[all_gaps.shares.stack]
         part = np.where(importing | self._shares_of_torch, 0.0, all_gaps.shares.part)
         # Time without a processor is no Python.
         ran = np.where(all_gaps.shares.blocked[share], 1.0, 1.0 - self._processor_share[cells[cell] % steps])

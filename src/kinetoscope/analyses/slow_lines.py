@@ -119,7 +119,8 @@ def _rows_above_floor(
     belongs = (line >= 0) & ~np.isin(cells.cause[rows], (Cause.PROCESSOR, Cause.LAUNCH, *OF_CALLS))
     is_slow = belongs & (entry == Entry.SLOW)
     is_fault = (is_slow & is_far_slower) | (entry == Entry.NOT_NEEDED)
-    is_fault |= (entry == Entry.PYTHON) & ~is_torchs & with_python
+    imports = np.append(loop.importing, False)[cells.stack[rows]]
+    is_fault |= (entry == Entry.PYTHON) & ~is_torchs & ~imports & with_python
     of_slow_line = is_slow & np.isin(line, line[is_slow & is_far_slower])
     counts = belongs & (is_fault | of_slow_line)
     return rows[counts], line[counts], is_fault[counts]
