@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,9 +60,9 @@ class Margins:
         """
         for name, unit in (("percent", "percent"), ("least_ns", "nanoseconds")):
             value = getattr(self, name)
-            if not 0 <= value < float("inf"):
+            if not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
                 raise ArgumentError(f"{name}={value!r} is not valid: use a number of {unit}, 0 or more")
-        if not 0.5 <= self.confidence < 1:
+        if not isinstance(self.confidence, Real) or not 0.5 <= self.confidence < 1:
             raise ArgumentError(
                 f"confidence={self.confidence!r} is not valid: use a number from 0.5 to below 1, such as 0.99"
             )

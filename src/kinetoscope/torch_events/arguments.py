@@ -59,8 +59,8 @@ def time_unit(given: Any) -> str | None:
     Raises:
         ArgumentError: Another unit.
     """
-    if given is None or given in TIME_UNITS:
-        return given  # type: ignore[no-any-return]
+    if given is None or (isinstance(given, str) and given in TIME_UNITS):
+        return given
     names = ", ".join(TIME_UNITS)
     raise ArgumentError(f"time_unit={given!r}: unknown time unit {given!r}; choose one of {names}, or None")
 

@@ -117,7 +117,7 @@ class Trace(TraceData):
         """
         if self._closed:
             raise StateError("the trace was closed; open it again to read more of it")
-        if name not in TABLES:
+        if name not in self.table_names:
             raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
         rows = maker(name)(self, **checked_options(name, options))
         return rows if where is None else rows_where(rows, where)
