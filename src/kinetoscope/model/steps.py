@@ -17,6 +17,8 @@ MARK = "ProfilerStep#"
 STEP_KEY = "ProfilerStep*"
 """The name that the marks of all steps share where spans are grouped by name."""
 MARKED, OPTIMIZER = 0, 1
+# What calls other ranks begins with one of these.
+_OF_RANKS = ("c10d::", "gloo:", "nccl:")
 # So much work outside of the steps is no part of training, and so many times as much before them: first calls take long.
 _LEAST_OUTSIDE_NS, _TIMES_BEFORE = 500_000_000, 3
 
@@ -76,7 +78,9 @@ def find_steps(
         and worked_ns(int(spans["thread"][rows[0]]), int(ends[0]))
         > _TIMES_BEFORE * max(_LEAST_OUTSIDE_NS, steps_ns)
     )
-    if is_mostly_before or after_ns > max(_LEAST_OUTSIDE_NS, steps_ns):
+    # A rank waits for others outside of its steps.
+    is_rank = any(text.startswith(_OF_RANKS) for text in strings)
+    if not is_rank and (is_mostly_before or after_ns > max(_LEAST_OUTSIDE_NS, steps_ns)):
         return _columns([], empty, empty, empty, OPTIMIZER)
     return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
 
