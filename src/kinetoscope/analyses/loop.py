@@ -20,7 +20,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.rows import distinct
-from kinetoscope.model.schema import Phase, SampleWait, SpanKind
+from kinetoscope.model.schema import IMPORTING, Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.launches import starters
@@ -642,7 +642,7 @@ class Loop:
     @cached_property
     def importing(self) -> NDArray[np.bool_]:
         """The stacks that import modules: that is start-up, also in a run without steps and in the middle of one."""
-        return stacks_with(self.trace, "importlib._bootstrap>")
+        return stacks_with(self.trace, IMPORTING)
 
     @property
     def _shown_frame(self) -> NDArray[np.int32]:

@@ -130,7 +130,7 @@ class Run:
         warm_up: How many of the first steps are left out of times and counts.
         unit: Whether the trace has steps, requests, or neither.
         start_ns: When the recording started, by the clock of the machine.
-        populations: For each of `TIMED` what ran. `account`, if it was asked for and is known, is what the time of the steps was spent on: a row for
+        populations: For each of `TIMED` what ran. `account`, where it was requested and is known, is where the step time went: a row for
             each place and what was spent there, which add up to each step.
         step_counts: For each of `STEP_COUNTS` the number in each step; without those that were not recorded.
         run_counts: The same of `RUN_COUNTS`, for the run.
@@ -293,7 +293,7 @@ class _Recording:
         self.ours = (process == loop.process) & (self.step >= 0)
 
     def populations(self, *, with_account: bool) -> dict[str, Population]:
-        """What ran, by part, module, operator, line, kernel and collective; the account too, if asked for and known."""
+        """What ran, by part, module, operator, line, kernel and collective; with the account, where requested and known."""
         populations = {
             "part": self._parts(),
             "module": self._modules(),

@@ -29,7 +29,7 @@ from kinetoscope.ledger.moments import (
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.rows import Mask, Rows, divided
-from kinetoscope.model.schema import SampleWait
+from kinetoscope.model.schema import ASKING, SampleWait
 from kinetoscope.model.time_spent import FLOOR_WAITS, Cause, Entry
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
@@ -40,7 +40,6 @@ from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.units_of_work import units_of_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks
-from kinetoscope.tables.windows import ASKING
 
 RECORD_NS = 80
 """What recording one operator takes at least."""

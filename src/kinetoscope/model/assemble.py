@@ -31,6 +31,7 @@ from kinetoscope.model.nesting import (
 from kinetoscope.model.rows import Mask, Rows, outline, places_of
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
+    IMPORTING,
     OPTIMIZER_STEP,
     SCOPE_BACKWARD,
     SCOPE_FUSED,
@@ -356,13 +357,13 @@ class _Derivation:
         # A range is repeated on the streams that what ran in it was launched on.
         optimizer = self.names_starting(OPTIMIZER_STEP) & (spans["stream"] < 0)
         begun = cycles["start_ns"].take(spans["cycle"]) if len(cycles) > 1 else None
-        return steps_module.find_steps(spans, optimizer, self._strings, begun, self._worked_ns)
+        return steps_module.find_steps(spans, optimizer, self._strings, begun, worked_ns=self._worked_ns)
 
     def _worked_ns(self, thread: int, until_ns: int) -> int:
         """How long samples say that a thread did something else than import modules, up to a moment."""
         samples, stacks = self._tables["samples"], self._tables["stacks"]
         rows = np.flatnonzero((samples["thread"] == thread) & (samples["time_ns"] < until_ns))
-        is_import = np.array([text.startswith("<frozen importlib") for text in self._strings], np.int8)
+        is_import = np.array([text.endswith(IMPORTING) for text in self._strings], np.int8)
         parent = stacks["parent"]
         imports = spread_down(
             parent, depths_of(parent), is_import[self._tables["frames"]["file"][stacks["frame"]]], 0

@@ -138,6 +138,10 @@ SCOPE_FUSED = 102
 
 # What the ranges begin with in which a backend carries out calls between ranks.
 TRANSFER_MARKS = ("gloo:", "nccl:", "xccl:", "hccl:", "ucc:", "mpi:")
+ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
+"""How operators are called that only ask for communication or wait for it."""
+IMPORTING = "importlib._bootstrap>"
+"""How the file is called of the frames that import a module."""
 # The operator that autograd's engine wraps around each backward function it runs.
 ENGINE_WRAPPER = "autograd::engine::evaluate_function: "
 # How the ranges begin that torch's optimizers open.

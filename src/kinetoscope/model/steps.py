@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.rows import Mask, Rows
-from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.schema import ASKING, TRANSFER_MARKS, SpanKind
 
 MARK = "ProfilerStep#"
 STEP_KEY = "ProfilerStep*"
 """The name that the marks of all steps share where spans are grouped by name."""
 MARKED, OPTIMIZER = 0, 1
-# What calls other ranks begins with one of these.
-_OF_RANKS = ("c10d::", "gloo:", "nccl:")
 # So much work outside of the steps is no part of training, and so many times as much before them: first calls take long.
 _LEAST_OUTSIDE_NS, _TIMES_BEFORE = 500_000_000, 3
 
@@ -28,7 +26,8 @@ def find_steps(
     optimizer: Mask,
     strings: list[str],
     cycle_start_ns: Rows | None = None,
-    worked_ns: Callable[[int, int], int] = lambda thread, until_ns: 0,
+    *,
+    worked_ns: Callable[[int, int], int],
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of the `steps` table in order of time.
 
@@ -68,21 +67,24 @@ def find_steps(
     if cycle_start_ns is not None:
         # Between two cycles nothing was recorded, and that time belongs to no step.
         starts[1:] = np.maximum(starts[1:], cycle_start_ns[rows][1:])
-    operators = is_operator(spans["kind"]) & (spans["stream"] < 0)
-    operators &= spans["thread"] == spans["thread"][rows[0]]
-    after_ns = (spans["start_ns"] + spans["duration_ns"])[operators].max(initial=0) - ends[-1]
-    steps_ns = int((ends - starts)[1:].sum())
-    is_mostly_before = (
-        len(rows) > 1
-        and ends[0] > _TIMES_BEFORE * max(_LEAST_OUTSIDE_NS, steps_ns)
-        and worked_ns(int(spans["thread"][rows[0]]), int(ends[0]))
-        > _TIMES_BEFORE * max(_LEAST_OUTSIDE_NS, steps_ns)
-    )
+    least_ns = max(_LEAST_OUTSIDE_NS, int((ends - starts)[1:].sum()))
+    is_outside = _is_mostly_outside(spans, int(spans["thread"][rows[0]]), ends, least_ns, worked_ns)
     # A rank waits for others outside of its steps.
-    is_rank = any(text.startswith(_OF_RANKS) for text in strings)
-    if not is_rank and (is_mostly_before or after_ns > max(_LEAST_OUTSIDE_NS, steps_ns)):
+    if is_outside and not any(text.startswith((*ASKING, *TRANSFER_MARKS)) for text in strings):
         return _columns([], empty, empty, empty, OPTIMIZER)
     return _columns(list(range(len(rows))), starts, ends - starts, rows, OPTIMIZER)
+
+
+def _is_mostly_outside(
+    spans: Columns, thread: int, ends: Rows, least_ns: int, worked_ns: Callable[[int, int], int]
+) -> bool:
+    """Whether the thread of some steps runs for longer than a time after the last of them, or for several times as long before the first."""
+    late = np.flatnonzero((spans["start_ns"] >= ends[-1]) & (spans["thread"] == thread))
+    late = late[is_operator(spans["kind"][late]) & (spans["stream"][late] < 0)]
+    after_ns = (spans["start_ns"][late] + spans["duration_ns"][late]).max(initial=0) - ends[-1]
+    before_ns, first_ns = _TIMES_BEFORE * least_ns, int(ends[0])
+    is_before = len(ends) > 1 and first_ns > before_ns and worked_ns(thread, first_ns) > before_ns
+    return bool(after_ns > least_ns or is_before)
 
 
 def steps_of_ring(

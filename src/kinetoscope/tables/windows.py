@@ -11,7 +11,15 @@ import numpy as np
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.kinds import is_operator, is_runtime_call
 from kinetoscope.model.rows import Mask, ProcessRow, Rows, mask_of
-from kinetoscope.model.schema import COLLATE_BATCH, FETCH_BATCH, FLAG_ASYNC, PIN_BATCH, SampleState, SpanKind
+from kinetoscope.model.schema import (
+    ASKING,
+    COLLATE_BATCH,
+    FETCH_BATCH,
+    FLAG_ASYNC,
+    PIN_BATCH,
+    SampleState,
+    SpanKind,
+)
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.device.launches import queued_until_start, waiting_names
 from kinetoscope.tables.device.work import Device, Owner, busy, device_work, thread_owners
@@ -26,8 +34,6 @@ _LOADING = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 _MAKING = (FETCH_BATCH, COLLATE_BATCH, PIN_BATCH)
 # Backends that move data on threads of the host.
 _CARRIED_BY_HOST = ("gloo:", "mpi:", "ucc:")
-ASKING = ("c10d::", "_c10d_functional::", "record_param_comms")
-"""How operators are called that only ask for communication or wait for it."""
 # Ranges of FSDP in backward functions: what computes in them is operators, and the rest asks for communication or waits for it.
 _SHARDING = ("FSDP::", "FullyShardedDataParallel.")
 

@@ -149,7 +149,7 @@ def _products(loop: Loop, families: Collection[str], types: tuple[str, ...]) -> 
 
 
 # oneDNN has none in 64 bits: 5 to 7 times as slow as in 32 bits, measured in a small U-Net.
-CONVOLUTION = ("convolution",)
+_CONVOLUTION = ("convolution",)
 
 
 @Rule(
@@ -176,9 +176,7 @@ def double_precision(loop: Loop) -> Answer:
     # Twice as many bytes, and half as many numbers in a register; on most devices far less.
     gain_ns = time_ns
     if loop.device is None:
-        convolutions = rows[
-            np.isin(costs_of(loop.trace).calls.of_span[rows], _products(loop, CONVOLUTION, ("float64",)))
-        ]
+        convolutions = _product_rows(loop, ("float64",), _CONVOLUTION)
         gain_ns = time_ns // 2 + loop.cost_ns(convolutions) // 4
     words = {"most": f", most at {line}," if line else ""}
     left_out = NotNeeded(rows, gain_ns / max(time_ns, 1), calls=False)
@@ -220,12 +218,12 @@ def half_precision(loop: Loop) -> Answer:
     return Match(rows, time_ns, words, gain_ns=gain_ns, place=line, time=loop.when(rows))
 
 
-def _product_rows(loop: Loop, types: tuple[str, ...]) -> Rows:
-    """The operators of the steps that multiply matrices in some types; none without shapes."""
+def _product_rows(loop: Loop, types: tuple[str, ...], families: Collection[str] = MATRIX) -> Rows:
+    """The operators of the steps that multiply matrices in some types, of some families; none without shapes."""
     if len(loop.trace.columns("shapes")) == 0:
         return np.zeros(0, np.int64)
     costs = costs_of(loop.trace)
-    is_product = np.isin(costs.calls.of_span, _products(loop, MATRIX, types))
+    is_product = np.isin(costs.calls.of_span, _products(loop, families, types))
     return np.flatnonzero(is_product & costs.counted.counts & loop.inside)
 
 

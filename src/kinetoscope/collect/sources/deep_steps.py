@@ -64,15 +64,16 @@ class DeepSteps(Source):
         self._is_open = False
         self._optimizer: int | None = None
         self._step = self._stepped_ns = self._longest_ns = self._process = 0
-        self._is_sliced = True
-        self._began_ns = self._sliced_ns = 0
+        # When the present slices began, or nothing while the program makes steps.
+        self._began_ns: int | None = 0
+        self._sliced_ns = 0
         self._modules = len(sys.modules)
         self._ended = threading.Event()
 
     def start(self) -> None:
         """Make the first step of the recording step 0; a fork may have copied the lock while a thread held it."""
         self._process, self._lock, self._ended = os.getpid(), threading.Lock(), threading.Event()
-        self._optimizer, self._is_sliced = None, True
+        self._optimizer, self._began_ns = None, 0
         self._step = self._sliced_ns = self._longest_ns = 0
 
     def write_to(self, _append: AppendRows | None) -> None:
@@ -101,7 +102,7 @@ class DeepSteps(Source):
             now_ns = self._clock_ns()
             if self._step:
                 self._longest_ns = max(self._longest_ns, now_ns - self._stepped_ns)
-            self._stepped_ns, self._is_sliced = now_ns, False
+            self._stepped_ns, self._began_ns = now_ns, None
             self._step += 1
             self._switch(is_deep(self._step))
 
@@ -114,8 +115,8 @@ class DeepSteps(Source):
                 idle_ns = now_ns - self._stepped_ns
                 if idle_ns < patience_ns:
                     return (patience_ns - idle_ns) / 1e9
-            if not self._is_sliced:
-                self._is_sliced, self._began_ns = True, now_ns - self._sliced_ns
+            if self._began_ns is None:
+                self._began_ns = now_ns - self._sliced_ns
             past_ns = now_ns - self._began_ns
             modules = len(sys.modules)
             if modules != self._modules and not self._step and past_ns < LATEST_START * SLICE_NS:
