@@ -67,17 +67,19 @@ class ControlRequest(socket.socket):
         Raises:
             StateError: None came, or it says that the request failed.
         """
-        self.settimeout(max(most_s, 1e-6))
+        until, received = time.monotonic() + most_s, b""
         try:
-            with self.makefile("rb") as received:
-                line = received.readline()
-            if not line.endswith(b"\n"):
-                raise ConnectionResetError
+            while not received.endswith(b"\n"):
+                self.settimeout(max(until - time.monotonic(), 1e-6))
+                part = self.recv(1 << 16)
+                if not part:
+                    raise ConnectionResetError
+                received += part
         except OSError as error:
             is_late = isinstance(error, TimeoutError | BlockingIOError)
             why = f"nothing came within {most_s:g} s" if is_late else self._target.why(error)
             raise StateError(f"{self._target.label} does not answer: {why}") from error
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = json.loads(received)
         if "error" in answer:
             raise StateError(f"{self._target.label} refuses: {answer['error']}")
         return answer

@@ -494,8 +494,8 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     spans, strings = trace.columns("spans"), trace.strings
     if _ACCUMULATES not in strings:
         return []
-    phase, count = spans["phase"], int(calls.of_span.max(initial=-1)) + 1
-    in_optimizer = Groups(calls.of_span, count).sums(phase == Phase.OPTIMIZER) > 0
+    phase = spans["phase"]
+    in_optimizer = calls.times(phase == Phase.OPTIMIZER) > 0
     if not in_optimizer.any():
         return []
     rows = outermost_operators(trace)
@@ -507,7 +507,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     has_backward[nearest_of(trace, rows)[spans["forward"]]] = True
     outside = rows[(phase[rows] == Phase.FORWARD) & (spans["module"][rows] < 0) & ~has_backward[rows]]
     outside = outside[spans["start_ns"][outside] > first_ns]
-    in_forward = Groups(calls.of_span[outside], count).sizes() > 0
+    in_forward = calls.times(outside) > 0
     used: set[Shape] = set()
     for call in calls.all:
         in_place = call.name.endswith("_") or call.name.startswith("aten::_foreach")
