@@ -7,8 +7,9 @@ part of the floor, whatever it takes.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,24 +22,17 @@ from kinetoscope.ledger.ledger import (
     ledger_of,
     raw_ledger,
 )
-from kinetoscope.model.arrow import Labels, rows_to_arrow, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, rows_to_arrow, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.attainable import rates_of
 from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import program_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pyarrow
-
-    from kinetoscope.model.trace_data import TraceData
 
 ACCOUNT_SCHEMA = table_definition("account")
 
@@ -249,7 +243,7 @@ def account_of(trace: TraceData) -> Account:
     )
 
 
-def account(trace: TraceData, by: str = "trace") -> pyarrow.Table:
+def account(trace: TraceData, by: str = "trace") -> ArrowTable:
     """Return the `account` table: what the time of steps was spent on.
 
     Args:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from kinetoscope.analyses.loop import SourceLine
+from kinetoscope.display.sentence import Sentence
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import Cause
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Rows
-    from kinetoscope.display.sentence import Sentence
-    from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from kinetoscope.analyses.account import account_of
+from kinetoscope.analyses.account import Account, account_of
+from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import findings_with_gains, rule_findings, tried
 from kinetoscope.analyses.rules.cpu_cores import processor_wait
@@ -24,23 +26,13 @@ from kinetoscope.analyses.waterfall import (
     parts_of_step,
 )
 from kinetoscope.display import blocks
-from kinetoscope.display.sentence import plain, printable
-from kinetoscope.model.arrow import rows_to_arrow
+from kinetoscope.display.blocks import Block
+from kinetoscope.display.sentence import Sentence, plain, printable
+from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.processes import process_and_rank
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.units_of_work import Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow
-
-    from kinetoscope.analyses.account import Account
-    from kinetoscope.analyses.finding import CannotTell, Finding
-    from kinetoscope.display.blocks import Block
-    from kinetoscope.display.sentence import Sentence
-    from kinetoscope.model.trace_data import TraceData
 
 MOST_FINDINGS = 7
 """More findings than this are more than a person acts on."""
@@ -162,7 +154,7 @@ def _examine(trace: TraceData) -> Report:
     )
 
 
-def findings(trace: TraceData) -> pyarrow.Table:
+def findings(trace: TraceData) -> ArrowTable:
     """Return the `findings` table.
 
     Args:
@@ -174,7 +166,7 @@ def findings(trace: TraceData) -> pyarrow.Table:
     return table_of(examine(trace))
 
 
-def table_of(report: Report) -> pyarrow.Table:
+def table_of(report: Report) -> ArrowTable:
     """Return a report as the `findings` table."""
     rows = [
         {

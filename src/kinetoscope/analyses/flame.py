@@ -8,34 +8,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope._errors import checked_choice
-from kinetoscope.model.arrow import Labels, few_texts, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, few_texts, to_arrow
 from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.names import event_names
 from kinetoscope.model.nesting import depths_of, spread_down
 from kinetoscope.model.processes import thread_processes
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.steps import MARK, STEP_KEY
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.python_time import charged, covered_ranges, gaps
 from kinetoscope.tables.memory.blocks import allocating_spans
 from kinetoscope.tables.stacks import span_stacks, user_frames
-
-if TYPE_CHECKING:
-    import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
-
 
 # Weighted stacks are merged into a tree of frames, top-down or inverted, small enough to be sent and drawn.
 #
@@ -81,15 +74,13 @@ class Flame:
     parent: NDArray[np.int32]
     frame: NDArray[np.int32]
     rest: NDArray[np.int32]
-    total: NDArray[np.int64]
-    own: NDArray[np.int64]
-    count: NDArray[np.int64]
+    total: Rows
+    own: Rows
+    count: Rows
     of_stack: NDArray[np.int32]
 
 
-def shown_stacks(
-    parent: NDArray[np.int32], frame: NDArray[np.int32], shown: NDArray[np.bool_] | None = None
-) -> Stacks:
+def shown_stacks(parent: NDArray[np.int32], frame: NDArray[np.int32], shown: Mask | None = None) -> Stacks:
     """Hide some frames.
 
     Args:
@@ -107,9 +98,7 @@ def shown_stacks(
     return Stacks(row, caller, frame)
 
 
-def merged(
-    stacks: Stacks, weight: NDArray[np.int64], count: NDArray[np.int64], *, order: str = "callees"
-) -> Flame:
+def merged(stacks: Stacks, weight: Rows, count: Rows, *, order: str = "callees") -> Flame:
     """Merge stacks into a tree.
 
     Args:
@@ -162,7 +151,7 @@ def _paths(stacks: Stacks, innermost: NDArray[np.int32], order: str) -> NDArray[
     return path
 
 
-def _least(weights: NDArray[np.int64]) -> int:
+def _least(weights: Rows) -> int:
     return max(-(-int(weights.sum()) // LEAST_SHARE), 1)
 
 
@@ -171,8 +160,8 @@ def _flame(
     frame: NDArray[np.int32],
     rest: NDArray[np.int32],
     by_node: Groups,
-    weight: NDArray[np.int64],
-    count: NDArray[np.int64],
+    weight: Rows,
+    count: Rows,
 ) -> Flame:
     """A tree of nodes, parents first, with inclusive weights, each node followed by its children; `by_node` has the node of each stack."""
     self_weight, level = by_node.sums(weight), depths_of(parent)
@@ -186,9 +175,7 @@ def _flame(
     return Flame(row_of[parent[order]], *columns, row_of[by_node.of_row])
 
 
-def _outline(
-    parent: NDArray[np.int32], rest: NDArray[np.int32], total: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _outline(parent: NDArray[np.int32], rest: NDArray[np.int32], total: Rows) -> Rows:
     held: dict[int, list[int]] = {}
     heavy_last = np.lexsort((-np.arange(len(total)), total, rest == 0)).tolist()
     parents = parent.tolist()
@@ -220,13 +207,13 @@ class Weights:
     """
 
     total: int
-    of_stack: NDArray[np.int64]
-    count: NDArray[np.int64]
+    of_stack: Rows
+    count: Rows
 
 
 def flame_graph(
     trace: TraceData, *, by: str = "cpu", order: str = "callees", library: bool = True, process: int = -1
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return the tree of a flame graph, in which a frame is followed by those inside it.
 
     Args:
@@ -263,7 +250,7 @@ def flame_graph(
 
 def flame_operators(
     trace: TraceData, *, by: str = "cpu", order: str = "callees", library: bool = True, process: int = -1
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return what weighs in each node of a flame graph, by name; the options are those of `flame_graph`.
 
     Raises:
@@ -326,9 +313,7 @@ def weights_of(trace: TraceData, by: str, process: int) -> Weights:
     return Weights(int(value.sum()), by_stack.sums(value), by_stack.sizes())
 
 
-def _heavy(
-    trace: TraceData, by: str, process: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+def _heavy(trace: TraceData, by: str, process: int) -> tuple[Rows, NDArray[np.int32], Rows]:
     """Return everything with a weight: its span or -1, its stack or -1, and its weight."""
     span, stack, value, thread = _allocated(trace) if by == "bytes" else _times(trace, by)
     heavy = value > 0

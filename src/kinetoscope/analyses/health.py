@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -15,15 +15,12 @@ from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, consequence, effects
 from kinetoscope.model.run_info import NSIGHT, SNAPSHOT
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import covered_percent
 from kinetoscope.tables.device.collectives import count_collectives
 from kinetoscope.tables.device.work import device_work
 from kinetoscope.tables.intervals import when_ran
 from kinetoscope.tables.stored import memory_recorded
-
-if TYPE_CHECKING:
-    from kinetoscope.model.trace_data import TraceData
 
 
 class Check(TypedDict):

@@ -5,35 +5,28 @@ Time without such a cause is a row of the account, not a finding.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import kinetoscope._core as _core
 from kinetoscope.analyses.account import accounts
-from kinetoscope.analyses.loop import SourceLine
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, transform_length
-from kinetoscope.ledger.ledger import BLOCKED, ProcessLedger, ledger_of_process, wait_of
+from kinetoscope.ledger.ledger import BLOCKED, Cells, ProcessLedger, ledger_of_process, wait_of
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.nesting import depths_of
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause, Entry
+from kinetoscope.model.trace_data import TraceData
+from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.finding import Finding
-    from kinetoscope.analyses.loop import Loop
-    from kinetoscope.ledger.ledger import Cells
-    from kinetoscope.model.trace_data import TraceData
-    from kinetoscope.tables.intervals import Intervals
-
-    Rows = NDArray[np.int64]
 
 HOT_LINE = Rule(
     "hot-line",
@@ -237,7 +230,7 @@ def _call(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[SourceLine, R
     return (call, rows[inside[account.cells.stack[rows]]]) if call else (line, cells_there)
 
 
-def _whole_call(loop: Loop, account: ProcessLedger, cells_there: Rows) -> tuple[int, NDArray[np.bool_]]:
+def _whole_call(loop: Loop, account: ProcessLedger, cells_there: Rows) -> tuple[int, Mask]:
     """The outermost stack below which forward spends nearly all of its time in the cells, or backward where they are its; and which stacks are below it."""
     cells, spans = account.cells, loop.trace.columns("spans")
     parent = loop.trace.column("stacks", "parent")

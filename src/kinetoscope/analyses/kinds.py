@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.model import units
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.step_kinds import kinds_in
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kinetoscope.analyses.loop import Loop, Rows
 
 RARELY = 0.1
 """Steps of a kind that have so much less of something than those that have most are not what it is about."""

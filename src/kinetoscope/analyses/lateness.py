@@ -7,20 +7,13 @@ is named only if it is late in so many of the steps that chance seldom does that
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import ends_run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    Rows = NDArray[np.int64]
+from kinetoscope.model.rows import Mask, Rows, ends_run
 
 FALSE_ALARMS = 0.01
 """So many jobs without a straggler may have one rank named, by chance."""
@@ -161,7 +154,7 @@ def _usually_late(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[L
     return late
 
 
-def _in_latest_quarter(step: Rows, late_ns: Rows, ranks: int) -> tuple[NDArray[np.bool_], float]:
+def _in_latest_quarter(step: Rows, late_ns: Rows, ranks: int) -> tuple[Mask, float]:
     """Which values are among the latest quarter of their step, and which part of the ranks that is."""
     most = -(-ranks // 4)
     order = np.lexsort((-late_ns, step))

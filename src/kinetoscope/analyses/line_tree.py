@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.ledger.ledger import raw_ledger
+from kinetoscope.ledger.ledger import ProcessLedger, raw_ledger
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import Cause, Entry
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.data_loading import loading_spans
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.stacks import (
@@ -26,14 +26,6 @@ from kinetoscope.tables.stacks import (
     project_frames,
     span_stacks,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.ledger.ledger import ProcessLedger
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 MOST_LINES = 10
 LEAST_PERCENT = 1.0

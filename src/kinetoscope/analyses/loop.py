@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process, raw_ledger
@@ -19,9 +21,10 @@ from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.rows import distinct
+from kinetoscope.model.rows import Mask, Rows, distinct
 from kinetoscope.model.schema import IMPORTING, Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.compiling import compiles
@@ -41,15 +44,6 @@ from kinetoscope.tables.stacks import (
 from kinetoscope.tables.step_extents import start_up_steps
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 from kinetoscope.tables.windows import activities
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 MOST_ROWS = 10
 """A finding names at most this many spans as its evidence."""
@@ -280,7 +274,7 @@ class Loop:
         return {name: times[self.ledger.counted] for name, times in parts_of_units(self.ledger).items()}
 
     @cached_property
-    def threads(self) -> NDArray[np.bool_]:
+    def threads(self) -> Mask:
         """For each row of `threads`, and for -1, whether it is the thread of the loop, or one that worked for its requests."""
         in_loop = np.zeros(len(self.trace.columns("threads")) + 1, bool)
         if not self.unit.overlaps:
@@ -318,12 +312,12 @@ class Loop:
         )
 
     @cached_property
-    def on_threads(self) -> NDArray[np.bool_]:
+    def on_threads(self) -> Mask:
         """Which spans ran on a thread of the loop."""
         return self.threads.take(self.trace.column("spans", "thread"))
 
     @cached_property
-    def inside(self) -> NDArray[np.bool_]:
+    def inside(self) -> Mask:
         """Which spans are the host's work in the steps of this process, marks of steps left out."""
         spans = self.trace.columns("spans")
         of_process = self.trace.column("threads", "process_row").take(spans["thread"]) == self.process
@@ -346,7 +340,7 @@ class Loop:
         return loading - activity.compute - activity.communication - activity.copies
 
     @cached_property
-    def in_loading(self) -> NDArray[np.bool_]:
+    def in_loading(self) -> Mask:
         """Which spans are a wait for the next batch, or make batches."""
         loading = loading_spans(self.trace)
         made = lies_in(self.trace, np.concatenate((loading.fetches, loading.pins)))
@@ -359,7 +353,7 @@ class Loop:
         return rows[is_outermost(self.trace, rows)]
 
     @cached_property
-    def in_optimizer(self) -> NDArray[np.bool_]:
+    def in_optimizer(self) -> Mask:
         """Which spans run in a step of an optimizer; forward and backward of a closure do not count."""
         is_own = self.trace.column("spans", "phase") == Phase.OPTIMIZER
         return np.asarray(lies_in(self.trace, self.optimizer_ranges) & is_own)
@@ -399,7 +393,7 @@ class Loop:
         names = [row for row in np.unique(spans["name"][rows]).tolist() if strings[row].startswith(prefixes)]
         return rows[np.isin(spans["name"][rows], names)]
 
-    def in_steps(self, rows: Rows) -> NDArray[np.bool_]:
+    def in_steps(self, rows: Rows) -> Mask:
         """Which spans start in a step that counts."""
         return self.step_of(rows) >= 0
 
@@ -512,19 +506,19 @@ class Loop:
         return back, forward[back].astype(np.int64)
 
     @cached_property
-    def in_engine(self) -> NDArray[np.bool_]:
+    def in_engine(self) -> Mask:
         """For each stack whether autograd's engine runs in it, without a function of the program below; False at the end for no stack."""
         return np.append(stacks_inside(self.trace, *_ENGINE_FILES, functions=_ENGINE_FUNCTIONS), False)
 
     @cached_property
-    def of_torch(self) -> NDArray[np.bool_]:
+    def of_torch(self) -> Mask:
         """Which spans torch itself called, for no line of the program: what `DistributedDataParallel` does around forward and in backward."""
         spans = self.trace.columns("spans")
         inside = np.append(stacks_inside(self.trace, *_WRAPPER_FILES), False) | self.in_engine
         return np.asarray(inside.take(spans["own_stack"]) & (spans["stack"] == spans["own_stack"]))
 
     @cached_property
-    def outermost(self) -> NDArray[np.bool_]:
+    def outermost(self) -> Mask:
         """Which spans are operators of the steps that no other operator called."""
         is_outer = np.zeros(len(self.inside), dtype=bool)
         is_outer[self.outermost_rows] = True
@@ -568,7 +562,7 @@ class Loop:
             return None
         return LoopDevice.of(self.trace, self.process, self.time.device, self.start_ns, self.end_ns)
 
-    def of_process(self, rows: Rows) -> NDArray[np.bool_]:
+    def of_process(self, rows: Rows) -> Mask:
         """Which spans are of the loop's process."""
         owner = self.trace.column("threads", "process_row")
         return np.asarray(owner[self.trace.column("spans", "thread")[rows]] == self.process)
@@ -587,7 +581,7 @@ class Loop:
         names = np.unique(self.trace.column("spans", "name")[self.inside]).tolist()
         return {self.trace.strings[name]: name for name in names}
 
-    def are_named(self, rows: Rows, names: Collection[str]) -> NDArray[np.bool_]:
+    def are_named(self, rows: Rows, names: Collection[str]) -> Mask:
         """Which of some of the host's operators in the steps have one of `names`."""
         is_asked = np.zeros(len(self.trace.strings), np.bool_)
         is_asked[[self._names[name] for name in names if name in self._names]] = True
@@ -640,7 +634,7 @@ class Loop:
         return self._places[frame]
 
     @cached_property
-    def importing(self) -> NDArray[np.bool_]:
+    def importing(self) -> Mask:
         """The stacks that import modules: that is start-up, also in a run without steps and in the middle of one."""
         return stacks_with(self.trace, IMPORTING)
 
@@ -662,13 +656,13 @@ class Loop:
                     stack = int(parent[stack])
         return int(common)
 
-    def in_step_samples(self, chosen: NDArray[np.bool_]) -> Rows:
+    def in_step_samples(self, chosen: Mask) -> Rows:
         """The rows of those of some samples that fall in the steps."""
         rows = np.flatnonzero(chosen)
         samples = self.trace.columns("samples")
         return rows[self.step_at(samples["time_ns"][rows], samples["thread"][rows]) >= 0]
 
-    def sampled(self, stacks: NDArray[np.bool_]) -> tuple[int, Rows]:
+    def sampled(self, stacks: Mask) -> tuple[int, Rows]:
         """How long samples of the loop's thread say that it was in some stacks in the steps, and their rows."""
         samples = self.trace.columns("samples")
         rows = self.in_step_samples(
@@ -832,14 +826,14 @@ class Loop:
         return self.ledger.processor_share[self.ledger.counted]
 
     @cached_property
-    def _in_other_libraries(self) -> NDArray[np.bool_]:
+    def _in_other_libraries(self) -> Mask:
         """For each stack whether its last frame is of a library but torch, below a line of the program; False at the end for no stack."""
         frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
         is_library = np.append(library_frames(self.trace), False)[frame]
         return np.asarray(is_library & (self._shown_frame >= 0) & (self._shown_frame != frame))
 
     @cached_property
-    def _shares_of_torch(self) -> NDArray[np.bool_]:
+    def _shares_of_torch(self) -> Mask:
         """Which shares of gaps are what autograd's engine does or waits for, or what an optimizer does between its operators.
 
         That is in their code or, where no sample says more, at the line that calls them.

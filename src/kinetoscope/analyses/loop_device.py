@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
 from kinetoscope.model.kinds import is_operator, is_runtime_call
+from kinetoscope.model.rows import Mask, Rows
+from kinetoscope.model.run_info import DeviceProperties
 from kinetoscope.model.schema import SpanKind
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.evaluate import rule_of
 from kinetoscope.tables.costs.peaks import MATRIX
 from kinetoscope.tables.device.copies import Direction, copy_directions
@@ -18,14 +21,6 @@ from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.device.work import Device, WorkCategory, device_work
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.windows import Activity, activities, owned
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.run_info import DeviceProperties
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 # Calls that free memory of a device at once wait for all of its work.
 _FREES = re.compile(
@@ -108,7 +103,7 @@ class LoopDevice:
         return np.asarray(self.rows[kernel & (self.category == WorkCategory.COMPUTE)])
 
     @cached_property
-    def is_product(self) -> NDArray[np.bool_]:
+    def is_product(self) -> Mask:
         """Which of its kernels were launched by operators that multiply matrices, or inside of one."""
         return self.of_families(self.kernels, MATRIX)
 
@@ -140,7 +135,7 @@ class LoopDevice:
         """The operator that launched each of some rows, -1 where it is unknown."""
         return np.asarray(starters(self._trace).operator[rows], dtype=np.int64)
 
-    def of_families(self, rows: Rows, families: frozenset[str]) -> NDArray[np.bool_]:
+    def of_families(self, rows: Rows, families: frozenset[str]) -> Mask:
         """Which of some rows were launched by an operator of one of some families of formulas, or inside of one."""
         spans = self._trace.columns("spans")
         member = np.array([family in families for family in self.families], dtype=bool)

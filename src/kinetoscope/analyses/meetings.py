@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import process_runs
+from kinetoscope.model.rows import Mask, Rows
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.collectives import collectives
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 # Ranks leave an all_to_all at about one moment, too.
 _MET = MEETING_COLLECTIVES | {"all_to_all"}
@@ -100,7 +95,7 @@ class Meetings:
         records = records[order]
         return cls(records, rank[order], duration_ns[records], count[count > 1])
 
-    def only(self, chosen: NDArray[np.bool_]) -> Meetings:
+    def only(self, chosen: Mask) -> Meetings:
         """The meetings that a mask over them selects."""
         if chosen.all():
             return self
@@ -168,7 +163,7 @@ def meetings_of_ranks(trace: TraceData, counted: Mapping[int, Collection[int | N
     return RankMeetings(met, start_ns, steps, spans)
 
 
-def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> NDArray[np.bool_]:
+def _agreed(series: NDArray[np.int32], row: Rows, number: Rows, size: Rows) -> Mask:
     """Which calls are of series (step, group, name) that all ranks that have them have equally often, from the same one on, and as large."""
     of_ranks = Groups.by([row, series])
     by_series = Groups(series[of_ranks.first], int(series.max(initial=-1)) + 1)

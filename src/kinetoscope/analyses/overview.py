@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +21,17 @@ from kinetoscope.ledger.parts import REQUEST_PARTS, StepTime, busiest_places, pa
 from kinetoscope.ledger.requests import request_names
 from kinetoscope.ledger.steps import phase_times
 from kinetoscope.model import units
-from kinetoscope.model.arrow import rows_to_arrow
+from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
 from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.kinds import is_copy, is_device_work
 from kinetoscope.model.losses import consequence, counted, lost
 from kinetoscope.model.processes import host_threads, of_processes, process_tree, steps_of_one
+from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.strings import to_utf8
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import counted_flops
 from kinetoscope.tables.deep_steps import deep_step_count
 from kinetoscope.tables.device.collectives import count_collectives
@@ -45,14 +47,6 @@ from kinetoscope.tables.stacks import user_stacks
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, kinds_in, main_kind, work_of_kinds
 from kinetoscope.tables.stored import memory_recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow
-
-    from kinetoscope.model.run_info import RunInfo
-    from kinetoscope.model.trace_data import TraceData
 
 Row = dict[str, Any]
 # A trace may contain text of any length.
@@ -569,7 +563,7 @@ class Overview:
         return line_tree(self.sample.trace)
 
     @cached_property
-    def kernels(self) -> pyarrow.Table:
+    def kernels(self) -> ArrowTable:
         """The table `kernels`, the most time first."""
         return kernels(self.trace)
 
@@ -583,7 +577,7 @@ class Overview:
         """What makes the run slow."""
         return examine(self.trace)
 
-    def top(self, name: str, time: str = "host", most: int = 10) -> tuple[pyarrow.Table, int]:
+    def top(self, name: str, time: str = "host", most: int = 10) -> tuple[ArrowTable, int]:
         """Return what took most of the time.
 
         Args:
@@ -686,7 +680,7 @@ class Overview:
         rows = devices(self.trace).select(["device", "memory_bytes"]).to_pylist()
         return {row["device"]: row["memory_bytes"] for row in rows}
 
-    def peak_owners(self, device: str) -> pyarrow.Table:
+    def peak_owners(self, device: str) -> ArrowTable:
         """What held the memory of a device at its peak: the table `memory_peak`."""
         return memory_peak(self.trace, device=device)
 

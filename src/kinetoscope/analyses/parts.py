@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import lies_in, recorded_calls
 from kinetoscope.model.kinds import is_device_work
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.device.launches import launch_rows, starters
 from kinetoscope.tables.host.ops import operator_keys, operator_names
 from kinetoscope.tables.host.places import place_labels
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Describe = Callable[[int], dict[str, Any]]
+Describe = Callable[[int], dict[str, Any]]
 
 
 _MOST_PARTS = 40
 
 
-def parts_of(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, Any]:
+def parts_of(trace: TraceData, rows: Rows) -> dict[str, Any]:
     """Return where the time of some spans went: their counts and sums, and lists of `parts` that add up.
 
     `total_ns` of a part counts only the outermost of these spans, so that the parts of each list add up to their total. That of
@@ -72,7 +69,7 @@ def parts_of(trace: TraceData, rows: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
-def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) -> list[dict[str, Any]]:
+def _part(keys: NDArray[Any], time_ns: Rows, describe: Describe) -> list[dict[str, Any]]:
     """Group time and calls by key, which `describe` has words for, sorted by time; all after the first `_MOST_PARTS` become one last row."""
     if len(keys) == 0:
         return []
@@ -95,9 +92,7 @@ def _part(keys: NDArray[Any], time_ns: NDArray[np.int64], describe: Describe) ->
     return rows
 
 
-def _by_place(
-    trace: TraceData, way: str, rows: NDArray[np.int64], time_ns: NDArray[np.int64]
-) -> list[dict[str, Any]]:
+def _by_place(trace: TraceData, way: str, rows: Rows, time_ns: Rows) -> list[dict[str, Any]]:
     labels = place_labels(trace, way)
     ids = labels.ids[rows]
     if not (ids >= 0).any():
@@ -107,7 +102,7 @@ def _by_place(
     )
 
 
-def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: Rows) -> list[dict[str, Any]]:
     if not (rows >= 0).any():
         return []
     spans = trace.columns("spans")
@@ -126,7 +121,7 @@ def _by_name(trace: TraceData, rows: NDArray[Any], time_ns: NDArray[np.int64]) -
     return _part(keys, time_ns, describe)
 
 
-def _inside(trace: TraceData, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
+def _inside(trace: TraceData, mark: Mask) -> list[dict[str, Any]]:
     """Group the children of the spans by name, which is the time that self time does not contain."""
     spans = trace.columns("spans")
     parent, calls = spans["parent"], recorded_calls(trace).mask
@@ -142,13 +137,13 @@ def _inside(trace: TraceData, mark: NDArray[np.bool_]) -> list[dict[str, Any]]:
     return _by_name(trace, within, spans["duration_ns"][within])
 
 
-def _started_within(trace: TraceData, mark: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _started_within(trace: TraceData, mark: Mask) -> Rows:
     operator = starters(trace).operator[:-1]
     work = np.flatnonzero(operator >= 0)
     return work[lies_in(trace, np.flatnonzero(mark[:-1]), operator[work].astype(np.int64))]
 
 
-def _launches(trace: TraceData, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _launches(trace: TraceData, rows: Rows, time_ns: Rows) -> list[dict[str, Any]]:
     """Group kernels by grid, block, registers and shared memory; empty if these were not recorded."""
     kernels, kernel_rows = trace.columns("kernels"), launch_rows(trace)[rows]
     if not (kernel_rows >= 0).any():

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_device_work
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.host.data_loading import in_waits
 from kinetoscope.tables.host.python_time import gaps
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
-
-    Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +82,7 @@ class RanInSteps:
         launched = starters(self._trace).call[rows]
         return self._loop.work.place_of(np.where(launched >= 0, launched, rows))
 
-    def _in_steps(self, rows: Rows, time_ns: NDArray[np.int64]) -> Ran:
+    def _in_steps(self, rows: Rows, time_ns: Rows) -> Ran:
         step = self.launched_in(rows)
         rows, step = rows[step >= 0], step[step >= 0]
         return Ran(rows, step, time_ns[rows].astype(np.int64), rows)

@@ -7,19 +7,14 @@ wait less.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import kinetoscope._core as _core
+from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.model.groups import Groups
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.meetings import Meetings
-
-    Rows = NDArray[np.int64]
+from kinetoscope.model.rows import Rows
 
 
 class RankSteps(NamedTuple):

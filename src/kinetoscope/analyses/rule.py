@@ -7,26 +7,22 @@ show the fault, their time, and the few numbers that the sentence needs. Everyth
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kinetoscope.analyses.finding import CannotTell, Finding, NotNeeded, Signal
 from kinetoscope.analyses.kinds import steps_with
-from kinetoscope.analyses.loop import MOST_ROWS, SourceLine
-from kinetoscope.display.sentence import sentence
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, SourceLine
+from kinetoscope.analyses.loop_device import LoopDevice
+from kinetoscope.display.sentence import Sentence, sentence
+from kinetoscope.model.rows import Rows
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.host.units_of_work import Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from kinetoscope.analyses.loop import Loop, Rows
-    from kinetoscope.analyses.loop_device import LoopDevice
-    from kinetoscope.display.sentence import Sentence
-    from kinetoscope.model.time_spent import Cause
-    from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals
 
 SAME_AS_TIME = -1
 NOWHERE = SourceLine()

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.combine.cut import BEGINLESS_NS, TracePart, cut_with_rows
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import begins_run, ends_run
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.rows import Rows, begins_run, ends_run
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 MOST_SPANS = 1_000_000
 """A trace with more is looked at in part."""

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.hot_lines import OF_CALLS, operator_of_cells
 from kinetoscope.analyses.line_tree import line_nodes, stacks_of_cells
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import calls_at
-from kinetoscope.ledger.ledger import ledger_of_process, raw_ledger
+from kinetoscope.ledger.ledger import Cells, ProcessLedger, ledger_of_process, raw_ledger
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.stacks import in_user_code
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.finding import Finding
-    from kinetoscope.analyses.loop import Loop, Rows, SourceLine
-    from kinetoscope.ledger.ledger import Cells, ProcessLedger
 
 SLOW_LINE = Rule(
     "slow-line",
@@ -96,9 +91,7 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     return findings
 
 
-def _rows_above_floor(
-    loop: Loop, ledger: ProcessLedger, *, with_python: bool
-) -> tuple[Rows, Rows, NDArray[np.bool_]]:
+def _rows_above_floor(loop: Loop, ledger: ProcessLedger, *, with_python: bool) -> tuple[Rows, Rows, Mask]:
     """The cells above the floor at lines of the program, the line of each, and which may be faults: those of a line with a slow operator belong to it."""
     cells = ledger.cells
     rows, stack = stacks_of_cells(ledger)
@@ -168,7 +161,7 @@ def _words(loop: Loop, cells: Cells, rows: Rows, above_ns: Rows) -> tuple[dict[s
     return values, _OF_OPERATORS
 
 
-def _are_calls(cells: Cells, rows: Rows) -> NDArray[np.bool_]:
+def _are_calls(cells: Cells, rows: Rows) -> Mask:
     """Which cells are the cost of calls, which fewer of them would save, of operators that ran where some cells did."""
     is_call = (cells.entry == Entry.NEEDED) & (cells.cause == Cause.CALL)
     return np.asarray(is_call & np.isin(cells.stack, cells.stack[rows]))

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
 from kinetoscope.analyses.ran import Ran, RanInSteps
-from kinetoscope.model.arrow import rows_to_arrow
+from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import distinct
+from kinetoscope.model.rows import Rows, distinct
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.stacks import user_stacks
-
-if TYPE_CHECKING:
-    import pyarrow
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 LEAST_OTHERS = 2
 """Fewer other steps of a kind do not say what is usual."""
@@ -33,7 +27,7 @@ KINDS = ("part", "operator", "line", "python", "module", "kernel")
 STEP_DIFFERENCE_SCHEMA = table_definition("step_difference")
 
 
-def step_difference(trace: TraceData, step: int | None = None, other: int | None = None) -> pyarrow.Table:
+def step_difference(trace: TraceData, step: int | None = None, other: int | None = None) -> ArrowTable:
     """Return the `step_difference` table: what a step has more of than others.
 
     Args:
@@ -79,7 +73,7 @@ def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(loop: Loop, chosen: int, others: Rows) -> pyarrow.Table:
+def _table(loop: Loop, chosen: int, others: Rows) -> ArrowTable:
     number = int(loop.work.numbers[chosen])
     rows = [
         _row(loop, number, kind, key, values)

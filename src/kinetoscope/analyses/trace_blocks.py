@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from kinetoscope.analyses.description import completeness, peaks
 from kinetoscope.analyses.findings import columns, finding_blocks, whose_line
+from kinetoscope.analyses.overview import HostTime, Overview, StepDurations
 from kinetoscope.display.blocks import (
     ERROR,
     FAINT,
     GAP,
     STRONG,
     WARNING,
+    Block,
     BlockColumn,
     Chart,
     Heading,
     Paragraph,
     TableBlock,
 )
-from kinetoscope.display.sentence import sentence
+from kinetoscope.display.sentence import Sentence, sentence
+from kinetoscope.ledger.parts import StepTime
 from kinetoscope.model import units
 from kinetoscope.model.schema import OPTIMIZER_STEP, Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kinetoscope.analyses.overview import HostTime, Overview, StepDurations
-    from kinetoscope.display.blocks import Block
-    from kinetoscope.display.sentence import Sentence
-    from kinetoscope.ledger.parts import StepTime
 
 ROWS = 10
 LEAST_LINES = 8

@@ -7,21 +7,15 @@ the program marks no steps, is not among the steps of a `Loop`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.model import units
-from kinetoscope.model.trace_data import derived
+from kinetoscope.model.rows import Rows
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 LEAST_STEPS = 3
 TIMES_USUAL = 1.5

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kinetoscope.analyses.account import line_of
+from kinetoscope.analyses.account import Account, KindAccount, line_of
 from kinetoscope.display.sentence import printable
 from kinetoscope.model import units
 from kinetoscope.model.time_spent import Cause, words_of
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.account import Account, KindAccount
 
 MOST_PARTS = 5
 LEAST_PART = 0.01

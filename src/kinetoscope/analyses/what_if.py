@@ -6,24 +6,20 @@ last to arrive gains nothing for the job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.analyses.account import WhatIf, account_of, accounts, mended_rows
 from kinetoscope.analyses.meetings import RankMeetings, meetings_of_ranks
 from kinetoscope.analyses.replay import RankSteps, Replay
+from kinetoscope.ledger.ledger import ProcessLedger
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.stacks import program_frames, span_stacks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.ledger.ledger import ProcessLedger
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
 
 LEAST_RANKS = 2
 

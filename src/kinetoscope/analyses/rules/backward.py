@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from kinetoscope.analyses.finding import NotNeeded
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.hierarchy import is_outermost, lies_in
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.host.compiling import compile_ranges
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import stacks_with
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Loop, Rows, SourceLine
 
 LEAST_TIMES = 4
 LEAST_OPERATORS = 20

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import PHASE_NAMES, Phase, SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
 from kinetoscope.tables.intervals import Intervals
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop, Rows
-    from kinetoscope.analyses.loop_device import LoopDevice
 
 LEAST_PERCENT = 5.0
 HIDDEN_PERCENT = 70.0
@@ -260,7 +257,7 @@ def _alone(device: LoopDevice) -> Intervals:
     return device.activity.communication - device.activity.compute
 
 
-def _largest(loop: Loop, device: LoopDevice) -> tuple[NDArray[np.int64], str]:
+def _largest(loop: Loop, device: LoopDevice) -> tuple[Rows, str]:
     """The communication kernels that ran alone for longest, and the collective that most of this time belongs to."""
     spans = loop.trace.columns("spans")
     is_kernel = spans["kind"][device.rows] == SpanKind.KERNEL

@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.loop import SourceLine
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model import units
 from kinetoscope.model.compile_facts import RECOMPILE_LIMIT
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.names import COMPILED_REGION
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.host import compiling
 from kinetoscope.tables.stacks import is_library_file, stacks_with
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
 
 LEAST_SKIPPED_PERCENT = 5.0
 _COMPILER = "torch/_dynamo/"
@@ -79,7 +75,7 @@ def recompiles(loop: Loop) -> Answer:
     return Match(late, loop.total_ns(late), words, place=line, module="", advice=guard.advice)
 
 
-def _costliest_guard(loop: Loop, late: NDArray[np.int64]) -> tuple[_Guard, int] | None:
+def _costliest_guard(loop: Loop, late: Rows) -> tuple[_Guard, int] | None:
     """The guard whose failures cost most compiling in some ranges, and the first of these; None where no guard is known."""
     spans = set(late.tolist())
     rows = [
@@ -192,7 +188,7 @@ def _with_function(row: dict[str, Any], compiled: list[dict[str, Any]]) -> dict[
     return {**row, **{name: row[name] or same_code[name] for name in ("function", "file", "line")}}
 
 
-def _eager_ns(loop: Loop, place: SourceLine, function: str) -> tuple[int, NDArray[np.int64]]:
+def _eager_ns(loop: Loop, place: SourceLine, function: str) -> tuple[int, Rows]:
     """What the operators of a function take outside of compiled regions, and their rows; of those that backward runs for them, too."""
     frames = loop.trace.columns("frames")
     strings = loop.trace.strings
@@ -277,7 +273,7 @@ def _skipped(loop: Loop) -> list[Match]:
     return sorted(matches, key=lambda match: -match.time_ns)[:1]
 
 
-def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
+def _breaks_by_names(loop: Loop, regions: Rows) -> Answer:
     """Breaks by the names of functions on stacks, in a trace without torch's reasons."""
     trace, strings = loop.trace, loop.trace.strings
     frames = trace.columns("frames")
@@ -310,7 +306,7 @@ def _breaks_by_names(loop: Loop, regions: NDArray[np.int64]) -> Answer:
     )
 
 
-def _compilations_again(loop: Loop) -> NDArray[np.int64]:
+def _compilations_again(loop: Loop) -> Rows:
     """Rows of the ranges of compilations for which a guard failed, in any step, and of all after the first step."""
     compilations = compiling.compiles(loop.trace).select(["reason", "span"]).to_pylist()
     failed = [row["span"] for row in compilations if row["reason"] and row["span"] is not None]
@@ -318,7 +314,7 @@ def _compilations_again(loop: Loop) -> NDArray[np.int64]:
     return rows[(loop.step_of(rows) >= loop.first_warm_step) | np.isin(rows, failed)]
 
 
-def _compilations(loop: Loop) -> NDArray[np.int64]:
+def _compilations(loop: Loop) -> Rows:
     """Rows of the ranges of compilations in the steps of the loop's process, those of backward too."""
     ranges = compiling.compile_ranges(loop.trace)
     rows = ranges.rows[ranges.stage < compiling.STAGES.index("runtime")]

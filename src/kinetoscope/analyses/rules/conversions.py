@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from kinetoscope.analyses.finding import NotNeeded
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model import units
-from kinetoscope.model.rows import mask_of
+from kinetoscope.model.rows import Rows, mask_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import Cause
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
 
 _CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::type_as")
 _AUTOCAST = (
@@ -59,7 +53,7 @@ def layout_copy(loop: Loop) -> Answer:
     return _copies(loop, _outermost(loop, "aten::contiguous", "aten::clone"))
 
 
-def _of_autocast(loop: Loop) -> NDArray[np.int64]:
+def _of_autocast(loop: Loop) -> Rows:
     """Conversions in an operator that then calls an operator of its own name, as autocast does."""
     spans, rows = loop.trace.columns("spans"), loop.rows_named("aten::to")
     parent, name = spans["parent"], spans["name"]
@@ -71,7 +65,7 @@ def _of_autocast(loop: Loop) -> NDArray[np.int64]:
     return np.asarray(rows[~loop.in_loading[rows]])
 
 
-def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
+def _outermost(loop: Loop, *names: str) -> Rows:
     """Operators of some names that the program called itself, those left out that copy between host and device."""
     rows = loop.rows_named(*names)
     # A conversion inside another operator is that operator's affair.
@@ -94,7 +88,7 @@ def _outermost(loop: Loop, *names: str) -> NDArray[np.int64]:
     return np.asarray(rows[~copies])
 
 
-def _copies(loop: Loop, rows: NDArray[np.int64], what: str = "", advice: str = "") -> list[Match]:
+def _copies(loop: Loop, rows: Rows, what: str = "", advice: str = "") -> list[Match]:
     """What some operators take together with their backward, at the line at which they take most; none without operators."""
     lines = loop.by_place(rows)
     if not lines:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kinetoscope.analyses.loop import BUSY_MACHINE
+from kinetoscope.analyses.loop import BUSY_MACHINE, Loop
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.processes import process_runs, thread_processes
 from kinetoscope.model.schema import SampleState
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Loop
 
 LEAST_SAMPLES = 5
 TIMES_PROCESSORS = 2.0

@@ -6,20 +6,15 @@ the host waited for the copy, but not the part of that wait in which work launch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.device.launches import most_copy_ns, starters
 from kinetoscope.tables.intervals import Intervals
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
-    from kinetoscope.analyses.loop_device import LoopDevice
 
 TIMES_COPY = 2
 """A wait that takes more than so many times as long as its copies may take is one for something else."""
@@ -83,13 +78,13 @@ def pageable_copy(loop: Loop, device: LoopDevice) -> Answer:
     return Match(copies, cost_ns, {"copies": len(copies)}, place=line, module="", time=when)
 
 
-def _when(loop: Loop, device: LoopDevice, copies: NDArray[np.int64]) -> Intervals:
+def _when(loop: Loop, device: LoopDevice, copies: Rows) -> Intervals:
     """When some copies run, and when the device is idle after the host had waited for them."""
     idle, opened = device.idle, _opened(loop, device, copies)
     return loop.when(copies) | Intervals.of(idle.start_ns[opened], idle.end_ns[opened])
 
 
-def _opened(loop: Loop, device: LoopDevice, copies: NDArray[np.int64]) -> NDArray[np.int64]:
+def _opened(loop: Loop, device: LoopDevice, copies: Rows) -> Rows:
     """The gaps of the loop's device that began when the host waited for some copies: a wait for a copy lies in the operator that copies."""
     waits = device.gaps.wait
     calls = np.unique(loop.called_by(starters(loop.trace).call[copies].astype(np.int64)))
@@ -97,7 +92,7 @@ def _opened(loop: Loop, device: LoopDevice, copies: NDArray[np.int64]) -> NDArra
     return opened[np.isin(loop.called_by(waits[opened]), calls[calls >= 0])]
 
 
-def copying_calls(loop: Loop, device: LoopDevice) -> NDArray[np.int64]:
+def copying_calls(loop: Loop, device: LoopDevice) -> Rows:
     """The waits before the gaps of the loop's device in which the program waits for a copy of a tensor: not for a value, nor for what ran before.
 
     A copy to the host waits for all work that was launched before it. It is blamed for no more than what its bytes may take.
@@ -115,7 +110,7 @@ def copying_calls(loop: Loop, device: LoopDevice) -> NDArray[np.int64]:
     return np.asarray(waits[spans["duration_ns"][waits] <= TIMES_COPY * most_ns[calls]])
 
 
-def _between_host_and_device(loop: Loop, device: LoopDevice, *, pageable: bool = False) -> NDArray[np.int64]:
+def _between_host_and_device(loop: Loop, device: LoopDevice, *, pageable: bool = False) -> Rows:
     """The copies of the loop's device from or to the host's memory, or to pageable memory only, that an operator copying tensors started."""
     rows, directions = device.copies
     chosen = [
@@ -130,7 +125,7 @@ def _between_host_and_device(loop: Loop, device: LoopDevice, *, pageable: bool =
     return np.asarray(rows[copying[np.where(calls >= 0, names[calls], -1)]])
 
 
-def _cost_ns(loop: Loop, device: LoopDevice, copies: NDArray[np.int64]) -> int:
+def _cost_ns(loop: Loop, device: LoopDevice, copies: Rows) -> int:
     """What some copies cost: the time in which the device only copied, and its idle time after the host had waited for them."""
     spans, activity, gaps = loop.trace.columns("spans"), device.activity, device.gaps
     start = spans["start_ns"][copies]

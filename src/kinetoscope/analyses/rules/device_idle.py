@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kinetoscope.analyses.loop import MOST_ROWS, SourceLine, busiest
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, SourceLine, busiest
+from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.device_copies import copying_calls
 from kinetoscope.analyses.rules.input_wait import workers_for
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.device.launches import starters, waiting_calls
 from kinetoscope.tables.intervals import Intervals
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
-    from kinetoscope.analyses.loop_device import LoopDevice
 
 LEAST_START_UP_NS = 5_000_000
 """Calls of the runtime that take longer than this while the device has nothing to do start something up."""
@@ -100,7 +97,7 @@ def _meanwhile(loop: Loop, device: LoopDevice, idle_ns: int) -> tuple[SourceLine
     return line, f"; for {share} of {loop.unit.time} the host is meanwhile at {line}{mostly}"
 
 
-def _idle_by_cause(loop: Loop, device: LoopDevice) -> dict[str, NDArray[np.int64]]:
+def _idle_by_cause(loop: Loop, device: LoopDevice) -> dict[str, Rows]:
     """How much of each gap of a device has each cause."""
     gaps, is_copy = device.gaps, np.isin(device.gaps.wait, copying_calls(loop, device))
     of_cause = (
@@ -119,7 +116,7 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[SourceLine, int,
     start = spans["start_ns"][rows].astype(np.int64)
     idle_ns = device.idle.within(start, start + spans["duration_ns"][rows])
     time_at = {gap.place: gap.time_ns for gap in loop.gaps}
-    rows_at: dict[SourceLine, NDArray[np.int64]] = {}
+    rows_at: dict[SourceLine, Rows] = {}
     for line, time_ns, rows_there in loop.by_place(rows, idle_ns):
         time_at[line], rows_at[line] = time_at.get(line, 0) + time_ns, rows_there
     line = busiest(time_at)
@@ -209,7 +206,7 @@ def device_start_up(loop: Loop) -> Answer:
     return Match(rows, int(idle_ns.sum()), words, place=line, module="", spans=rows[order])
 
 
-def _longest_calls(loop: Loop, rows: NDArray[np.int64], time_ns: NDArray[np.int64]) -> str:
+def _longest_calls(loop: Loop, rows: Rows, time_ns: Rows) -> str:
     time_of = Counter[str]()
     for name, call_ns in zip(
         loop.trace.column("spans", "name")[rows].tolist(), time_ns.tolist(), strict=True
@@ -275,7 +272,7 @@ def synchronizing_call(loop: Loop, device: LoopDevice) -> Answer:
     return Match(waits, idle_ns, words, place=line, module=module, time=_moments(device, caused))
 
 
-def _next_work(loop: Loop, device: LoopDevice, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
+def _next_work(loop: Loop, device: LoopDevice, gaps: Rows) -> Rows:
     start = loop.trace.column("spans", "start_ns")[device.rows]
     order = np.argsort(start, kind="stable")
     after = np.searchsorted(start[order], device.idle.end_ns[gaps], side="left")

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, SourceLine, busiest
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, SourceLine, busiest
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
 from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.host.data_loading import loading_spans, waits_that_make
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.intervals import Intervals, when_ran
 from kinetoscope.tables.stacks import program_stacks, stacks_with
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kinetoscope.analyses.loop import Loop, Rows
 
 LEAST_PERCENT = 5.0
 LEAST_BUSY_PERCENT = 15.0

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import short_kernel_name
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.launches import launch_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
-    from kinetoscope.analyses.loop_device import LoopDevice
 
 SHORT_NS = 10_000
 LEAST_SHORT = 50
@@ -161,9 +156,7 @@ def memory_bound_elementwise(loop: Loop, device: LoopDevice) -> Answer:
     return Match(rows, loop.typical_ns(rows), words, gain_ns=gain_ns, time=loop.when(rows))
 
 
-def _words(
-    loop: Loop, device: LoopDevice, rows: NDArray[np.int64], **more: float
-) -> Callable[[], dict[str, object]]:
+def _words(loop: Loop, device: LoopDevice, rows: Rows, **more: float) -> Callable[[], dict[str, object]]:
     """The words of a kernel: its short name, with the operator and the line that launched most of its time."""
 
     def words() -> dict[str, object]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.analyses.finding import NotNeeded, Signal
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import ShapesRow
+from kinetoscope.model.rows import Rows, ShapesRow
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.costs.attainable import least_call_ns, rates_of
@@ -19,14 +22,6 @@ from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.costs.peaks import MATRIX, at_peak, known_peaks, trace_peaks, working_ns
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.device.kernels import uses_tensor_cores
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop, Rows
-    from kinetoscope.analyses.loop_device import LoopDevice
 
 LEAST_PRODUCTS_PERCENT = 10.0
 FAR_PERCENT = 30.0

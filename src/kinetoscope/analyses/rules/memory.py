@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.loop import SourceLine
+from kinetoscope.analyses.loop import Loop, SourceLine
+from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.names import device_name
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.tables.costs.peaks import CUDA
 from kinetoscope.tables.memory.blocks import blocks_of
 from kinetoscope.tables.memory.peak import DevicePeak, device_peaks, live_at
 from kinetoscope.tables.memory.peak import memory_peak as table_of_owners
 from kinetoscope.tables.memory.timeline import AllocatorPeak, allocator_peak
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop, Rows
-    from kinetoscope.analyses.loop_device import LoopDevice
 
 LEAST_STEPS = 6
 FIRST_STEPS = 3
@@ -97,7 +91,7 @@ def memory_growth(loop: Loop) -> Answer:
     return Match(largest, 0, words, gain_ns=None, place=line, module=module, spans=largest)
 
 
-def _growth(loop: Loop, rows: Rows, step: Rows, chosen: NDArray[np.bool_]) -> float:
+def _growth(loop: Loop, rows: Rows, step: Rows, chosen: Mask) -> float:
     """What a usual step keeps of a device's blocks, if enough of the steps do; else 0.
 
     The last step still holds what the next would release, and is left out.

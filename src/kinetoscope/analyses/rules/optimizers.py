@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.ledger.avoidable_work.waste import waste_of
+from kinetoscope.model.rows import Rows
 from kinetoscope.tables.costs.attainable import rates_of
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Loop, Rows
 
 LEAST_PARAMETERS = 6
 LEAST_OPERATORS = 3

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.loop import SourceLine, busiest
+from kinetoscope.analyses.loop import Loop, SourceLine, busiest
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import stacks_inside
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
 
 FILES: dict[str, str] = {
     "torch/serialization.py": "Saving",
@@ -85,7 +80,7 @@ def output_in_step(loop: Loop) -> Answer:
     return [match for match in matches if match is not None]
 
 
-def _match(loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int64], kind: int) -> Match | None:
+def _match(loop: Loop, is_output: Mask, rows: Rows, kind: int) -> Match | None:
     """What one kind of output takes, by its outermost spans and the stacks that are below its functions; None of none."""
     stretches = _stretches(loop, rows)
     sampled_ns, sampled = loop.sampled(is_output[:-1])
@@ -101,9 +96,7 @@ def _match(loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int64], ki
     return Match(rows, time_ns, {"what": _KINDS[kind]}, place=line, module="", time=when, advice=advice)
 
 
-def _line_that_led(
-    loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int64], sampled: NDArray[np.int64]
-) -> SourceLine:
+def _line_that_led(loop: Loop, is_output: Mask, rows: Rows, sampled: Rows) -> SourceLine:
     """The line of the program that leads to most of some output, by samples or, without any, by its spans."""
     if len(sampled):
         stack, weight = (loop.trace.column("samples", name)[sampled] for name in ("stack", "period_ns"))
@@ -116,7 +109,7 @@ def _line_that_led(
     return busiest(times_ns)
 
 
-def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _output_spans(loop: Loop, of_stack: Rows) -> tuple[Rows, Rows]:
     """The outermost operators and recorded calls of output, and what kind of output each is."""
     spans = loop.trace.columns("spans")
     python = spans["kind"] == SpanKind.PYTHON
@@ -128,7 +121,7 @@ def _output_spans(loop: Loop, of_stack: NDArray[np.int64]) -> tuple[NDArray[np.i
     return rows, np.asarray(kind[rows])
 
 
-def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
+def _stretches(loop: Loop, rows: Rows) -> Intervals:
     """When some outermost spans ran, with the time between two of them where no other operator ran and no step ended."""
     spans = loop.trace.columns("spans")
     start = spans["start_ns"][rows]
@@ -142,7 +135,7 @@ def _stretches(loop: Loop, rows: NDArray[np.int64]) -> Intervals:
     return Intervals.of(start, end)
 
 
-def _called_from(loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _called_from(loop: Loop, is_output: Mask, rows: Rows) -> Rows:
     """The stacks of some spans of output; the stack of a recorded call is its own frame only, so that it is its caller's."""
     spans = loop.trace.columns("spans")
     own_stack = np.append(spans["own_stack"], -1)
@@ -153,7 +146,7 @@ def _called_from(loop: Loop, is_output: NDArray[np.bool_], rows: NDArray[np.int6
     return np.asarray(own_stack[called_from].astype(np.int64))
 
 
-def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
+def kinds_of_stacks(loop: Loop) -> Rows:
     """For each stack what its output is, by the innermost file of output on it, as a place in `_KINDS`; -1 without."""
     frames, stacks, strings = loop.trace.columns("frames"), loop.trace.columns("stacks"), loop.trace.strings
     of_file = {}
@@ -173,7 +166,7 @@ def kinds_of_stacks(loop: Loop) -> NDArray[np.int64]:
     return np.where(is_loading, _KINDS.index(LOADING), kind_of_stack)
 
 
-def _around(loop: Loop, is_output: NDArray[np.bool_], stack: int) -> int:
+def _around(loop: Loop, is_output: Mask, stack: int) -> int:
     parent = loop.trace.column("stacks", "parent")
     while stack >= 0 and is_output[stack]:
         stack = int(parent[stack])

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import keyword
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
+from kinetoscope.analyses.loop import Gap, Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
 from kinetoscope.model import units
 from kinetoscope.model.hierarchy import garbage_collections
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SampleWait
 from kinetoscope.tables.host.source_lines import line_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from kinetoscope.analyses.loop import Gap, Loop, SourceLine
 
 LEAST_NS = 200_000
 """Shorter stretches may be what torch does around operators."""

@@ -6,25 +6,19 @@ Ranks of a collective end it together, so the one that spent least time in it ca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
-from kinetoscope.analyses.meetings import meetings_of_ranks
+from kinetoscope.analyses.lateness import LateRank, late_part, late_ranks, less_waiting
+from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.meetings import Meetings, meetings_of_ranks
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.communication import exposed_ns
-from kinetoscope.ledger.parts import PARTS, busiest_places
+from kinetoscope.ledger.parts import PARTS, StepTime, busiest_places
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import part_words
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.lateness import LateRank
-    from kinetoscope.analyses.loop import Loop, Rows
-    from kinetoscope.analyses.meetings import Meetings
-    from kinetoscope.ledger.parts import StepTime
 
 LEAST_RANKS = 2
 LEAST_PERCENT = 10.0

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.losses import consequence
 from kinetoscope.model.schema import SpanKind
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Loop
 
 LEAST_RECORD_NS = 80
 """No record costs less: that is a Python call in a loop of nothing else. Most records cost some times as much."""

@@ -6,31 +6,22 @@ A request waits for a thread of a pool after it has handed work to it, and for i
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetoscope.analyses.loop import MOST_ROWS, SourceLine, busiest
+from kinetoscope.analyses.loop import MOST_ROWS, Loop, SourceLine, busiest
 from kinetoscope.analyses.ran import Ran
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.python_bound import waiting
 from kinetoscope.analyses.step_difference import more_on_average
-from kinetoscope.ledger.ledger import wait_of
+from kinetoscope.ledger.ledger import ProcessLedger, wait_of
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
+from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.host.python_time import charged, gaps
 from kinetoscope.tables.host.requests import names_by_time, requests_of, slowest_tenth
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
-    from kinetoscope.ledger.ledger import ProcessLedger
-    from kinetoscope.model.trace_data import TraceData
-
-    Rows = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 LEAST_REQUESTS = 20
 TIMES_TYPICAL = 1.5

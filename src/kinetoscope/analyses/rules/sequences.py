@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rule import Answer, Match, Rule
-from kinetoscope.model.rows import ShapesRow, distinct
+from kinetoscope.model.rows import Rows, ShapesRow, distinct
 from kinetoscope.model.schema import Phase
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.intervals import Intervals
-
-if TYPE_CHECKING:
-    from kinetoscope.analyses.loop import Loop, Rows
 
 LEAST_LENGTHS = 8
 _MODULES = "torch/nn/modules/module.py"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.analyses.finding import NotNeeded
 from kinetoscope.analyses.kinds import steps_with
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model.hierarchy import lies_in
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.costs.attainable import SLOWEST_GBYTES, SLOWEST_GFLOPS, least_call_ns
@@ -22,11 +24,6 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.peaks import MATRIX
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import stacks_inside
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kinetoscope.analyses.loop import Loop, Rows, SourceLine
 
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
 LEAST_READS = 20

@@ -8,26 +8,22 @@ same cause.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kinetoscope.analyses.loop import SourceLine
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.step_difference import more_than_all_others
-from kinetoscope.analyses.warm_up import warm_up
+from kinetoscope.analyses.warm_up import WarmUp, warm_up
 from kinetoscope.ledger.steps import compile_ns
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.model.steps import OPTIMIZER
 from kinetoscope.model.time_spent import part_words
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop, Rows
-    from kinetoscope.analyses.warm_up import WarmUp
 
 LEAST_STEPS = 6
 TIMES_MEDIAN = 2.0
@@ -224,7 +220,7 @@ def _evaluates(loop: Loop, at: int) -> bool:
     by_step = Groups(loop.step_of(rows), len(loop.work))
     in_module, recorded = spans["module"][rows] >= 0, spans["sequence"][rows] >= 0
 
-    def more(mask: NDArray[np.bool_]) -> float:
+    def more(mask: Mask) -> float:
         count = by_step.sums(mask)
         return float(count[at] - np.median(count))
 

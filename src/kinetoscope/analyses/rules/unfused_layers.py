@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import Phase
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kinetoscope.analyses.loop import Loop
 
 _PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum"})
 _SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
@@ -86,7 +82,7 @@ def _around(loop: Loop, names: tuple[str, ...], near: int) -> list[_Around]:
     middle = np.searchsorted(outer, chosen)
     module, name = (np.append(spans[column][outer], -2) for column in ("module", "name"))
 
-    def same_module(offsets: NDArray[np.int64]) -> list[list[tuple[int, str]]]:
+    def same_module(offsets: Rows) -> list[list[tuple[int, str]]]:
         """The operators at some distances from each that are of its module."""
         near_rows = middle[:, None] + offsets
         near_rows = np.where((near_rows >= 0) & (near_rows < len(outer)), near_rows, len(outer))
