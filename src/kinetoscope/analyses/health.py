@@ -13,6 +13,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.losses import NOT_STOPPED, UNFINISHED_SPANS, consequence, effects
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.run_info import NSIGHT, SNAPSHOT
 from kinetoscope.model.schema import FLAG_UNFINISHED, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
@@ -404,8 +405,7 @@ def launches(trace: TraceData) -> dict[str, int] | None:
     spans, links = trace.columns("spans"), trace.columns("launches")
     linked = (links["host"] >= 0) & (links["device"] >= 0)
     host, device = links["host"][linked], links["device"][linked]
-    is_work = np.zeros(len(spans), bool)
-    is_work[work] = True
+    is_work = mask_of(work, len(spans))
     tied, starting = np.zeros((2, len(spans)), bool)
     tied[device] = True
     starting[host] = True

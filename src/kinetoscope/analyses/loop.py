@@ -21,7 +21,7 @@ from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.rows import Mask, Rows, distinct
+from kinetoscope.model.rows import Mask, Rows, distinct, mask_of
 from kinetoscope.model.schema import IMPORTING, Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import TraceData
@@ -520,9 +520,7 @@ class Loop:
     @cached_property
     def outermost(self) -> Mask:
         """Which spans are operators of the steps that no other operator called."""
-        is_outer = np.zeros(len(self.inside), dtype=bool)
-        is_outer[self.outermost_rows] = True
-        return is_outer
+        return mask_of(self.outermost_rows, len(self.inside))
 
     @cached_property
     def outermost_rows(self) -> Rows:
@@ -583,8 +581,9 @@ class Loop:
 
     def are_named(self, rows: Rows, names: Collection[str]) -> Mask:
         """Which of some of the host's operators in the steps have one of `names`."""
-        is_asked = np.zeros(len(self.trace.strings), np.bool_)
-        is_asked[[self._names[name] for name in names if name in self._names]] = True
+        is_asked = mask_of(
+            [self._names[name] for name in names if name in self._names], len(self.trace.strings)
+        )
         return np.asarray(is_asked[self.trace.column("spans", "name")[rows]])
 
     def rows_named(self, *names: str) -> Rows:

@@ -12,7 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import lies_in, recorded_calls
 from kinetoscope.model.kinds import is_device_work
-from kinetoscope.model.rows import Mask, Rows
+from kinetoscope.model.rows import Mask, Rows, mask_of
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.model.trace_data import TraceData
@@ -37,8 +37,7 @@ def parts_of(trace: TraceData, rows: Rows) -> dict[str, Any]:
         rows: The spans, as `tables.host.places.spans_of` finds those of a name.
     """
     spans = trace.columns("spans")
-    mark = np.zeros(len(spans) + 1, dtype=bool)
-    mark[rows] = True
+    mark = mask_of(rows, len(spans) + 1)
     inner = _core.descends_from_same(spans["parent"], mark[:-1].astype(np.int32)).astype(bool)
     outer = np.where(inner[rows], 0, spans["duration_ns"][rows])
     on_device = bool(len(rows)) and bool(is_device_work(spans["kind"][rows[:1]])[0])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +25,7 @@ from kinetoscope.display.lines import cut, plain_lines
 from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
 from kinetoscope.model import units
-from kinetoscope.model.arrow import rows_to_arrow
-
-if TYPE_CHECKING:
-    import pyarrow
-
+from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
 
 FASTER, SLOWER, SAME, CANNOT_TELL = "faster", "slower", "same", "cannot tell"
 # Of a row that is known to have changed, much for the row, little for a step.
@@ -320,7 +316,7 @@ class Comparison:
         large = abs(self.whole.change_ns) >= self.margins.of_step(self.whole.base_ns)
         return self.verdict in (FASTER, SLOWER) or (self.verdict == CANNOT_TELL and large)
 
-    def table(self, name: str = "times") -> pyarrow.Table:
+    def table(self, name: str = "times") -> ArrowTable:
         """Return a table: `times`, `counts` or `memory`.
 
         Raises:
@@ -330,7 +326,7 @@ class Comparison:
             raise ArgumentError(f"a comparison has no table {name!r}; choose one of: {', '.join(_TABLES)}")
         return self._times() if name == "times" else _counts(getattr(self, name))
 
-    def _times(self) -> pyarrow.Table:
+    def _times(self) -> ArrowTable:
         rows = []
         for row in (self.whole, *self.differences):
             share = None if row.share is None else 100 * row.share
@@ -406,7 +402,7 @@ def _as_dict(row: Difference | CountDifference) -> dict[str, Any]:
     }
 
 
-def _counts(rows: Sequence[CountDifference]) -> pyarrow.Table:
+def _counts(rows: Sequence[CountDifference]) -> ArrowTable:
     listed = []
     for row in rows:
         base, new = (np.nan if value is None else value for value in row.usual)

@@ -30,7 +30,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Rows, mask_of
 
 Numbers = NDArray[np.float64]
 
@@ -344,6 +344,4 @@ def discoveries(p: Sequence[float] | Numbers, rate: float) -> NDArray[np.bool_]:
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     passing = np.flatnonzero(values[order] <= rate * np.arange(1, len(values) + 1) / max(1, len(values)))
-    real = np.zeros(len(values), dtype=bool)
-    real[order[: passing[-1] + 1 if len(passing) else 0]] = True
-    return real
+    return mask_of(order[: passing[-1] + 1 if len(passing) else 0], len(values))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,17 @@ from kinetoscope._errors import checked_choice
 from kinetoscope.ledger.ledger import ProcessLedger, communication_moments
 from kinetoscope.ledger.moments import Category
 from kinetoscope.ledger.parts import PARTS, device_ledgers, part_of_cells, parts_of_ledger
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import TraceData
 
-if TYPE_CHECKING:
-    import pyarrow
-
 BY = ("step", "trace")
 """What breakdowns can have a row for."""
 
 
-def breakdown(trace: TraceData, by: str = "step") -> pyarrow.Table:
+def breakdown(trace: TraceData, by: str = "step") -> ArrowTable:
     """Return the `breakdown` table: where the time of each step, or of the whole trace, went.
 
     Args:
@@ -49,7 +46,7 @@ def _breakdown_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
     return {"step_kind": ledger.work.kind, "unrecorded_ns": unrecorded_ns, **parts_of_ledger(ledger)}
 
 
-def overlap(trace: TraceData, by: str = "step") -> pyarrow.Table:
+def overlap(trace: TraceData, by: str = "step") -> ArrowTable:
     """Return the `overlap` table: how much communication and copying overlapped computing.
 
     Args:
@@ -87,7 +84,7 @@ def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
 
 def _of_ledgers(
     trace: TraceData, table: str, by: str, columns_of: Callable[[ProcessLedger], dict[str, NDArray[Any]]]
-) -> pyarrow.Table:
+) -> ArrowTable:
     """A table with a row for each unit of each device, in order of time: which it is, and columns made from its ledger."""
     ledgers = device_ledgers(trace, checked_choice("by", by, BY))
     parts = [

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kinetoscope.ledger.parts import REQUEST_PARTS, request_parts
-from kinetoscope.model.arrow import Labels, labels, rows_to_arrow, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, labels, rows_to_arrow, to_arrow
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.processes import of_processes, thread_processes
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.host.requests import STATUSES, names_by_time, requests_of, slowest_tenth
 
-if TYPE_CHECKING:
-    import pyarrow
 
-
-def requests(trace: TraceData) -> pyarrow.Table:
+def requests(trace: TraceData) -> ArrowTable:
     """Return the `requests` table.
 
     Args:
@@ -45,7 +42,7 @@ def requests(trace: TraceData) -> pyarrow.Table:
     return to_arrow("requests", columns)
 
 
-def request_names(trace: TraceData) -> pyarrow.Table:
+def request_names(trace: TraceData) -> ArrowTable:
     """Return the `request_names` table.
 
     Args:

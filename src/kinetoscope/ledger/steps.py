@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.ledger.parts import step_parts
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.closures import Closures, find_closures
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
@@ -28,11 +28,8 @@ from kinetoscope.tables.step_kinds import named_steps
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.tables.windows import host_owners, owned
 
-if TYPE_CHECKING:
-    import pyarrow
 
-
-def steps(trace: TraceData, peak_flops: Any = None) -> pyarrow.Table:
+def steps(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
     """Return the `steps` table.
 
     The three phases are sums of self times on all threads, as `phase_times` returns them; several busy threads can add up to more than

@@ -15,7 +15,7 @@ from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION, Nesting, depths_of, spread_down
-from kinetoscope.model.rows import Mask, begins_run
+from kinetoscope.model.rows import Mask, begins_run, mask_of
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 
@@ -97,8 +97,7 @@ class NestedAgain(Hierarchy):
             rows: The rows of the members, ascending.
             nesting: How these nest, with places in `rows`.
         """
-        mask = np.zeros(len(spans), dtype=np.bool_)
-        mask[rows] = True
+        mask = mask_of(rows, len(spans))
         # One entry more than there are rows, so that "no parent" stays -1.
         parent = np.full(len(spans), -1, dtype=np.int32)
         parent[rows] = np.append(rows, -1).astype(np.int32)[nesting.parent]
@@ -245,8 +244,7 @@ def outermost_operators(trace: TraceData, chosen: Mask | None = None) -> NDArray
 def nearest_of(trace: TraceData, chosen: NDArray[Any]) -> NDArray[np.int32]:
     """For each span the nearest of some spans, by their rows or a mask, that it is or is inside of; -1 for none, and at the end for no span."""
     spans = trace.columns("spans")
-    mark = np.zeros(len(spans), dtype=np.bool_)
-    mark[chosen] = True
+    mark = mask_of(chosen, len(spans))
     return np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
 
 

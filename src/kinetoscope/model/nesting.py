@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import mask_of
 from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER
 
 
@@ -86,8 +87,7 @@ def nest_beside_calls(
     times = (spans["thread"], spans["start_ns"], spans["duration_ns"])
     alone: dict[str, Any] = dict(vars(nest(*(column[work] for column in times))))
     alone["parent"] = np.append(work, -1).take(alone["parent"])
-    nests_alone = np.zeros(len(spans), dtype=bool)
-    nests_alone[work[alone["lane"] == 0]] = True
+    nests_alone = mask_of(work[alone["lane"] == 0], len(spans))
     rows, nesting = np.arange(len(spans)), everything
     while in_the_way := _calls_in_the_way(*times, rows, nesting, nests_alone):
         rows = np.delete(rows, in_the_way)

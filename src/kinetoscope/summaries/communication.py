@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model.arrow import rows_to_arrow, to_arrow
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Rows, mask_of
 from kinetoscope.summaries.clocks import aligned
 from kinetoscope.summaries.lateness import exposed_by_step
 from kinetoscope.summaries.sections import Group, Sections
@@ -50,8 +50,7 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
     # How long each took once all were there; of what no other rank is known to have run, all that it took.
     transfer = duration.copy()
     transfer[meetings.rows] = meetings.shortest_ns[meetings.place]
-    split = np.zeros(len(first), dtype=bool)
-    split[cell[meetings.rows]] = True
+    split = mask_of(cell[meetings.rows], len(first))
     row = sections.rows("collectives").astype(np.int64)
     # Steps of a rank in which it is: over these, means are comparable to step times.
     by_step = Groups.by([cell, row, sections.numbers("collectives", "step")])

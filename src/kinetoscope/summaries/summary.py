@@ -31,7 +31,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_work_spans, operator_spans
 from kinetoscope.model.losses import Loss, losses_of
 from kinetoscope.model.processes import process_runs, reading_error_ns
-from kinetoscope.model.rows import Rows
+from kinetoscope.model.rows import Rows, mask_of
 from kinetoscope.storage.atomic_write import is_stream, write_atomically
 from kinetoscope.summaries import SUFFIX
 from kinetoscope.summaries.sketch import Sketches
@@ -397,8 +397,7 @@ def _sketched(key: Rows, values: Rows) -> tuple[Sketches, int]:
     sums = Groups(key, length).sums(values)
     present = np.unique(key[key >= 0])
     largest = present[np.argsort(-sums[present], kind="stable")[:MOST_NAMES]]
-    chosen = np.zeros(length + 1, dtype=bool)
-    chosen[largest] = True
+    chosen = mask_of(largest, length + 1)
     return Sketches.of(np.where(chosen[key], key, -1), values), len(present) - len(largest)
 
 

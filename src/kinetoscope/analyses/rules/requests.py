@@ -17,7 +17,7 @@ from kinetoscope.analyses.step_difference import more_on_average
 from kinetoscope.ledger.ledger import ProcessLedger, wait_of
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import Mask, Rows
+from kinetoscope.model.rows import Mask, Rows, mask_of
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.host.python_time import charged, gaps
@@ -87,9 +87,7 @@ def event_loop_busy(loop: Loop) -> Answer:
 
 def _homes(loop: Loop) -> Mask:
     """For each row of `threads`, and for -1, whether requests began on it: it runs their event loop."""
-    is_home = np.zeros(len(loop.threads), bool)
-    is_home[requests_of(loop.trace).thread[loop.work.row]] = True
-    return is_home
+    return mask_of(requests_of(loop.trace).thread[loop.work.row], len(loop.threads))
 
 
 def _waits(loop: Loop, cause: Cause, on: Mask, **words: str) -> Match | None:

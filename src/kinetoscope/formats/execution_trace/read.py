@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
-from kinetoscope.model.arrow import Labels, to_arrow
+from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
@@ -30,10 +30,6 @@ from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
 from kinetoscope.storage.unpacking import UnpackedText
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 # [tensor, storage, offset, elements, bytes per element, device]
 _FIELDS = 6
@@ -153,7 +149,7 @@ class ExecutionTrace:
         pid = self.info.get("pid")
         return pid if isinstance(pid, int) else None
 
-    def table(self, name: str) -> pyarrow.Table:
+    def table(self, name: str) -> ArrowTable:
         """Return `nodes` or `tensors` as an Arrow table, with the meaning of each column in its field's metadata.
 
         Raises:
@@ -278,7 +274,7 @@ _OF_NODES = (
 
 def execution(
     trace: TraceData, execution_trace: str | os.PathLike[str] | ExecutionTrace | None = None
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return the `execution` table: operators and ranges with their times and tensors.
 
     Args:
@@ -336,7 +332,7 @@ def execution(
 
 def execution_tensors(
     trace: TraceData, execution_trace: str | os.PathLike[str] | ExecutionTrace | None = None
-) -> pyarrow.Table:
+) -> ArrowTable:
     """Return the `execution_tensors` table: the input and output tensors of operators, with the operators' spans.
 
     Args:
@@ -405,7 +401,7 @@ def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64],
     return node_of, span_of
 
 
-def _without_rows(table: Table) -> pyarrow.Table:
+def _without_rows(table: Table) -> ArrowTable:
     return to_arrow(table, dict.fromkeys(table.column_names))
 
 

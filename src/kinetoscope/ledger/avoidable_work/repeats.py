@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
-from kinetoscope.model.rows import Rows, ShapesRow, begins_run, hashed
+from kinetoscope.model.rows import Rows, ShapesRow, begins_run, hashed, mask_of
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.evaluate import is_generated, is_made_of_others, parsed_inputs, rule_of
@@ -200,8 +200,7 @@ def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     spans = trace.columns("spans")
     is_drawn = np.array([is_random(text) for text in trace.strings], dtype=bool).take(spans["name"])
     around = nearest_of(trace, trace.column("tensor_versions", "span"))[:-1]
-    random = np.zeros(len(spans) + 1, bool)
-    random[around[is_drawn]] = True
+    random = mask_of(around[is_drawn], len(spans) + 1)
     inside = Groups(around, len(spans)).sums(hashed(spans["name"], spans["shapes"]).view(np.int64))
     return random[:-1], inside.view(np.uint64)
 

@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import depths_of, spread_down
-from kinetoscope.model.rows import Rows, ShapesRow
+from kinetoscope.model.rows import Rows, ShapesRow, mask_of
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData
@@ -503,8 +503,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     is_backward = phase[rows] == Phase.BACKWARD
     first_ns = spans["start_ns"][rows[is_backward]].min(initial=np.iinfo(np.int64).max)
     # What modules compute, or what has a backward, is of no gradient either.
-    has_backward = np.zeros(len(spans) + 1, bool)
-    has_backward[nearest_of(trace, rows)[spans["forward"]]] = True
+    has_backward = mask_of(nearest_of(trace, rows)[spans["forward"]], len(spans) + 1)
     outside = rows[(phase[rows] == Phase.FORWARD) & (spans["module"][rows] < 0) & ~has_backward[rows]]
     outside = outside[spans["start_ns"][outside] > first_ns]
     in_forward = calls.times(outside) > 0
@@ -526,8 +525,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
         return []
     # Backward by backward: what the engine runs in a row on a thread.
     number = Groups.runs(spans["thread"][rows], spans["step"][rows], is_backward).of_row
-    needs = np.zeros(len(spans) + 1, bool)
-    needs[nearest_of(trace, rows)[:-1][is_used]] = True
+    needs = mask_of(nearest_of(trace, rows)[:-1][is_used], len(spans) + 1)
     # The last one counts; where nothing is used, none is wasted.
     last, uses = np.full(int(number.max(initial=0)) + 1, len(rows)), np.flatnonzero(needs[rows])
     last[number[uses]] = uses

@@ -19,7 +19,7 @@ from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import Rows, begins_run, ends_run, hashed
+from kinetoscope.model.rows import Rows, begins_run, ends_run, hashed, mask_of
 from kinetoscope.model.schema import OPTIMIZER_STEP, Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
@@ -116,8 +116,7 @@ def called_again(trace: TraceData) -> NDArray[np.bool_]:
     groups = Groups.by(keys)
     again = groups.sizes()[groups.of_row] >= LEAST_REPEATED
     again[groups.first] = False
-    is_again = np.zeros(len(spans) + 1, bool)
-    is_again[rows[again]] = True
+    is_again = mask_of(rows[again], len(spans) + 1)
     backward = np.flatnonzero(spans["forward"] >= 0)
     is_again[around[backward[is_again[around[spans["forward"][backward]]]]]] = True
     is_again[-1] = False

@@ -22,7 +22,7 @@ from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import by_level, depths_of
-from kinetoscope.model.rows import Mask, ProcessRow, Rows, begins_run, divided, rows_of_runs
+from kinetoscope.model.rows import Mask, ProcessRow, Rows, begins_run, divided, mask_of, rows_of_runs
 from kinetoscope.model.schema import FLAG_ASYNC, Phase, SampleState, SpanKind
 from kinetoscope.model.steps import step_at, stretch_at
 from kinetoscope.model.trace_data import TraceData, derived
@@ -175,8 +175,7 @@ def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
 def covered_ranges(trace: TraceData) -> Mask:
     """Which spans are ranges whose self time is Python that `gaps` charge to lines: adding both up would count it twice."""
     spans, all_gaps = trace.columns("spans"), gaps(trace)
-    measured = np.zeros(len(trace.columns("threads")) + 1, dtype=bool)
-    measured[all_gaps.thread] = True
+    measured = mask_of(all_gaps.thread, len(trace.columns("threads")) + 1)
     covered = (spans["kind"] == SpanKind.USER_ANNOTATION) & measured[spans["thread"]]
     covered &= (spans["stream"] < 0) & ((spans["flags"] & FLAG_ASYNC) == 0)
     covered[np.setdiff1d(loading_spans(trace).waits, waits_that_make(trace))] = False
