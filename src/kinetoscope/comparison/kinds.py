@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.comparison.matching import nearest
 from kinetoscope.comparison.measures import Run
@@ -43,7 +42,7 @@ def places_of_steps(runs: Sequence[Run], kinds: Sequence[Kinds]) -> Rows:
     return np.array(of_steps, np.int64)
 
 
-def classes_of_steps(runs: Sequence[Run]) -> NDArray[np.int64]:
+def classes_of_steps(runs: Sequence[Run]) -> Rows:
     """For each step that counts, one recording after the other, its class: steps of one kind with equal numbers of operators.
 
     Where that makes more than `MOST_CLASSES`, the kinds themselves are the classes.

@@ -23,7 +23,7 @@ from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.losses import inexact
 from kinetoscope.model.names import module_classes
-from kinetoscope.model.rows import Rows, places_of
+from kinetoscope.model.rows import Mask, Rows, places_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
@@ -566,7 +566,7 @@ def steps_of_blocks(loop: Loop, rows: Rows) -> Rows:
     return np.where(process == loop.process, loop.step_at(blocks["time_ns"][rows], thread), -1)
 
 
-def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:
+def in_scope(trace: TraceData, scope: Scope) -> Mask:
     """Which spans are of a module, or of one in it, or of an operator."""
     kind, name = scope
     if kind == "operators":
@@ -576,7 +576,7 @@ def in_scope(trace: TraceData, scope: Scope) -> NDArray[np.bool_]:
     return np.asarray(np.array([*inside, False], dtype=bool)[trace.column("spans", "module")])
 
 
-def _is_named(trace: TraceData, name: str) -> NDArray[np.bool_]:
+def _is_named(trace: TraceData, name: str) -> Mask:
     row = trace.strings.index(name) if name in trace.strings else -1
     return np.asarray(trace.column("spans", "name") == row)
 
@@ -597,7 +597,7 @@ def _sizes(dims: str) -> str:
     return ", ".join(str(size) for size in sizes if size) if isinstance(sizes, list) else dims
 
 
-def _of_operators(entry: Rows, cause: Rows) -> NDArray[np.bool_]:
+def _of_operators(entry: Rows, cause: Rows) -> Mask:
     """Which cells of the account are named after their operator: what it needs, takes besides, or takes for an unknown reason."""
     is_plain = (entry == Entry.NEEDED) | ((entry == Entry.SLOW) & (cause == Cause.NONE))
     return np.asarray(is_plain | (cause == Cause.NO_INPUTS))

@@ -30,7 +30,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.rows import Rows, mask_of
+from kinetoscope.model.rows import Mask, Rows, mask_of
 
 Numbers = NDArray[np.float64]
 
@@ -339,7 +339,7 @@ def quantile(p: float, freedom: Numbers) -> Numbers:
     return np.asarray((low + high) / 2)
 
 
-def discoveries(p: Sequence[float] | Numbers, rate: float) -> NDArray[np.bool_]:
+def discoveries(p: Sequence[float] | Numbers, rate: float) -> Mask:
     """Which of many differences are real, such that of those at most a share of `rate` is expected to be false."""
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.model.rows import ends_run
+from kinetoscope.model.rows import Rows, ends_run
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import open_packed
 from kinetoscope.tables.memory.categories import judged_blocks
@@ -145,7 +144,7 @@ def _raw(trace: TraceData, device: int) -> Iterator[str]:
     yield "]"
 
 
-def _rows(values: NDArray[np.int64]) -> Iterator[str]:
+def _rows(values: Rows) -> Iterator[str]:
     for first in range(0, len(values), _ROWS_AT_ONCE):
         rows = values[first : first + _ROWS_AT_ONCE].tolist()
         yield (", " if first else "") + ", ".join(map(str, rows))

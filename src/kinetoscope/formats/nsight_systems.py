@@ -29,7 +29,7 @@ from kinetoscope.formats.chrome.read_tracks import STREAM_COLUMNS
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.losses import Loss, loss_columns
 from kinetoscope.model.names import device_name
-from kinetoscope.model.rows import as_columns, places_of
+from kinetoscope.model.rows import Rows, as_columns, places_of
 from kinetoscope.model.run_info import NSIGHT
 from kinetoscope.model.schema import (
     FLAG_ASYNC,
@@ -44,8 +44,6 @@ from kinetoscope.model.steps import MARK
 from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.unpacking import default_memory_bytes
-
-Rows = NDArray[np.int64]
 
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"

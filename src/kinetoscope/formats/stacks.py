@@ -18,15 +18,13 @@ from kinetoscope.model.arrow import number_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_frames
 from kinetoscope.model.nesting import Nesting, nest
-from kinetoscope.model.rows import StackRow, mask_of, places_of
+from kinetoscope.model.rows import Mask, Rows, StackRow, mask_of, places_of
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import file_path, open_atomically, open_packed
 from kinetoscope.tables.host.lines import stack_sums
 
 if TYPE_CHECKING:
     import pyarrow
-
-Rows = NDArray[np.int64]
 
 
 # Collapsed stacks, the format of FlameGraph and similar tools.
@@ -192,7 +190,7 @@ def _write_evented(
     file.write(b"]}")
 
 
-def _events_text(opens: NDArray[np.bool_], frame: Rows, at_ns: Rows) -> memoryview:
+def _events_text(opens: Mask, frame: Rows, at_ns: Rows) -> memoryview:
     """Return the events as JSON, each after a comma."""
     import pyarrow as pa
     import pyarrow.compute as pc

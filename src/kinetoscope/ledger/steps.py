@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.ledger.parts import step_parts
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
@@ -13,7 +12,7 @@ from kinetoscope.model.closures import Closures, find_closures
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, is_outermost, operator_spans
 from kinetoscope.model.processes import of_processes, thread_processes
-from kinetoscope.model.rows import begins_run
+from kinetoscope.model.rows import Rows, begins_run
 from kinetoscope.model.schema import STEP_SOURCES, Phase, SpanKind
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import TraceData, derived
@@ -70,7 +69,7 @@ def steps(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
 
 
 @derived
-def phase_times(trace: TraceData) -> NDArray[np.int64]:
+def phase_times(trace: TraceData) -> Rows:
     """The self time of each span that counts for its phase.
 
     What runs while a batch is waited for counts for none, nor does a range while it waits for backward on another thread, nor the range of
@@ -86,7 +85,7 @@ def phase_times(trace: TraceData) -> NDArray[np.int64]:
     elsewhere = np.where(forward >= 0, thread[forward], thread[back]) != thread[back]
     is_range = (spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["phase"] != Phase.BACKWARD)
 
-    def leave_out(moments: Intervals, ranges: NDArray[np.int64], inner: NDArray[np.int64]) -> None:
+    def leave_out(moments: Intervals, ranges: Rows, inner: Rows) -> None:
         """Subtract some moments from the self times of ranges, whose nested parts are `inner`."""
         taken = np.zeros(len(phase_ns), dtype=np.int64)
         taken[ranges] = moments.within(start[ranges], end[ranges])
@@ -121,7 +120,7 @@ def closures(trace: TraceData) -> Closures:
     return find_closures(trace.columns("spans"), trace.strings)
 
 
-def compile_ns(trace: TraceData) -> NDArray[np.int64]:
+def compile_ns(trace: TraceData) -> Rows:
     """How long torch.compile worked in each step, on any thread of the process of the step."""
     marks = trace.columns("steps")
     start, time_ns = marks["start_ns"].astype(np.int64), np.zeros(len(marks), dtype=np.int64)
@@ -160,7 +159,7 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     }
 
 
-def _peaks(trace: TraceData) -> NDArray[np.int64]:
+def _peaks(trace: TraceData) -> Rows:
     """The most live host bytes of its process within each step; what was live when it began counts too."""
     marks, blocks = trace.columns("steps"), trace.columns("allocations")
     of_block, on_host = thread_processes(trace)[blocks["thread"]], blocks["device_type"] == 0

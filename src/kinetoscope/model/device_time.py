@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator, is_runtime_call
+from kinetoscope.model.rows import Mask, Rows
 
 
-def counted_launches(spans: Columns, launches: Columns) -> NDArray[np.int64]:
+def counted_launches(spans: Columns, launches: Columns) -> Rows:
     """The launches by which device time is counted: of work that a host span started, the first one of each device span."""
     host, device = launches["host"], launches["device"]
     rows = np.flatnonzero(device >= 0)
@@ -32,7 +33,7 @@ def operators_around(
     spans: Mapping[str, Any] | Columns,
     calls: NDArray[np.int32],
     parent: NDArray[np.int32],
-    nests: NDArray[np.bool_],
+    nests: Mask,
 ) -> NDArray[np.int32]:
     """For each call of a runtime the innermost operator or backward function around it.
 
@@ -60,9 +61,7 @@ def operators_around(
     return operators
 
 
-def _climbed(
-    rows: NDArray[np.int32], parent: NDArray[np.int32], passed: NDArray[np.bool_]
-) -> NDArray[np.int32]:
+def _climbed(rows: NDArray[np.int32], parent: NDArray[np.int32], passed: Mask) -> NDArray[np.int32]:
     """Climb from each row until a span that is not passed, or one without a parent."""
     reached = rows.copy()
     waiting = np.flatnonzero(passed[reached] & (parent[reached] >= 0))
@@ -77,7 +76,7 @@ def _running_at_start(
     spans: Mapping[str, Any] | Columns,
     rows: NDArray[np.int32],
     parent: NDArray[np.int32],
-    may: NDArray[np.bool_],
+    may: Mask,
 ) -> NDArray[np.int32]:
     """The innermost of the spans that `may` be around others that runs when each row begins, -1 without."""
     thread, start_ns, duration_ns = (spans[name] for name in ("thread", "start_ns", "duration_ns"))
@@ -101,9 +100,9 @@ def started_by(spans: Columns, calls: NDArray[np.int32]) -> NDArray[np.int32]:
     return operators_around(spans, calls, spans["parent"], nests)
 
 
-def device_self_ns(spans: Columns, launches: Columns) -> NDArray[np.int64]:
+def device_self_ns(spans: Columns, launches: Columns) -> Rows:
     """For each span of the host the time of the work it started on devices, spans inside it left out."""
     counted = counted_launches(spans, launches)
     owner = started_by(spans, launches["host"])[counted]
-    duration: NDArray[np.int64] = spans["duration_ns"][launches["device"][counted]]
+    duration: Rows = spans["duration_ns"][launches["device"][counted]]
     return Groups(owner, len(spans)).sums(duration)

@@ -15,7 +15,7 @@ from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_call, is_device_work, is_operator
 from kinetoscope.model.nesting import GARBAGE_COLLECTION, Nesting, depths_of, spread_down
-from kinetoscope.model.rows import Mask, begins_run, mask_of
+from kinetoscope.model.rows import Mask, Rows, begins_run, mask_of
 from kinetoscope.model.schema import FLAG_ASYNC, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 
@@ -56,7 +56,7 @@ class Hierarchy:
         return np.ones(len(self._spans), dtype=np.bool_) if self._mask is None else self._mask
 
     @cached_property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Rows:
         """The rows of the members, ascending."""
         return np.arange(len(self._spans)) if self._mask is None else np.flatnonzero(self._mask)
 
@@ -76,7 +76,7 @@ class Hierarchy:
         return np.asarray(self._nesting["lane"])
 
     @property
-    def self_ns(self) -> NDArray[np.int64]:
+    def self_ns(self) -> Rows:
         """The duration of each span without that of the members directly inside."""
         return np.asarray(self._nesting["self_ns"])
 
@@ -89,7 +89,7 @@ class Hierarchy:
 class NestedAgain(Hierarchy):
     """A population whose members nest among themselves as if the other spans of the trace were not there."""
 
-    def __init__(self, spans: Columns, rows: NDArray[np.int64], nesting: Nesting) -> None:
+    def __init__(self, spans: Columns, rows: Rows, nesting: Nesting) -> None:
         """Spread out how some spans nest.
 
         Args:
@@ -127,7 +127,7 @@ class Enclosing(Hierarchy):
         return depths_of(self.parent)
 
     @cached_property
-    def self_ns(self) -> NDArray[np.int64]:
+    def self_ns(self) -> Rows:
         """The duration of each member without that of the members directly inside; 0 for other spans."""
         duration, rows = self._spans["duration_ns"], self.rows
         inner = rows[self.parent[rows] >= 0]
@@ -222,7 +222,7 @@ def spans_named(trace: TraceData, is_chosen: Callable[[str], bool]) -> Mask:
     return chosen.take(names) if chosen.any() else np.zeros(len(names), dtype=np.bool_)
 
 
-def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
+def is_outermost(trace: TraceData, rows: Rows) -> Mask:
     """Tell which of some spans, in the order of their rows, lie in no other one of them on their thread."""
     spans = trace.columns("spans")
     outermost = np.ones(len(rows), dtype=np.bool_)
@@ -234,7 +234,7 @@ def is_outermost(trace: TraceData, rows: NDArray[np.int64]) -> Mask:
     return outermost
 
 
-def outermost_operators(trace: TraceData, chosen: Mask | None = None) -> NDArray[np.int64]:
+def outermost_operators(trace: TraceData, chosen: Mask | None = None) -> Rows:
     """The operators of the host, of those that are chosen, that lie in no other one of them, in the order in which each thread ran them."""
     on_host = operator_spans(trace).mask & (trace.column("spans", "stream") < 0)
     rows = np.flatnonzero(on_host if chosen is None else on_host & chosen)
@@ -248,7 +248,7 @@ def nearest_of(trace: TraceData, chosen: NDArray[Any]) -> NDArray[np.int32]:
     return np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
 
 
-def lies_in(trace: TraceData, ranges: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Mask:
+def lies_in(trace: TraceData, ranges: Rows, rows: Rows | None = None) -> Mask:
     """Mark the spans of a trace, or some of them, that lie in some spans on their thread, those themselves included."""
     spans = trace.columns("spans")
     # A stable sort takes one pass where the ranges are in order, as they nearly always are.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope.model.columns import Columns
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import mask_of
+from kinetoscope.model.rows import Mask, Rows, mask_of
 from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER
 
 
@@ -34,10 +34,10 @@ class Nesting:
     parent: NDArray[np.int32]
     depth: NDArray[np.int32]
     lane: NDArray[np.int32]
-    self_ns: NDArray[np.int64]
+    self_ns: Rows
 
 
-def nest(thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> Nesting:
+def nest(thread: NDArray[np.int32], start_ns: Rows, duration_ns: Rows) -> Nesting:
     """Nest spans by time, each group of them by itself.
 
     Args:
@@ -67,9 +67,7 @@ def mark_collections(tables: dict[str, Mapping[str, Any]], strings: Sequence[str
     tables["spans"] = {**spans, "scope": np.where(marked, np.uint8(SCOPE_PYTHON), spans["scope"])}
 
 
-def nest_beside_calls(
-    spans: Columns, work: NDArray[np.int64], everything: Nesting
-) -> dict[str, NDArray[Any]]:
+def nest_beside_calls(spans: Columns, work: Rows, everything: Nesting) -> dict[str, NDArray[Any]]:
     """Nest the rows `work` among themselves, and all other rows, which are calls, within everything.
 
     A call that partly overlaps work stands in a lane of its own: that which entered a range, for instance, returns
@@ -114,9 +112,7 @@ def nest_beside_calls(
     return both
 
 
-def without_children(
-    nesting: dict[str, NDArray[Any]], childless: NDArray[np.bool_], duration_ns: NDArray[np.int64]
-) -> None:
+def without_children(nesting: dict[str, NDArray[Any]], childless: Mask, duration_ns: Rows) -> None:
     """Correct how spans nest where some have no children: device work runs beside what overlaps it, never around it.
 
     Args:
@@ -135,11 +131,11 @@ def without_children(
 
 def _calls_in_the_way(
     thread: NDArray[np.int32],
-    start_ns: NDArray[np.int64],
-    duration_ns: NDArray[np.int64],
-    rows: NDArray[np.int64],
+    start_ns: Rows,
+    duration_ns: Rows,
+    rows: Rows,
     nested: Nesting,
-    nests_alone: NDArray[np.bool_],
+    nests_alone: Mask,
 ) -> list[int]:
     """Places in `rows` of calls because of which work does not nest that would nest among work."""
     parent, lane, is_work = nested.parent, nested.lane, nests_alone[rows]
@@ -163,9 +159,9 @@ def _calls_in_the_way(
 
 def _take_lanes(
     thread: NDArray[np.int32],
-    start_ns: NDArray[np.int64],
-    duration_ns: NDArray[np.int64],
-    rows: NDArray[np.int64],
+    start_ns: Rows,
+    duration_ns: Rows,
+    rows: Rows,
     lane: NDArray[np.int32],
 ) -> None:
     """Give rows that nest with nothing lanes above those of their thread, in each of which they are disjoint."""
@@ -196,7 +192,7 @@ def depths_of(parent: NDArray[np.int32]) -> NDArray[np.int32]:
     return depth[:-1]
 
 
-def by_level(depth: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+def by_level(depth: NDArray[np.int32]) -> list[Rows]:
     """The places of each depth in ascending order, from depth 0 to the largest."""
     order, begin = Groups(depth, int(depth.max(initial=0)) + 1).rows()
     return np.split(order, begin[1:-1])

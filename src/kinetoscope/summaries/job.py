@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError, checked_choice
 from kinetoscope.analyses.findings import Report, table_of
@@ -261,7 +260,7 @@ class Job:
         return to_arrow("job: durations", columns, np.argsort(-total, kind="stable"))
 
 
-def _named(ranks: NDArray[np.int64]) -> str:
+def _named(ranks: Rows) -> str:
     text = ", ".join(map(str, ranks[:_NAMED].tolist()))
     more = f" and {len(ranks) - _NAMED:,} more" if len(ranks) > _NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {text}{more}"

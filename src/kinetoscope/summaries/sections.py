@@ -20,7 +20,7 @@ from kinetoscope.analyses.meetings import Meetings
 from kinetoscope.comparison.kinds import merged_kinds
 from kinetoscope.model.arrow import integers, number_array, to_numpy
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import Rows, places_of
+from kinetoscope.model.rows import Mask, Rows, places_of
 from kinetoscope.summaries.summary import COLUMNS, SECTIONS, read
 from kinetoscope.tables.step_kinds import LEAST_OF_KIND, Operators
 
@@ -328,12 +328,12 @@ class Sections:
         )
 
     @cached_property
-    def may_meet(self) -> NDArray[np.bool_]:
+    def may_meet(self) -> Mask:
         """Which records of `collectives` are of a kind that `matched` has."""
         together = to_numpy(self.records("collectives")["leaves_together"])
         return np.asarray(together | self.is_named("all_to_all"), dtype=bool)
 
-    def is_named(self, name: str) -> NDArray[np.bool_]:
+    def is_named(self, name: str) -> Mask:
         """Which collectives have a name."""
         names = encoded(self.records("collectives")["name"])
         texts = names.dictionary.to_pylist()

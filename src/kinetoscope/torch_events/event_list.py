@@ -23,7 +23,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import device_spans, device_work_spans
 from kinetoscope.model.kinds import is_call, is_range
 from kinetoscope.model.names import event_names
-from kinetoscope.model.rows import mask_of
+from kinetoscope.model.rows import Mask, Rows, mask_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import file_path
@@ -145,12 +145,10 @@ class EventList(MutableSequence[Event]):
         """
         self._events = checked_events(events)
         # While this is not None, the list shows the events at these positions of a trace, and `_events` is empty.
-        self._in_trace: tuple[TraceData, NDArray[np.int64]] | None = None
+        self._in_trace: tuple[TraceData, Rows] | None = None
         self._settings = (use_device, profile_memory, with_flops)
 
-    def like(
-        self, events: list[Event], in_trace: tuple[TraceData, NDArray[np.int64]] | None = None
-    ) -> EventList:
+    def like(self, events: list[Event], in_trace: tuple[TraceData, Rows] | None = None) -> EventList:
         """A list of other events with the settings of this one."""
         other = EventList()
         other._events, other._in_trace, other._settings = events, in_trace, self._settings
@@ -239,7 +237,7 @@ class EventList(MutableSequence[Event]):
         trace, positions = self._in_trace
         return self.like([], (trace, positions[indexes]))
 
-    def _columns(self) -> tuple[TraceData, NDArray[np.int64]] | None:
+    def _columns(self) -> tuple[TraceData, Rows] | None:
         """The trace and the positions of these events, if its columns have their values: not once a program has changed events."""
         return None if self._in_trace is None or changed_events(self._in_trace[0]) else self._in_trace
 
@@ -432,7 +430,7 @@ class EventList(MutableSequence[Event]):
     def _repr_html_(self) -> str:
         return event_page(self)
 
-    def span_rows(self) -> NDArray[np.int64] | None:
+    def span_rows(self) -> Rows | None:
         """Return the rows of `spans` of these events, negative for `[memory]`; None for a list put together by hand and for sums."""
         return None if self._in_trace is None else self._in_trace[1]
 
@@ -544,7 +542,7 @@ class Grouping:
     with_calls: bool = True
 
 
-def averages(trace: TraceData, grouping: Grouping, positions: NDArray[np.int64]) -> list[FunctionEventAvg]:
+def averages(trace: TraceData, grouping: Grouping, positions: Rows) -> list[FunctionEventAvg]:
     """Add up events of a trace by name, and by what else keeps them apart.
 
     Args:
@@ -625,7 +623,7 @@ def added_up(events: Iterable[Event], grouping: Grouping) -> list[Event]:
     return list(sums.values())
 
 
-def _left_out(trace: EventTrace, grouping: Grouping) -> NDArray[np.bool_]:
+def _left_out(trace: EventTrace, grouping: Grouping) -> Mask:
     """The calls that are not added up: rebuilt ones never, as how many there were is not known."""
     return trace.is_rebuilt if grouping.with_calls else trace.is_call
 

@@ -12,7 +12,7 @@ import kinetoscope._core as _core
 from kinetoscope.model.device_time import counted_launches, operators_around
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import asynchronous_spans, device_spans, spans_named
-from kinetoscope.model.rows import places_of
+from kinetoscope.model.rows import Rows, places_of
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.torch_events.event_tree import EventTrace, event_tree, outlasted_spans, visible_spans
 
@@ -37,7 +37,7 @@ SUMS = TIMES | SIZES | {"flops": FLOPS}
 
 
 @derived
-def numbers(trace: TraceData, name: str) -> NDArray[np.int64]:
+def numbers(trace: TraceData, name: str) -> Rows:
     """One number of every span as torch's events define it: nanoseconds, bytes or operations.
 
     Args:
@@ -67,27 +67,27 @@ def flops_counted(trace: TraceData) -> bool:
     return bool(trace.run_info.with_flops)
 
 
-def _duration(trace: TraceData) -> NDArray[np.int64]:
+def _duration(trace: TraceData) -> Rows:
     """Host time: the duration of what ran on the host. Of calls that were rebuilt from stacks none was measured."""
-    duration: NDArray[np.int64] = trace.column("spans", "duration_ns")
+    duration: Rows = trace.column("spans", "duration_ns")
     on_device = device_spans(trace)
     duration = np.where(on_device.mask, 0, duration) if len(on_device) else duration
     return np.where(trace.is_rebuilt, 0, duration) if isinstance(trace, EventTrace) else duration
 
 
-def _self(trace: TraceData) -> NDArray[np.int64]:
+def _self(trace: TraceData) -> Rows:
     """Time without that of the events inside."""
     own = visible_spans(trace).self_values(event_tree(trace).self_ns)
     return np.where(trace.is_rebuilt, 0, own) if isinstance(trace, EventTrace) else own
 
 
-def _flops(trace: TraceData) -> NDArray[np.int64]:
+def _flops(trace: TraceData) -> Rows:
     """Operations that the span counts itself; unknown ones are none."""
     if not flops_counted(trace):
         return np.zeros(len(trace.columns("spans")), dtype=np.int64)
     if trace.run_info.flops_of_events == "torch":
         return _flops_of_torch(trace)
-    counted: NDArray[np.int64] = np.maximum(trace.column("spans", "flops"), 0)
+    counted: Rows = np.maximum(trace.column("spans", "flops"), 0)
     return visible_spans(trace).self_values(counted)
 
 
@@ -95,7 +95,7 @@ def _flops(trace: TraceData) -> NDArray[np.int64]:
 FLOPS_OF_EVENTS = "flops_of_events"
 
 
-def _flops_of_torch(trace: TraceData) -> NDArray[np.int64]:
+def _flops_of_torch(trace: TraceData) -> Rows:
     """The operations of each event by torch's formulas; what an absorbed span computes is not counted again."""
     spans, shapes = trace.columns("spans"), trace.columns("shapes")
     flops = np.zeros(len(spans), dtype=np.int64)
@@ -139,12 +139,12 @@ def _flops_of_call(name: str, dims: str, concrete: str) -> int:
         return 0
 
 
-def _size(column: str) -> Callable[[TraceData], NDArray[np.int64]]:
+def _size(column: str) -> Callable[[TraceData], Rows]:
     """Bytes allocated minus freed, on the host or on devices, with or without the events inside."""
     on_device, is_self = column.startswith("device"), "self" in column
 
-    def make(trace: TraceData) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = trace.column("spans", column)
+    def make(trace: TraceData) -> Rows:
+        values: Rows = trace.column("spans", column)
         tree = event_tree(trace)
         if not tree.is_everything:
             attributed = attribute_again(trace, on_device)
@@ -181,17 +181,17 @@ def attribute_again(trace: TraceData, on_device: bool) -> dict[str, Any]:
     return {**attributed, "rows": rows}
 
 
-def changes(trace: TraceData, rows: NDArray[Any]) -> NDArray[np.int64]:
+def changes(trace: TraceData, rows: NDArray[Any]) -> Rows:
     """By how many bytes some allocations change what is live; 0 for a free of a block of unknown size."""
     allocations = trace.columns("allocations")
     sizes, match = allocations["bytes"], allocations["match"][rows]
     allocated = sizes[rows]
     freed = np.where(match >= 0, sizes[match], allocations["freed_bytes"][rows])
-    changed: NDArray[np.int64] = np.where(allocated == 0, -freed, allocated)
+    changed: Rows = np.where(allocated == 0, -freed, allocated)
     return changed
 
 
-def _changed_during(trace: TraceData, rows: NDArray[np.int64], *, on_device: bool) -> NDArray[np.int64]:
+def _changed_during(trace: TraceData, rows: Rows, *, on_device: bool) -> Rows:
     """By how many bytes the threads of some spans changed what is live while these ran."""
     spans, allocations = trace.columns("spans"), trace.columns("allocations")
     changed = np.zeros(len(rows), dtype=np.int64)
@@ -224,7 +224,7 @@ def event_of_launch(trace: TraceData) -> NDArray[np.int32]:
     return visible_spans(trace).shown(host)
 
 
-def _device_self(trace: TraceData) -> NDArray[np.int64]:
+def _device_self(trace: TraceData) -> Rows:
     """Time on the device of what an event launched; device events have their own."""
     duration = trace.column("spans", "duration_ns")
     launches, host = trace.columns("launches"), event_of_launch(trace)
@@ -233,14 +233,14 @@ def _device_self(trace: TraceData) -> NDArray[np.int64]:
     return _with_device_events(trace, device_self)
 
 
-def _device(trace: TraceData) -> NDArray[np.int64]:
+def _device(trace: TraceData) -> Rows:
     """The same with that of the events inside."""
     depth = event_tree(trace).depth
     below = _core.sums_below(visible_spans(trace).parent, depth, numbers(trace, "device_self_ns"))
     return _with_device_events(trace, below)
 
 
-def _with_device_events(trace: TraceData, of_host: NDArray[np.int64]) -> NDArray[np.int64]:
+def _with_device_events(trace: TraceData, of_host: Rows) -> Rows:
     """Give device events their duration as device time, and asynchronous ones none."""
     on_device, loose = device_spans(trace), asynchronous_spans(trace)
     values = np.where(loose.mask, 0, of_host) if len(loose) else of_host
@@ -249,7 +249,7 @@ def _with_device_events(trace: TraceData, of_host: NDArray[np.int64]) -> NDArray
     )
 
 
-_MAKERS: dict[str, Callable[[TraceData], NDArray[np.int64]]] = {
+_MAKERS: dict[str, Callable[[TraceData], Rows]] = {
     "duration_ns": _duration,
     "self_ns": _self,
     "device_ns": _device,

@@ -32,6 +32,7 @@ from kinetoscope.model.hierarchy import (
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import HIDDEN_NAMES, event_names, frame_texts
 from kinetoscope.model.nesting import Nesting, nest
+from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.schema import SCOPE_BACKWARD, STORED, SpanKind
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.rebuilt_calls import (
@@ -78,10 +79,10 @@ class EventTrace(TraceData):
     """
 
     source: TraceData
-    ids: NDArray[np.int64]
+    ids: Rows
     moved: NDArray[np.int32]
-    is_call: NDArray[np.bool_]
-    is_rebuilt: NDArray[np.bool_]
+    is_call: Mask
+    is_rebuilt: Mask
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the trace that it shows."""
@@ -104,9 +105,9 @@ def lists_python_functions(trace: TraceData) -> bool:
 class CallNumbers(NamedTuple):
     """Of every span torch's `python_id`, `python_parent_id` and `python_module_id`, -1 without."""
 
-    own: NDArray[np.int64]
-    around: NDArray[np.int64]
-    module: NDArray[np.int64]
+    own: Rows
+    around: Rows
+    module: Rows
 
 
 @derived
@@ -197,9 +198,7 @@ def _calls_around(trace: TraceData) -> EventStacks:
 _MOST_CROSSING = 10_000
 
 
-def nest_as_torch(
-    thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
-) -> Nesting:
+def nest_as_torch(thread: NDArray[np.int32], start_ns: Rows, duration_ns: Rows) -> Nesting:
     """Nest spans of which some partly overlap others: from where one outlasts a span, nothing more is in that span.
 
     Self times are torch's, but where overlapping spans add up to more than the one around them, whose self time is negative there: in such a
@@ -214,9 +213,7 @@ def nest_as_torch(
     return Nesting(parent, nesting.depth, lane, np.where(overfull, nesting.self_ns, self_ns))
 
 
-def _without_overlaps(
-    thread: NDArray[np.int32], start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Nesting]:
+def _without_overlaps(thread: NDArray[np.int32], start_ns: Rows, duration_ns: Rows) -> tuple[Rows, Nesting]:
     """The durations of spans that end where another one begins that outlasts them, and how these nest."""
     shortened_ns = duration_ns.copy()
     while True:
@@ -238,14 +235,14 @@ def _without_overlaps(
 
 
 @derived
-def outlasted_spans(trace: TraceData) -> NDArray[np.int64]:
+def outlasted_spans(trace: TraceData) -> Rows:
     """The spans in which another one begins that ends after them; none where these are too many to be looked at."""
     spans, rows = trace.columns("spans"), event_tree(trace).rows
     times = (spans["thread"][rows], spans["start_ns"][rows], spans["duration_ns"][rows])
     crossing = np.count_nonzero(nest(*times).lane)
     if not 0 < crossing <= _MOST_CROSSING:
         return rows[:0]
-    outlasted: NDArray[np.int64] = rows[_without_overlaps(*times)[0] != times[2]]
+    outlasted: Rows = rows[_without_overlaps(*times)[0] != times[2]]
     return outlasted
 
 
@@ -314,7 +311,7 @@ class VisibleSpans:
         parent: The nearest shown ancestor of every row.
     """
 
-    absorbed: NDArray[np.bool_]
+    absorbed: Mask
     parent: NDArray[np.int32]
 
     @property
@@ -322,7 +319,7 @@ class VisibleSpans:
         """The event around every event; -1 for absorbed rows, too."""
         return np.where(self.absorbed, np.int32(-1), self.parent)
 
-    def self_values(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+    def self_values(self, own: Rows) -> Rows:
         """Move what absorbed rows hold of `own` to the events around them."""
         rows = np.flatnonzero(self.absorbed)
         if len(rows) == 0:
@@ -389,7 +386,7 @@ def _crosses(tree: Hierarchy) -> bool:
     return 0 < int(np.count_nonzero(tree.lane[tree.rows])) <= _MOST_CROSSING
 
 
-def _shown_parents(parent: NDArray[np.int32], absorbed: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _shown_parents(parent: NDArray[np.int32], absorbed: Mask) -> NDArray[np.int32]:
     """Climb from each row until the parent is shown, as far again in each round, so that deep nests take few rounds."""
     shown_parent = parent.copy()
     waiting = np.flatnonzero((parent >= 0) & absorbed[parent])

@@ -17,7 +17,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import spans_named
 from kinetoscope.model.kinds import KINETO_CATEGORIES
 from kinetoscope.model.names import device_name
-from kinetoscope.model.rows import AllocationRow, SpanRow, look_up, mask_of
+from kinetoscope.model.rows import AllocationRow, Mask, Rows, SpanRow, look_up, mask_of
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     EVENT_METADATA_KEY,
@@ -284,15 +284,15 @@ def flat_shapes(dims: list[Any]) -> list[Any]:
 class Autograd(NamedTuple):
     """Of every span autograd's sequence number, and the thread (a row of `threads`) its forward ran on."""
 
-    sequence: NDArray[np.int64]
+    sequence: Rows
     forward_thread: NDArray[np.int32]
 
 
 class Arrows(NamedTuple):
     """Of every span the arrow that links it with the other end of a forward-backward pair, 0 without; where it starts."""
 
-    number: NDArray[np.int64]
-    starts: NDArray[np.bool_]
+    number: Rows
+    starts: Mask
 
 
 @derived
@@ -762,7 +762,7 @@ MEMORY_KEY = "[memory]"
 
 
 @derived
-def loose_allocations(trace: TraceData) -> NDArray[np.int64]:
+def loose_allocations(trace: TraceData) -> Rows:
     """The rows of `allocations` that lie in no event, in order of time.
 
     Frees of blocks from before the recording whose size is not known are left out; torch lists none of them.
@@ -838,7 +838,7 @@ def event_at(trace: TraceData, place: int) -> FunctionEvent:
 
 
 @derived
-def event_rows(trace: TraceData) -> NDArray[np.int64]:
+def event_rows(trace: TraceData) -> Rows:
     """The positions of the events of a trace in order of time, as `event_at` takes them; of equal starts the enclosing one comes first."""
     spans, absorbed = trace.columns("spans"), visible_spans(trace).absorbed
     rows = np.flatnonzero(~absorbed)
@@ -851,7 +851,7 @@ def event_rows(trace: TraceData) -> NDArray[np.int64]:
     return np.concatenate((rows, -1 - loose))[np.lexsort((-durations, starts))]
 
 
-def numbers_at(trace: TraceData, positions: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+def numbers_at(trace: TraceData, positions: Rows, name: str) -> Rows:
     """One number of the events at some positions, as `event_numbers.numbers` has it."""
     loose = np.flatnonzero(positions < 0)
     if len(loose) == 0:

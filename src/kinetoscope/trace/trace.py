@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, StateError, checked_choice, checked_whole, needed
 from kinetoscope._import_aside import import_aside
@@ -20,6 +19,7 @@ from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, Format, suffix_
 from kinetoscope.model import units
 from kinetoscope.model.assemble import Strings
 from kinetoscope.model.columns import Columns
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.trace.tables import TABLES, checked_options, maker, rows_where
 
@@ -91,7 +91,7 @@ class Trace(TraceData):
 
         return {**self.info, **saved_info(self), **source_lines.saved_info(self)}
 
-    def _costs(self) -> dict[str, NDArray[np.int64]]:
+    def _costs(self) -> dict[str, Rows]:
         import_aside()
         from kinetoscope.tables.costs.columns import span_costs
 
@@ -495,9 +495,7 @@ class Trace(TraceData):
         return "<p>Trace (closed)</p>" if self._closed else trace_page(self)
 
 
-def _stretches(
-    rows: NDArray[np.int64], number: NDArray[np.int64], start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _stretches(rows: Rows, number: Rows, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows]:
     """The windows that steps cover: those that follow each other, or overlap, as one."""
     windows: list[list[int]] = []
     previous = -2

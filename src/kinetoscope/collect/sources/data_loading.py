@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope.collect.request.options import AppendRows
 from kinetoscope.collect.sources.loader_worker import HEADER, MAGIC, ROW, ROWS, RecordedLoop, timed
@@ -28,6 +27,7 @@ from kinetoscope.combine.loader_workers import (
     WORKER_COLUMNS,
     WORKERS,
 )
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import (
     COLLATE_BATCH,
     FETCH_BATCH,
@@ -67,7 +67,7 @@ class WorkerFile:
         """Whether the worker was running when the recording began, or started later."""
         return self.process >= 0 and not 0 < self.ended_ns <= self._begin_ns
 
-    def read(self) -> NDArray[np.int64]:
+    def read(self) -> Rows:
         """Return the batches that were started or finished since the last call, in order; columns as in `BATCH_COLUMNS`.
 
         Raises:
@@ -89,7 +89,7 @@ class WorkerFile:
             self._next = self._last[0] + (self._last[4] > 0)
         return batches
 
-    def _new(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _new(self, rows: Rows) -> Rows:
         """Of all rows of the file, those of the recording from the next batch on, in order."""
         rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= max(self._next, 0))]
         rows = rows[np.argsort(rows[:, 0])]
@@ -100,11 +100,11 @@ class WorkerFile:
         self._next = int(rows[-1, 0]) + 1 if len(rows) else 0
         # Overwritten rows are older than the oldest one. How many of them belonged to the recording is unknown: count all.
         self.lost = first if len(rows) and rows[0, 1] > self._begin_ns else 0
-        of_recording: NDArray[np.int64] = rows[(rows[:, 4] == 0) | (rows[:, 4] > self._begin_ns)]
+        of_recording: Rows = rows[(rows[:, 4] == 0) | (rows[:, 4] > self._begin_ns)]
         return of_recording
 
 
-def _rows(data: bytes) -> NDArray[np.int64]:
+def _rows(data: bytes) -> Rows:
     length = len(data) // ROW.size
     return np.frombuffer(data, np.int64, length * _WIDTH).reshape(length, _WIDTH)[:, : len(BATCH_COLUMNS)]
 

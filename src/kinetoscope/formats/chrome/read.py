@@ -59,7 +59,7 @@ from kinetoscope.model.losses import Loss, counted_losses, loss_columns, losses_
 from kinetoscope.model.names import device_name
 from kinetoscope.model.nesting import nest, spread_down
 from kinetoscope.model.processes import Placement
-from kinetoscope.model.rows import as_columns
+from kinetoscope.model.rows import Mask, Rows, as_columns
 from kinetoscope.model.schema import (
     ENGINE_WRAPPER,
     FLAG_ASYNC,
@@ -825,8 +825,8 @@ class _Builder:
         for part in (self.spans, self.parts, self.tables, self.native):
             part.clear()
 
-    def _on_device(self) -> NDArray[np.bool_]:
-        is_on_device: NDArray[np.bool_] = self.tracks.on_device[self.spans["thread"]]
+    def _on_device(self) -> Mask:
+        is_on_device: Mask = self.tracks.on_device[self.spans["thread"]]
         return is_on_device
 
     def _arrows(self) -> FlowArrows:
@@ -883,7 +883,7 @@ class _Builder:
         threads[backward.rows] = backward.threads
         return threads
 
-    def _torch_tid(self) -> NDArray[np.int64]:
+    def _torch_tid(self) -> Rows:
         """Return torch's own thread numbers, -1 where there is none."""
         tids = np.full(len(self.tracks.on_device), -1, np.int64)
         for number, row in self.parts["backward"].numbered.items():

@@ -18,10 +18,8 @@ import kinetoscope._core as _core
 from kinetoscope.formats.chrome.read_tracks import DEVICE_WORK
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_operator, is_runtime_call
-from kinetoscope.model.rows import begins_run, places_of
+from kinetoscope.model.rows import Mask, Rows, begins_run, places_of
 from kinetoscope.model.schema import SCOPE_BACKWARD
-
-Rows = NDArray[np.int64]
 
 FORWARD_BACKWARD = "fwdbwd"
 """The category of Kineto's arrows from forward operators to backward functions."""
@@ -66,7 +64,7 @@ def pair_arrows(flows: Mapping[str, Any] | None, spans: Mapping[str, Any]) -> Fl
     return FlowArrows(category[order][ends][paired], begin[paired], end[paired])
 
 
-def spans_at(spans: Mapping[str, Any], thread: NDArray[np.int32], time_ns: NDArray[np.int64]) -> Rows:
+def spans_at(spans: Mapping[str, Any], thread: NDArray[np.int32], time_ns: Rows) -> Rows:
     """Return the innermost span that starts at each time on a thread, else one around that time, else -1."""
     span_rows = np.full(len(time_ns), -1, np.int64)
     starts, durations = spans["start_ns"], spans["duration_ns"]
@@ -90,9 +88,7 @@ def spans_at(spans: Mapping[str, Any], thread: NDArray[np.int32], time_ns: NDArr
     return span_rows
 
 
-def find_launches(
-    spans: Mapping[str, Any], on_device: NDArray[np.bool_], arrows: FlowArrows
-) -> dict[str, Any]:
+def find_launches(spans: Mapping[str, Any], on_device: Mask, arrows: FlowArrows) -> dict[str, Any]:
     """Return the columns of the table `launches`: at most one host span per device span, in the order of device spans.
 
     Device spans are linked by the correlation number of a runtime or driver call, else by Kineto's number of the operator,
@@ -158,7 +154,7 @@ class Backward:
 
 def name_threads(
     spans: Mapping[str, Any],
-    forward_number: NDArray[np.int64] | None,
+    forward_number: Rows | None,
     arrows: FlowArrows,
 ) -> Backward:
     """Resolve torch's thread numbers, by which backward functions identify the threads of their forward operators.

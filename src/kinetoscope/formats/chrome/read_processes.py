@@ -22,10 +22,9 @@ from kinetoscope.formats.chrome.read_links import last_before, spans_at
 from kinetoscope.formats.chrome.read_tracks import DEVICE_LABEL, OWN, Names, made
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
-from kinetoscope.model.rows import places_of
+from kinetoscope.model.rows import Rows, places_of
 
 Native = dict[str, Any]
-Rows = NDArray[np.int64]
 Key = tuple[int, str]
 
 
@@ -185,9 +184,7 @@ def _named_owner(key: Key, names: Names, processes: Sequence[FileProcess]) -> in
     return owners[0] if len(owners) == 1 else -1
 
 
-def _starters(
-    spans: Mapping[str, Any], owner: NDArray[np.int32], device: Rows, count: int
-) -> NDArray[np.int64]:
+def _starters(spans: Mapping[str, Any], owner: NDArray[np.int32], device: Rows, count: int) -> Rows:
     """Return for each device span and process the host span of that process that may have launched it, else -1."""
     calls = is_runtime_call(spans["kind"])
     called, operated = np.full((2, len(device), count), -1, np.int64)
@@ -198,13 +195,11 @@ def _starters(
     # Where both numbers are those of one process, it is not one with either of them.
     both = np.where(operated >= 0, called, -1)
     starters = np.where((both >= 0).any(axis=1, keepdims=True), both, called)
-    launched: NDArray[np.int64] = np.where((called >= 0).any(axis=1, keepdims=True), starters, operated)
+    launched: Rows = np.where((called >= 0).any(axis=1, keepdims=True), starters, operated)
     return launched
 
 
-def _in_order_of_launches(
-    spans: Mapping[str, Any], starters: NDArray[np.int64], device: Rows
-) -> NDArray[np.int32]:
+def _in_order_of_launches(spans: Mapping[str, Any], starters: Rows, device: Rows) -> NDArray[np.int32]:
     """Return the process of each device span, -1 without a launch: of those with equal numbers, work begins in the order of launches."""
     chosen = np.full(len(device), -1, np.int32)
     _, group = np.unique(starters, axis=0, return_inverse=True)

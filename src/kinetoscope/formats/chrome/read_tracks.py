@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.model.rows import as_columns
+from kinetoscope.model.rows import Mask, as_columns
 from kinetoscope.model.schema import COLLECTED_DEVICES, DeviceType, SpanKind
 from kinetoscope.model.strings import parsed_json
 
@@ -137,7 +137,7 @@ class FileTracks:
         ascend_spans: The number of spans of Ascend devices, which torch_npu writes like host spans.
     """
 
-    on_device: NDArray[np.bool_]
+    on_device: Mask
     threads: dict[str, Any]
     streams: dict[str, Any]
     stream_of: NDArray[np.int32]

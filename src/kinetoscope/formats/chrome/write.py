@@ -36,6 +36,7 @@ from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import KINETO_CATEGORIES, is_call
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import write_blocks
@@ -101,7 +102,7 @@ def _numbered_spans(trace: TraceData, shown: ShownFrames) -> ShownSpans:
     return spans
 
 
-def _row_numbers(shown: ShownSpans) -> NDArray[np.int64]:
+def _row_numbers(shown: ShownSpans) -> Rows:
     """Return the number of each operator among the spans of the trace, from 1; -1 for calls and device work."""
     columns = shown.columns
     numbers = np.full(len(columns["start_ns"]), -1, np.int64)
@@ -113,9 +114,7 @@ def _row_numbers(shown: ShownSpans) -> NDArray[np.int64]:
     return numbers
 
 
-def _share_numbers(
-    host: NDArray[np.int32], device: NDArray[np.int32], correlation: NDArray[np.int64]
-) -> None:
+def _share_numbers(host: NDArray[np.int32], device: NDArray[np.int32], correlation: Rows) -> None:
     """Give launches and their device work the same number if the work has none."""
     bare = correlation[device] < 0
     hosts = np.unique(host[bare])
@@ -124,9 +123,7 @@ def _share_numbers(
     correlation[device[bare]] = correlation[host[bare]]
 
 
-def _arrow_numbers(
-    host: NDArray[np.int64], device: NDArray[np.int64], correlation: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _arrow_numbers(host: Rows, device: Rows, correlation: Rows) -> Rows:
     """Return arrow ids: the number that both ends share, for its first arrow, else a new number."""
     shared = np.flatnonzero((host == device) & (host >= 0))
     _, first = np.unique(host[shared], return_index=True)
@@ -135,7 +132,7 @@ def _arrow_numbers(
     return numbers
 
 
-def _unused(numbers: NDArray[np.int64]) -> int:
+def _unused(numbers: Rows) -> int:
     """Return a number such that it and all larger ones are unused."""
     return int(numbers[numbers < _LARGEST].max(initial=_SMALLEST)) + 1
 
@@ -162,9 +159,9 @@ class LaneTracks:
     """
 
     first_of_thread: NDArray[np.int32]
-    pid: NDArray[np.int64]
-    tid: NDArray[np.int64]
-    pid_of_process: NDArray[np.int64]
+    pid: Rows
+    tid: Rows
+    pid_of_process: Rows
     metadata: list[dict[str, Any]]
 
 
@@ -480,7 +477,7 @@ def _events(
     )
 
 
-def _module_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
+def _module_numbers(trace: TraceData, spans: ShownSpans) -> Rows:
     """Return which one of its class each module is, as the names of its calls say; -1 for modules without calls."""
     numbers = np.full(len(trace.columns("modules")), -1, np.int64)
     columns = spans.columns
@@ -491,13 +488,13 @@ def _module_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
     return numbers
 
 
-def _stream_numbers(trace: TraceData, spans: ShownSpans) -> NDArray[np.int64]:
+def _stream_numbers(trace: TraceData, spans: ShownSpans) -> Rows:
     """Return the number to write for work on each stream, `_NO_NUMBER` where arguments of the source file have one.
 
     If they have one for most of a device's work, the tracks of that device are not streams.
     """
     streams = trace.columns("streams")
-    numbers: NDArray[np.int64] = streams["number"].astype(np.int64)
+    numbers: Rows = streams["number"].astype(np.int64)
     has_stream = np.array(['"stream":' in text for text in spans.arguments] + [False], np.bool_)
     if not has_stream.any() or "stream" not in spans.columns:
         return numbers

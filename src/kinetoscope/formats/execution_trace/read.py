@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, FormatError
 from kinetoscope.model.arrow import ArrowTable, Labels, to_arrow
 from kinetoscope.model.dictionary import Table, table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import stack_texts
-from kinetoscope.model.rows import as_columns, look_up
+from kinetoscope.model.rows import Rows, as_columns, look_up
 from kinetoscope.model.schema import KIND_NAMES, PHASE_NAMES
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.byte_source import ByteSource
@@ -254,7 +253,7 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _integers(values: Any) -> NDArray[np.int64]:
+def _integers(values: Any) -> Rows:
     return np.array([value if _is_int(value) else -1 for value in values], np.int64)
 
 
@@ -355,7 +354,7 @@ def execution_tensors(
     )
 
 
-def matched(trace: TraceData, other: ExecutionTrace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def matched(trace: TraceData, other: ExecutionTrace) -> tuple[Rows, Rows]:
     """Match nodes with spans by record function number and name.
 
     Args:
@@ -425,16 +424,16 @@ def _execution_trace(
         ) from error
 
 
-def _bytes_of_nodes(other: ExecutionTrace, side: str) -> NDArray[np.int64]:
+def _bytes_of_nodes(other: ExecutionTrace, side: str) -> Rows:
     tensors = other.tensors
     wanted = np.array([text == side for text in tensors["side"]], dtype=bool) & (tensors["bytes"] >= 0)
     of_node = Groups(np.where(wanted, _nodes_of_tensors(other), -1), len(other.nodes["id"]))
-    total_bytes: NDArray[np.int64] = of_node.sums(tensors["bytes"])
+    total_bytes: Rows = of_node.sums(tensors["bytes"])
     return total_bytes
 
 
-def _nodes_of_tensors(other: ExecutionTrace) -> NDArray[np.int64]:
-    ids: NDArray[np.int64] = other.nodes["id"]
+def _nodes_of_tensors(other: ExecutionTrace) -> Rows:
+    ids: Rows = other.nodes["id"]
     order = np.argsort(ids, kind="stable")
-    rows: NDArray[np.int64] = order[np.searchsorted(ids[order], other.tensors["node"])]
+    rows: Rows = order[np.searchsorted(ids[order], other.tensors["node"])]
     return rows

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
-from kinetoscope.model.rows import Rows, ShapesRow, begins_run, hashed, mask_of
+from kinetoscope.model.rows import Mask, Rows, ShapesRow, begins_run, hashed, mask_of
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.evaluate import is_generated, is_made_of_others, parsed_inputs, rule_of
@@ -164,7 +164,7 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
     )
 
 
-def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> NDArray[np.int64]:
+def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> Rows:
     """The flags of each call for `_core.find_repeats`, which depend on its name, overload and shapes."""
     groups = Groups.by(kinds)
     names, overloads, shapes = (key[groups.first].tolist() for key in kinds)
@@ -192,7 +192,7 @@ def _flags_of(trace: TraceData, name: str, overload: str, shapes: int) -> int:
     return sum(flag for flag, is_set in flags.items() if is_set)
 
 
-def _inside(trace: TraceData) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+def _inside(trace: TraceData) -> tuple[Mask, NDArray[np.uint64]]:
     """Whether an operator is random, or one inside it is; and which operators are inside, as a hash.
 
     What is inside depends on settings that are no arguments, such as autocast or the choice of a kernel.

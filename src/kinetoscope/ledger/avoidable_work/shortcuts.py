@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.nesting import depths_of, spread_down
-from kinetoscope.model.rows import Rows, ShapesRow, mask_of
+from kinetoscope.model.rows import Mask, Rows, ShapesRow, mask_of
 from kinetoscope.model.schema import Phase, SpanKind
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData
@@ -534,9 +534,7 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     return [(inside.astype(np.int64), np.ones(len(inside)), Cause.UNUSED_GRADIENT)] if len(inside) else []
 
 
-def _is_of_updated_module(
-    trace: TraceData, parameter: Rows, has_backward: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
+def _is_of_updated_module(trace: TraceData, parameter: Rows, has_backward: Mask) -> Mask:
     """Whether parameters, rows of `parameters`, may be of modules that read what the optimizer updates; also where that is not known.
 
     A module may read the parameters of one inside it, as attention does.

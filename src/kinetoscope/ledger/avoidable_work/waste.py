@@ -19,7 +19,7 @@ from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
-from kinetoscope.model.rows import Rows, begins_run, ends_run, hashed, mask_of
+from kinetoscope.model.rows import Mask, Rows, begins_run, ends_run, hashed, mask_of
 from kinetoscope.model.schema import OPTIMIZER_STEP, Phase
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData, derived
@@ -45,7 +45,7 @@ class Waste:
     part: NDArray[np.float64]
     why: NDArray[np.uint8]
     slow: NDArray[np.uint8]
-    fresh: NDArray[np.bool_]
+    fresh: Mask
 
     def mark(self, spans: Rows, part: NDArray[np.float64], reason: Cause) -> None:
         """Note what could be left out of some spans, where more could be than is known already."""
@@ -103,7 +103,7 @@ LEAST_REPEATED = 10
 
 
 @derived
-def called_again(trace: TraceData) -> NDArray[np.bool_]:
+def called_again(trace: TraceData) -> Mask:
     """Which spans are calls of a loop but its first: a line calls the same operator many times in a step and a module, where one call could be on a whole tensor.
 
     What such a call runs inside, and what backward runs for it, is of the loop, too. Those of optimizers, which are torch's, are none. False at the end for no span.
@@ -269,7 +269,7 @@ def _repeated(trace: TraceData, waste: Waste) -> None:
             waste.mark(inside, np.ones(len(inside)), reason)
 
 
-def _runs(trace: TraceData, rows: Rows, makes: NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
+def _runs(trace: TraceData, rows: Rows, makes: Mask) -> tuple[Rows, Rows, Rows]:
     """Runs of operators of one function in which no gradient flows: for each operator its run, and where each run begins and how long it is.
 
     One begins with each first constant of a function, and with each operator that is in none, which are as good as no run.

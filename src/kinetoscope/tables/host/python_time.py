@@ -188,7 +188,7 @@ _NEVER = np.iinfo(np.int64).max
 _NOTHING = [np.zeros(0, dtype=np.int64)] * 12
 
 
-def _shares(trace: TraceData, kinds: NDArray[np.int64], of_sample: Rows) -> Shares:
+def _shares(trace: TraceData, kinds: Rows, of_sample: Rows) -> Shares:
     """What ran in gaps of each kind: by the samples in them, and where there are none by the places at their ends."""
     samples = trace.columns("samples")
     function = _functions(trace)

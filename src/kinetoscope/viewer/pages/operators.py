@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.analyses.parts import parts_of
 from kinetoscope.model.arrow import number_array, to_numpy
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.ops import PLACE, SORTS, WAYS
 from kinetoscope.tables.host.places import durations, instances_of, lasting, spans_of
@@ -101,7 +100,7 @@ def histogram(trace: Trace, query: Query) -> dict[str, Any]:
     return durations(trace, named(trace, query))
 
 
-def named(trace: Trace, query: Query) -> NDArray[np.int64]:
+def named(trace: Trace, query: Query) -> Rows:
     """Return the spans of the name, kind and place of a request; without `kind`, of all kinds.
 
     Raises:

@@ -29,7 +29,7 @@ from kinetoscope.comparison.result import Comparison
 from kinetoscope.model.arrow import labels, number_array, text_array
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import frame_texts
-from kinetoscope.model.rows import places_of
+from kinetoscope.model.rows import Mask, Rows, places_of
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.storage.atomic_write import write_atomically
@@ -254,7 +254,7 @@ def _stack_tables(trace: Trace) -> tuple[pa.Table, pa.Table]:
 def _planes(
     name: str,
     values: NDArray[Any],
-    known: NDArray[np.bool_] | None = None,
+    known: Mask | None = None,
     about: Mapping[str, str] | None = None,
 ) -> list[Column]:
     """Split integers into columns of bytes: all lowest bytes, all second ones and so on, which compress better than whole
@@ -278,7 +278,7 @@ def _planes(
     ]
 
 
-def _differences(values: NDArray[Any]) -> NDArray[np.int64]:
+def _differences(values: NDArray[Any]) -> Rows:
     return np.asarray(np.diff(values.astype(np.int64), prepend=0), np.int64)
 
 

@@ -19,13 +19,13 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError
 from kinetoscope.combine.cut import TracePart, cut_with_rows
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows
 from kinetoscope.trace import Trace
 from kinetoscope.viewer import pages
 from kinetoscope.viewer.open_traces import Offer
@@ -162,7 +162,7 @@ def _answer_part(trace: Trace, path: str, query: Query) -> Answer:
     return _of_whole(response, rows, start_ns)
 
 
-def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
+def _window(trace: Trace, text: str) -> tuple[Trace, Rows, int]:
     """Cut out a part; return it as a trace, the row of each of its spans in the whole, and its start. The last one is cached."""
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and int(first) < int(last) < 2**62):
@@ -170,9 +170,7 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
             f"part={text[:50]!r} is not valid: use two times in nanoseconds, such as 1000-2000"
         )
     start, end = int(first), int(last)
-    last_part: dict[tuple[int, int], tuple[Trace, NDArray[np.int64], int]] = trace.cached(
-        "viewer: part", dict
-    )
+    last_part: dict[tuple[int, int], tuple[Trace, Rows, int]] = trace.cached("viewer: part", dict)
     if (start, end) not in last_part:
         if start >= trace.duration_ns:
             raise ArgumentError(
@@ -184,7 +182,7 @@ def _window(trace: Trace, text: str) -> tuple[Trace, NDArray[np.int64], int]:
     return last_part[start, end]
 
 
-def _of_whole(table: pa.Table, rows: NDArray[np.int64], start_ns: int) -> pa.Table:
+def _of_whole(table: pa.Table, rows: Rows, start_ns: int) -> pa.Table:
     """Convert rows of spans and start times in a table of a part to those of the whole trace."""
     for index, column in enumerate(table.schema):
         if (column.metadata or {}).get(b"unit") == b"row of spans":
