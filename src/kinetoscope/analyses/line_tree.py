@@ -15,6 +15,7 @@ import numpy as np
 
 from kinetoscope.ledger.ledger import ProcessLedger, raw_ledger
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.model.trace_data import TraceData, derived
@@ -102,17 +103,13 @@ def line_tree(trace: TraceData, most: int = MOST_LINES) -> LineTree:
     packages = _packages(ledger, rows, stack_of_row, node_of_stack)
     times_ns = _times(ledger, rows, stack_of_row, nodes, node_of_stack)
     _, first = line_groups(trace)
-    frames, strings = trace.columns("frames"), trace.strings
     lines = []
     listed, total = _largest(nodes, times_ns.sum(axis=1).tolist(), whole_ns, most)
     for number, depth in listed:
-        frame = int(first[nodes[number].line])
         operators_ns, python_ns, waiting_ns = times_ns[number].tolist()
         lines.append(
             LineTime(
-                strings[frames["file"][frame]],
-                int(frames["line"][frame]),
-                strings[frames["function"][frame]],
+                *source_line(trace, int(first[nodes[number].line])),
                 depth,
                 operators_ns + python_ns + waiting_ns,
                 operators_ns,

@@ -21,6 +21,7 @@ from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, nearest_of, operator_spans
 from kinetoscope.model.kinds import is_call
+from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Mask, Rows, distinct, mask_of
 from kinetoscope.model.schema import IMPORTING, Phase, SampleWait, SpanKind
 from kinetoscope.model.steps import step_at
@@ -624,9 +625,7 @@ class Loop:
     def place_of_frame(self, frame: int) -> SourceLine:
         """The line of a frame, a row of `frames`; none for -1."""
         if frame not in self._places:
-            frames, strings = self.trace.columns("frames"), self.trace.strings
-            line = int(frames["line"][frame])
-            file, function = (strings[int(frames[name][frame])] for name in ("file", "function"))
+            file, line, function = source_line(self.trace, frame)
             # Torch's collector notes a function when it is called, and not the line that it is at.
             is_function = self.trace.run_info.engine == "kineto"
             self._places[frame] = SourceLine(file, line, _COMPREHENSION.sub("", function), line, is_function)

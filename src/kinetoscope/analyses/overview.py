@@ -27,6 +27,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work, operator_spans
 from kinetoscope.model.kinds import is_copy, is_device_work
 from kinetoscope.model.losses import consequence, counted, lost
+from kinetoscope.model.names import source_line
 from kinetoscope.model.processes import host_threads, of_processes, process_tree, steps_of_one
 from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.schema import Phase, SpanKind
@@ -508,19 +509,14 @@ class Overview:
         if self.elsewhere is None or self.elsewhere.shares.process is None:
             return []
         trace = self.sample.trace
-        frames, strings = trace.columns("frames"), trace.strings
         line_of_frame, first = line_groups(trace)
         line = np.append(line_of_frame, -1)[trace.column("stacks", "frame")[user_stacks(trace)]]
         weights = weights_of(trace, "cpu", self.elsewhere.shares.process)
         times_ns = Groups(line, len(first)).sums(weights.of_stack)
         rows = [row for row in np.argsort(-times_ns, kind="stable").tolist() if times_ns[row]]
+        names = ("file", "line", "function")
         return [
-            {
-                "file": strings[frames["file"][first[row]]],
-                "line": int(frames["line"][first[row]]),
-                "function": strings[frames["function"][first[row]]],
-                "time_ns": int(times_ns[row]),
-            }
+            dict(zip(names, source_line(trace, first[row]), strict=True)) | {"time_ns": int(times_ns[row])}
             for row in rows
         ]
 

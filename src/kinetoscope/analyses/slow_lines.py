@@ -18,6 +18,7 @@ from kinetoscope.analyses.rule import Match, Rule
 from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.ledger.ledger import Cells, ProcessLedger, ledger_of_process, raw_ledger
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Mask, Rows
 from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.tables.host.lines import line_groups
@@ -180,14 +181,12 @@ def _called(loop: Loop, cells: Cells, rows: Rows) -> str:
     trace = loop.trace
     _, node_of_stack = line_nodes(trace)
     parent, frame = (trace.column("stacks", name).tolist() for name in ("parent", "frame"))
-    frames, strings = trace.columns("frames"), trace.strings
     time_of: dict[tuple[str, str], int] = {}
     for stack, time_ns in zip(cells.stack[rows].tolist(), cells.time_ns[rows].tolist(), strict=True):
         called = -1
         while parent[stack] >= 0 and node_of_stack[parent[stack]] == node_of_stack[stack]:
             called, stack = stack, parent[stack]
-        row = frame[called] if called >= 0 else -1
-        key = (strings[frames["function"][row]], strings[frames["file"][row]]) if row >= 0 else ("", "")
-        time_of[key] = time_of.get(key, 0) + time_ns
+        file, _, function = source_line(trace, frame[called] if called >= 0 else -1)
+        time_of[function, file] = time_of.get((function, file), 0) + time_ns
     function, file = max(time_of, key=lambda key: time_of[key], default=("", ""))
     return f", most of it in {function} ({os.path.basename(file)})" if function else ""

@@ -14,6 +14,7 @@ from kinetoscope.analyses.ran import Ran, RanInSteps
 from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
 from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Rows, distinct
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.host.lines import line_groups
@@ -180,7 +181,6 @@ def _differences(ran: Ran, chosen: int, others: Rows) -> list[tuple[int, list[An
 
 def _row(loop: Loop, number: int, kind: str, key: int, values: list[Any]) -> dict[str, Any]:
     """A row of the table: what is of a key, such as a line by its frame, with what `_differences` returns of it."""
-    strings, frames = loop.trace.strings, loop.trace.columns("frames")
     names = ("time_ns", "usual_ns", "more_ns", "count", "usual_count", "span")
     row: dict[str, Any] = dict(zip(names, values, strict=True))
     row |= {"kind": kind, "name": None, "file": None, "line": -1, "step": -1, "request": -1}
@@ -188,8 +188,9 @@ def _row(loop: Loop, number: int, kind: str, key: int, values: list[Any]) -> dic
     if kind == "part":
         row |= {"name": [*loop.parts][key], "count": -1, "usual_count": -1}
     elif key >= 0 and kind in ("line", "python"):
-        file, function = (strings[int(frames[name][key])] for name in ("file", "function"))
-        row |= {"name": function, "file": file, "line": int(frames["line"][key])}
+        row["file"], row["line"], row["name"] = source_line(loop.trace, key)
     elif key >= 0:
-        row["name"] = str(loop.trace.column("modules", "path")[key]) if kind == "module" else strings[key]
+        row["name"] = (
+            str(loop.trace.column("modules", "path")[key]) if kind == "module" else loop.trace.strings[key]
+        )
     return row

@@ -16,6 +16,7 @@ from kinetoscope.analyses.meetings import RankMeetings, meetings_of_ranks
 from kinetoscope.analyses.replay import RankSteps, Replay
 from kinetoscope.ledger.ledger import ProcessLedger
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.model.trace_data import TraceData
@@ -92,11 +93,11 @@ def _meetings(trace: TraceData, ranks: list[ProcessLedger]) -> RankMeetings:
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     """What tells apart rows of the account that a change can be about."""
-    return row["entry"], row["cause"] or "", row["operator"], row["file"], row["line"]
+    return row["entry"], row["cause"] or "", row["operator"], row["file"] or "", row["line"] or 0
 
 
 def _taken(trace: TraceData, ledger: ProcessLedger, chosen: set[tuple[Any, ...]]) -> Rows:
-    cells, frames, strings = ledger.cells, trace.columns("frames"), trace.strings
+    cells = ledger.cells
     frame = program_frames(trace)[cells.stack]
     columns: list[NDArray[Any]] = [cells.entry, cells.cause, cells.name, frame]
     groups = Groups.by(columns)
@@ -105,9 +106,8 @@ def _taken(trace: TraceData, ledger: ProcessLedger, chosen: set[tuple[Any, ...]]
             (
                 ENTRIES[entry],
                 CAUSES[cause],
-                strings[name] if name >= 0 else None,
-                strings[int(frames["file"][frame_row])] if frame_row >= 0 else None,
-                int(frames["line"][frame_row]) if frame_row >= 0 else None,
+                trace.strings[name] if name >= 0 else None,
+                *source_line(trace, frame_row)[:2],
             )
             in chosen
             for entry, cause, name, frame_row in zip(

@@ -22,7 +22,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import requested_calls
 from kinetoscope.model.kinds import is_copy, is_operator
 from kinetoscope.model.losses import inexact
-from kinetoscope.model.names import module_classes
+from kinetoscope.model.names import module_classes, source_line
 from kinetoscope.model.rows import Mask, Rows, places_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
@@ -548,14 +548,6 @@ class _Recording:
             function for function in functions if RESUMED.match(trace.strings[function].rpartition(".")[2])
         ]
         return len(resumed) if functions else None
-
-
-def source_line(trace: TraceData, frame: int) -> tuple[str, int, str]:
-    """The file, the number and the function of a source line, a row of `frames`; nothing for the row -1."""
-    if frame < 0:
-        return "", 0, ""
-    frames, strings = trace.columns("frames"), trace.strings
-    return strings[frames["file"][frame]], int(frames["line"][frame]), strings[frames["function"][frame]]
 
 
 def steps_of_blocks(loop: Loop, rows: Rows) -> Rows:

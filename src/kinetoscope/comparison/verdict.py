@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinetoscope._errors import StateError
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.comparison.limits import WARMUP, Limits
-from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope, source_line, steps_of_blocks
+from kinetoscope.comparison.measures import BYTE_COUNTS, Scope, in_scope, steps_of_blocks
 from kinetoscope.display.lines import cut, text_table
 from kinetoscope.display.sentence import printable
 from kinetoscope.display.terminal import UNLIMITED
@@ -24,7 +24,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.kinds import is_operator
 from kinetoscope.model.losses import inexact
-from kinetoscope.model.names import device_name
+from kinetoscope.model.names import device_name, source_line
 from kinetoscope.model.rows import look_up
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.steps import OPTIMIZER

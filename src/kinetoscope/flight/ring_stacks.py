@@ -12,7 +12,7 @@ import numpy as np
 
 from kinetoscope.flight.live_stacks import StackLine, ThreadStack, live_stacks
 from kinetoscope.flight.step_log import StepLog
-from kinetoscope.model.names import stack_frames
+from kinetoscope.model.names import source_line, stack_frames
 from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS
 from kinetoscope.storage.recording_parts import clone
@@ -80,15 +80,8 @@ def stacks_text(stacks: list[ThreadStack], now_ns: int | None = None) -> str:
 
 def stack_lines(trace: Trace, stack: int) -> tuple[StackLine, ...]:
     """A stack of a trace, outermost frame first; empty for -1."""
-    frames, strings = trace.columns("frames"), trace.strings
-    return tuple(
-        StackLine(
-            strings[int(frames["file"][row])],
-            int(frames["line"][row]),
-            strings[int(frames["function"][row])],
-        )
-        for row in reversed(stack_frames(trace, StackRow(stack)))
-    )
+    rows = reversed(stack_frames(trace, StackRow(stack)))
+    return tuple(StackLine(*source_line(trace, row)) for row in rows)
 
 
 def last_sample(trace: Trace, thread: int) -> tuple[ThreadStack | None, int]:

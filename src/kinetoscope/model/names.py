@@ -72,6 +72,14 @@ def short_kernel_name(name: str) -> str:
 
 
 @derived
+def source_line(trace: TraceData, frame: int) -> tuple[str, int, str]:
+    """The file, the number and the function of a source line, a row of `frames`; nothing for the row -1."""
+    if frame < 0:
+        return "", 0, ""
+    frames, strings = trace.columns("frames"), trace.strings
+    return strings[frames["file"][frame]], int(frames["line"][frame]), strings[frames["function"][frame]]
+
+
 def frame_texts(trace: TraceData) -> list[str]:
     """Return `file(line): function` for every frame."""
     frames, strings = trace.columns("frames"), trace.strings

@@ -13,6 +13,7 @@ import tokenize
 import numpy as np
 
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.names import source_line
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.stacks import user_frames, user_stacks
 
@@ -88,7 +89,6 @@ def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
     spans, samples, stacks, frames = (
         trace.columns(name) for name in ("spans", "samples", "stacks", "frames")
     )
-    strings = trace.strings
     stack = np.append(spans["own_stack"], samples["stack"])
     time_ns = np.append(spans["duration_ns"], samples["period_ns"])
     of_stack = Groups(stack, len(stacks)).sums(time_ns, time_ns > 0)
@@ -97,8 +97,7 @@ def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
     of_frame = Groups(stacks["frame"][user_stack[heavy]].clip(0), len(frames)).sums(of_stack[heavy])
     order = np.argsort(-of_frame, kind="stable")
     rows = order[user_frames(trace)[order]][:_MOST_LINES].tolist()
-    lines = ((strings[int(frames["file"][row])], int(frames["line"][row])) for row in rows)
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys(source_line(trace, row)[:2] for row in rows))
 
 
 def _text_of(file: str, folders: tuple[str, ...], before_ns: int) -> list[str]:
