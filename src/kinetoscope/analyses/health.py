@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypedDict, cast
+from collections.abc import Callable
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -39,6 +40,9 @@ class Check(TypedDict):
     finding: Sentence
     meaning: Sentence
 
+
+Judgement = tuple[str, Sentence, Sentence | str]
+"""The state of a check, what was found, and what that means."""
 
 GOOD, NOTE, WARN = "good", "note", "warn"
 
@@ -109,231 +113,193 @@ def judged(facts: dict[str, Any]) -> dict[str, Any]:
         `state` (`good`, `note` or `warn`), `line` (all of it in one sentence), and `checks`: each with `state`, `title`, `finding`
         (what was found) and `meaning`.
     """
-    makers = (
-        _recording, _losses, _ends, _launches, _early, _clock_check, _device_clock, _processes, _overhead, _coverage, _overlaps,
-    )  # fmt: skip
-    checks = [check for make in makers if (check := make(facts)) is not None]
+    checks: list[Check] = []
+    for title, judge in _CHECKS.items():
+        if (judgement := judge(facts)) is not None:
+            state, finding, text = judgement
+            meaning = sentence(text) if isinstance(text, str) else text
+            checks.append({"state": state, "title": title, "finding": finding, "meaning": meaning})
     warnings = [check for check in checks if check["state"] == WARN]
-    if facts["spans"] == facts["allocations"] == 0 and not warnings:
-        return {"state": NOTE, "line": sentence("The trace is empty"), "checks": checks}
-    if facts["running"] and not warnings:
-        return {"state": NOTE, "line": sentence("Still being recorded"), "checks": checks}
-    if not warnings and facts["losses"]["kinds"]:
-        return {"state": NOTE, "line": _losses(facts)["finding"], "checks": checks}
-    if not warnings:
-        return {"state": GOOD, "line": sentence("Nothing is missing"), "checks": checks}
-    line = warnings[0]["finding"]
-    if more := len(warnings) - 1:
-        line = sentence(
-            f"{line['text']}, {{}} more {'warning' if more == 1 else 'warnings'}", *line["values"], more
-        )
-    return {"state": WARN, "line": line, "checks": checks}
+    if warnings:
+        line, more = warnings[0]["finding"], len(warnings) - 1
+        if more:
+            line = sentence(f"{line['text']}, {{}} more {units.noun(more, 'warning')}", *line["values"], more)
+        return {"state": WARN, "line": line, "checks": checks}
+    state, line = GOOD, sentence("Nothing is missing")
+    if facts["spans"] == facts["allocations"] == 0:
+        state, line = NOTE, sentence("The trace is empty")
+    elif facts["running"]:
+        state, line = NOTE, sentence("Still being recorded")
+    elif facts["losses"]["kinds"]:
+        state, line = NOTE, _losses(facts)[1]
+    return {"state": state, "line": line, "checks": checks}
 
 
-def _check(state: str, title: str, finding: Sentence, meaning: Sentence | str = "") -> Check:
-    meaning = sentence(meaning) if isinstance(meaning, str) else meaning
-    return {"state": state, "title": title, "finding": finding, "meaning": meaning}
-
-
-def _recording(facts: dict[str, Any]) -> Check:
+def _recording(facts: dict[str, Any]) -> Judgement:
     count, several = facts["not_stopped"], facts["processes"]["count"]
     if count == 0:
-        return _check(GOOD, "Recording", sentence("Stopped cleanly"))
+        return GOOD, sentence("Stopped cleanly"), ""
     if facts["running"]:
-        return _check(NOTE, "Recording", sentence("Still recording"), "Shown is what was recorded so far.")
+        return NOTE, sentence("Still recording"), "Shown is what was recorded so far."
     if several > 1:
         meaning = (
             "They were killed, crashed, or were still running. The trace holds what they recorded until then."
         )
-        return _check(
-            WARN,
-            "Recording",
-            sentence(
-                f"{{}} of {{}} processes {units.noun(count, 'was', 'were')} not stopped", count, several
-            ),
-            meaning,
-        )
+        text = f"{{}} of {{}} processes {units.noun(count, 'was', 'were')} not stopped"
+        return WARN, sentence(text, count, several), meaning
     meaning = "The program ended without stop(), or runs on another machine. The trace holds what it recorded until then."
-    return _check(WARN, "Recording", sentence("The recording was not stopped"), meaning)
+    return WARN, sentence("The recording was not stopped"), meaning
 
 
-def _losses(facts: dict[str, Any]) -> Check:
+def _losses(facts: dict[str, Any]) -> Judgement:
     lost = facts["losses"]
     if lost["kinds"] == 0:
-        return _check(
-            GOOD, "Losses", sentence("Nothing was lost"), "No record was dropped, truncated or damaged."
-        )
+        return GOOD, sentence("Nothing was lost"), "No record was dropped, truncated or damaged."
     meaning = "The table below lists what is missing, where, and why."
     if effect := lost["consequence"]:
-        return _check(WARN, "Losses", sentence(f"{effect[0].upper()}{effect[1:]}"), meaning)
+        return WARN, sentence(f"{effect[0].upper()}{effect[1:]}"), meaning
     if lost["affects"]:
         finding = sentence(f"Not complete: {units.listed(lost['affects'])}")
-        return _check(NOTE, "Losses", finding, f"Other numbers are exact. {meaning}")
-    return _check(NOTE, "Losses", sentence("Numbers are exact"), meaning)
+        return NOTE, finding, f"Other numbers are exact. {meaning}"
+    return NOTE, sentence("Numbers are exact"), meaning
 
 
-def _ends(facts: dict[str, Any]) -> Check | None:
+def _ends(facts: dict[str, Any]) -> Judgement | None:
     spans, unfinished = facts["spans"], facts["unfinished"]
     if spans == 0:
         return None
     if unfinished == 0:
-        return _check(GOOD, "Unfinished spans", sentence("All spans are finished"))
-    finding = sentence(
-        f"{{}} of {{}} {units.noun(spans, 'span')} {units.noun(unfinished, 'is', 'are')} unfinished",
-        unfinished,
-        spans,
-    )
-    return _check(
-        NOTE,
-        "Unfinished spans",
-        finding,
-        "They were still running when the recording ended, and are clipped there.",
-    )
+        return GOOD, sentence("All spans are finished"), ""
+    text = f"{{}} of {{}} {units.noun(spans, 'span')} {units.noun(unfinished, 'is', 'are')} unfinished"
+    meaning = "They were still running when the recording ended, and are clipped there."
+    return NOTE, sentence(text, unfinished, spans), meaning
 
 
-def _launches(facts: dict[str, Any]) -> Check | None:
+def _launches(facts: dict[str, Any]) -> Judgement | None:
     launched = facts["launches"]
     if launched is None:
         return None
-    unused, values = "", cast("tuple[int, ...]", ())
-    if launched["without_work"]:
+    work, calls, without_work = launched["work"], launched["calls"], launched["without_work"]
+    unused, values = "", list[int]()
+    if without_work:
         unused = (
-            f"{{}} of {{}} {units.noun(launched['calls'], 'launch', 'launches')} {units.noun(launched['without_work'], 'has', 'have')} no device work: it ran outside the "
+            f"{{}} of {{}} {units.noun(calls, 'launch', 'launches')} {units.noun(without_work, 'has', 'have')} no device work: it ran outside the "
             "recorded time, or there was none to do."
         )
-        values = (launched["without_work"], launched["calls"])
-    lacking = launched["work"] - launched["tied"]
+        values = [without_work, calls]
+    lacking = work - launched["tied"]
     if lacking == 0:
-        finding = sentence(
-            f"{units.noun(launched['work'], 'The', 'All')} {{}} {units.noun(launched['work'], 'kernel or copy is', 'kernels and copies are')} linked to "
-            f"{units.noun(launched['work'], 'its', 'their')} launch",
-            launched["work"],
-        )
-        return _check(GOOD, "Launches", finding, sentence(unused, *values))
-    state = WARN if lacking > launched["work"] * 0.01 else NOTE
-    finding = sentence(
-        f"{{}} of {{}} kernels and copies {units.noun(lacking, 'has', 'have')} no launch",
-        lacking,
-        launched["work"],
-    )
+        text = f"{units.noun(work, 'The', 'All')} {{}} {units.noun(work, 'kernel or copy is', 'kernels and copies are')}"
+        finding = sentence(f"{text} linked to {units.noun(work, 'its', 'their')} launch", work)
+        return GOOD, finding, sentence(unused, *values)
+    text = f"{{}} of {{}} kernels and copies {units.noun(lacking, 'has', 'have')} no launch"
     why = "Their time is attributed to no operator, module or line: the launch came before the recording, or its record was lost. "
-    return _check(state, "Launches", finding, sentence(why + unused, *values))
+    state = WARN if lacking > work * 0.01 else NOTE
+    return state, sentence(text, lacking, work), sentence(why + unused, *values)
 
 
-def _early(facts: dict[str, Any]) -> Check | None:
+def _early(facts: dict[str, Any]) -> Judgement | None:
     launched = facts["launches"]
     if launched is None or launched["tied"] == 0:
         return None
     if launched["earliest_ns"] <= _ROUNDING_NS:
-        return _check(GOOD, "Host and device clocks", sentence("No kernel or copy starts before its launch"))
-    state = WARN if launched["early"] > launched["tied"] * 0.01 else NOTE
-    finding = sentence(
-        f"{{}} of {{}} kernels and copies {units.noun(launched['early'], 'starts before its', 'start before their')} launch",
-        launched["early"],
-        launched["tied"],
+        return GOOD, sentence("No kernel or copy starts before its launch"), ""
+    early, tied = launched["early"], launched["tied"]
+    starts = units.noun(early, "starts before its", "start before their")
+    meaning = "By up to {}: the clocks of host and device are off by at least that much."
+    return (
+        WARN if early > tied * 0.01 else NOTE,
+        sentence(f"{{}} of {{}} kernels and copies {starts} launch", early, tied),
+        sentence(meaning, (launched["earliest_ns"], "ns")),
     )
-    meaning = sentence(
-        "By up to {}: the clocks of host and device are off by at least that much.",
-        (launched["earliest_ns"], "ns"),
-    )
-    return _check(state, "Host and device clocks", finding, meaning)
 
 
-def _clock_check(facts: dict[str, Any]) -> Check | None:
+def _clock_check(facts: dict[str, Any]) -> Judgement | None:
     clock = facts["clock"] or {}
     if "readings" not in clock:
         return None
     error, times = clock.get("largest_error_ns", 0), units.noun(clock["readings"], "time")
-    finding = (
-        sentence(f"Checked {{}} {times}, at most {{}} off", clock["readings"], (error, "ns"))
-        if error
-        else sentence(f"Checked {{}} {times}, never off", clock["readings"])
-    )
-    meaning = "The recorder's clock compared with the system's."
-    return _check(WARN if error > _MOST_CLOCK_ERROR_NS else GOOD, "Clock", finding, meaning)
+    off = [(error, "ns")] if error else []
+    text = f"Checked {{}} {times}, {'at most {}' if error else 'never'} off"
+    state = WARN if error > _MOST_CLOCK_ERROR_NS else GOOD
+    return state, sentence(text, clock["readings"], *off), "The recorder's clock compared with the system's."
 
 
-def _device_clock(facts: dict[str, Any]) -> Check | None:
+def _device_clock(facts: dict[str, Any]) -> Judgement | None:
     clock = facts["clock"] or {}
     calls, crossing = clock.get("device_calls", 0), clock.get("device_calls_crossing", 0)
     if calls == 0:
         return None
-    meaning = sentence("Operators and runtime calls were timed by two clocks.")
+    meaning = "Operators and runtime calls were timed by two clocks."
     if crossing == 0:
-        return _check(
-            GOOD,
-            "Device clock",
-            sentence(
-                f"{units.noun(calls, 'The', 'All')} {{}} runtime {units.noun(calls, 'call lies within its operator', 'calls lie within their operators')}",
-                calls,
-            ),
-            meaning,
-        )
-    finding = sentence(
-        f"{{}} of {{}} runtime calls {units.noun(crossing, 'does not lie within its operator', 'do not lie within their operators')}",
-        crossing,
-        calls,
-    )
-    return _check(WARN if crossing > calls * 0.01 else GOOD, "Device clock", finding, meaning)
+        lie = units.noun(calls, "call lies within its operator", "calls lie within their operators")
+        return GOOD, sentence(f"{units.noun(calls, 'The', 'All')} {{}} runtime {lie}", calls), meaning
+    lie = units.noun(crossing, "does not lie within its operator", "do not lie within their operators")
+    finding = sentence(f"{{}} of {{}} runtime calls {lie}", crossing, calls)
+    return WARN if crossing > calls * 0.01 else GOOD, finding, meaning
 
 
-def _processes(facts: dict[str, Any]) -> Check | None:
+def _processes(facts: dict[str, Any]) -> Judgement | None:
     processes = facts["processes"]
-    if processes["count"] < 2:
+    count, unknown = processes["count"], processes["unknown_clocks"]
+    if count < 2:
         return None
-    if processes["unknown_clocks"]:
-        finding = sentence(
-            "The clocks of {} of {} processes could not be aligned",
-            processes["unknown_clocks"],
-            processes["count"],
-        )
+    if unknown:
+        finding = sentence("The clocks of {} of {} processes could not be aligned", unknown, count)
         meaning = "They are shown as if they had started together: do not compare times across processes."
-        return _check(WARN, "Process clocks", finding, meaning)
+        return WARN, finding, meaning
     error = processes["largest_error_ns"]
-    finding = sentence("{} processes, at most {} off", processes["count"], (error, "ns"))
-    meaning = (
-        "Events on two processes that are closer together than this may have happened in either order."
-        if error
-        else ""
-    )
-    return _check(NOTE if error > _MOST_PROCESS_ERROR_NS else GOOD, "Process clocks", finding, meaning)
+    meaning = "Events on two processes that are closer together than this may have happened in either order."
+    state = NOTE if error > _MOST_PROCESS_ERROR_NS else GOOD
+    return state, sentence("{} processes, at most {} off", count, (error, "ns")), meaning if error else ""
 
 
-def _overhead(facts: dict[str, Any]) -> Check | None:
+def _overhead(facts: dict[str, Any]) -> Judgement | None:
     overhead = facts["overhead"]
     if overhead["spans"] == 0:
         return None
     share = 100.0 * overhead["time_ns"] / overhead["duration_ns"] if overhead["duration_ns"] else 0.0
     state = WARN if share > 5 else NOTE if share > 1 else GOOD
-    finding = sentence(
-        "The profiler itself took {}, {} of the trace", (overhead["time_ns"], "ns"), (share, "%")
+    recorded_spans = f"The profiler recorded {{}} overhead {units.noun(overhead['spans'], 'span')}"
+    return (
+        state,
+        sentence("The profiler itself took {}, {} of the trace", (overhead["time_ns"], "ns"), (share, "%")),
+        sentence(f"{recorded_spans}, in which the program waited.", overhead["spans"]),
     )
-    meaning = sentence(
-        f"The profiler recorded {{}} overhead {units.noun(overhead['spans'], 'span')}, in which the program waited.",
-        overhead["spans"],
-    )
-    return _check(state, "Overhead", finding, meaning)
 
 
-def _coverage(facts: dict[str, Any]) -> Check | None:
+def _coverage(facts: dict[str, Any]) -> Judgement | None:
     share = facts["covered_percent"]
     if share is None:
         return None
     finding = sentence("Covers {} of operator time", (share, "%"))
     meaning = "" if share == 100 else "FLOPs and bytes leave out the rest; see the table flops_coverage."
-    return _check(NOTE if share < 80 else GOOD, "FLOPs coverage", finding, meaning)
+    return NOTE if share < 80 else GOOD, finding, meaning
 
 
-def _overlaps(facts: dict[str, Any]) -> Check | None:
-    if facts["overlapping"] == 0:
+def _overlaps(facts: dict[str, Any]) -> Judgement | None:
+    count = facts["overlapping"]
+    if count == 0:
         return None
-    finding = sentence(
-        f"{{}} {units.noun(facts['overlapping'], 'span partly overlaps others on its', 'spans partly overlap others on their')} thread",
-        facts["overlapping"],
-    )
+    overlap = units.noun(count, "span partly overlaps others on its", "spans partly overlap others on their")
     meaning = "They are kept out of the tree and have no self time, so that no moment counts twice."
-    return _check(NOTE if facts["overlapping"] > facts["spans"] * 0.05 else GOOD, "Nesting", finding, meaning)
+    state = NOTE if count > facts["spans"] * 0.05 else GOOD
+    return state, sentence(f"{{}} {overlap} thread", count), meaning
 
+
+_CHECKS: dict[str, Callable[[dict[str, Any]], Judgement | None]] = {
+    "Recording": _recording,
+    "Losses": _losses,
+    "Unfinished spans": _ends,
+    "Launches": _launches,
+    "Host and device clocks": _early,
+    "Clock": _clock_check,
+    "Device clock": _device_clock,
+    "Process clocks": _processes,
+    "Overhead": _overhead,
+    "FLOPs coverage": _coverage,
+    "Nesting": _overlaps,
+}
 
 # What is missing from every recording that goes on.
 UNTIL_STOPPED = (NOT_STOPPED, UNFINISHED_SPANS)
