@@ -9,17 +9,7 @@ import os
 import sys
 
 from kinetoscope import _forks, _import_aside  # noqa: F401  (registers what is seen before forks)
-from kinetoscope._errors import (  # noqa: F401  (public)
-    ArgumentError,
-    ArgumentTypeError,
-    FolderNotEmptyError,
-    FormatError,
-    KinetoscopeError,
-    MissingDependencyError,
-    NotRecordedError,
-    RecorderError,
-    StateError,
-)
+from kinetoscope._errors import *  # noqa: F403  (all of them are public)
 from kinetoscope._errors import missing_torch as _missing_torch
 from kinetoscope._version import __version__  # noqa: F401
 

@@ -173,8 +173,10 @@ def mended_rows(rows: Iterable[dict[str, Any]], mended: Iterable[str]) -> list[d
 
 
 def _is_about(change: str, row: dict[str, Any]) -> bool:
-    """Whether a change is about a row of the account: by its line, also as in the name of a finding, its cause, its entry or its operator."""
-    return change.removeprefix("hot-line:") in _handles(row)
+    """Whether a change is about a row of the account: by its line, with or without folders, also as in the name of a finding, its cause, its entry or its operator."""
+    lines = (f"{row['file']}:{row['line']}", line_of(row)) if row["file"] else ()
+    names = (*lines, row["cause"] or "", row["entry"], row["operator"] or "")
+    return change.removeprefix("hot-line:") in names
 
 
 @dataclass(frozen=True)
@@ -200,12 +202,6 @@ class WhatIf:
 def line_of(row: dict[str, Any]) -> str:
     """The line of a row without folders, such as `train.py:12`."""
     return f"{os.path.basename(row['file'])}:{row['line']}"
-
-
-def _handles(row: dict[str, Any]) -> tuple[str, ...]:
-    """By what a row of the account can be named: its line with and without folders, its cause, its entry and its operator."""
-    lines = (f"{row['file']}:{row['line']}", line_of(row)) if row["file"] else ()
-    return (*lines, row["cause"] or "", row["entry"], row["operator"] or "")
 
 
 @derived

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +20,6 @@ from kinetoscope.analyses.slow_lines import slow_lines
 from kinetoscope.analyses.waterfall import (
     as_mapping,
     floor_sentence,
-    floor_with_parts,
     no_problem,
     parts_of_step,
 )
@@ -77,11 +75,6 @@ class Report:
     def headlines(self, most: int) -> list[Sentence]:
         """The first findings of the program, a sentence each."""
         return [headline(finding, self.whole_ns) for finding in self.of_program[:most]]
-
-    @cached_property
-    def above_floor(self) -> str:
-        """How far a step is from its floor, and by what, in a sentence; empty where the floor is unknown."""
-        return floor_with_parts(self.account)
 
     @property
     def no_problem(self) -> str:
@@ -218,6 +211,17 @@ def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:
         "cannot_tell": [
             {"code": unknown.code, "record": unknown.signal.how} for unknown in report.cannot_tell
         ],
+    }
+
+
+def for_page(report: Report) -> dict[str, Any]:
+    """Return a report for a page: as for programs, with what is said where nothing was found, of what could not be told, and whose steps these are."""
+    nothing = report.whole_ns > 0 and not report.findings
+    return {
+        **as_dict(report),
+        "summary": report.no_problem if nothing else "",
+        "unknown": unknown_lines(report),
+        "whose": whose_line(report),
     }
 
 

@@ -108,7 +108,7 @@ def merged(stacks: Stacks, weight: Rows, count: Rows, *, order: str = "callees")
         order: `callees` for a tree whose roots are the outermost frames, `callers` for one whose roots are the innermost ones.
     """
     items = np.flatnonzero(weight > 0)
-    least = _least(weight[items])
+    least = max(-(-int(weight[items].sum()) // LEAST_SHARE), 1)
     path = _paths(stacks, stacks.row[items], order)
     within = np.full(len(items), -1, np.int32)
     frame = np.append(stacks.frame, np.int32(-1))
@@ -149,10 +149,6 @@ def _paths(stacks: Stacks, innermost: NDArray[np.int32], order: str) -> NDArray[
         outermost = np.maximum((path >= 0).sum(axis=0) - 1, 0)
         path = np.take_along_axis(path, np.maximum(outermost - np.arange(len(path))[:, None], -1), axis=0)
     return path
-
-
-def _least(weights: Rows) -> int:
-    return max(-(-int(weights.sum()) // LEAST_SHARE), 1)
 
 
 def _flame(

@@ -91,6 +91,12 @@ def how_to_record(trace: TraceData, what: str) -> str:
     return _WITH_KINETO.get(what, RECORDED[what][2]) if run.engine == "kineto" else RECORDED[what][2]
 
 
+def advised(trace: TraceData, what: str) -> str:
+    """The end of a sentence: how to record something of `RECORDED` that a trace lacks."""
+    how = how_to_record(trace, what)
+    return f": use {how}" if how else ", although that was turned on"
+
+
 def _requested(trace: TraceData, what: str) -> bool | None:
     """Whether an option turned something of `RECORDED` on; None where no option says so."""
     run = trace.run_info

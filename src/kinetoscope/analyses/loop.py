@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.ledger.ledger import ProcessLedger, ledger_of_process, raw_ledger
 from kinetoscope.ledger.parts import StepTime, parts_of_ledger, parts_of_units, step_time
-from kinetoscope.ledger.steps import closures
+from kinetoscope.ledger.steps import in_closures
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import is_outermost, lies_in, nearest_of, operator_spans
@@ -34,7 +34,7 @@ from kinetoscope.tables.host.host_shares import host_shares
 from kinetoscope.tables.host.python_time import gaps
 from kinetoscope.tables.host.requests import ran_in_requests
 from kinetoscope.tables.host.units_of_work import Unit, units_of_work
-from kinetoscope.tables.intervals import Intervals, united, when_ran
+from kinetoscope.tables.intervals import Intervals, ran_within, united, when_ran
 from kinetoscope.tables.stacks import (
     library_frames,
     program_frames,
@@ -201,13 +201,9 @@ class Loop:
         """A count over all steps as a count of one."""
         return count / max(1, len(self.start_ns))
 
-    def per_pass(self, count: float) -> float:
-        """A count over all steps as a count of one or, without steps, of one pass through the model, as far as that is known."""
-        return self.per_step(count) if self.unit.repeats else count / self._passes
-
     @cached_property
-    def _passes(self) -> float:
-        """How often the model ran: the median over its modules' operators of how often each did; at least 1."""
+    def passes(self) -> float:
+        """How often the model ran, without steps: the median over its modules' operators of how often each did; at least 1."""
         spans = self.trace.columns("spans")
         rows = np.flatnonzero(self.inside & self.outermost & (spans["module"] >= 0))
         if len(rows) == 0:
@@ -298,11 +294,8 @@ class Loop:
 
         L-BFGS evaluates as often as its line search asks, often at first and once where it has converged. Zeros without closures.
         """
-        all_closures, count = closures(self.trace), len(self.start_ns)
-        in_thread = all_closures.thread == self.thread
-        took_ns = Intervals.of(all_closures.start_ns[in_thread], all_closures.end_ns[in_thread]).within(
-            self.mark_start_ns, self.mark_end_ns
-        )
+        count = len(self.start_ns)
+        took_ns = in_closures(self.trace, self.thread).within(self.mark_start_ns, self.mark_end_ns)
         back = np.flatnonzero(self.inside & (self.trace.column("spans", "kind") == SpanKind.BACKWARD))
         functions = Groups(self.step_of(back), count).sizes()
         with_closures = (took_ns > 0) & (functions > 0)
@@ -362,20 +355,15 @@ class Loop:
     @cached_property
     def optimizer_ns(self) -> int:
         """What the steps of the optimizers usually cost, without what closures in them cost."""
-        rows, spans, inside = self.optimizer_ranges, self.trace.columns("spans"), closures(self.trace)
-        in_thread = inside.thread == self.thread
-        start = spans["start_ns"][rows]
-        end = start + spans["duration_ns"][rows]
-        optimizing = when_ran(self.trace, rows) - Intervals.of(
-            inside.start_ns[in_thread], inside.end_ns[in_thread]
-        )
+        rows, spans = self.optimizer_ranges, self.trace.columns("spans")
+        optimizing = when_ran(self.trace, rows) - in_closures(self.trace, self.thread)
         if self.device is None:
-            return self.typical_sum(rows, optimizing.within(start, end))
+            return self.typical_sum(rows, ran_within(self.trace, rows, optimizing))
         optimizing &= self.device.idle
         work = np.flatnonzero(self.outermost & self.in_optimizer)
         return self.typical_sum(
             np.concatenate((rows, work)),
-            np.concatenate((optimizing.within(start, end), spans["device_ns"][work])),
+            np.concatenate((ran_within(self.trace, rows, optimizing), spans["device_ns"][work])),
         )
 
     def ranges_named(self, prefix: str) -> Rows:
@@ -477,10 +465,10 @@ class Loop:
         """
         if self.device is None:
             return self.typical_ns(rows)
-        spans = self.trace.columns("spans")
-        start = spans["start_ns"][rows]
-        cost = self.device.idle.within(start, start + spans["duration_ns"][rows])
-        return self.typical_sum(rows, cost + spans["device_ns"][rows] if with_device else cost)
+        cost = ran_within(self.trace, rows, self.device.idle)
+        if with_device:
+            cost = cost + self.trace.column("spans", "device_ns")[rows]
+        return self.typical_sum(rows, cost)
 
     def when(self, rows: Rows) -> Intervals:
         """When some spans cost time: while they run or, with a device, while it is idle meanwhile and while it works for them."""

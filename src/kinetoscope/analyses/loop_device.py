@@ -153,7 +153,7 @@ class LoopDevice:
         host, spans = self.activity.host, self._trace.columns("spans")
         start, end = self.idle.start_ns, self.idle.end_ns
         length = end - start - host.loading.within(start, end)
-        waits = self._waits()
+        waits = self.waits()
         begun = spans["start_ns"][waits]
         order = np.argsort(begun, kind="stable")
         waits, begun = waits[order], begun[order]
@@ -196,12 +196,7 @@ class LoopDevice:
         work, rows = device_work(self._trace), self._all_rows
         return rows[np.isin(rows, work.rows[work.category == WorkCategory.COMPUTE])]
 
-    @cached_property
-    def waits_besides_frees(self) -> Rows:
-        """The calls of the host in which it waited for this device, without those that free memory."""
-        return self._waits(frees=False)
-
-    def _waits(self, *, frees: bool = True) -> Rows:
+    def waits(self, *, frees: bool = True) -> Rows:
         """The calls of the host in which it waited for this device: synchronization, copies that return when they are done, and freeing memory."""
         spans, launched = self._trace.columns("spans"), starters(self._trace)
         copies = self.rows[self.category == WorkCategory.COPY]

@@ -101,16 +101,14 @@ def phase_times(trace: TraceData) -> Rows:
         ranges = np.flatnonzero(is_range & (thread == waiting))
         inner = np.flatnonzero(np.append(is_range, False)[parent] & is_work & (thread == waiting))
         leave_out(left_out[waiting], ranges, inner)
-    found_closures = closures(trace)
     steps_of_optimizers = is_range & (spans["phase"] == Phase.OPTIMIZER) & (spans["stream"] < 0)
-    for thread_row in np.unique(found_closures.thread).tolist():
-        on_thread = found_closures.thread == thread_row
-        moments = Intervals.of(found_closures.start_ns[on_thread], found_closures.end_ns[on_thread])
+    for thread_row in np.unique(closures(trace).thread).tolist():
         ranges = np.flatnonzero(steps_of_optimizers & (thread == thread_row))
         inner = np.flatnonzero(
             np.append(steps_of_optimizers, False)[parent] & is_work & (thread == thread_row)
         )
-        leave_out(moments - left_out.get(thread_row, Intervals.none()), ranges, inner)
+        moments = in_closures(trace, thread_row) - left_out.get(thread_row, Intervals.none())
+        leave_out(moments, ranges, inner)
     return phase_ns
 
 
@@ -118,6 +116,13 @@ def phase_times(trace: TraceData) -> Rows:
 def closures(trace: TraceData) -> Closures:
     """The closures that optimizers' steps run."""
     return find_closures(trace.columns("spans"), trace.strings)
+
+
+def in_closures(trace: TraceData, thread: int) -> Intervals:
+    """When a thread ran closures of optimizers."""
+    every = closures(trace)
+    on_thread = every.thread == thread
+    return Intervals.of(every.start_ns[on_thread], every.end_ns[on_thread])
 
 
 def compile_ns(trace: TraceData) -> Rows:

@@ -94,6 +94,13 @@ def when_ran(trace: TraceData, rows: Rows) -> Intervals:
     return Intervals.of(start_ns, start_ns + spans["duration_ns"][rows])
 
 
+def ran_within(trace: TraceData, rows: Rows, moments: Intervals) -> Rows:
+    """How long each of some spans of a trace ran at some moments."""
+    spans = trace.columns("spans")
+    start_ns = spans["start_ns"][rows].astype(np.int64)
+    return moments.within(start_ns, start_ns + spans["duration_ns"][rows])
+
+
 def united(parts: list[Intervals]) -> Intervals:
     """The moments in any of some sets."""
     parts = [Intervals.none(), *parts]

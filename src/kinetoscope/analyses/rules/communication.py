@@ -17,7 +17,7 @@ from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import PHASE_NAMES, Phase, SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, ran_within
 
 LEAST_PERCENT = 5.0
 HIDDEN_PERCENT = 70.0
@@ -262,8 +262,7 @@ def _largest(loop: Loop, device: LoopDevice) -> tuple[Rows, str]:
     spans = loop.trace.columns("spans")
     is_kernel = spans["kind"][device.rows] == SpanKind.KERNEL
     rows = device.rows[(device.category == WorkCategory.COMMUNICATION) & is_kernel]
-    start = spans["start_ns"][rows]
-    alone_ns = _alone(device).within(start, start + spans["duration_ns"][rows])
+    alone_ns = ran_within(loop.trace, rows, _alone(device))
     rows, called = rows[np.argsort(-alone_ns, kind="stable")], calls_of_loop(loop)
     names = sorted({call["name"] for call in called})
     if not names:

@@ -14,7 +14,7 @@ from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.tables.device.launches import most_copy_ns, starters
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, ran_within
 
 TIMES_COPY = 2
 """A wait that takes more than so many times as long as its copies may take is one for something else."""
@@ -127,10 +127,8 @@ def _between_host_and_device(loop: Loop, device: LoopDevice, *, pageable: bool =
 
 def _cost_ns(loop: Loop, device: LoopDevice, copies: Rows) -> int:
     """What some copies cost: the time in which the device only copied, and its idle time after the host had waited for them."""
-    spans, activity, gaps = loop.trace.columns("spans"), device.activity, device.gaps
-    start = spans["start_ns"][copies]
-    end = start + spans["duration_ns"][copies]
-    only = (activity.copies - activity.compute - activity.communication).within(start, end)
+    activity, gaps = device.activity, device.gaps
+    only = ran_within(loop.trace, copies, activity.copies - activity.compute - activity.communication)
     opened = _opened(loop, device, copies)
     rows = np.concatenate((copies, gaps.wait[opened]))
     return loop.typical_sum(rows, np.concatenate((only, gaps.length_ns[opened])))

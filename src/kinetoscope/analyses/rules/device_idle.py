@@ -23,7 +23,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.kinds import is_runtime_call
 from kinetoscope.model.rows import Rows
 from kinetoscope.tables.device.launches import starters, waiting_calls
-from kinetoscope.tables.intervals import Intervals
+from kinetoscope.tables.intervals import Intervals, ran_within
 
 LEAST_START_UP_NS = 5_000_000
 """Calls of the runtime that take longer than this while the device has nothing to do start something up."""
@@ -113,8 +113,7 @@ def _busiest_meanwhile(loop: Loop, device: LoopDevice) -> tuple[SourceLine, int,
     """The line at which the host spends most of the time in which the device is idle, how long, and the operator that has most of that, if one has."""
     spans = loop.trace.columns("spans")
     rows = np.flatnonzero(loop.inside & loop.outermost)
-    start = spans["start_ns"][rows].astype(np.int64)
-    idle_ns = device.idle.within(start, start + spans["duration_ns"][rows])
+    idle_ns = ran_within(loop.trace, rows, device.idle)
     time_at = {gap.place: gap.time_ns for gap in loop.gaps}
     rows_at: dict[SourceLine, Rows] = {}
     for line, time_ns, rows_there in loop.by_place(rows, idle_ns):
@@ -193,10 +192,10 @@ def device_start_up(loop: Loop) -> Answer:
     rows = rows[[_OF_DRIVER.match(strings[name]) is not None for name in spans["name"][rows].tolist()]]
     rows = rows[loop.in_steps(rows) & loop.of_process(rows) & ~np.isin(rows, waiting_calls(loop.trace))]
     if device is not None:
-        rows = rows[~np.isin(rows, device.waits_besides_frees)]
-    start, idle_ns = spans["start_ns"][rows], spans["duration_ns"][rows].astype(np.int64)
+        rows = rows[~np.isin(rows, device.waits(frees=False))]
+    idle_ns = spans["duration_ns"][rows].astype(np.int64)
     if device is not None:
-        idle_ns = device.idle.within(start, start + idle_ns)
+        idle_ns = ran_within(loop.trace, rows, device.idle)
     rows, idle_ns = rows[idle_ns >= LEAST_START_UP_NS], idle_ns[idle_ns >= LEAST_START_UP_NS]
     if len(rows) == 0:
         return None

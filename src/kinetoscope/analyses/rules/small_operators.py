@@ -82,7 +82,7 @@ def scalar_read(loop: Loop) -> Answer:
 def _each(loop: Loop, rows: Rows) -> float:
     """How many of some operators run in a step of the kinds that have them; without steps, in one pass through the model."""
     count = steps_with(loop, rows).count
-    return loop.per_pass(len(rows)) if loop.unit is Unit.RECORDING else len(rows) / max(count, 1)
+    return len(rows) / loop.passes if loop.unit is Unit.RECORDING else len(rows) / max(count, 1)
 
 
 def _with_what_is_read(loop: Loop, place: SourceLine, reads: Rows) -> Rows:

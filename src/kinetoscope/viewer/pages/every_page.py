@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinetoscope.analyses.health import RECORDED, how_to_record
+from kinetoscope.analyses.health import RECORDED, advised
 from kinetoscope.model.kinds import is_device_work
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.tables.host.source_lines import source_lines
@@ -42,12 +42,6 @@ def empty(trace: Trace, query: Query) -> dict[str, str]:
 def advice(trace: Trace, query: Query) -> dict[str, str]:
     """Respond to `advice`: how to record each kind of data, to be written behind a sentence without its period."""
     return {kind: advised(trace, kind) for kind in RECORDED}
-
-
-def advised(trace: Trace, what: str) -> str:
-    """The end of a sentence: how to record what a trace lacks."""
-    how = how_to_record(trace, what)
-    return f": use {how}" if how else ", although that was turned on"
 
 
 def source(trace: Trace, query: Query) -> dict[str, dict[str, str]]:

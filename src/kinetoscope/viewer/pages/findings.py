@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kinetoscope.analyses import health as judgement
-from kinetoscope.analyses.findings import Report, as_dict, examine, unknown_lines, whose_line
+from kinetoscope.analyses.findings import examine, for_page
 from kinetoscope.display.sentence import printable
 from kinetoscope.model.names import short_kernel_name
 from kinetoscope.model.schema import KIND_NAMES, SpanKind
@@ -21,21 +21,10 @@ def findings(trace: Trace, query: Query) -> dict[str, Any]:
         The keys of `kinetoscope findings --json`. The `spans` of a finding are `span`, `name`, `kind` and `duration_ns`. `summary` is one sentence
         where nothing was found, `unknown` one for each rule that could not decide, `whose` one where several processes have steps; all are empty for a trace without time.
     """
-    report = described(examine(trace))
+    report = for_page(examine(trace))
     for finding in report["findings"]:
         finding["spans"] = [_evidence(trace, span) for span in finding["spans"]]
     return report
-
-
-def described(report: Report) -> dict[str, Any]:
-    """Convert a report of findings for the page; evidence spans are given by their rows."""
-    nothing = report.whole_ns > 0 and not report.findings
-    return {
-        **as_dict(report),
-        "summary": report.no_problem if nothing else "",
-        "unknown": unknown_lines(report),
-        "whose": whose_line(report),
-    }
 
 
 def _evidence(trace: Trace, span: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from kinetoscope.analyses.description import environment
+from kinetoscope.analyses.health import advised
 from kinetoscope.analyses.overview import TOP, Overview, StepDurations
 from kinetoscope.analyses.trace_blocks import ahead_sentence
 from kinetoscope.display.sentence import Sentence, plain, sentence
@@ -20,7 +21,6 @@ from kinetoscope.model.arrow import to_arrow, to_numpy
 from kinetoscope.model.dictionary import Column, Table
 from kinetoscope.tables.device.utilization import edges_of
 from kinetoscope.trace import Trace
-from kinetoscope.viewer.pages.every_page import advised
 from kinetoscope.viewer.requests import Limited, Query
 
 STRETCHES = 240

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from kinetoscope._errors import ArgumentError, StateError
+from kinetoscope.analyses.findings import for_page
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
@@ -21,7 +22,6 @@ from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import coordinates_of
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.lateness import less_waiting
-from kinetoscope.viewer.pages.findings import described
 from kinetoscope.viewer.requests import Answer, Limited, Query, choice, integer
 
 Opener = Callable[[str], int]
@@ -62,7 +62,7 @@ def answer(job: Job, path: str, query: Query, opened: Opener | None = None) -> A
             case "":
                 return about(job)
             case "findings":
-                return described(job.report)
+                return for_page(job.report)
             case "table":
                 return table(job)
             case "step":
