@@ -34,7 +34,9 @@ def stub(name: str, source: Path) -> str:
         modules[f"{name}.{home}"] += names.split()
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
-            modules[node.module] += [alias.name for alias in node.names if alias.name in package.__all__]
+            names = [alias.name for alias in node.names]
+            names = importlib.import_module(node.module).__all__ if names == ["*"] else names
+            modules[node.module] += [exported for exported in names if exported in package.__all__]
     renamed = getattr(package, "_NAMES_AT_HOME", {})
     imports = [
         f"from {module} import {renamed.get(exported, exported)} as {exported}"

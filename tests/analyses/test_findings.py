@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 import kinetoscope
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, finding_blocks
+from kinetoscope.analyses.findings import MOST_FINDINGS, as_dict, examine, finding_blocks, for_page
 from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule_findings import findings_with_gains
 from kinetoscope.analyses.rules import RULES
@@ -22,7 +22,6 @@ from kinetoscope.display.sentence import plain
 from kinetoscope.model.schema import SampleState, SpanKind
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.intervals import Intervals
-from kinetoscope.viewer.pages.findings import described
 from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
 from tests.support.any_trace import any_traces
@@ -970,7 +969,7 @@ def test_findings_of_several_processes_say_whose_they_are(tmp_path):
     said = "Several processes have steps. These are of python, rank 1, whose steps took longest."
     assert finding_blocks(report)[0] == Paragraph(said, tone="faint")
     assert as_dict(report)["process"] == "python, rank 1"
-    assert described(report)["whose"] == said
+    assert for_page(report)["whose"] == said
     assert said in trace._repr_html_()
     assert examine(traces[1]).process == ""
     assert said not in traces[1]._repr_html_()

@@ -222,7 +222,11 @@ class Loop:
 
         A kind with fewer than `LEAST_OF_KIND` steps is no part of the loop's work: its steps count for the kind with most of them.
         """
-        return usual_kinds(self.work.kind)
+        _, kinds, often = np.unique(self.work.kind, return_inverse=True, return_counts=True)
+        if len(often) == 0:
+            return np.asarray(kinds, dtype=np.int64)
+        merged = np.where(often >= LEAST_OF_KIND, np.arange(len(often)), np.argmax(often))
+        return np.asarray(np.unique(merged[kinds], return_inverse=True)[1], dtype=np.int64)
 
     def usual_sum(self, step: Rows, values: NDArray[Any]) -> int:
         """The sum over all steps of some values, each of a step, at their usual pace: the median over the steps of each kind times their number."""
@@ -624,11 +628,6 @@ class Loop:
         """The stacks that import modules: that is start-up, also in a run without steps and in the middle of one."""
         return stacks_with(self.trace, IMPORTING)
 
-    @property
-    def _shown_frame(self) -> NDArray[np.int32]:
-        """For each stack its innermost frame of the program's own code, by its row."""
-        return program_frames(self.trace)
-
     def common_stack(self, rows: Rows) -> int:
         """The innermost stack that all of some spans were called from, as its row; -1 where one has no stack."""
         parent = np.append(self.trace.column("stacks", "parent"), -1)
@@ -706,7 +705,7 @@ class Loop:
         """
         spans = self.trace.columns("spans")
         values = spans["duration_ns"][rows] if values is None else values
-        frame = self._shown_frame[spans["stack"][rows]]
+        frame = program_frames(self.trace)[spans["stack"][rows]]
         groups = Groups.by([frame])
         sums = groups.sums(np.asarray(values, dtype=np.int64))
         order, begin = groups.rows()
@@ -814,9 +813,10 @@ class Loop:
     @cached_property
     def _in_other_libraries(self) -> Mask:
         """For each stack whether its last frame is of a library but torch, below a line of the program; False at the end for no stack."""
+        of_program = program_frames(self.trace)
         frame = np.append(self.trace.column("stacks", "frame"), np.int32(-1))
         is_library = np.append(library_frames(self.trace), False)[frame]
-        return np.asarray(is_library & (self._shown_frame >= 0) & (self._shown_frame != frame))
+        return np.asarray(is_library & (of_program >= 0) & (of_program != frame))
 
     @cached_property
     def _shares_of_torch(self) -> Mask:
@@ -829,8 +829,9 @@ class Loop:
         stacks = np.unique(
             np.concatenate((spans["own_stack"][called], spans["stack"][self.optimizer_ranges]))
         )
-        callers = np.unique(self._shown_frame[stacks[stacks >= 0]])
-        at_caller = np.isin(self._shown_frame, callers[callers >= 0])[shares.stack] & (shares.other < 0)
+        frame = program_frames(self.trace)
+        callers = np.unique(frame[stacks[stacks >= 0]])
+        at_caller = np.isin(frame, callers[callers >= 0])[shares.stack] & (shares.other < 0)
         inside = self.in_engine | np.append(stacks_inside(self.trace, _OPTIMIZERS), False)
         return np.asarray(at_caller | inside[shares.stack])
 
@@ -858,15 +859,6 @@ def _busiest_thread(trace: TraceData) -> tuple[int, int]:
     thread = by_thread.largest(spans["self_ns"]) if len(by_thread) else -1
     has_process = thread >= 0 and len(trace.columns("processes")) > 0
     return thread, int(trace.column("threads", "process_row")[thread]) if has_process else -1
-
-
-def usual_kinds(kind: Rows) -> Rows:
-    """Some kinds of steps, numbered from 0 without gaps; those of fewer than `LEAST_OF_KIND` steps count for the kind with most of them."""
-    _, kinds, often = np.unique(kind, return_inverse=True, return_counts=True)
-    if len(often) == 0:
-        return np.asarray(kinds, dtype=np.int64)
-    merged = np.where(often >= LEAST_OF_KIND, np.arange(len(often)), np.argmax(often))
-    return np.asarray(np.unique(merged[kinds], return_inverse=True)[1], dtype=np.int64)
 
 
 def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Rows) -> NDArray[np.float64]:

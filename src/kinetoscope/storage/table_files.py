@@ -10,16 +10,13 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.model.arrow import ArrowTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.storage.atomic_write import open_atomically
 from kinetoscope.storage.ktrace import write_ktrace
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 ROW_GROUP_ROWS = 1 << 20
 BATCH_ROWS = 1 << 17
@@ -27,7 +24,7 @@ INFO_KEY = b"kinetoscope.info"
 
 
 def write_parquet(
-    make: Callable[..., pyarrow.Table], path: Path, info: Mapping[str, Any], rows: int | None = None
+    make: Callable[..., ArrowTable], path: Path, info: Mapping[str, Any], rows: int | None = None
 ) -> None:
     """Write a table to a Parquet file, optionally one row group at a time to save memory.
 
@@ -63,7 +60,7 @@ def _json(info: Mapping[str, Any]) -> bytes:
     return json.dumps(info, default=str).encode()
 
 
-def write_arrow(table: pyarrow.Table, path: Path, info: Mapping[str, Any]) -> None:
+def write_arrow(table: ArrowTable, path: Path, info: Mapping[str, Any]) -> None:
     """Write a table to an Arrow IPC file (Feather version 2) with zstd buffers.
 
     Types, dictionaries and the meaning of each column are kept. The metadata of the run is JSON in the file's metadata,
@@ -95,7 +92,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-def write_tables(trace: TraceData, path: Path, make: Callable[..., pyarrow.Table]) -> None:
+def write_tables(trace: TraceData, path: Path, make: Callable[..., ArrowTable]) -> None:
     """Write all tables to a folder, which appears under its name only when it is complete.
 
     Args:

@@ -6,19 +6,16 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinetoscope import analyses, ledger, model, tables
 from kinetoscope._errors import ArgumentError, ArgumentTypeError
 from kinetoscope._import_aside import import_aside
 from kinetoscope.formats import execution_trace
-from kinetoscope.model.arrow import array_of_any
+from kinetoscope.model.arrow import ArrowTable, array_of_any
 from kinetoscope.tables import device, host, memory
 
-if TYPE_CHECKING:
-    import pyarrow
-
-    Make = Callable[..., pyarrow.Table]
+Make = Callable[..., ArrowTable]
 
 
 def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def rows_where(table: pyarrow.Table, where: Mapping[str, object]) -> pyarrow.Table:
+def rows_where(table: ArrowTable, where: Mapping[str, object]) -> ArrowTable:
     """Return the rows of a table that have some values.
 
     Args:

@@ -13,8 +13,9 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +35,8 @@ from kinetoscope.collect.request.torch_settings import changed_settings, for_tor
 from kinetoscope.model import units
 from kinetoscope.model.losses import Loss, paused_losses
 from kinetoscope.model.pauses import Pauses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kinetoscope.storage.appended_rows import AppendedRows
-    from kinetoscope.trace import Trace
+from kinetoscope.storage.appended_rows import AppendedRows
+from kinetoscope.trace import Trace
 
 
 @dataclass

@@ -20,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,12 +37,7 @@ from kinetoscope.collect.request.options import Engine, EngineStatus, RecordingR
 from kinetoscope.model import units
 from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.storage.cache import cache_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kinetoscope.trace import Trace
-
+from kinetoscope.trace import Trace
 
 PATIENCE_S = 120.0
 """Time limit of the check in seconds, which takes about ten; compiling the recorder, which happens before, does not count."""

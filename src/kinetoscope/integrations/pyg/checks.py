@@ -15,6 +15,8 @@ import torch
 
 from kinetoscope._errors import ArgumentError
 
+__all__ = ["DeviceError", "NotAModuleError"]
+
 R = TypeVar("R")
 clock = time.perf_counter
 

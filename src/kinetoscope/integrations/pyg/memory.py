@@ -21,6 +21,19 @@ from kinetoscope.integrations.pyg.checks import (
     need_xpu,
 )
 
+__all__ = [
+    "byte_to_megabyte",
+    "count_parameters",
+    "get_cpu_memory_from_gc",
+    "get_data_size",
+    "get_gpu_memory_from_gc",
+    "get_gpu_memory_from_ipex",
+    "get_gpu_memory_from_nvidia_smi",
+    "get_model_size",
+    "medibyte_to_megabyte",
+    "read_from_memlab",
+]
+
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     """The bytes that the elements of these tensors take together; an element that several of them have counts once.

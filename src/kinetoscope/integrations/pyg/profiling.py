@@ -41,6 +41,19 @@ from kinetoscope.integrations.pyg.memory import (
 )
 from kinetoscope.tables.memory.peak import peak
 
+__all__ = [
+    "CPUStats",
+    "CPUStatsSummary",
+    "CUDAStats",
+    "CUDAStatsSummary",
+    "GPUStats",
+    "GPUStatsSummary",
+    "benchmark",
+    "get_stats_summary",
+    "profileit",
+    "timeit",
+]
+
 
 class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
     """Times a `with` block, or each call of the function it decorates.

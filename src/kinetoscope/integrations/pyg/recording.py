@@ -17,6 +17,17 @@ from kinetoscope._errors import ArgumentError, checked_whole
 from kinetoscope.collect import ProfilerActivity, profile, supported_activities
 from kinetoscope.integrations.pyg.checks import checked_function, name_of, need_xpu
 
+__all__ = [
+    "format_prof_time",
+    "nvtxit",
+    "print_time_total",
+    "rename_profile_file",
+    "save_profile_data",
+    "torch_profile",
+    "trace_handler",
+    "xpu_profile",
+]
+
 _SAVED = 5
 P = ParamSpec("P")
 R = TypeVar("R")

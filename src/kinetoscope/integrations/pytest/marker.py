@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.comparison.limits import LIMITS, WARMUP, Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _OF_MEMORY = ("max_allocations", "max_peak_bytes")
 _FRACTIONS = ("max_step_ms",)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -31,15 +31,12 @@ from kinetoscope.display.blocks import Block, BlockColumn, Heading, Paragraph, T
 from kinetoscope.flight.flight import current_recorder
 from kinetoscope.ledger.steps import steps
 from kinetoscope.model import units
+from kinetoscope.model.arrow import ArrowTable
 from kinetoscope.storage.incident_files import SUFFIX, incident_recordings, rank_facts
 from kinetoscope.tables.host.modules import modules
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 from kinetoscope.viewer.server.report import report_page
-
-if TYPE_CHECKING:
-    import pyarrow
-
 
 OWN_NAME = "kinetoscope"
 """The prefix of all names in a tracker."""
@@ -87,7 +84,7 @@ class Content:
     name: str
     step: int
     scalars: dict[str, float]
-    tables: dict[str, pyarrow.Table]
+    tables: dict[str, ArrowTable]
     summary: str
     incident: dict[str, Any]
     files: Path
@@ -221,7 +218,7 @@ def _scalars(trace: Trace, report: Report, facts: Mapping[str, Any]) -> dict[str
     }
 
 
-def _table(table: pyarrow.Table, columns: tuple[str, ...]) -> pyarrow.Table:
+def _table(table: ArrowTable, columns: tuple[str, ...]) -> ArrowTable:
     """Choose columns; nanoseconds become milliseconds."""
     import pyarrow
 
@@ -398,11 +395,11 @@ def _folder(writer: Any) -> str:
     return os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else ""
 
 
-def _rows(table: pyarrow.Table) -> list[list[Any]]:
+def _rows(table: ArrowTable) -> list[list[Any]]:
     return [list(row.values()) for row in table.to_pylist()]
 
 
-def markdown(table: pyarrow.Table) -> str:
+def markdown(table: ArrowTable) -> str:
     """The first rows of a table as Markdown."""
     columns = tuple(BlockColumn(field.name, is_text=str(field.type) == "string") for field in table.schema)
     more = table.num_rows - _MOST_ROWS
