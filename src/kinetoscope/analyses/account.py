@@ -23,7 +23,6 @@ from kinetoscope.ledger.ledger import (
     raw_ledger,
 )
 from kinetoscope.model.arrow import ArrowTable, Labels, rows_to_arrow, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import nearest_of
 from kinetoscope.model.processes import of_processes
@@ -33,8 +32,6 @@ from kinetoscope.tables.costs.attainable import rates_of
 from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
 from kinetoscope.tables.stacks import program_frames
-
-ACCOUNT_SCHEMA = table_definition("account")
 
 
 @derived
@@ -247,7 +244,7 @@ def account(trace: TraceData, by: str = "trace") -> ArrowTable:
         by: `trace` for one row for all steps of a kind; `step` for rows of each step, or of each request.
 
     Returns:
-        The table; the meaning of its columns is in `ACCOUNT_SCHEMA`.
+        The table; `docs/tables.md` describes its columns.
 
     Raises:
         ArgumentError: Another value of `by`.
@@ -255,7 +252,7 @@ def account(trace: TraceData, by: str = "trace") -> ArrowTable:
     by_step = checked_choice("by", by, BY) == "step"
     parts = [_columns(ledger, by_step=by_step) for ledger in accounts(trace)]
     if not parts:
-        return rows_to_arrow(ACCOUNT_SCHEMA, [])
+        return rows_to_arrow("account", [])
     joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     process = joined.pop("process_row").astype(np.int32)
     frames, frame = trace.columns("frames"), joined.pop("frame")
@@ -272,7 +269,7 @@ def account(trace: TraceData, by: str = "trace") -> ArrowTable:
         "line": np.append(frames["line"], -1)[frame],
         "module": Labels(joined["module"], trace.columns("modules")["path"]),
     }
-    return to_arrow(ACCOUNT_SCHEMA, columns, np.argsort(-joined["time_ns"], kind="stable"))
+    return to_arrow("account", columns, np.argsort(-joined["time_ns"], kind="stable"))
 
 
 def _columns(ledger: ProcessLedger, *, by_step: bool) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from kinetoscope.display import blocks
 from kinetoscope.display.blocks import Block
 from kinetoscope.display.sentence import Sentence, plain, printable
 from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.processes import process_and_rank
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.host.units_of_work import Unit
@@ -179,7 +178,7 @@ def table_of(report: Report) -> ArrowTable:
         }
         for finding in report.findings
     ]
-    return rows_to_arrow(table_definition("findings"), rows)
+    return rows_to_arrow("findings", rows)
 
 
 def as_dict(report: Report, most: int = MOST_FINDINGS) -> dict[str, Any]:

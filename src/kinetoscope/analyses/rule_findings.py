@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def rule_findings(trace: TraceData) -> RuleFindings:
     rules = [rule for rule in RULES.values() if loop.unit is Unit.REQUEST or not rule.of_requests]
     results = [result for rule in (rules if loop.whole_ns > 0 else ()) for result in tried(rule, loop) or ()]
     findings = [_with_time(loop, result) for result in results if isinstance(result, Finding)]
-    causes = tuple(owned.finding for owned in owners(findings, loop.moments, loop.whole_ns))
+    causes = tuple(finding for finding, _ in owners(findings, loop.moments, loop.whole_ns))
     return RuleFindings(loop, causes, tuple(result for result in results if isinstance(result, CannotTell)))
 
 
@@ -75,18 +75,6 @@ def tried(rule: Callable[..., Said], *of: Any) -> Said | None:
         return None
 
 
-class RowOwner(NamedTuple):
-    """A finding, and how much of the time of its rows is its own.
-
-    Attributes:
-        finding: What was found, with the gain that its rule says.
-        gain_ns: What it gains in rows that no other finding owns; None where its rule cannot say.
-    """
-
-    finding: Finding
-    gain_ns: int | None
-
-
 def findings_with_gains(
     findings: Sequence[Finding], moments: Intervals, whole_ns: int | None = None
 ) -> tuple[Finding, ...]:
@@ -95,7 +83,9 @@ def findings_with_gains(
     return tuple(sorted(gained, key=_rank))
 
 
-def owners(findings: Sequence[Finding], moments: Intervals, whole_ns: int | None = None) -> list[RowOwner]:
+def owners(
+    findings: Sequence[Finding], moments: Intervals, whole_ns: int | None = None
+) -> list[tuple[Finding, int | None]]:
     """Divide the time of steps among findings: each row of it has one owner, so that gains add up to no more than there is.
 
     Rows are the stretches between the edges of what findings are about. Causes come before what they explain, then the largest gain. A finding owns rows up to its
@@ -106,6 +96,9 @@ def owners(findings: Sequence[Finding], moments: Intervals, whole_ns: int | None
         findings: What rules and the account say.
         moments: The time that they divide.
         whole_ns: What shares are of; None for all of that time.
+
+    Returns:
+        Findings, with what each gains in rows that no other one owns; None where its rule cannot say.
     """
     ordered = _causes_first(findings)
     times = [None if finding.time is None else finding.time & moments for finding in ordered]
@@ -159,11 +152,11 @@ def owners(findings: Sequence[Finding], moments: Intervals, whole_ns: int | None
             owned_ns[owner][pieces] += taken_ns
             left_ns[pieces] -= taken_ns
     result = [
-        RowOwner(finding, None if finding.gain_ns is None else int(owned_ns[index].sum() + _ROUNDING_NS))
+        (finding, None if finding.gain_ns is None else int(owned_ns[index].sum() + _ROUNDING_NS))
         for index, finding in enumerate(ordered)
         if index not in left_out
     ]
-    return sorted(result, key=lambda owner: _rank(owner.finding))
+    return sorted(result, key=lambda owner: _rank(owner[0]))
 
 
 def _with_effect(cause: Finding, effect: Finding, more_ns: int, whole_ns: float) -> Finding:

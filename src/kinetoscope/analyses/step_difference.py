@@ -12,7 +12,6 @@ from kinetoscope._errors import ArgumentError, StateError
 from kinetoscope.analyses.loop import Loop, medians
 from kinetoscope.analyses.ran import Ran, RanInSteps
 from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Rows, distinct
@@ -24,8 +23,6 @@ from kinetoscope.tables.stacks import user_stacks
 LEAST_OTHERS = 2
 """Fewer other steps of a kind do not say what is usual."""
 KINDS = ("part", "operator", "line", "python", "module", "kernel")
-
-STEP_DIFFERENCE_SCHEMA = table_definition("step_difference")
 
 
 def step_difference(trace: TraceData, step: int | None = None, other: int | None = None) -> ArrowTable:
@@ -39,7 +36,7 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
             where there are fewer than `LEAST_OTHERS`.
 
     Returns:
-        The table; the meaning of its columns is in `STEP_DIFFERENCE_SCHEMA`. It has no rows if the trace has neither steps nor requests.
+        The table; `docs/tables.md` describes its columns. It has no rows if the trace has neither steps nor requests.
 
     Raises:
         ArgumentError: There is no such step.
@@ -52,14 +49,14 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
             raise ArgumentError(
                 "the trace has no steps: loop over kinetoscope.steps(...), or pass a schedule and call prof.step()"
             )
-        return rows_to_arrow(STEP_DIFFERENCE_SCHEMA, [])
+        return rows_to_arrow("step_difference", [])
     chosen = _most_late(loop) if step is None else _place(numbers, noun, "step", step)
     compared = _others(loop, chosen)
     if other is not None:
         compared = np.array([_place(numbers, noun, "other", other)])
     if len(compared) == 0:
         if step is None:
-            return rows_to_arrow(STEP_DIFFERENCE_SCHEMA, [])
+            return rows_to_arrow("step_difference", [])
         raise StateError(
             f"{noun} {step} is the only one, so there is nothing to compare it with: record more {noun}s"
         )
@@ -81,7 +78,7 @@ def _table(loop: Loop, chosen: int, others: Rows) -> ArrowTable:
         for kind, ran in _kinds(loop).items()
         for key, values in _differences(ran, chosen, others)
     ]
-    return rows_to_arrow(STEP_DIFFERENCE_SCHEMA, rows)
+    return rows_to_arrow("step_difference", rows)
 
 
 def _others(loop: Loop, step: int) -> Rows:

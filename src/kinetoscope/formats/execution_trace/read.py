@@ -156,7 +156,7 @@ class ExecutionTrace:
         """
         if name not in ("nodes", "tensors"):
             raise ArgumentError(f"an execution trace has no table {name!r}; choose 'nodes' or 'tensors'")
-        return to_arrow(table_definition(f"execution trace: {name}"), getattr(self, name))
+        return to_arrow(f"execution trace: {name}", getattr(self, name))
 
 
 def read_execution_trace(path: str | os.PathLike[str]) -> ExecutionTrace:
@@ -326,7 +326,7 @@ def execution(
     }
     for side in ("input", "output"):
         columns[f"{side}_bytes"] = look_up(node, _bytes_of_nodes(other, side))
-    return to_arrow(table_definition("execution"), columns)
+    return to_arrow("execution", columns)
 
 
 def execution_tensors(
@@ -349,9 +349,7 @@ def execution_tensors(
     if other is None:
         return _without_rows(table_definition("execution_tensors"))
     _, span_of = matched(trace, other)
-    return to_arrow(
-        table_definition("execution_tensors"), {**other.tensors, "span": span_of[_nodes_of_tensors(other)]}
-    )
+    return to_arrow("execution_tensors", {**other.tensors, "span": span_of[_nodes_of_tensors(other)]})
 
 
 def matched(trace: TraceData, other: ExecutionTrace) -> tuple[Rows, Rows]:

@@ -16,7 +16,6 @@ from kinetoscope.analyses.findings import for_page
 from kinetoscope.ledger.parts import PARTS
 from kinetoscope.model import units
 from kinetoscope.model.arrow import number_array, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import part_words
 from kinetoscope.summaries.communication import coordinates_of
@@ -189,7 +188,7 @@ def arrivals(job: Job, meeting: int) -> pa.Table:
         "late_ns": matched.late_of_row_ns[rows],
         "duration_ns": job.sections.numbers("collectives", "duration_ns")[matched.rows[rows]],
     }
-    return to_arrow(table_definition("viewer: arrivals"), columns)
+    return to_arrow("viewer: arrivals", columns)
 
 
 def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import pyarrow
 
 from kinetoscope.combine.cut import TracePart, cut
 from kinetoscope.model.arrow import Labels, few_texts, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.trace import Trace
@@ -57,4 +56,4 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
         "share": 100.0 * self_ns / (self_ns.sum() or np.nan),
     }
     order = np.lexsort((table["kind"].ids, name_ids, -table["total_ns"], -self_ns))
-    return to_arrow(table_definition("viewer: range"), table, order)
+    return to_arrow("viewer: range", table, order)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetoscope.model.arrow import Labels, to_arrow
-from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.schema import KIND_NAMES
 from kinetoscope.model.strings import to_utf8
 from kinetoscope.trace import Trace
@@ -47,7 +46,7 @@ def search(trace: Trace, query: Query) -> Limited:
     columns: dict[str, Any] = matches.columns()
     order = np.argsort(columns["start_ns"], kind="stable")[:limit]
     columns |= {"name": Labels(columns["name"], matches.texts), "kind": Labels(columns["kind"], KIND_NAMES)}
-    return Limited(to_arrow(table_definition("viewer: search"), columns, order), total)
+    return Limited(to_arrow("viewer: search", columns, order), total)
 
 
 def _stores(trace: Trace) -> list[tuple[Rows, list[Track]]]:
