@@ -110,11 +110,9 @@ class Account:
 
     def rows_of(self, kind: KindAccount) -> list[dict[str, Any]]:
         """The rows of one kind of steps of one process."""
-        if kind.request:
-            of_request = (row for row in self.rows if row["request_name"] == kind.request)
-            return [row for row in of_request if row["process"] == kind.pid]
         number = None if kind.kind < 0 else kind.kind
-        return [row for row in self.rows if row["step_kind"] == number and row["process"] == kind.pid]
+        column, value = ("request_name", kind.request) if kind.request else ("step_kind", number)
+        return [row for row in self.rows if row[column] == value and row["process"] == kind.pid]
 
     def what_if(self, *mended: str) -> WhatIf:
         """Predict a step in which some things take what they need, and no more.
@@ -136,10 +134,8 @@ class Account:
             raise ArgumentError("what_if needs a trace with time in it: this one has none")
         kinds = [kind for kind in self.kinds if kind.process == self.kinds[0].process]
         rows = [row for kind in kinds for row in self.rows_of(kind)]
-        steps, duration_ns = (
-            max(sum(kind.steps for kind in kinds), 1),
-            sum(kind.duration_ns for kind in kinds),
-        )
+        steps = max(sum(kind.steps for kind in kinds), 1)
+        duration_ns = sum(kind.duration_ns for kind in kinds)
         gain_ns = sum(row["time_ns"] for row in mended_rows(rows, mended))
         return WhatIf(duration_ns / steps, (duration_ns - gain_ns) / steps)
 

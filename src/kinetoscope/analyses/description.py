@@ -280,11 +280,9 @@ def _clock(checks: ClockChecks) -> str:
 
 def _shortened(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return (
-        text
-        if len(text) <= _LONGEST_VALUE
-        else f"{text[:_LONGEST_VALUE]}... (full value in the table `info`)"
-    )
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[:_LONGEST_VALUE]}... (full value in the table `info`)"
 
 
 def _devices(run: RunInfo) -> str:

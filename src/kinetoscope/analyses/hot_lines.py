@@ -88,10 +88,8 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     does, words, advice = _words(loop, account, cause, str(line), rows, cells_there)
     name, count = operator_of_cells(loop.trace, cells, cells_there)
     called = f" ({loop.trace.strings[name]}, {loop.counted(count, 'time')})" if name >= 0 else ""
-    text, module = (
-        HOT_LINE.text.replace("{what}", does),
-        loop.module_of(int(spans[0]) if len(spans) else -1),
-    )
+    text = HOT_LINE.text.replace("{what}", does)
+    module = loop.module_of(int(spans[0]) if len(spans) else -1)
     match = Match(
         spans, usual_ns, words | {"calls": called}, place=line, module=module, spans=spans, text=text, advice=advice,
         gain_ns=usual_ns, time=_when(loop, cells, rows),
@@ -168,12 +166,9 @@ def _words(
         return text, {"length": length}, advice
     if cause == Cause.ZERO_GRADIENT:
         table = table_rows(loop.trace, cells.span[rows])
-        updates = loop.trace.column("spans", "phase")[largest] == Phase.OPTIMIZER
-        text = (
-            "{place} updates all rows of a table, though the gradient of almost all of them is zero"
-            if updates
-            else "{place} looks up few rows of a table, whose gradient is almost all zeros"
-        )
+        text = "{place} looks up few rows of a table, whose gradient is almost all zeros"
+        if loop.trace.column("spans", "phase")[largest] == Phase.OPTIMIZER:
+            text = "{place} updates all rows of a table, though the gradient of almost all of them is zero"
         return f"{text} ({{rows}} rows)" if table else text, {"rows": table}, cause.advice
     if cause == Cause.CONSTANT:
         return (

@@ -675,11 +675,8 @@ class Loop:
 
     def caller_of(self, stack: int, called: Callable[[str], bool], otherwise: int = -1) -> SourceLine:
         """The user's line that called the outermost frame of a stack in a file that `called` accepts; that of `otherwise` without one."""
-        frames, stacks, strings = (
-            self.trace.columns("frames"),
-            self.trace.columns("stacks"),
-            self.trace.strings,
-        )
+        frames, stacks = self.trace.columns("frames"), self.trace.columns("stacks")
+        strings = self.trace.strings
         caller = otherwise
         while stack >= 0:
             above = int(stacks["parent"][stack])

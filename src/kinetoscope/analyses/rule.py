@@ -204,10 +204,7 @@ class Rule:
         """The sentence with its values; `time_ns` is the time of all steps."""
         unit = loop.unit if loop else Unit.STEP
         steps = steps_with(loop, match.rows, match.kind_ns) if loop and self.of_kinds else None
-        of_some, on_average = (
-            bool(steps and steps.words),
-            "" if steps is None or steps.are_even else " on average",
-        )
+        on_average = "" if steps is None or steps.are_even else " on average"
         words: dict[str, Any] = {
             "share": (share, "%"),
             "time": unit.time,
@@ -223,7 +220,7 @@ class Rule:
         words |= match.values() if callable(match.values) else match.values
         values: list[tuple[float, str]] = []
         text = match.text or self.text
-        if loop and steps and of_some:
+        if steps and steps.words:
             time_ns = max(steps.time_ns, 1)
             text = steps.words + text.replace("{time}", f"their time, {{of_all:%}} of all {unit.time}")
             words |= {

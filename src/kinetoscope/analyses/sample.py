@@ -49,15 +49,11 @@ class Sample:
 def sample_of(trace: TraceData) -> Sample:
     """The part of a trace that is looked at, once: all of a trace of moderate size, of requests, of several processes, or of more than a host."""
     count = len(trace.columns("spans"))
-    unit = (
-        Unit.STEP
-        if len(trace.columns("steps"))
-        else units_of_work(trace).unit
-        if count > MOST_SPANS
-        else None
-    )
     several = len(trace.columns("processes")) > 0 or len(trace.columns("streams")) > 0
-    if count <= MOST_SPANS or several or unit is None or unit.overlaps:
+    if count <= MOST_SPANS or several:
+        return Sample(trace, np.arange(count))
+    unit = Unit.STEP if len(trace.columns("steps")) else units_of_work(trace).unit
+    if unit.overlaps:
         return Sample(trace, np.arange(count))
     if unit is Unit.STEP:
         chosen = _steps(trace, SAMPLED_SPANS / count)

@@ -199,12 +199,8 @@ def _steps(shown: Overview) -> list[Block]:
     process = f" · {steps.shown_of}" if steps.shown_of else ""
     low, high = (min(times), "ns"), (max(times), "ns")
     # The mean of steps of several kinds is that of none of them.
-    mean = (sum(times) / len(times), "ns")
-    text = (
-        sentence(f"{count}max {{}}{process}", total, low, high)
-        if kinds
-        else sentence(f"{count}mean {{}} · max {{}}{process}", total, low, mean, high)
-    )
+    mean = [] if kinds else [(sum(times) / len(times), "ns")]
+    text = sentence(f"{count}{'' if kinds else 'mean {} · '}max {{}}{process}", total, low, *mean, high)
     warm = shown.warm_up
     costly = shown.warm_up_is_shown and warm.cost_ns * 100 >= _LEAST_WARM_UP_PERCENT * sum(times)
     before_ns = sum(steps.left_out_ns)

@@ -50,11 +50,8 @@ class WarmUp:
     def text(self) -> str:
         """What they cost in words, such as `warm-up: the first step took 90 ms more than a usual one`; empty without any."""
         usual = "a usual one" if self.steps == 1 else "as many usual ones"
-        return (
-            f"warm-up: {self.which} took {units.duration(self.cost_ns)} more than {usual}"
-            if self.steps
-            else ""
-        )
+        text = f"warm-up: {self.which} took {units.duration(self.cost_ns)} more than {usual}"
+        return text if self.steps else ""
 
 
 def leading_steps(step_ns: NDArray[np.float64], compiling: Rows) -> int:

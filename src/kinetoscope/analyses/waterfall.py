@@ -78,21 +78,17 @@ def no_problem(account: Account) -> str:
     """What is said where nothing is found: how far a step is from its floor, and what takes most of it."""
     if not account.kinds:
         return "No problem found."
-    kind = account.kinds[0]
-    sentence = (
-        f"{what_takes(account, kind)} takes {_times(kind)} times its floor"
-        if kind.times_floor is not None
-        else ""
-    )
+    kind, parts = account.kinds[0], list[str]()
+    if kind.times_floor is not None:
+        parts.append(f"{what_takes(account, kind)} takes {_times(kind)} times its floor")
     named = ", ".join(
         f"{words} ({units.percent(100 * time_ns / kind.duration_ns)})"
         for words, time_ns in _largest(account, kind)
         if kind.duration_ns
     )
-    largest = f"the largest parts are {named}" if named else ""
-    if not sentence and not largest:
-        return "No problem found."
-    return printable(f"No problem found: {'; '.join(part for part in (sentence, largest) if part)}.")
+    if named:
+        parts.append(f"the largest parts are {named}")
+    return printable(f"No problem found: {'; '.join(parts)}.") if parts else "No problem found."
 
 
 def what_takes(account: Account, kind: KindAccount) -> str:

@@ -439,11 +439,9 @@ def headline(comparison: Comparison) -> str:
     low, high = (100 * value / max(step.base_ns, 1) for value in (step.low_ns, step.high_ns))
     sure = f"{100 * comparison.margins.confidence:g} % confidence"
     # An interval that leaves everything open is not worth a number.
-    between = (
-        f"{units.change_percent(low)} to {units.change_percent(high)}, {sure}"
-        if high - low < 1000
-        else "too uncertain for a confidence interval"
-    )
+    between = "too uncertain for a confidence interval"
+    if high - low < 1000:
+        between = f"{units.change_percent(low)} to {units.change_percent(high)}, {sure}"
     text = f"{step.verdict}: {times} ({between})"
     if comparison.net_of_rows_ns is not None:
         net = 100 * comparison.net_of_rows_ns / max(comparison.row_step_ns, 1)

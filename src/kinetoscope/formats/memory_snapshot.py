@@ -202,11 +202,8 @@ class _Snapshot:
         """The events that change how much is used or reserved, in order: time, action, address, size and stack."""
         events, time_ns = [], 0
         for number, entry in enumerate(self._histories[device] if device < len(self._histories) else (), 1):
-            action, size, address = (
-                entry.get("action"),
-                _number(entry.get("size")),
-                _number(entry.get("addr")),
-            )
+            action, size = entry.get("action"), _number(entry.get("size"))
+            address = _number(entry.get("addr"))
             if action not in (_ALLOCATED, _FREED, *_RESERVED, _FAILED):
                 continue
             if size < 0 or (address < 0 and action != _FAILED):

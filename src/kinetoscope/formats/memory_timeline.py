@@ -71,11 +71,9 @@ def write_memory_timeline(
     device_row = find_device(trace, device)
     pieces: Iterator[str]
     if torchs is not None:
-        write = (
-            torchs.export_memory_timeline_raw
-            if name.endswith("raw.json.gz")
-            else torchs.export_memory_timeline
-        )
+        write = torchs.export_memory_timeline
+        if name.endswith("raw.json.gz"):
+            write = torchs.export_memory_timeline_raw
         pieces = _written_by(write, device_names(trace)[device_row])
     elif name.endswith("raw.json.gz"):
         pieces = _raw(trace, device_row)

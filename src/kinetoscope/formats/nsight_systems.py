@@ -429,14 +429,9 @@ class _Process:
 
     def _add_ranges(self, rows: dict[str, Rows]) -> None:
         """Add NVTX ranges and marks; those of torch's `emit_nvtx` are operators."""
-        sort, domain_names = (
-            rows["eventType"],
-            dict(
-                self._export.rows(
-                    _NVTX, "domainId", "text", where=f"WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
-                )
-            ),
-        )
+        are_domains = f"WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
+        domain_names = dict(self._export.rows(_NVTX, "domainId", "text", where=are_domains))
+        sort = rows["eventType"]
         is_mark = sort == _MARK
         unfinished = (rows["end"] < rows["start"]) & ~is_mark
         end = np.where(unfinished, np.maximum(self._end_ns, rows["start"]), rows["end"])

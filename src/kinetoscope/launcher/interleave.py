@@ -95,11 +95,9 @@ class Interleaved:
             log=log,
         )
         if result.exit_code != 0 or result.path is None:
-            failure = (
-                f"ended with exit code {result.exit_code}"
-                if result.exit_code
-                else "never imported torch, so there is no trace"
-            )
+            failure = "never imported torch, so there is no trace"
+            if result.exit_code:
+                failure = f"ended with exit code {result.exit_code}"
             printed = log.read_text("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
             raise StateError(
                 f"{' '.join(program.command_line)} {failure}; it printed last: {' | '.join(printed) or 'nothing'}"

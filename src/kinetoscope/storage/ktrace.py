@@ -428,11 +428,9 @@ class _Reader:
         self.path = path
         self._made_bytes = 0
         self._most_memory = default_memory_bytes() if max_memory_bytes is None else max_memory_bytes
-        self._most_unpacked = (
-            max(FREE_BYTES, FREE_RATIO * path.stat().st_size)
-            if max_uncompressed_bytes is None
-            else max_uncompressed_bytes
-        )
+        if max_uncompressed_bytes is None:
+            max_uncompressed_bytes = max(FREE_BYTES, FREE_RATIO * path.stat().st_size)
+        self._most_unpacked = max_uncompressed_bytes
         with path.open("rb") as file:
             self._places, manifest = _contents(path, file)
             self.info: Any = manifest["info"]

@@ -204,10 +204,8 @@ def _changed_during(trace: TraceData, rows: Rows, *, on_device: bool) -> Rows:
         )
         times = allocations["time_ns"][of_thread]
         sums = np.append(0, np.cumsum(changes(trace, of_thread)))
-        last, first = (
-            np.searchsorted(times, ends[on_thread], "right"),
-            np.searchsorted(times, starts[on_thread], "left"),
-        )
+        last = np.searchsorted(times, ends[on_thread], "right")
+        first = np.searchsorted(times, starts[on_thread], "left")
         changed[on_thread] = sums[last] - sums[first]
     return changed
 

@@ -118,10 +118,8 @@ def _by_hand(loop: Loop, layers: list[tuple[int, int, int] | None]) -> Answer:
         return None
     outer = np.flatnonzero(loop.outermost & loop.on_threads)
     first, _, last = np.array(of_layers, np.int64).T
-    begins, ends = (
-        Groups(np.searchsorted(outer, first), len(outer) + 1),
-        Groups(np.searchsorted(outer, last) + 1, len(outer) + 1),
-    )
+    begins = Groups(np.searchsorted(outer, first), len(outer) + 1)
+    ends = Groups(np.searchsorted(outer, last) + 1, len(outer) + 1)
     within = begins.sizes() - ends.sizes()
     forward = outer[np.cumsum(within)[:-1] > 0]
     rows = np.concatenate((forward, loop.backward_of(forward)))

@@ -131,11 +131,9 @@ def kineto_status() -> str:
     if not torch.profiler.kineto_available():
         return "not built into this torch: engine='kineto' records operators only"
     with _folder() as folder:
-        objects = (
-            "without torch's event objects"
-            if has_setting("trace_only")
-            else "torch makes its event objects too"
-        )
+        objects = "torch makes its event objects too"
+        if has_setting("trace_only"):
+            objects = "without torch's event objects"
         return f"read while torch writes it, in {folder.parent}; {objects}"
 
 
