@@ -65,11 +65,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'kinetoscope' has no attribute {name!r}")
     _import_aside.import_aside(*([home] if home is not None and home.startswith(_PAGES) else []))
     try:
-        value: object = (
-            getattr(importlib.import_module(home), _NAMES_AT_HOME.get(name, name))
-            if home is not None
-            else importlib.import_module(f"kinetoscope.{name}")
-        )
+        module = importlib.import_module(home or f"kinetoscope.{name}")
+        value: object = getattr(module, _NAMES_AT_HOME.get(name, name)) if home else module
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -167,12 +167,10 @@ def _work(shown: Overview) -> Sentence | str:
         return work.why
     covered = "counted for {} of the operators' time"
     share = (work.covered_percent, "%")
-    if work.deep_steps is not None:
-        covered += (
-            f", estimated from {units.count(work.deep_steps, 'step')}"
-            if work.deep_steps
-            else ", estimated from a part of it"
-        )
+    if work.deep_steps:
+        covered += f", estimated from {units.count(work.deep_steps, 'step')}"
+    elif work.deep_steps is not None:
+        covered += ", estimated from a part of it"
     if work.flops_per_s is None:
         return sentence(f"{{}}, {covered}", (work.flops, "FLOP"), share)
     several = len(shown.step_kinds) > 1

@@ -107,11 +107,10 @@ def judge(trace: TraceData, limits: Limits, ran_ns: int) -> Verdict:
     lines: list[str] = []
     for limit, allowed in limits.allowed.items():
         name = limit.removeprefix("max_")
-        verdict.measured[name], excess = (
-            _step_ms(trace, limits.warmup_steps, ran_ns, allowed)
-            if name == "step_ms"
-            else _amount(trace, name, allowed)
-        )
+        if name == "step_ms":
+            verdict.measured[name], excess = _step_ms(trace, limits.warmup_steps, ran_ns, allowed)
+        else:
+            verdict.measured[name], excess = _amount(trace, name, allowed)
         if excess:
             lines += [f"{limit}={allowed:,g}: {excess[0]}", *excess[1:]]
     if lines:

@@ -273,11 +273,8 @@ def _by_lines(text: str, lines: Sequence[int], traces: Sequence[str | None]) -> 
             next_mark += 1
         after = calls[index + 1] if index + 1 < len(calls) else None
         next_begun = next_mark < len(marks) and after is not None and marks[next_mark][0] <= after[0]
-        later = (
-            begun[-1:]
-            if after is not None and after[1] not in generated and not next_begun and len(begun) > 1
-            else []
-        )
+        may_be_next = after is not None and after[1] not in generated and not next_begun
+        later = begun[-1:] if may_be_next and len(begun) > 1 else []
         complete = begun[: len(begun) - len(later)]
         nodes = tuple(Node("", "", _frames(trace), ()) for trace in dict.fromkeys(complete))
         kernel_calls.append(KernelCall(line, kernel, kernel in generated, nodes, exact=False))

@@ -92,11 +92,10 @@ def tiles(shown: Overview) -> list[dict[str, Any]]:
     shown_tiles.append(busy_tile(shown))
     if shown.memory_recorded:
         shown_tiles.append(late("Memory peak", "overview/memory"))
-    shown_tiles.append(
-        tile("Kernels", kernels, "", counted(operators, "operator"))
-        if kernels
-        else tile("Operators", operators, "", counted(counts["spans"], "span"))
-    )
+    if kernels:
+        shown_tiles.append(tile("Kernels", kernels, "", counted(operators, "operator")))
+    else:
+        shown_tiles.append(tile("Operators", operators, "", counted(counts["spans"], "span")))
     if counts["shapes"]:
         shown_tiles.append(late("Arithmetic", "overview/work"))
     return shown_tiles

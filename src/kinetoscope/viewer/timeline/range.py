@@ -34,12 +34,9 @@ def within(trace: Trace, query: Query) -> pyarrow.Table:
         ArgumentError: An option has an invalid value.
     """
     sort = choice(query, "of", tuple(SORTS))
-    start, end = (
-        (round(moment) for moment in span_of_time(query))
-        if {"start", "end"} & query.keys()
-        else whole_of(trace)
-    )
-    whole_start, whole_end = whole_of(trace)
+    whole_start, whole_end = start, end = whole_of(trace)
+    if {"start", "end"} & query.keys():
+        start, end = (round(moment) for moment in span_of_time(query))
     if start > whole_start or end < whole_end:
         trace = cut(trace, TracePart.of_window(trace, start, end))
     columns = trace.columns("spans")
