@@ -119,7 +119,7 @@ def test_findings_together_gain_no_more_than_the_time_of_their_rows(given_findin
         finding(f"code-{number}", gain, blocks_of(places))
         for number, (gain, places) in enumerate(given_findings)
     ]
-    gains = {one.finding.code: one.gain_ns for one in owners(found, one_step().moments)}
+    gains = {finding.code: gain_ns for finding, gain_ns in owners(found, one_step().moments)}
     step = Intervals.between(0, BLOCKS * BLOCK_NS)
     assert all(0 <= gains[one.code] <= one.gain_ns for one in found)
     assert sum(gains.values()) <= BLOCKS * BLOCK_NS
@@ -130,7 +130,7 @@ def test_findings_together_gain_no_more_than_the_time_of_their_rows(given_findin
 
 def test_the_largest_finding_gains_what_it_finds_where_others_gain_elsewhere():
     found = [finding("code-0", 6_000), finding("code-1", 4_000, Intervals.between(6_000, 10_000))]
-    assert [one.gain_ns for one in owners(found, one_step().moments)] == [6_000, 4_000]
+    assert [gain_ns for _, gain_ns in owners(found, one_step().moments)] == [6_000, 4_000]
 
 
 def assert_gains_are_bounded(trace):
