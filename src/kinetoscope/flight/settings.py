@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kinetoscope._errors import ArgumentError, checked_choice
+from kinetoscope._errors import ArgumentError, ArgumentTypeError, checked_choice
 from kinetoscope.model import units
 
 REASONS = ("hang", "crash", "oom", "slow", "nan", "exit")
@@ -63,11 +64,13 @@ def settings(
     Raises:
         ArgumentError: A value cannot be used; the message names it.
     """
-    keep_s, keep_bytes = _read_keep(_words(environment.get(_KEEP) or keep))
-    chosen = _words(environment.get(_ON) or on)
+    keep_s, keep_bytes = _read_keep(_words("keep", environment.get(_KEEP) or keep))
+    chosen = _words("on", environment.get(_ON) or on)
     if unknown := [reason for reason in chosen if reason not in REASONS]:
         raise ArgumentError(f"on={unknown[0]!r} is not an event: choose from {', '.join(REASONS)}.")
     chosen_folder = environment.get(_FOLDER) or folder
+    if not isinstance(chosen_folder, str | os.PathLike | None):
+        raise ArgumentTypeError(f"folder={chosen_folder!r} is not valid: need the name of a folder, or None.")
     return FlightSettings(
         budget=_read_budget(environment.get(_BUDGET) or budget),
         keep_s=keep_s,
@@ -140,10 +143,13 @@ def _as_file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:100].lstrip(".") or "job"
 
 
-def _words(text: str | Iterable[str]) -> list[str]:
+def _words(option: str, text: object) -> list[str]:
     """The words of a text, separated by commas, or those that are given one by one."""
-    words = text.split(",") if isinstance(text, str) else list(text)
-    return [word.strip() for word in words if word.strip()]
+    words = text.split(",") if isinstance(text, str) else text
+    listed: list[Any] = list(words) if isinstance(words, Iterable) else [None]
+    if not all(isinstance(word, str) for word in listed):
+        raise ArgumentTypeError(f"{option}={text!r} is not valid: need a text, or several, each a string.")
+    return [word.strip() for word in listed if word.strip()]
 
 
 def _read_budget(budget: str | float) -> float:

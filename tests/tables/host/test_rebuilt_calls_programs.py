@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FUNCTIONS = 4
+RECURSIONS = 3
 FILE = "generated_calls.py"
 HEADER = """
 class Both(torch.nn.Module):
@@ -43,12 +44,40 @@ def decorated(function):
 """
 
 
-def lines(draw: Any, number: int, depth: int) -> list[str]:
-    """Statements of function `number`, which calls only later ones and, guarded, itself."""
-    later = [f"f{callee}" for callee in range(number + 1, FUNCTIONS)]
+class Body:
+    """What a function does in one call, which is bounded: loops, calls and recursion multiply each other.
+
+    Attributes:
+        number: The function calls only later ones and, guarded, itself.
+        statements_of: At most how many statements a call of each later function runs.
+    """
+
+    def __init__(self, number: int, statements_of: dict[int, int]) -> None:
+        self.number, self.statements_of = number, statements_of
+        self._statements, self._recursions = 0, 0
+        # Deeper functions are called more often.
+        self._most = 25 * 4 ** (FUNCTIONS - 1 - number)
+
+    @property
+    def statements(self) -> int:
+        """At most how many statements a call runs, with those of all that it calls."""
+        return self._statements * sum(self._recursions**level for level in range(RECURSIONS + 1))
+
+    def takes(self, statements: int, recursions: int = 0) -> bool:
+        """Adds so many statements and calls of itself to a call, unless it would then run too many."""
+        before = self._statements, self._recursions
+        self._statements += statements
+        self._recursions += recursions
+        if self.statements > self._most:
+            self._statements, self._recursions = before
+            return False
+        return True
+
+
+def lines(draw: Any, body: Body, depth: int, runs: int) -> list[str]:
+    """Statements of a function that run at most `runs` times in a call of it."""
     simple = ["x + 1", "torch.tensor(3)", "x[0, 1]", "x.tolist()", "both(x)", "list(resumed(x))", "None"]
-    calls = [form.format(name) for name in later for form in CALLS]
-    recursion = [f"if len(stack) < 3: recur(f{number}, x)"]
+    calls = [(form, later) for later in body.statements_of for form in CALLS]
     made: list[str] = []
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(["simple", "call", "for", "if", "while", "recur", "return"]))
@@ -58,18 +87,24 @@ def lines(draw: Any, number: int, depth: int) -> list[str]:
                 "if": "if every_other():",
                 "while": f"turns{depth} = 2\nwhile turns{depth}:\n    turns{depth} -= 1",
             }[kind].splitlines()
-            made += [*head, *(f"    {line}" for line in lines(draw, number, depth + 1))]
+            inner = lines(draw, body, depth + 1, runs if kind == "if" else 2 * runs)
+            made += [*head, *(f"    {line}" for line in inner)]
         elif kind == "call" and calls:
-            made.append(draw(st.sampled_from(calls)))
+            form, later = draw(st.sampled_from(calls))
+            fits = body.takes(runs * (1 + 2 * body.statements_of[later]))
+            made.append(form.format(f"f{later}") if fits else "None")
         elif kind == "recur":
-            made += recursion
+            fits = body.takes(runs, recursions=runs)
+            made.append(f"if len(stack) < {RECURSIONS}: recur(f{body.number}, x)" if fits else "None")
         elif kind == "return" and depth:
             made.append("if every_other(): return x")
         else:
-            made.append(draw(st.sampled_from(simple)))
+            statement = draw(st.sampled_from(simple))
+            made.append(statement if body.takes(runs) else "None")
     return made
 
 
+# Each calls the function at most twice.
 CALLS = (
     "{}(x)", "[{}(x) for _ in range(2)]", "list(map({}, [x, x]))", "decorated({})(x)", "[*map({}, resumed(x))]",
     "sorted([1, 2], key=lambda _: {}(x) is None)", "for y in resumed(x): {}(x)", "max({}(x) is x, False)",
@@ -86,8 +121,11 @@ def programs(draw: Any) -> str:
         "    function(x)",
         "    stack.pop()",
     ]
-    for number in range(FUNCTIONS):
-        text += [f"def f{number}(x):", *(f"    {line}" for line in lines(draw, number, 0)), "    return x"]
+    statements_of: dict[int, int] = {}
+    for number in reversed(range(FUNCTIONS)):
+        body = Body(number, dict(statements_of))
+        text += [f"def f{number}(x):", *(f"    {line}" for line in lines(draw, body, 0, 1)), "    return x"]
+        statements_of[number] = body.statements
     text += [
         "def program():",
         "    x = torch.ones(2, 2)",

@@ -86,7 +86,7 @@ def schedule(
         active: Recorded steps of each cycle, at least 1.
         repeat: Number of cycles; 0 repeats until the session ends.
         skip_first: Steps before the first cycle, at least 0.
-        skip_first_wait: Non-zero drops the wait of the first cycle only.
+        skip_first_wait: True or any number but 0 drops the wait of the first cycle only.
 
     Returns:
         A callable from a step number to a `ProfilerAction`.
@@ -101,6 +101,8 @@ def schedule(
         "repeat": _steps("repeat", repeat, 0),
         "skip_first": _steps("skip_first", skip_first, 0),
     }
+    if not isinstance(skip_first_wait, bool):
+        _steps("skip_first_wait", skip_first_wait, None, ", or True or False")
     if lengths["warmup"] == 0:
         warn_user(
             "warmup=0: the profiler won't be using warmup, so the first recorded step includes the cost of starting"
@@ -171,7 +173,7 @@ _TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
 }
 
 
-def _steps(name: str, value: object, least: int) -> int:
+def _steps(name: str, value: object, least: int | None, instead: str = "") -> int:
     """Check a number of steps; torch also takes 3.0."""
     steps = int(value) if isinstance(value, float) and value.is_integer() else value
-    return checked_whole(f"schedule: {name}", steps, least)
+    return checked_whole(f"schedule: {name}", steps, least, instead)

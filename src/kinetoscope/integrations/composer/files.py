@@ -7,7 +7,7 @@ import os
 import string
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -162,11 +162,11 @@ class NameTemplate:
         if not isinstance(untyped, str) or not untyped:
             raise ArgumentError(f"{what}={text!r} is not valid: need a non-empty string.")
         try:
-            self.used = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+            self.used = set(_variables(text))
             if unknown := sorted(self.used.difference(variables)):
                 raise ValueError(f"unknown variable {', '.join(f'{{{name}}}' for name in unknown)}")
             self.filled_in("run", Ranks(), Timestamp())
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError) as error:
             raise ArgumentError(
                 f"{what}={text!r}: {error}; the variables are: {', '.join(variables)}. Write {{{{ and }}}} for literal braces."
             ) from error
@@ -177,6 +177,14 @@ class NameTemplate:
         if timestamp is not None:
             values |= values_of(timestamp)
         return self.text.format(**values)
+
+
+def _variables(text: str) -> Iterator[str]:
+    """The variables of a name, with those that formats take numbers from: `{batch:0{rank}d}`."""
+    for _, name, form, _ in string.Formatter().parse(text):
+        if name is not None:
+            yield name
+            yield from _variables(form or "")
 
 
 def _from_environment(name: str, default: int) -> int:

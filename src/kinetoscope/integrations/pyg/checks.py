@@ -55,7 +55,9 @@ class DeviceError(ArgumentError, AttributeError, RuntimeError):
 def checked_model(model: Any, whose: str) -> torch.nn.Module:
     """The model, if it is one."""
     if not isinstance(model, torch.nn.Module):
-        raise NotAModuleError(f"{whose} is {_shown(model)}: need a torch.nn.Module.")
+        # By its type: the texts of tensors are long.
+        shown = "nothing" if model is None else f"of type {type(model).__name__}"
+        raise NotAModuleError(f"{whose} is {shown}: need a torch.nn.Module.")
     return model
 
 
@@ -66,7 +68,7 @@ def checked_function(function: Any, decorator: str) -> None:
     """Reject objects that cannot be called, and functions that have not run when their call returns."""
     if not callable(function):
         raise ArgumentError(
-            f"@{decorator} is applied to {_shown(function)}, but it decorates functions only."
+            f"@{decorator} is applied to an object of type {type(function).__name__}, but it decorates functions only."
         )
     if any(runs_later(function) for runs_later in _RUN_LATER):
         raise ArgumentError(
@@ -100,11 +102,6 @@ def need_xpu(who: str) -> None:
             f"{who} needs an Intel GPU that torch can use, and torch.xpu.is_available() is False. For the CPU "
             "use torch_profile() or profileit('cpu')."
         )
-
-
-def _shown(thing: Any) -> str:
-    """Describe an object in an error: by its type, because models and tensors have long texts."""
-    return "nothing" if thing is None else f"of type {type(thing).__name__}"
 
 
 def name_of(function: Any) -> str:
