@@ -158,6 +158,22 @@ def test_threads_each_have_their_kernels(record, device):
     assert len(threads) == 3
 
 
+@pytest.mark.parametrize("record", ["native"], indirect=True)
+@pytest.mark.parametrize(
+    "check",
+    [
+        test_each_kernel_is_the_operators_that_launched_it,
+        test_backward_kernels_are_those_of_its_functions,
+        test_threads_each_have_their_kernels,
+    ],
+    ids=lambda check: check.__name__.removeprefix("test_"),
+)
+def test_runtimes_that_number_threads_in_their_own_way_are_understood(check, record, device, monkeypatch):
+    """As CUPTI does: by pthread's numbers, also of threads that Python does not know (autograd's); other devices have one way."""
+    monkeypatch.setenv("TEST_DEVICE_THREADS", "pthread")
+    check(record, device)
+
+
 def test_what_was_recorded_is_saved_and_read_again(record, device, tmp_path):
     session = record(training_step(device))
     session.save(tmp_path / "run.ktrace")

@@ -23,7 +23,7 @@ from kinetoscope.collect.recorder.library import load_recorder
 from kinetoscope.collect.recorder.stream import STREAM
 from kinetoscope.collect.sources.garbage_collections import GARBAGE_COLLECTIONS
 from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, SpanKind
-from tests.support.effort import STRESS
+from tests.support.effort import STRESS, times
 from tests.support.torch_engines import native  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("native")
@@ -323,7 +323,7 @@ def test_sessions_that_always_overlap_need_bounded_space(
 
     before = session_of(**options)
     before.start()
-    for _ in range(30):
+    for _ in range(times(18, 30)):
         after = session_of(**options)
         after.start()
         work()
@@ -338,7 +338,7 @@ def test_sessions_that_always_overlap_need_bounded_space(
         before = after
     before.stop()
     # Each is in use for the time of three calls of work(); what the last ones need lies where the first ones were. The file grows
-    # by its own size, and other threads of this process may need a little more at any time; without reuse, it would be ten times as long.
+    # by its own size, and other threads of this process may need a little more at any time; without reuse, it would be six times as long.
     assert max(sizes[10:]) <= 3 * max(sizes[:4])
 
 
@@ -582,7 +582,7 @@ def test_calls_are_switched_on_and_off_beside_threads_that_call_and_end() -> Non
             thread.start()
         try:
             inner = []
-            for number in range(60 if STRESS else 12):
+            for number in range(times(6, 60)):
                 with session_of(python_calls=number % 3 != 1, module_spans=number % 3 != 0) as session:
                     short = threading.Thread(target=ends)
                     short.start()
